@@ -26,7 +26,7 @@ from benchmarks.experiments.pool import in_order
 from metacal.certification.plans import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, count_certified_rows
-from metacal.certification.test_sequences import choose_usual_starts, plan_rank_ranges
+from metacal.certification.test_sequences import choose_usual_range_starts, plan_rank_ranges
 from metacal.rows import Rows
 from metacal.scores import score_rows
 from metacal.statistics import bounds
@@ -157,7 +157,7 @@ def one_or_three_starts(path: Path, draws: int) -> list[dict[str, float | str]]:
         if not 0 < oracle < whole.n_rows:
             continue
         first, share = (
-            choose_usual_starts(n, beta, DELTA)[0][0],
+            choose_usual_range_starts(n, beta, DELTA)[0][0],
             (Fraction("0.95"), Fraction("0.03"), Fraction("0.02")),
         )
         three = tuple(

@@ -182,7 +182,7 @@ def losses_size() -> float:
         alive, at = np.convolve(alive, step), part.start_rank
         passes = (
             binom.cdf(np.arange(len(alive)), part.start_rank, LIMIT)
-            <= float(part.delta_fraction) * DELTA
+            <= float(part.level_fraction) * DELTA
         )
         passed += float(alive[passes].sum())
         alive = np.where(passes, 0.0, alive)

@@ -77,7 +77,7 @@ def by_walking(n: int, beta: float, delta: float) -> int:
     best, level = 0, 0.0
     plan = plan_rank_ranges(n, beta, delta)
     for part in plan:
-        level += float(part.delta_fraction)
+        level += float(part.level_fraction)
         failed = _first_failure(n, 1.0 - beta, level * delta, part)
         passed = part.rank_tests.highest_tested_rank_below(failed)
         best = passed if passed >= part.start_rank else best

@@ -86,7 +86,7 @@ def early_rungs(n: int, limit: float) -> list[tuple[Fraction, list[int]]]:
     """The same with the first start of the exact tests."""
     step = max(1, n // 200)
     return [
-        (part.delta_fraction, list(range(part.start_rank, part.stop_rank, step)))
+        (part.level_fraction, list(range(part.start_rank, part.stop_rank, step)))
         for part in plan_rank_ranges(n, 1.0 - limit, DELTA)
     ]
 

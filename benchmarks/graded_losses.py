@@ -241,13 +241,13 @@ def count_rows_of_former_rule(loss_ranking: LossRanking, limit: float) -> int:
         ranks = set(range(start, rank_range.stop_rank, step))
         if n_rows < rank_range.stop_rank:
             ranks.add(n_rows)
-        sequences.append((rank_range.delta_fraction, sorted(ranks)))
+        sequences.append((rank_range.level_fraction, sorted(ranks)))
 
-    def passes(rank: int, delta_fraction: Fraction) -> bool:
+    def passes(rank: int, level_fraction: Fraction) -> bool:
         losses = loss_ranking.losses_up_to(rank)
         has_allowed_mean = bool(losses.mean() <= limit)
         return has_allowed_mean and passes_by_constant_stakes(
-            losses, limit, float(delta_fraction) * DELTA
+            losses, limit, float(level_fraction) * DELTA
         )
 
     best_rank = run_fallback_tests(sequences, passes)

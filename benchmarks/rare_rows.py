@@ -501,20 +501,20 @@ def measure_shortcut(draws: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     rule = FixedSequenceRule()
     broken = {"shortcut": 0, "all rows": 0, "unread rows": 0, "now": 0}
-    n_unread = round((1.0 - SHORTCUT_READ_SHARE) * SHORTCUT_ROWS)
+    n_unread_rows = round((1.0 - SHORTCUT_READ_SHARE) * SHORTCUT_ROWS)
     scores = np.arange(float(SHORTCUT_ROWS))
     # The last start among all rows: the test of all of them.
     rank_tests = BinomialRankTests(SHORTCUT_ROWS, 1.0 - beta, DELTA)
     last_start = RangeStart(rank_tests.max_passing_errors(SHORTCUT_ROWS), Fraction(1))
     all_rows_plan = RankPlan(
-        beta, plan_rank_ranges(SHORTCUT_ROWS, beta, DELTA, starts=(last_start,))
+        beta, plan_rank_ranges(SHORTCUT_ROWS, beta, DELTA, range_starts=(last_start,))
     )
     for _ in range(draws):
         correct = rng.random(SHORTCUT_ROWS) >= _OVER * (1.0 - beta)
         found = {
             "all rows": rule.certify(Ranking.from_scores(scores, correct), all_rows_plan, DELTA),
             "unread rows": certify_accuracy(
-                Ranking.from_scores(scores[:n_unread], correct[:n_unread]), beta, DELTA
+                Ranking.from_scores(scores[:n_unread_rows], correct[:n_unread_rows]), beta, DELTA
             ),
             "now": run_rule(
                 rule,
@@ -524,7 +524,7 @@ def measure_shortcut(draws: int) -> dict[str, Any]:
                 correct_rows_are_rare=True,
             ),
         }
-        looks_good = correct[n_unread:].mean() >= beta
+        looks_good = correct[n_unread_rows:].mean() >= beta
         found["shortcut"] = found["all rows" if looks_good else "unread rows"]
         for name, result in found.items():
             broken[name] += result.n_accepted > 0

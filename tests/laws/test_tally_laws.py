@@ -162,7 +162,7 @@ def test_an_open_segment_leaves_both_levels_open(monkeypatch):
     first_failure = planned_tests.find_first_failure
 
     def noting(ranking, part, level):
-        if ranking.has_unknown_order is not None:
+        if ranking.is_unordered_block is not None:
             shares.add((part.start_rank, level))
         return first_failure(ranking, part, level)
 

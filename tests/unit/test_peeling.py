@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metacal.certification.peeling import LeastCertainRows, peel
+from metacal.certification.peeling import LeastCertainRowReader, read_until_loss_is_low
 from metacal.certification.ranking import Ranking
 
 
@@ -17,9 +17,9 @@ def ranking_of(correct, scores=None):
     return Ranking.from_scores(np.asarray(scores, dtype=float), correct)
 
 
-def peeled(rows, window_loss=0.775, min_unread=29):
-    peel(rows, max_window_loss=window_loss, min_unread=min_unread)
-    return rows.n_unread
+def peeled(rows, window_loss=0.775, min_unread_rows=29):
+    read_until_loss_is_low(rows, max_window_loss=window_loss, min_unread_rows=min_unread_rows)
+    return rows.n_unread_rows
 
 
 def test_labels_of_unread_rows_make_no_difference():
@@ -27,40 +27,40 @@ def test_labels_of_unread_rows_make_no_difference():
     rng = np.random.default_rng(0)
     for _ in range(50):
         correct = rng.random(600) < np.linspace(0.6, 0.0, 600)
-        n_unread = peeled(LeastCertainRows.from_ranking(ranking_of(correct)))
-        assert 29 <= n_unread < 600
+        n_unread_rows = peeled(LeastCertainRowReader.from_ranking(ranking_of(correct)))
+        assert 29 <= n_unread_rows < 600
         other_labels = correct.copy()
-        other_labels[:n_unread] = rng.random(n_unread) < rng.random()
-        assert peeled(LeastCertainRows.from_ranking(ranking_of(other_labels))) == n_unread
+        other_labels[:n_unread_rows] = rng.random(n_unread_rows) < rng.random()
+        assert peeled(LeastCertainRowReader.from_ranking(ranking_of(other_labels))) == n_unread_rows
 
 
 def test_scores_of_unread_rows_make_no_difference():
     """Ties among unread rows are as invisible as their labels."""
     rng = np.random.default_rng(1)
     correct = rng.random(600) < np.linspace(0.6, 0.0, 600)
-    n_unread = peeled(LeastCertainRows.from_ranking(ranking_of(correct)))
+    n_unread_rows = peeled(LeastCertainRowReader.from_ranking(ranking_of(correct)))
     tied = np.arange(600)
-    tied[:n_unread] = 0
-    assert peeled(LeastCertainRows.from_ranking(ranking_of(correct, tied))) == n_unread
+    tied[:n_unread_rows] = 0
+    assert peeled(LeastCertainRowReader.from_ranking(ranking_of(correct, tied))) == n_unread_rows
 
 
 def test_rows_are_read_until_the_window_contains_enough_correct_rows():
-    assert peeled(LeastCertainRows.from_ranking(ranking_of(np.arange(1000) < 100))) == 98
+    assert peeled(LeastCertainRowReader.from_ranking(ranking_of(np.arange(1000) < 100))) == 98
     # All rows are correct: only the first window is read.
-    assert peeled(LeastCertainRows.from_ranking(ranking_of(np.ones(1000)))) == 960
+    assert peeled(LeastCertainRowReader.from_ranking(ranking_of(np.ones(1000)))) == 960
     # No row is correct: as many rows as a test requires stay unread.
-    assert 29 <= peeled(LeastCertainRows.from_ranking(ranking_of(np.zeros(1000)))) <= 30
+    assert 29 <= peeled(LeastCertainRowReader.from_ranking(ranking_of(np.zeros(1000)))) <= 30
     # Too few rows for a window: none is read.
-    assert peeled(LeastCertainRows.from_ranking(ranking_of(np.zeros(30)))) == 30
+    assert peeled(LeastCertainRowReader.from_ranking(ranking_of(np.zeros(30)))) == 30
 
 
 def test_tie_blocks_are_read_as_a_whole():
     scores = np.repeat([0.0, 1.0, 2.0], [100, 50, 850])
-    rows = LeastCertainRows.from_ranking(ranking_of(scores == 0.0, scores))
-    rows.read_down_to(999)
-    assert rows.n_unread == 150
-    rows.read_down_to(120)
-    assert rows.n_unread == 100
+    rows = LeastCertainRowReader.from_ranking(ranking_of(scores == 0.0, scores))
+    rows.read_down_to_rank(999)
+    assert rows.n_unread_rows == 150
+    rows.read_down_to_rank(120)
+    assert rows.n_unread_rows == 100
     # A part of a block has the mean loss of the block.
     assert rows.mean_loss_of_last_read(20) == 1.0
     assert rows.mean_ties_of_last_read(50) == 49.0
@@ -70,33 +70,33 @@ def test_tie_blocks_are_read_as_a_whole():
 def test_kept_scores_are_never_read():
     scores = np.repeat([0.0, 1.0, 2.0], [100, 50, 850])
     ranking = ranking_of(scores == 0.0, scores)
-    assert peeled(LeastCertainRows.from_ranking(ranking, highest_kept_score=0.0)) == 100
-    assert peeled(LeastCertainRows.from_ranking(ranking)) == 0
-    assert peeled(LeastCertainRows.from_ranking(ranking, highest_kept_score=2.0)) == 1000
+    assert peeled(LeastCertainRowReader.from_ranking(ranking, highest_score_never_read=0.0)) == 100
+    assert peeled(LeastCertainRowReader.from_ranking(ranking)) == 0
+    assert peeled(LeastCertainRowReader.from_ranking(ranking, highest_score_never_read=2.0)) == 1000
 
 
 def test_facts_about_unread_rows_are_refused():
-    rows = LeastCertainRows.from_ranking(ranking_of(np.arange(100) < 50))
+    rows = LeastCertainRowReader.from_ranking(ranking_of(np.arange(100) < 50))
     with pytest.raises(ValueError, match="were read"):
         rows.mean_loss_of_last_read(1)
-    rows.read_down_to(60)
+    rows.read_down_to_rank(60)
     with pytest.raises(ValueError, match="were read"):
         rows.mean_loss_of_last_read(41)
     with pytest.raises(ValueError, match="were read"):
         rows.mean_ties_of_last_read(41)
     # Rows cannot be put back.
-    rows.read_down_to(80)
-    assert rows.n_unread == 60
+    rows.read_down_to_rank(80)
+    assert rows.n_unread_rows == 60
     public = {name for name in dir(rows) if not name.startswith("_")}
     assert public == {
         "from_losses",
         "from_ranking",
         "mean_loss_of_last_read",
         "mean_ties_of_last_read",
-        "n_read",
+        "n_read_rows",
         "n_rows",
-        "n_unread",
-        "read_down_to",
+        "n_unread_rows",
+        "read_down_to_rank",
     }
 
 
@@ -106,6 +106,8 @@ def test_graded_losses_of_0_and_1_are_errors():
     correct = rng.random(1000) < np.linspace(0.7, 0.0, 1000)
     ranking = ranking_of(correct, scores)
     sorted_losses = (~correct).astype(float)
-    of_errors = peeled(LeastCertainRows.from_ranking(ranking))
-    assert peeled(LeastCertainRows.from_losses(ranking, sorted_losses)) == of_errors
-    assert peeled(LeastCertainRows.from_losses(ranking, 0.5 * sorted_losses), 0.3875) == of_errors
+    of_errors = peeled(LeastCertainRowReader.from_ranking(ranking))
+    assert peeled(LeastCertainRowReader.from_losses(ranking, sorted_losses)) == of_errors
+    assert (
+        peeled(LeastCertainRowReader.from_losses(ranking, 0.5 * sorted_losses), 0.3875) == of_errors
+    )

@@ -112,7 +112,7 @@ def test_marks_are_tested_at_their_values():
     circumstances = gate.certificate_.circumstances
     assert (circumstances.tests_score_values, circumstances.n_pilot_rows) == (True, 10)
     # Rows at -3, -1 and 0 are read until half of a window is positive.
-    assert 900 - 10 <= circumstances.n_only_read <= 900
+    assert 900 - 10 <= circumstances.n_planning_rows <= 900
     assert gate.accepts([0.0, 1.0, 3.0]).tolist() == [False, True, True]
 
 
@@ -297,7 +297,7 @@ def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
     watch = mc.Watch.of(by_group)
     watch.update(new, truth, groups=group)
     watched = {
-        (*monitor.parts, monitor.called): (monitor.events, monitor.rows)
+        (*monitor.subgroup_names, monitor.predicted_class): (monitor.event_sum, monitor.n_rows)
         for monitor in watch.alarms.promise
     }
     assert watched["south", "fine"] == (missed.sum(), frauds.sum())
@@ -334,10 +334,11 @@ def test_sides_that_read_alike_are_two(by_group):
     assert {side: n_tested[side] for side in alike} == rows | of_class
     watch = mc.Watch.of(cal)
     watch.update(*new, groups=groups[N:])
-    own = {(*one.parts, one.called): one.rows for one in watch.alarms.promise}
+    own = {(*one.subgroup_names, one.predicted_class): one.n_rows for one in watch.alarms.promise}
     assert {side: own[side] for side in alike} == rows | of_class
     rejected = {
-        (*one.parts, one.called): one.rows - one.rejected for one in watch.alarms.abstention
+        (*one.subgroup_names, one.predicted_class): one.n_rows - one.n_rejected
+        for one in watch.alarms.abstention
     }
     assert {side: rejected[side] for side in alike} == rows
     table = next(

@@ -47,7 +47,7 @@ class Circumstances:
         Whether values of the score were tested instead of ranks (`metacal.certification.pilot`).
     n_pilot_rows : int
         Number of pilot rows: calibration rows that only planned the tests of the others.
-    n_only_read : int
+    n_planning_rows : int
         Number of the least certain rows that were only read to plan the tests of the others. They
         are rejected (`metacal.certification.peeling`). If there are several thresholds, the sum over
         the thresholds.
@@ -72,13 +72,13 @@ class Circumstances:
     is_largest_cluster_declared: bool = field(default=False, metadata=stored_as("largest_declared"))
     tests_score_values: bool = field(default=False, metadata=stored_as("by_value"))
     n_pilot_rows: int = field(default=0, metadata=stored_as("aside"))
-    n_only_read: int = field(default=0, metadata=stored_as("only_read", is_optional=True))
+    n_planning_rows: int = field(default=0, metadata=stored_as("only_read", is_optional=True))
     random_state: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entries of a file, without optional ones that have their default value."""
         values = get_stored_values(self)
-        if self.n_only_read == 0:
+        if self.n_planning_rows == 0:
             del values["only_read"]
         return values
 
@@ -146,8 +146,8 @@ class Circumstances:
         uses_pilot_rows = self.n_pilot_rows != 0 or self.tests_score_values
         if self.n_pilot_rows < 0 or (delta is None and uses_pilot_rows):
             return f"{self.n_pilot_rows:,} rows cannot be set aside to lay out tests"
-        if self.n_only_read < 0 or (delta is None and self.n_only_read > 0):
-            return f"{self.n_only_read:,} rows cannot be read to plan the tests of the others"
+        if self.n_planning_rows < 0 or (delta is None and self.n_planning_rows > 0):
+            return f"{self.n_planning_rows:,} rows cannot be read to plan the tests of the others"
         return None
 
     def _has_consistent_cluster_size(self) -> bool:

@@ -120,8 +120,8 @@ def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: boo
     str or None
         Text of an error message, without a full stop.
     """
-    n_only_read = certificate.circumstances.n_only_read
-    if n_only_read == 0:
+    n_planning_rows = certificate.circumstances.n_planning_rows
+    if n_planning_rows == 0:
         return None
     tested_counts = certificate.tested_counts
     subgroups = certificate.subgroups
@@ -129,10 +129,10 @@ def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: boo
     if subgroups is not None and subgroups.is_two_sided:
         # A row may be read for both classes, and accepted as the other one.
         n_rejected = 2 * tested_counts.n_rows
-    if can_read_rows and n_only_read <= n_rejected:
+    if can_read_rows and n_planning_rows <= n_rejected:
         return None
     return (
-        f"{n_only_read:,} of {tested_counts.n_rows:,} rows cannot have been only read to plan the tests of the"
+        f"{n_planning_rows:,} of {tested_counts.n_rows:,} rows cannot have been only read to plan the tests of the"
         " others"
     )
 

@@ -19,7 +19,7 @@ def describe_pilot_rows(certificate: Certificate) -> str:
     """
     circumstances = certificate.circumstances
     n_pilot_rows = circumstances.n_pilot_rows
-    if circumstances.tests_score_values and not circumstances.n_only_read:
+    if circumstances.tests_score_values and not circumstances.n_planning_rows:
         pilot_rows_text = "other rows"
         if n_pilot_rows:
             pilot_rows_text = f"{n_pilot_rows:,} pilot rows"
@@ -32,18 +32,18 @@ def describe_pilot_rows(certificate: Certificate) -> str:
 
 def _describe_read_rows(certificate: Certificate) -> str:
     """Describe the rows that were only read, as the continuation of a sentence."""
-    n_only_read = certificate.circumstances.n_only_read
-    if not n_only_read:
+    n_planning_rows = certificate.circumstances.n_planning_rows
+    if not n_planning_rows:
         return ""
     subgroups = certificate.subgroups
     if subgroups is None:
-        return f"; the {n_only_read:,} least certain rows were only read to plan them, and are rejected"
+        return f"; the {n_planning_rows:,} least certain rows were only read to plan them, and are rejected"
     if subgroups.is_two_sided_without_groups:
         return (
-            f"; the {n_only_read:,} rows least likely to be of a class were only read to plan them,"
+            f"; the {n_planning_rows:,} rows least likely to be of a class were only read to plan them,"
             " and are not accepted as it"
         )
     return (
-        f"; the least certain rows of a {subgroups.by}, {n_only_read:,} in all, were only read to plan"
+        f"; the least certain rows of a {subgroups.by}, {n_planning_rows:,} in all, were only read to plan"
         " them, and are rejected"
     )

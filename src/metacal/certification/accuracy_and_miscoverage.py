@@ -105,10 +105,10 @@ class AccuracyAndMiscoverage:
         """Return how pilot rows are chosen for the tests of the accuracy."""
         return self.accuracy_procedure.pilot_policy(random_state, declared_values)
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify both promises for all rows."""
         half_delta = _halve_unless_in_expectation(delta)
-        accuracy_certificate = self.accuracy_procedure.certify_all(rows, half_delta)
+        accuracy_certificate = self.accuracy_procedure.certify_promise(rows, half_delta)
         threshold = accuracy_certificate.threshold
         n_correct_accepted = int((rows.is_correct & (rows.scores <= threshold)).sum())
         n_correct = int(rows.is_correct.sum())

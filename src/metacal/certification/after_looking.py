@@ -94,7 +94,7 @@ class SimultaneousThreshold:
         """Return None, because the bands hold at every threshold."""
         return None
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify the given threshold, or find one."""
         assert delta is not None
         if self.threshold is None:

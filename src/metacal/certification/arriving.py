@@ -228,7 +228,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
     for quantity, target in promise.limits:
         if quantity.is_mean_cost:
             continue
-        if quantity.accepting_is_safe:
+        if quantity.accepting_cannot_break_promise:
             allowed_shares.append(bounds.to_exact_fraction(target))
         else:
             allowed_shares.append(1 - bounds.to_exact_fraction(target))
@@ -346,4 +346,4 @@ def _snap_threshold_if_any(result: ThresholdResult) -> float | None:
     """Return the certified threshold, moved to a midpoint of the score grid, or None."""
     if result.threshold is None:
         return None
-    return RELATIVE_GRID.snap_to_midpoint(result.threshold)
+    return RELATIVE_GRID.move_between_grid_points(result.threshold)

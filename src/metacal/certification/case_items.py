@@ -36,7 +36,7 @@ class Cases:
     codes : array of int of shape (n_rows,)
         Case of each row, an index from 0 to n_cases - 1. A case may have no rows.
 
-    has_uncovered_item : array of bool of shape (n_cases,)
+    has_correct_item_without_score : array of bool of shape (n_cases,)
         Whether a correct item of each case has no score, so that no threshold accepts it.
 
     random_state : int, optional
@@ -44,13 +44,13 @@ class Cases:
     """
 
     codes: Codes
-    has_uncovered_item: Flags
+    has_correct_item_without_score: Flags
     random_state: int | None = None
 
     @property
     def n_cases(self) -> int:
         """Number of cases, with or without rows."""
-        return len(self.has_uncovered_item)
+        return len(self.has_correct_item_without_score)
 
     def take(self, index: Flags | Codes) -> Cases:
         """Return the cases of some rows. The number of cases does not change."""
@@ -59,7 +59,7 @@ class Cases:
     def any_item(self, item_mask: Flags) -> Flags:
         """Return whether each case has an item of a mask.
 
-        >>> cases = Cases(np.array([0, 0, 2]), has_uncovered_item=np.zeros(3, dtype=bool))
+        >>> cases = Cases(np.array([0, 0, 2]), has_correct_item_without_score=np.zeros(3, dtype=bool))
         >>> cases.any_item(np.array([False, True, False]))
         array([ True, False, False])
         """
@@ -90,7 +90,7 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
         np.concatenate([rows.scores, np.zeros(n_empty)]),
         np.concatenate([rows.is_correct, np.zeros(n_empty, dtype=bool)]),
         np.concatenate([subgroup_codes, np.full(n_empty, -1)]),
-        cases.has_uncovered_item[row_cases],
+        cases.has_correct_item_without_score[row_cases],
         units=row_cases,
         random_state=cases.random_state,
     )

@@ -63,7 +63,7 @@ def compute_case_outcomes(
     Examples
     --------
     >>> from metacal.certificates.quantities import CASE_ERRORS, CASE_RECALL
-    >>> cases = Cases(np.array([0, 0, 1, 1]), has_uncovered_item=np.array([False, False, True]))
+    >>> cases = Cases(np.array([0, 0, 1, 1]), has_correct_item_without_score=np.array([False, False, True]))
     >>> accept = np.array([True, False, True, False])
     >>> correct = np.array([False, True, True, False])
     >>> errors = compute_case_outcomes(CASE_ERRORS, cases, accept, correct)
@@ -74,9 +74,10 @@ def compute_case_outcomes(
     EventCount(n_events=1, n_rows=3)
     """
     if quantity.case_outcome == "missed":
-        misses_item = cases.any_item(correct & ~accept) | cases.has_uncovered_item
+        misses_item = cases.any_item(correct & ~accept) | cases.has_correct_item_without_score
         return CaseOutcomes(
-            accept=~misses_item, correct=cases.any_item(correct) | cases.has_uncovered_item
+            accept=~misses_item,
+            correct=cases.any_item(correct) | cases.has_correct_item_without_score,
         )
     n_errors = cases.count_items(accept & ~correct)
     losses = None

@@ -125,7 +125,7 @@ class CaseProcedure(ABC):
     @property
     def clears_accepted(self) -> bool:
         """Whether accepting an item is what may break the promise."""
-        return not self.quantity.accepting_is_safe
+        return not self.quantity.accepting_cannot_break_promise
 
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
@@ -133,7 +133,7 @@ class CaseProcedure(ABC):
         """Return None, because whole cases are withheld here, and no pilot rows."""
         return None
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify the promise on the items of calibration cases."""
         cases = rows.cases
         assert cases is not None
@@ -182,8 +182,8 @@ class CaseCutProcedure(CaseProcedure):
         is_counted = np.ones(cases.n_cases, dtype=bool)
         is_uncovered = np.zeros(cases.n_cases, dtype=bool)
         if not self.clears_accepted:
-            is_counted = cases.any_item(items.is_harmful) | cases.has_uncovered_item
-            is_uncovered = cases.has_uncovered_item
+            is_counted = cases.any_item(items.is_harmful) | cases.has_correct_item_without_score
+            is_uncovered = cases.has_correct_item_without_score
         n_counted = int(is_counted.sum())
         has_types = items.n_types > 1
         n_tested = n_counted

@@ -77,7 +77,7 @@ def convert_cuts_to_thresholds(cuts: Float, *, clears_accepted: bool) -> Float:
     thresholds = []
     for cut in cuts.tolist():
         if not clears_accepted:
-            thresholds.append(RELATIVE_GRID.snap_to_midpoint(cut))
+            thresholds.append(RELATIVE_GRID.move_between_grid_points(cut))
         elif math.isinf(cut):
             thresholds.append(-cut)
         else:

@@ -89,11 +89,11 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
         raise build_missing_labels_error(promise)
     procedure = promise.procedure()
     if check_cases(promise, rows):
-        return procedure.certify_all(rows, promise.delta)
+        return procedure.certify_promise(rows, promise.delta)
     if rows.clusters is not None:
         return _certify_clusters(promise, procedure, rows)
     if promise.scope is None:
-        return procedure.certify_all(rows, promise.delta)
+        return procedure.certify_promise(rows, promise.delta)
     if rows.subgroups is None:
         raise build_missing_subgroups_error(promise, promise.scope.by)
     assert promise.delta is not None
@@ -240,7 +240,7 @@ def _collect_circumstances(subgroup_tests: Sequence[SubgroupTest]) -> Circumstan
     results = [test.result for test in subgroup_tests if test.result is not None]
     return Circumstances(
         tests_score_values=any(result.circumstances.tests_score_values for result in results),
-        n_only_read=sum(result.circumstances.n_only_read for result in results),
+        n_planning_rows=sum(result.circumstances.n_planning_rows for result in results),
     )
 
 

@@ -91,7 +91,7 @@ class CheapestThreshold:
         """Return None, because the candidates follow from the number of rows."""
         return None
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the cheapest threshold and bound its cost."""
         assert delta is not None
         max_cost = self.costs.max_prediction_cost

@@ -215,7 +215,7 @@ def _estimate_rows_by_error_curves(
         ranking,
         class_promise.limit,
         significance_level * class_promise.level_fraction,
-        result.n_only_read,
+        result.n_planning_rows,
     )
 
 

@@ -24,7 +24,7 @@ from metacal.certification.test_sequences import RankRange
 _N_RUNS_PER_CHUNK = 4096
 
 # Largest number of cells whose rows are requested to be counted again in one pass.
-MAX_REFINED_CELLS = 1024
+MAX_DIVIDED_BLOCKS = 1024
 
 
 class FirstFailure(NamedTuple):
@@ -35,12 +35,12 @@ class FirstFailure(NamedTuple):
     rank : int
         Rank, or the end of the range if no test is known to fail.
 
-    unordered_cells : list of int
+    unordered_blocks : list of int
         Cells before the rank in which a test may fail, depending on the unknown order of rows.
     """
 
     rank: int
-    unordered_cells: list[int]
+    unordered_blocks: list[int]
 
 
 def find_first_failure(
@@ -71,7 +71,7 @@ def find_first_failure(
     error_runs = ranking.error_runs
     first_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.start_rank)) - 1
     stop_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.stop_rank - 1))
-    unordered_cells: list[int] = []
+    unordered_blocks: list[int] = []
     failure_finder = _FailureFinder(ranking, rank_range, significance_level)
     for chunk_start in range(first_run, stop_run, _N_RUNS_PER_CHUNK):
         chunk_stop = min(chunk_start + _N_RUNS_PER_CHUNK, stop_run)
@@ -85,19 +85,19 @@ def find_first_failure(
             significance_level=significance_level,
         )
         for run_index in run_indices[~every_rank_passes].tolist():
-            unordered_cell = error_runs.get_unordered_cell(run_index)
-            if unordered_cell is None:
+            unordered_block = error_runs.get_unordered_block(run_index)
+            if unordered_block is None:
                 failed_rank = failure_finder.find_first_failed_rank(run_index)
             else:
-                unordered_cells.append(unordered_cell)
-                failed_rank = failure_finder.find_first_failed_rank_after_cell(
-                    run_index, unordered_cell
+                unordered_blocks.append(unordered_block)
+                failed_rank = failure_finder.find_first_failed_rank_after_block(
+                    run_index, unordered_block
                 )
             if failed_rank is not None:
-                return FirstFailure(failed_rank, unordered_cells)
-            if len(unordered_cells) >= MAX_REFINED_CELLS:
-                return FirstFailure(rank_range.stop_rank, unordered_cells)
-    return FirstFailure(rank_range.stop_rank, unordered_cells)
+                return FirstFailure(failed_rank, unordered_blocks)
+            if len(unordered_blocks) >= MAX_DIVIDED_BLOCKS:
+                return FirstFailure(rank_range.stop_rank, unordered_blocks)
+    return FirstFailure(rank_range.stop_rank, unordered_blocks)
 
 
 @dataclass
@@ -138,9 +138,11 @@ class _FailureFinder:
         first_rank_with_all_errors = n_rows_before_run + max(n_errors_of_run, 1)
         return self._find_failed_rank_after_errors(run_index, first_rank_with_all_errors)
 
-    def find_first_failed_rank_after_cell(self, run_index: int, unordered_cell: int) -> int | None:
+    def find_first_failed_rank_after_block(
+        self, run_index: int, unordered_block: int
+    ) -> int | None:
         """Find the first tested rank of a run that fails after its unordered cell."""
-        cell_end_rank = int(self.ranking.tie_block_end_ranks[unordered_cell])
+        cell_end_rank = int(self.ranking.tie_block_end_ranks[unordered_block])
         return self._find_failed_rank_after_errors(run_index, cell_end_rank)
 
     def _find_failed_rank_among_errors(self, run_index: int) -> int | None:

@@ -146,7 +146,7 @@ class MeanLossLimit:
             return None
         return PilotPolicy(random_state=random_state, declared_values=declared_values)
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify one threshold for all rows."""
         loss_tests = self._build_loss_tests(rows, delta)
         loss_ranking = loss_tests.loss_ranking
@@ -390,7 +390,7 @@ class _LossTests:
         if self.exact_rule_name is None:
             n_rows = self.loss_ranking.ranking.n_rows
             n_tested = count_rows_to_test(self.loss_ranking, relative_limit, self.delta, self.pilot)
-            return Circumstances(n_only_read=n_rows - n_tested)
+            return Circumstances(n_planning_rows=n_rows - n_tested)
         accuracy = 1.0 - relative_limit
         result = certify_accuracy(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
         return result.circumstances

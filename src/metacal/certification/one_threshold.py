@@ -190,14 +190,14 @@ class OneThresholdProcedure:
             shortfall_level = significance_level
             if shortfall_level is None:
                 shortfall_level = level_if_untested
-            n_only_read = 0
+            n_planning_rows = 0
             if result is not None:
-                n_only_read = result.circumstances.n_only_read
+                n_planning_rows = result.circumstances.n_planning_rows
             shortfall = self.rule.find_shortfall(
-                rows.ranking, self.limit, shortfall_level, n_only_read=n_only_read
+                rows.ranking, self.limit, shortfall_level, n_planning_rows=n_planning_rows
             )
 
-        threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
+        threshold = RELATIVE_GRID.move_between_grid_points(threshold)
         outcome = rows.ranking.summarize_threshold(threshold)
         subgroup_certificate = SubgroupCertificate(
             subgroup_names,
@@ -209,7 +209,7 @@ class OneThresholdProcedure:
         )
         return (subgroup_certificate,)
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify one threshold for all rows."""
         certificate = self.certify_ranking(rows.ranking, delta, pilot=rows.pilot)
         return replace(certificate, has_labels=rows.correct is not None)
@@ -289,7 +289,7 @@ class OneThresholdProcedure:
         -------
         Certificate
         """
-        threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
+        threshold = RELATIVE_GRID.move_between_grid_points(threshold)
         return build_certificate(
             quantity=self.quantity,
             target=self.target,
@@ -315,7 +315,7 @@ class OneThresholdProcedure:
             self.limit,
             delta,
             certifies=certifies_target,
-            n_only_read=result.n_only_read,
+            n_planning_rows=result.n_planning_rows,
         )
         return build_infeasible_accuracy_error(
             self.target,
@@ -359,8 +359,8 @@ class OneThresholdProcedure:
         significance_level: float | None,
     ) -> str | None:
         """Describe why the counts do not support the target, or return None."""
-        accepting_is_safe = self.fallback_threshold == ACCEPT_ALL_ROWS
-        if accepting_is_safe and certificate.accepts_everything:
+        accepting_cannot_break_promise = self.fallback_threshold == ACCEPT_ALL_ROWS
+        if accepting_cannot_break_promise and certificate.accepts_everything:
             return None
         counts = Counts(
             n_rows=certificate.n_rows,

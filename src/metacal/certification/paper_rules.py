@@ -58,7 +58,7 @@ class PaperMiscoverage:
         """Return None, because no tests are run."""
         return None
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the threshold. It accepts every row if there are too few correct rows."""
         sorted_correct_scores = np.sort(rows.scores[rows.is_correct])
         n_correct = len(sorted_correct_scores)
@@ -108,7 +108,7 @@ class PaperAccuracy:
         """Return None, because no tests are run."""
         return None
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the largest score at which the estimated accuracy is at least beta."""
         mean_score_of_bins, accuracy_up_to_bins = coverage_accuracy_curve(
             rows.scores, rows.is_correct, self.n_bins

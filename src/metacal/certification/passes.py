@@ -100,7 +100,7 @@ class CellTally:
     >>> tally = CellTally.from_first_pass(partial(_count_arrays, scores, correct))
     >>> tally.ranking.tie_block_scores, tally.ranking.tie_block_end_ranks
     (array([0.25, 0.5 ]), array([1, 3]))
-    >>> tally.ranking.cumulative_errors, tally.ranking.has_unknown_order
+    >>> tally.ranking.cumulative_errors, tally.ranking.is_unordered_block
     (array([0, 1]), array([False, False]))
     """
 
@@ -208,18 +208,18 @@ class CellTally:
             tie_block_end_ranks=np.cumsum(self.n_correct + self.n_errors),
             cumulative_errors=np.cumsum(self.n_errors),
             tie_block_scores=keys_to_scores(lowest_score_keys),
-            has_unknown_order=contains_several_scores,
+            is_unordered_block=contains_several_scores,
         )
 
     def find_unordered_cells(self, ranks: Sequence[int]) -> list[int]:
         """Find the cells with several scores that contain one of the ranks."""
         ranking = self.ranking
-        if ranking.has_unknown_order is None:
+        if ranking.is_unordered_block is None:
             return []
         cells = np.unique(
             np.searchsorted(ranking.tie_block_end_ranks, np.array(ranks, dtype=np.int64))
         )
-        return [int(cell) for cell in cells if ranking.has_unknown_order[cell]]
+        return [int(cell) for cell in cells if ranking.is_unordered_block[cell]]
 
 
 def _count_trailing_zero_bits(bits: int) -> int:

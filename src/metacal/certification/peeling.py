@@ -34,9 +34,9 @@ plans alone breaks 0.10 (`benchmarks.rare_rows`). Also not valid: reading a tie 
 looking at the score of an unread row before deciding whether to read it. Within a tie block, or given
 their scores, the unread rows would no longer be independent draws from one distribution.
 
-`LeastCertainRows` ensures this by its type. A plan receives it instead of the ranking. It returns
+`LeastCertainRowReader` ensures this by its type. A plan receives it instead of the ranking. It returns
 losses of rows that it counts as read, and no other, and `OneThresholdProcedure` and `ClassPromise`
-test no rank above its `n_unread`, whatever the plan says.
+test no rank above its `n_unread_rows`, whatever the plan says.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MIN_WINDOW_ROWS = 8
 _WINDOW_ROWS_PER_STEP = 8
 
 
-class LeastCertainRows:
+class LeastCertainRowReader:
     """Reader of a ranking from its least certain row upward.
 
     It returns facts about rows that were read, and about no others. Rows are read in whole tie
@@ -74,15 +74,15 @@ class LeastCertainRows:
     tie_block_scores : array of float of shape (n_blocks,)
         Score of each tie block, in increasing order.
 
-    highest_kept_score : float, default=-inf
+    highest_score_never_read : float, default=-inf
         Rows with this score or a lower one are never read. It must not depend on the rows.
 
     Examples
     --------
     >>> ranking = Ranking.from_scores(np.arange(10.0), np.arange(10) < 4)
-    >>> rows = LeastCertainRows.from_ranking(ranking)
-    >>> rows.read_down_to(3)
-    >>> rows.n_unread, rows.mean_loss_of_last_read(2), rows.mean_loss_of_last_read(7)
+    >>> rows = LeastCertainRowReader.from_ranking(ranking)
+    >>> rows.read_down_to_rank(3)
+    >>> rows.n_unread_rows, rows.mean_loss_of_last_read(2), rows.mean_loss_of_last_read(7)
     (3, 0.5, 0.8571428571428571)
     """
 
@@ -91,37 +91,37 @@ class LeastCertainRows:
         tie_block_end_ranks: Codes,
         cumulative_losses: Codes | Float,
         tie_block_scores: Float,
-        highest_kept_score: float = -math.inf,
+        highest_score_never_read: float = -math.inf,
     ) -> None:
         # Both lists start at rank 0, so that a block lies between consecutive entries. Single
         # entries of a list are read faster than those of an array.
         self._block_ends: list[int] = [0, *tie_block_end_ranks.tolist()]
         self._cumulative_losses: list[float] = [0.0, *cumulative_losses.tolist()]
         self._n_kept_blocks = int(
-            np.searchsorted(tie_block_scores, highest_kept_score, side="right")
+            np.searchsorted(tie_block_scores, highest_score_never_read, side="right")
         )
         self._n_unread_blocks = len(tie_block_end_ranks)
 
     @classmethod
     def from_ranking(
-        cls, ranking: Ranking, highest_kept_score: float = -math.inf
-    ) -> LeastCertainRows:
+        cls, ranking: Ranking, highest_score_never_read: float = -math.inf
+    ) -> LeastCertainRowReader:
         """Read the errors of a ranking as losses of 1."""
         return cls(
             ranking.tie_block_end_ranks,
             ranking.cumulative_errors,
             ranking.tie_block_scores,
-            highest_kept_score,
+            highest_score_never_read,
         )
 
     @classmethod
     def from_losses(
-        cls, ranking: Ranking, losses: Float, highest_kept_score: float = -math.inf
-    ) -> LeastCertainRows:
+        cls, ranking: Ranking, losses: Float, highest_score_never_read: float = -math.inf
+    ) -> LeastCertainRowReader:
         """Read graded losses, which are given in the order of the ranking."""
         end_ranks = ranking.tie_block_end_ranks
         cumulative_losses = np.cumsum(losses)[end_ranks - 1]
-        return cls(end_ranks, cumulative_losses, ranking.tie_block_scores, highest_kept_score)
+        return cls(end_ranks, cumulative_losses, ranking.tie_block_scores, highest_score_never_read)
 
     @property
     def n_rows(self) -> int:
@@ -129,21 +129,21 @@ class LeastCertainRows:
         return self._block_ends[-1]
 
     @property
-    def n_unread(self) -> int:
+    def n_unread_rows(self) -> int:
         """Number of rows that were not read. Only ranks up to this one may be tested."""
         return self._block_ends[self._n_unread_blocks]
 
     @property
-    def n_read(self) -> int:
+    def n_read_rows(self) -> int:
         """Number of rows that were read."""
-        return self.n_rows - self.n_unread
+        return self.n_rows - self.n_unread_rows
 
-    def read_down_to(self, max_unread: int) -> None:
-        """Read tie blocks, the least certain first, until at most `max_unread` rows are unread.
+    def read_down_to_rank(self, max_unread_rows: int) -> None:
+        """Read tie blocks, the least certain first, until at most `max_unread_rows` rows are unread.
 
-        Reading stops earlier at `highest_kept_score`.
+        Reading stops earlier at `highest_score_never_read`.
         """
-        n_blocks_up_to_rank = bisect_right(self._block_ends, max_unread) - 1
+        n_blocks_up_to_rank = bisect_right(self._block_ends, max_unread_rows) - 1
         n_blocks = max(n_blocks_up_to_rank, self._n_kept_blocks)
         self._n_unread_blocks = min(self._n_unread_blocks, n_blocks)
 
@@ -155,10 +155,10 @@ class LeastCertainRows:
         Parameters
         ----------
         n_rows : int
-            Number of rows, at least 1 and at most `n_read`.
+            Number of rows, at least 1 and at most `n_read_rows`.
         """
         self._require_read(n_rows)
-        first_rank = self.n_unread
+        first_rank = self.n_unread_rows
         last_rank = first_rank + n_rows
         last_block = self._find_block(last_rank)
         block_start, block_end = self._block_ends[last_block : last_block + 2]
@@ -174,11 +174,11 @@ class LeastCertainRows:
         Parameters
         ----------
         n_rows : int
-            Number of rows to average over, at least 1 and at most `n_read`. They are the most
+            Number of rows to average over, at least 1 and at most `n_read_rows`. They are the most
             certain rows among those that were read.
         """
         self._require_read(n_rows)
-        last_rank = self.n_unread + n_rows
+        last_rank = self.n_unread_rows + n_rows
         last_block = self._find_block(last_rank)
         block_ends = self._block_ends[self._n_unread_blocks : last_block + 2]
         n_rows_of_blocks = np.diff(block_ends)
@@ -191,11 +191,13 @@ class LeastCertainRows:
 
     def _require_read(self, n_rows: int) -> None:
         """Raise ValueError if a fact about rows that were not read is requested."""
-        if not 1 <= n_rows <= self.n_read:
-            raise ValueError(f"{n_rows} rows are requested, but {self.n_read} were read.")
+        if not 1 <= n_rows <= self.n_read_rows:
+            raise ValueError(f"{n_rows} rows are requested, but {self.n_read_rows} were read.")
 
 
-def peel(rows: LeastCertainRows, *, max_window_loss: float, min_unread: int) -> int:
+def read_until_loss_is_low(
+    rows: LeastCertainRowReader, *, max_window_loss: float, min_unread_rows: int
+) -> int:
     """Read rows from the bottom upward until a window of them has a low mean loss.
 
     The window has 4% of the rows up to its end, and at least eight. It moves by an eighth of its
@@ -203,13 +205,13 @@ def peel(rows: LeastCertainRows, *, max_window_loss: float, min_unread: int) -> 
 
     Parameters
     ----------
-    rows : LeastCertainRows
-        Rows to read. Afterwards, `rows.n_unread` rows may be tested.
+    rows : LeastCertainRowReader
+        Rows to read. Afterwards, `rows.n_unread_rows` rows may be tested.
 
     max_window_loss : float
         Reading ends if the mean loss of the window is at most this value.
 
-    min_unread : int
+    min_unread_rows : int
         Number of rows that must stay unread, because fewer could not pass a test. Reading also ends
         if the next step would leave fewer. Only a large tie block can still leave fewer.
 
@@ -221,23 +223,23 @@ def peel(rows: LeastCertainRows, *, max_window_loss: float, min_unread: int) -> 
     Examples
     --------
     >>> ranking = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 100)
-    >>> rows = LeastCertainRows.from_ranking(ranking)
-    >>> peel(rows, max_window_loss=0.775, min_unread=29), rows.n_unread
+    >>> rows = LeastCertainRowReader.from_ranking(ranking)
+    >>> read_until_loss_is_low(rows, max_window_loss=0.775, min_unread_rows=29), rows.n_unread_rows
     (8, 98)
     """
     window_rows = _choose_window_rows(rows.n_rows)
     next_unread = rows.n_rows - window_rows
-    while next_unread >= min_unread:
-        n_unread_before = rows.n_unread
-        rows.read_down_to(next_unread)
-        if rows.n_unread == n_unread_before:
+    while next_unread >= min_unread_rows:
+        n_unread_rows_before = rows.n_unread_rows
+        rows.read_down_to_rank(next_unread)
+        if rows.n_unread_rows == n_unread_rows_before:
             # The remaining rows must not be read.
             break
-        window_rows = min(_choose_window_rows(rows.n_unread + window_rows), rows.n_read)
+        window_rows = min(_choose_window_rows(rows.n_unread_rows + window_rows), rows.n_read_rows)
         if rows.mean_loss_of_last_read(window_rows) <= max_window_loss:
             break
-        next_unread = rows.n_unread - max(1, window_rows // _WINDOW_ROWS_PER_STEP)
-    return min(window_rows, rows.n_read)
+        next_unread = rows.n_unread_rows - max(1, window_rows // _WINDOW_ROWS_PER_STEP)
+    return min(window_rows, rows.n_read_rows)
 
 
 def _choose_window_rows(n_rows: int) -> int:

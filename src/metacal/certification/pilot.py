@@ -113,7 +113,7 @@ class PilotPolicy:
             rows,
             is_pilot_row,
             tests_score_values=self.should_test_score_values(pilot_scores, len(rows)),
-            tie_order=convert_word_to_uniform(draws.derive_seed("order of ties")),
+            tie_break_draw=convert_word_to_uniform(draws.derive_seed("order of ties")),
         )
         return replace(rows.take(~is_pilot_row), pilot=pilot)
 
@@ -139,9 +139,9 @@ class PilotPolicy:
         has_no_use_for_pilot_rows = rows.subgroups is not None or _has_graded_losses(rows)
         if has_no_use_for_pilot_rows or len(rows) < _MIN_ROWS_TO_WITHHOLD:
             return rows
-        pilot_ranks, tie_order = _draw_ranks(rows.ranking, _N_PILOT_ROWS_OF_LOGITS)
+        pilot_ranks, tie_break_draw = _draw_ranks(rows.ranking, _N_PILOT_ROWS_OF_LOGITS)
         is_pilot_row = _find_rows_at_ranks(rows, pilot_ranks)
-        pilot = _build_pilot_rows(rows, is_pilot_row, tie_order=tie_order)
+        pilot = _build_pilot_rows(rows, is_pilot_row, tie_break_draw=tie_break_draw)
         return replace(
             rows.take(~is_pilot_row),
             pilot=pilot,
@@ -165,7 +165,7 @@ class PilotPolicy:
             random_state = self.random_state
         # If rows were only read, the tested ranks or tie blocks follow from them.
         tests_planned_values = pilot.tests_score_values and (
-            certificate.circumstances.n_only_read == 0
+            certificate.circumstances.n_planning_rows == 0
         )
         return Circumstances(
             tests_score_values=tests_planned_values,
@@ -250,7 +250,7 @@ def _build_pilot_rows(
     rows: CalibrationRows,
     is_pilot_row: Flags,
     *,
-    tie_order: float,
+    tie_break_draw: float,
     tests_score_values: bool = False,
 ) -> PilotRows:
     """Collect what the pilot rows show."""
@@ -271,7 +271,7 @@ def _build_pilot_rows(
         relative_losses=relative_losses,
         correct=correct,
         class_codes=withheld_rows.class_codes,
-        tie_order=tie_order,
+        tie_break_draw=tie_break_draw,
         subgroup_codes=subgroup_codes,
         n_withheld=len(withheld_rows),
     )
@@ -297,7 +297,7 @@ def _draw_ranks(ranking: Ranking, n_ranks: int) -> tuple[Codes, float]:
     ranks : array of int of shape (n_ranks,)
         Ranks, from 1, in increasing order.
 
-    tie_order : float
+    tie_break_draw : float
         Uniform number in [0, 1).
     """
     digest = hashlib.sha256(ranking.tie_block_scores.tobytes())
@@ -308,8 +308,8 @@ def _draw_ranks(ranking: Ranking, n_ranks: int) -> tuple[Codes, float]:
     ranks: set[int] = set()
     while len(ranks) < n_ranks:
         ranks.add(1 + int(bit_generator.random_raw()) % ranking.n_rows)
-    tie_order: float = convert_word_to_uniform(int(bit_generator.random_raw()))
-    return np.array(sorted(ranks)), tie_order
+    tie_break_draw: float = convert_word_to_uniform(int(bit_generator.random_raw()))
+    return np.array(sorted(ranks)), tie_break_draw
 
 
 def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:

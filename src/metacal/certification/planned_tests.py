@@ -108,27 +108,27 @@ def _test_rank_ranges(
     # Fractions of delta that earlier ranges may pass on: several if an order of rows is unknown.
     possible_carried_fractions = {Fraction(0)}
     failures: list[_Failure] = []
-    unordered_cells: set[int] = set()
+    unordered_blocks: set[int] = set()
     for rank_range in rank_ranges:
         next_carried_fractions: set[Fraction] = set()
         for carried_fraction in possible_carried_fractions:
-            delta_fraction = carried_fraction + rank_range.delta_fraction
-            range_level = float(delta_fraction) * significance_level
+            level_fraction = carried_fraction + rank_range.level_fraction
+            range_level = float(level_fraction) * significance_level
             first_failure = find_first_failure(ranking, rank_range, range_level)
             end_of_passed_ranks = first_failure.rank
-            unordered_cells.update(first_failure.unordered_cells)
+            unordered_blocks.update(first_failure.unordered_blocks)
             if last_rank is not None and first_failure.rank > last_rank:
                 end_of_passed_ranks = last_rank + 1
                 every_test_passed = False
-                next_carried_fractions.add(delta_fraction)
+                next_carried_fractions.add(level_fraction)
             elif first_failure.rank < rank_range.stop_rank:
                 every_test_passed = False
                 rank_tests = replace(rank_range.rank_tests, significance_level=range_level)
                 failures.append(_Failure(first_failure.rank, rank_tests))
                 next_carried_fractions.add(Fraction(0))
             else:
-                next_carried_fractions.add(delta_fraction)
-                if first_failure.unordered_cells:
+                next_carried_fractions.add(level_fraction)
+                if first_failure.unordered_blocks:
                     # A test in an unordered cell may fail, and then no fraction is passed on.
                     next_carried_fractions.add(Fraction(0))
             last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(end_of_passed_ranks)
@@ -136,8 +136,8 @@ def _test_rank_ranges(
                 best_rank = last_passed_rank
         possible_carried_fractions = next_carried_fractions
 
-    if unordered_cells:
-        raise ranking.build_finer_counts_error(unordered_cells)
+    if unordered_blocks:
+        raise ranking.build_finer_counts_error(unordered_blocks)
     if 0 < best_rank < ranking.n_rows:
         ranking.require_known_order(ranking.find_tie_block(best_rank))
     return _trace_sequence(ranking, best_rank, failures), every_test_passed
@@ -159,7 +159,7 @@ def _trace_sequence(ranking: Ranking, best_rank: int, failures: list[_Failure]) 
     """
     failures_above_best_rank = [failure for failure in failures if failure.rank > best_rank]
     n_failures_below = len(failures) - len(failures_above_best_rank)
-    was_only_counted = ranking.has_unknown_order is not None
+    was_only_counted = ranking.is_unordered_block is not None
     if not failures_above_best_rank or was_only_counted:
         return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures_below)
 
@@ -214,7 +214,7 @@ def _test_tie_blocks_from_rank(
 
     At the rank itself, rows with equal scores are in random order.
     """
-    n_errors = _draw_errors_up_to_rank(ranking, start.rank, start.tie_order)
+    n_errors = _draw_errors_up_to_rank(ranking, start.rank, start.tie_break_draw)
     p_value = bounds.binomial_p_value(np.array(n_errors), start.rank, error_rate=1.0 - accuracy)
     if p_value > significance_level:
         return SequenceTrace(best_rank=0, stopping_rank=ranking.n_rows), False
@@ -227,7 +227,7 @@ def _test_tie_blocks_from_rank(
     )
 
 
-def _draw_errors_up_to_rank(ranking: Ranking, rank: int, tie_order: float) -> int:
+def _draw_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_draw: float) -> int:
     """Draw how many errors lie up to a rank if rows with equal scores are in random order.
 
     Parameters
@@ -238,7 +238,7 @@ def _draw_errors_up_to_rank(ranking: Ranking, rank: int, tie_order: float) -> in
     rank : int
         Rank.
 
-    tie_order : float
+    tie_break_draw : float
         Random number in [0, 1).
 
     Returns
@@ -263,7 +263,7 @@ def _draw_errors_up_to_rank(ranking: Ranking, rank: int, tie_order: float) -> in
         - _log_binomial_coefficient(n_block_rows, np.array(n_drawn_rows))
     )
     cumulative_probabilities = np.cumsum(np.exp(log_probabilities))
-    drawn_index = np.searchsorted(cumulative_probabilities, tie_order, side="right")
+    drawn_index = np.searchsorted(cumulative_probabilities, tie_break_draw, side="right")
     last_index = len(n_drawn_errors) - 1
     drawn_errors = n_drawn_errors[min(int(drawn_index), last_index)]
     return int(errors_at_ends[tie_block] + drawn_errors)

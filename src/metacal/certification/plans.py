@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metacal.certification.peeling import LeastCertainRows, peel
+from metacal.certification.peeling import LeastCertainRowReader, read_until_loss_is_low
 from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.start_policies import RARE_CORRECT_STARTS, StartPolicy
 from metacal.certification.test_sequences import (
@@ -49,8 +49,8 @@ _MIN_UNREAD_FACTOR = 1.3
 # The others may be a large block of hopeless rows.
 _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 
-# Value of `PilotRows.tie_order` for which errors come first among equal scores.
-_ERRORS_FIRST = 1.0
+# Value of `PilotRows.tie_break_draw` for which errors come first among equal scores.
+_DRAW_PUTTING_ERRORS_FIRST = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class PilotRows:
     class_codes : array of int of shape (n_pilot,), optional
         For a promise about two classes, the true class of each pilot row.
 
-    tie_order : float, default=1.0
+    tie_break_draw : float, default=1.0
         Random number in [0, 1), which draws an order of equal scores. For 1, errors come first.
 
     subgroup_codes : array of int of shape (n_pilot,), optional
@@ -90,7 +90,7 @@ class PilotRows:
     relative_losses: Float | None = None
     correct: Flags | None = None
     class_codes: Codes | None = None
-    tie_order: float = _ERRORS_FIRST
+    tie_break_draw: float = _DRAW_PUTTING_ERRORS_FIRST
     subgroup_codes: Codes | None = None
     n_withheld: int = 0
 
@@ -114,7 +114,7 @@ class PilotRows:
             relative_losses=relative_losses,
             correct=correct,
             class_codes=class_codes,
-            tie_order=_derive_tie_order(self.tie_order, selected_codes),
+            tie_break_draw=_derive_tie_break_draw(self.tie_break_draw, selected_codes),
             subgroup_codes=None,
             n_withheld=min(self.n_withheld, int(is_selected.sum())),
         )
@@ -127,7 +127,7 @@ class PilotRows:
         return 2 * int(self.correct.sum()) <= len(self.correct)
 
     @property
-    def highest_kept_score(self) -> float:
+    def highest_score_never_read(self) -> float:
         """Score from which downward no row is read while tests are planned.
 
         If the most certain pilot rows tie, many tested rows may have their score, and peeling would
@@ -156,13 +156,13 @@ class FirstTieBlock:
     rank : int
         Rank, which may lie inside a tie block.
 
-    tie_order : float
+    tie_break_draw : float
         Random number in [0, 1), which draws the rows of the block that are up to the rank. For 1,
         these are the errors.
     """
 
     rank: int
-    tie_order: float
+    tie_break_draw: float
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,11 @@ class RankPlan:
     first_tested_score: float | None = None
 
 
-def _derive_tie_order(tie_order: float, subgroup_codes: Sequence[int]) -> float:
+def _derive_tie_break_draw(tie_break_draw: float, subgroup_codes: Sequence[int]) -> float:
     """Derive the random number of a subgroup, so that subgroups have independent numbers."""
-    if tie_order == _ERRORS_FIRST:
-        return tie_order
-    entropy = [int(tie_order * 2.0**53), *subgroup_codes]
+    if tie_break_draw == _DRAW_PUTTING_ERRORS_FIRST:
+        return tie_break_draw
+    entropy = [int(tie_break_draw * 2.0**53), *subgroup_codes]
     random_word = np.random.PCG64(np.random.SeedSequence(entropy)).random_raw()
     return convert_word_to_uniform(int(random_word))
 
@@ -213,7 +213,7 @@ def plan_test_sequence(
     limit: float,
     significance_level: float,
     pilot: PilotRows | None = None,
-    least_certain_rows: LeastCertainRows | None = None,
+    row_reader: LeastCertainRowReader | None = None,
 ) -> RankPlan:
     """Plan the tests of "at least `limit` of the accepted rows are correct".
 
@@ -235,7 +235,7 @@ def plan_test_sequence(
         Pilot rows. If many of their scores are equal, values are tested instead of ranks. The
         starts are those for the number of rows before pilot rows were withheld.
 
-    least_certain_rows : LeastCertainRows, optional
+    row_reader : LeastCertainRowReader, optional
         Reader of the least certain rows, if correct rows are rare. Rows are read from the bottom,
         and only the rows that stay unread are tested.
 
@@ -243,11 +243,11 @@ def plan_test_sequence(
     -------
     RankPlan
     """
-    if least_certain_rows is not None:
-        n_window_rows = _read_least_certain_rows(least_certain_rows, limit, significance_level)
+    if row_reader is not None:
+        n_window_rows = _read_least_certain_rows(row_reader, limit, significance_level)
         if n_window_rows > 0:
             return _plan_tests_of_unread_rows(
-                policy, least_certain_rows, n_window_rows, limit, significance_level, pilot
+                policy, row_reader, n_window_rows, limit, significance_level, pilot
             )
 
     n_withheld = 0
@@ -259,56 +259,60 @@ def plan_test_sequence(
             n_rows,
             accuracy=limit,
             delta=significance_level,
-            starts=policy.choose_starts(n_rows, limit, significance_level),
+            range_starts=policy.choose_range_starts(n_rows, limit, significance_level),
         )
         return RankPlan(limit=limit, first_tested_score=first_tested_score)
 
     # For n_rows alone, rounding would move a start of few errors to a much lower rank.
-    starts = policy.choose_starts(n_rows + n_withheld, limit, significance_level)
-    return _plan_tests_of_ranks(policy, n_rows, limit, significance_level, starts)
+    range_starts = policy.choose_range_starts(n_rows + n_withheld, limit, significance_level)
+    return _plan_tests_of_ranks(policy, n_rows, limit, significance_level, range_starts)
 
 
 def _read_least_certain_rows(
-    least_certain_rows: LeastCertainRows, limit: float, significance_level: float
+    row_reader: LeastCertainRowReader, limit: float, significance_level: float
 ) -> int:
     """Read rows until correct ones are frequent, and return the number of rows of the last window."""
     n_required = bounds.error_free_rows_needed(limit, significance_level)
-    return peel(
-        least_certain_rows,
+    return read_until_loss_is_low(
+        row_reader,
         max_window_loss=1.0 - _WINDOW_CORRECT_FRACTION * limit,
-        min_unread=math.ceil(_MIN_UNREAD_FACTOR * n_required),
+        min_unread_rows=math.ceil(_MIN_UNREAD_FACTOR * n_required),
     )
 
 
 def _plan_tests_of_unread_rows(
     policy: StartPolicy,
-    least_certain_rows: LeastCertainRows,
+    row_reader: LeastCertainRowReader,
     n_window_rows: int,
     limit: float,
     significance_level: float,
     pilot: PilotRows | None,
 ) -> RankPlan:
     """Plan the tests of the rows that stayed unread, given the rows of the last window."""
-    n_unread = least_certain_rows.n_unread
-    if n_unread < bounds.error_free_rows_needed(limit, significance_level):
+    n_unread_rows = row_reader.n_unread_rows
+    if n_unread_rows < bounds.error_free_rows_needed(limit, significance_level):
         return RankPlan(limit=limit)
 
-    if _has_large_tie_blocks(least_certain_rows, n_window_rows):
-        starts = policy.choose_starts(n_unread, limit, significance_level)
-        if 2 * n_unread < least_certain_rows.n_rows:
-            starts = RARE_CORRECT_STARTS.choose_starts_for_tie_blocks(n_unread, limit)
-        first_rank = choose_main_start_rank(n_unread, limit, significance_level, starts)
-        tie_order = _ERRORS_FIRST
+    if _has_large_tie_blocks(row_reader, n_window_rows):
+        range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
+        if 2 * n_unread_rows < row_reader.n_rows:
+            range_starts = RARE_CORRECT_STARTS.choose_range_starts_for_tie_blocks(
+                n_unread_rows, limit
+            )
+        first_rank = choose_main_start_rank(n_unread_rows, limit, significance_level, range_starts)
+        tie_break_draw = _DRAW_PUTTING_ERRORS_FIRST
         if pilot is not None:
-            tie_order = pilot.tie_order
-        return RankPlan(limit=limit, first_tested_tie_block=FirstTieBlock(first_rank, tie_order))
+            tie_break_draw = pilot.tie_break_draw
+        return RankPlan(
+            limit=limit, first_tested_tie_block=FirstTieBlock(first_rank, tie_break_draw)
+        )
     return plan_tests_of_unread_ranks(
-        policy, least_certain_rows.n_rows, n_unread, limit, significance_level
+        policy, row_reader.n_rows, n_unread_rows, limit, significance_level
     )
 
 
 def plan_tests_of_unread_ranks(
-    policy: StartPolicy, n_rows: int, n_unread: int, limit: float, significance_level: float
+    policy: StartPolicy, n_rows: int, n_unread_rows: int, limit: float, significance_level: float
 ) -> RankPlan:
     """Plan tests at ranks among the rows that stayed unread.
 
@@ -320,7 +324,7 @@ def plan_tests_of_unread_ranks(
     n_rows : int
         Number of all rows.
 
-    n_unread : int
+    n_unread_rows : int
         Number of rows that stayed unread.
 
     limit : float
@@ -333,20 +337,20 @@ def plan_tests_of_unread_ranks(
     -------
     RankPlan
     """
-    if 2 * n_unread < n_rows:
+    if 2 * n_unread_rows < n_rows:
         policy = RARE_CORRECT_STARTS
-    starts = policy.choose_starts(n_unread, limit, significance_level)
-    return _plan_tests_of_ranks(policy, n_unread, limit, significance_level, starts)
+    range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
+    return _plan_tests_of_ranks(policy, n_unread_rows, limit, significance_level, range_starts)
 
 
-def _has_large_tie_blocks(rows: LeastCertainRows, n_window_rows: int) -> bool:
+def _has_large_tie_blocks(rows: LeastCertainRowReader, n_window_rows: int) -> bool:
     """Check whether tests at ranks would often fall inside a large tie block.
 
     Only the rows that were read last are checked, which are next to the unread ones. If many of the
     least certain rows have equal scores, no test is affected.
     """
     n_checked_rows = max(1, n_window_rows // _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES)
-    return rows.mean_ties_of_last_read(n_checked_rows) >= math.sqrt(rows.n_unread)
+    return rows.mean_ties_of_last_read(n_checked_rows) >= math.sqrt(rows.n_unread_rows)
 
 
 def _plan_tests_of_ranks(
@@ -354,14 +358,14 @@ def _plan_tests_of_ranks(
     n_rows: int,
     limit: float,
     significance_level: float,
-    starts: RangeStarts,
+    range_starts: RangeStarts,
 ) -> RankPlan:
     """Plan tests at ranks from given starts."""
     if policy.tests_every_rank(n_rows, limit):
         rank_tests = BinomialRankTests(
             n_rows, error_rate=1.0 - limit, significance_level=significance_level
         )
-        first_tested_rank = rank_tests.lowest_rank_passing_with(starts[0].n_tolerated_errors)
+        first_tested_rank = rank_tests.lowest_rank_passing_with(range_starts[0].n_tolerated_errors)
         return RankPlan(limit=limit, first_tested_rank=first_tested_rank)
-    rank_ranges = plan_rank_ranges(n_rows, limit, significance_level, starts)
+    rank_ranges = plan_rank_ranges(n_rows, limit, significance_level, range_starts)
     return RankPlan(limit=limit, rank_ranges=rank_ranges)

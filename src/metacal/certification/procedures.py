@@ -93,7 +93,7 @@ class SubgroupResult:
         results = [result for result in self.threshold_results if result is not None]
         return Circumstances(
             tests_score_values=any(result.tests_tie_blocks for result in results),
-            n_only_read=sum(result.n_only_read for result in results),
+            n_planning_rows=sum(result.n_planning_rows for result in results),
         )
 
     @property
@@ -142,7 +142,7 @@ class DecisionColumns(NamedTuple):
 class Procedure(Protocol):
     """Certification of all rows together."""
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify a promise about all rows.
 
         Raises

@@ -143,8 +143,8 @@ class ThresholdOutcome(NamedTuple):
     lowest_rejected: float | None
 
 
-# Entry of `ErrorRuns.unordered_cells` for a run whose rows have a known order.
-_NO_CELL = -1
+# Entry of `ErrorRuns.unordered_blocks` for a run whose rows have a known order.
+_NO_BLOCK = -1
 
 
 class ErrorRuns(NamedTuple):
@@ -163,7 +163,7 @@ class ErrorRuns(NamedTuple):
     cumulative_errors : array of int of shape (n_runs,)
         Number of errors up to the end of each run.
 
-    unordered_cells : array of int of shape (n_runs,), optional
+    unordered_blocks : array of int of shape (n_runs,), optional
         Cell at the beginning of each run if the order of its rows is unknown, and -1 otherwise.
         None if the order of all rows is known.
     """
@@ -171,7 +171,7 @@ class ErrorRuns(NamedTuple):
     n_rows_before: Codes
     n_errors: Codes
     cumulative_errors: Codes
-    unordered_cells: Codes | None = None
+    unordered_blocks: Codes | None = None
 
     @classmethod
     def of_single_errors(cls, error_ranks: Codes) -> ErrorRuns:
@@ -183,11 +183,11 @@ class ErrorRuns(NamedTuple):
             cumulative_errors=_prepend_error_free_run(np.arange(1, n_errors + 1)),
         )
 
-    def get_unordered_cell(self, run_index: int) -> int | None:
+    def get_unordered_block(self, run_index: int) -> int | None:
         """Return the cell with unknown order at the beginning of a run, or None."""
-        if self.unordered_cells is None or self.unordered_cells[run_index] == _NO_CELL:
+        if self.unordered_blocks is None or self.unordered_blocks[run_index] == _NO_BLOCK:
             return None
-        return int(self.unordered_cells[run_index])
+        return int(self.unordered_blocks[run_index])
 
     @property
     def error_ranks(self) -> Codes:
@@ -215,7 +215,7 @@ class Ranking:
     tie_block_scores : array of float of shape (n_blocks,)
         Score of each block, in increasing order.
 
-    has_unknown_order : array of bool of shape (n_blocks,), optional
+    is_unordered_block : array of bool of shape (n_blocks,), optional
         Whether each block contains rows with several scores, whose order is unknown. Only rows that
         were counted in cells have such blocks (`metacal.certification.passes`).
     """
@@ -223,7 +223,7 @@ class Ranking:
     tie_block_end_ranks: Codes
     cumulative_errors: Codes
     tie_block_scores: Float
-    has_unknown_order: Flags | None = None
+    is_unordered_block: Flags | None = None
 
     @classmethod
     def from_scores(cls, scores: Float, correct: Flags) -> Ranking:
@@ -249,19 +249,19 @@ class Ranking:
         n_errors_per_block = np.diff(self.cumulative_errors, prepend=0)
         n_rows_per_block = np.diff(self.tie_block_end_ranks, prepend=0)
         n_rows_before_block = self.tie_block_end_ranks - n_rows_per_block
-        has_unknown_order = self.has_unknown_order
-        if has_unknown_order is None:
-            has_unknown_order = np.zeros(len(n_errors_per_block), dtype=bool)
+        is_unordered_block = self.is_unordered_block
+        if is_unordered_block is None:
+            is_unordered_block = np.zeros(len(n_errors_per_block), dtype=bool)
         # If every row of a block is an error, the order of its rows makes no difference.
-        is_unordered = has_unknown_order & (n_errors_per_block != n_rows_per_block)
+        is_unordered = is_unordered_block & (n_errors_per_block != n_rows_per_block)
         # Each tie block with errors starts a run.
         blocks_with_errors = np.flatnonzero(n_errors_per_block)
-        unordered_cells = np.where(is_unordered[blocks_with_errors], blocks_with_errors, _NO_CELL)
+        unordered_blocks = np.where(is_unordered[blocks_with_errors], blocks_with_errors, _NO_BLOCK)
         return ErrorRuns(
             n_rows_before=_prepend_error_free_run(n_rows_before_block[blocks_with_errors]),
             n_errors=_prepend_error_free_run(n_errors_per_block[blocks_with_errors]),
             cumulative_errors=_prepend_error_free_run(self.cumulative_errors[blocks_with_errors]),
-            unordered_cells=_prepend_error_free_run(unordered_cells, entry=_NO_CELL),
+            unordered_blocks=_prepend_error_free_run(unordered_blocks, entry=_NO_BLOCK),
         )
 
     def require_known_order(self, *tie_blocks: int) -> None:
@@ -269,10 +269,10 @@ class Ranking:
 
         Indices of tie blocks that do not exist are ignored.
         """
-        if self.has_unknown_order is None:
+        if self.is_unordered_block is None:
             return
         n_blocks = len(self.tie_block_end_ranks)
-        if any(self.has_unknown_order[block] for block in tie_blocks if 0 <= block < n_blocks):
+        if any(self.is_unordered_block[block] for block in tie_blocks if 0 <= block < n_blocks):
             raise self.build_finer_counts_error(tie_blocks)
 
     def build_finer_counts_error(self, cells: Iterable[int]) -> FinerCountsNeeded:
@@ -280,7 +280,7 @@ class Ranking:
 
         The neighbours are included, because a threshold in a cell depends on the next score.
         """
-        assert self.has_unknown_order is not None
+        assert self.is_unordered_block is not None
         n_cells = len(self.tie_block_end_ranks)
         cells_and_neighbours = {
             nearby_cell
@@ -288,8 +288,8 @@ class Ranking:
             for nearby_cell in (cell - 1, cell, cell + 1)
             if 0 <= nearby_cell < n_cells
         }
-        unordered_cells = (cell for cell in cells_and_neighbours if self.has_unknown_order[cell])
-        return FinerCountsNeeded(unordered_cells)
+        unordered_blocks = (cell for cell in cells_and_neighbours if self.is_unordered_block[cell])
+        return FinerCountsNeeded(unordered_blocks)
 
     def find_tie_block_ends_from(self, first_score: float) -> Codes:
         """Return the end ranks of the tie blocks from a score upward.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from metacal.certification.test_sequences import RangeStart, RangeStarts, choose_usual_starts
+from metacal.certification.test_sequences import RangeStart, RangeStarts, choose_usual_range_starts
 from metacal.statistics import bounds
 
 # Share of correct rows that the starts assume among the rows that peeling left unread.
@@ -54,7 +54,9 @@ _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS = 15
 class StartPolicy(Protocol):
     """Interface for choosing the ranks at which the tests of a sequence start."""
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
+    def choose_range_starts(
+        self, n_rows: int, limit: float, significance_level: float
+    ) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -65,9 +67,11 @@ class StartPolicy(Protocol):
 class UsualStarts:
     """Starts for predictions that are mostly correct."""
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
+    def choose_range_starts(
+        self, n_rows: int, limit: float, significance_level: float
+    ) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
-        return choose_usual_starts(n_rows, limit, significance_level)
+        return choose_usual_range_starts(n_rows, limit, significance_level)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
@@ -83,22 +87,24 @@ class EarlyStarts:
 
     Examples
     --------
-    >>> EarlyStarts().choose_starts(100, 0.9, 0.1)
-    (RangeStart(n_tolerated_errors=0, delta_fraction=Fraction(1, 1)),)
-    >>> [start.n_tolerated_errors for start in EarlyStarts().choose_starts(500, 0.9, 0.1)]
+    >>> EarlyStarts().choose_range_starts(100, 0.9, 0.1)
+    (RangeStart(n_tolerated_errors=0, level_fraction=Fraction(1, 1)),)
+    >>> [start.n_tolerated_errors for start in EarlyStarts().choose_range_starts(500, 0.9, 0.1)]
     [2, 10]
     """
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
+    def choose_range_starts(
+        self, n_rows: int, limit: float, significance_level: float
+    ) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
         n_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
         if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS:
-            return (RangeStart(n_tolerated_by_first, delta_fraction=Fraction(1)),)
+            return (RangeStart(n_tolerated_by_first, level_fraction=Fraction(1)),)
         n_tolerated_by_second = int(_SECOND_EARLY_ERROR_FRACTION * n_allowed_errors)
         return (
-            RangeStart(n_tolerated_by_first, delta_fraction=1 - _SECOND_EARLY_LEVEL_FRACTION),
-            RangeStart(n_tolerated_by_second, delta_fraction=_SECOND_EARLY_LEVEL_FRACTION),
+            RangeStart(n_tolerated_by_first, level_fraction=1 - _SECOND_EARLY_LEVEL_FRACTION),
+            RangeStart(n_tolerated_by_second, level_fraction=_SECOND_EARLY_LEVEL_FRACTION),
         )
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -118,13 +124,15 @@ class RareCorrectStarts:
 
     Examples
     --------
-    >>> [errors for errors, _ in RareCorrectStarts().choose_starts(2000, 0.9, 0.1)]
+    >>> [errors for errors, _ in RareCorrectStarts().choose_range_starts(2000, 0.9, 0.1)]
     [6, 16, 36]
-    >>> len(RareCorrectStarts().choose_starts(300, 0.9, 0.1))
+    >>> len(RareCorrectStarts().choose_range_starts(300, 0.9, 0.1))
     1
     """
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
+    def choose_range_starts(
+        self, n_rows: int, limit: float, significance_level: float
+    ) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
         first_error_fraction = min(
@@ -133,15 +141,15 @@ class RareCorrectStarts:
         )
         n_tolerated_by_first = int(first_error_fraction * n_expected_errors)
         if n_expected_errors < _MIN_EXPECTED_ERRORS_FOR_LATER_STARTS:
-            return (RangeStart(n_tolerated_by_first, delta_fraction=Fraction(1)),)
-        first_start = RangeStart(n_tolerated_by_first, delta_fraction=_FIRST_LEVEL_FRACTION)
+            return (RangeStart(n_tolerated_by_first, level_fraction=Fraction(1)),)
+        first_start = RangeStart(n_tolerated_by_first, level_fraction=_FIRST_LEVEL_FRACTION)
         later_starts = tuple(
-            RangeStart(int(error_fraction * n_expected_errors), delta_fraction=level_fraction)
+            RangeStart(int(error_fraction * n_expected_errors), level_fraction=level_fraction)
             for error_fraction, level_fraction in _LATER_ERROR_AND_LEVEL_FRACTIONS
         )
         return (first_start, *later_starts)
 
-    def choose_starts_for_tie_blocks(self, n_rows: int, limit: float) -> RangeStarts:
+    def choose_range_starts_for_tie_blocks(self, n_rows: int, limit: float) -> RangeStarts:
         """Choose the start if the ends of tie blocks are tested.
 
         It is later than for ranks. Rows of a tie block are all alike, so that the first of them
@@ -149,7 +157,7 @@ class RareCorrectStarts:
         """
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
         n_tolerated = int(_TIE_BLOCK_ERROR_FRACTION * n_expected_errors)
-        return (RangeStart(n_tolerated, delta_fraction=Fraction(1)),)
+        return (RangeStart(n_tolerated, level_fraction=Fraction(1)),)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""

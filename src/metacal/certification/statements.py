@@ -76,7 +76,7 @@ def build_certificate_for_threshold(
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
     """Build the certificate of a threshold that applies to all rows."""
-    threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
+    threshold = RELATIVE_GRID.move_between_grid_points(threshold)
     outcome = rows.ranking.summarize_threshold(threshold)
     certificate = build_certificate(
         quantity=quantity,
@@ -482,7 +482,7 @@ def format_unsupported_counts(
 ) -> str:
     """Format the sentence for counts that do not certify a target."""
     confidence = bounds.format_confidence_suffix(delta)
-    if not quantity.accepting_is_safe:
+    if not quantity.accepting_cannot_break_promise:
         n_incorrect = counts.n_accepted - counts.n_correct_accepted
         return (
             f"{n_incorrect:,} errors in {counts.n_accepted:,} accepted rows do not certify an"

@@ -39,10 +39,10 @@ _FIRST_ERROR_FRACTION_SLOPE = 2
 _MAX_FIRST_ERROR_FRACTION = Fraction("0.18")
 
 # Fraction of delta that the first of several starts receives.
-_FIRST_DELTA_FRACTION = Fraction("0.95")
+_FIRST_LEVEL_FRACTION = Fraction("0.95")
 
 # Pairs of the fraction of allowed errors that a later start tolerates and its fraction of delta.
-_LATER_ERROR_AND_DELTA_FRACTIONS = (
+_LATER_ERROR_AND_LEVEL_FRACTIONS = (
     (Fraction("0.3"), Fraction("0.03")),
     # This late start is for scores with many ties, because a start within a large tie block fails.
     (Fraction("0.65"), Fraction("0.02")),
@@ -64,14 +64,14 @@ class RankRange:
     start_rank, stop_rank : int
         First rank of this range, and first rank after it.
 
-    delta_fraction : Fraction
+    level_fraction : Fraction
         Fraction of delta that the range adds to the level of its tests.
     """
 
     rank_tests: BinomialRankTests
     start_rank: int
     stop_rank: int
-    delta_fraction: Fraction
+    level_fraction: Fraction
 
 
 class RangeStart(NamedTuple):
@@ -82,19 +82,19 @@ class RangeStart(NamedTuple):
     n_tolerated_errors : int
         Largest number of errors with which the first test of the range passes.
 
-    delta_fraction : Fraction
+    level_fraction : Fraction
         Fraction of delta that the range adds to the level of its tests.
     """
 
     n_tolerated_errors: int
-    delta_fraction: Fraction
+    level_fraction: Fraction
 
 
 RangeStarts = tuple[RangeStart, ...]
 
 
 @lru_cache(maxsize=512)
-def choose_usual_starts(n_rows: int, accuracy: float, delta: float) -> RangeStarts:
+def choose_usual_range_starts(n_rows: int, accuracy: float, delta: float) -> RangeStarts:
     """Choose the starts for predictions that are mostly correct.
 
     Parameters
@@ -115,27 +115,27 @@ def choose_usual_starts(n_rows: int, accuracy: float, delta: float) -> RangeStar
 
     Examples
     --------
-    >>> choose_usual_starts(300, 0.97, delta=0.1)
-    (RangeStart(n_tolerated_errors=1, delta_fraction=Fraction(1, 1)),)
-    >>> choose_usual_starts(300, 0.97, delta=0.001)
-    (RangeStart(n_tolerated_errors=0, delta_fraction=Fraction(1, 1)),)
+    >>> choose_usual_range_starts(300, 0.97, delta=0.1)
+    (RangeStart(n_tolerated_errors=1, level_fraction=Fraction(1, 1)),)
+    >>> choose_usual_range_starts(300, 0.97, delta=0.001)
+    (RangeStart(n_tolerated_errors=0, level_fraction=Fraction(1, 1)),)
     """
-    cumulative_delta_fraction = Fraction(0)
-    starts = []
-    for tuned_start in _choose_tuned_starts(n_rows, accuracy):
-        cumulative_delta_fraction += tuned_start.delta_fraction
+    cumulative_level_fraction = Fraction(0)
+    range_starts = []
+    for tuned_start in _choose_tuned_range_starts(n_rows, accuracy):
+        cumulative_level_fraction += tuned_start.level_fraction
         n_tolerated_errors = _convert_tolerated_errors_to_delta(
             n_rows,
             accuracy,
             n_errors_at_tuned_delta=tuned_start.n_tolerated_errors,
-            level_fraction=float(cumulative_delta_fraction),
+            level_fraction=float(cumulative_level_fraction),
             delta=delta,
         )
-        starts.append(RangeStart(n_tolerated_errors, tuned_start.delta_fraction))
-    return tuple(starts)
+        range_starts.append(RangeStart(n_tolerated_errors, tuned_start.level_fraction))
+    return tuple(range_starts)
 
 
-def _choose_tuned_starts(n_rows: int, accuracy: float) -> RangeStarts:
+def _choose_tuned_range_starts(n_rows: int, accuracy: float) -> RangeStarts:
     """Choose the starts for delta = 0.1."""
     allowed_error_rate = 1 - bounds.to_exact_fraction(accuracy)
     n_allowed_errors = n_rows * allowed_error_rate
@@ -149,13 +149,13 @@ def _choose_tuned_starts(n_rows: int, accuracy: float) -> RangeStarts:
         n_tolerated_errors = int(exact_first_errors)
         if n_allowed_errors >= _MIN_ALLOWED_ERRORS_TO_TOLERATE_ONE:
             n_tolerated_errors = max(n_tolerated_errors, 1)
-        return (RangeStart(n_tolerated_errors, delta_fraction=Fraction(1)),)
+        return (RangeStart(n_tolerated_errors, level_fraction=Fraction(1)),)
 
     nearest_integer = int(exact_first_errors + Fraction(1, 2))
-    first_start = RangeStart(nearest_integer, _FIRST_DELTA_FRACTION)
+    first_start = RangeStart(nearest_integer, _FIRST_LEVEL_FRACTION)
     later_starts = (
-        RangeStart(int(error_fraction * n_allowed_errors), delta_fraction)
-        for error_fraction, delta_fraction in _LATER_ERROR_AND_DELTA_FRACTIONS
+        RangeStart(int(error_fraction * n_allowed_errors), level_fraction)
+        for error_fraction, level_fraction in _LATER_ERROR_AND_LEVEL_FRACTIONS
     )
     return (first_start, *later_starts)
 
@@ -212,7 +212,7 @@ def _convert_tolerated_errors_to_delta(
 
 @lru_cache(maxsize=512)
 def plan_rank_ranges(
-    n_rows: int, accuracy: float, delta: float, starts: RangeStarts | None = None
+    n_rows: int, accuracy: float, delta: float, range_starts: RangeStarts | None = None
 ) -> tuple[RankRange, ...]:
     """Plan the rank ranges in which an accuracy is tested.
 
@@ -227,7 +227,7 @@ def plan_rank_ranges(
     delta : float
         Significance level of all tests together.
 
-    starts : tuple of RangeStart, optional
+    range_starts : tuple of RangeStart, optional
         Starts of the rank ranges. The usual starts by default. A start whose rank is not above that
         of the preceding start is skipped.
 
@@ -238,22 +238,22 @@ def plan_rank_ranges(
     Examples
     --------
     >>> for rank_range in plan_rank_ranges(1000, 0.95, 0.1):
-    ...     print(rank_range.start_rank, rank_range.stop_rank, rank_range.delta_fraction)
+    ...     print(rank_range.start_rank, rank_range.stop_rank, rank_range.level_fraction)
     236 424 19/20
     424 807 3/100
     807 1001 1/50
     """
-    if starts is None:
-        starts = choose_usual_starts(n_rows, accuracy, delta)
+    if range_starts is None:
+        range_starts = choose_usual_range_starts(n_rows, accuracy, delta)
     # A range ends at the last row until the start of the next range is known.
     rank_ranges: list[RankRange] = []
-    cumulative_delta_fraction = Fraction(0)
-    for n_tolerated_errors, delta_fraction in starts:
-        cumulative_delta_fraction += delta_fraction
+    cumulative_level_fraction = Fraction(0)
+    for n_tolerated_errors, level_fraction in range_starts:
+        cumulative_level_fraction += level_fraction
         rank_tests = BinomialRankTests(
             n_rows,
             error_rate=1.0 - accuracy,
-            significance_level=float(cumulative_delta_fraction) * delta,
+            significance_level=float(cumulative_level_fraction) * delta,
         )
         start_rank = rank_tests.lowest_rank_passing_with_at_most(n_tolerated_errors)
         if start_rank is None:
@@ -268,15 +268,17 @@ def plan_rank_ranges(
                 rank_tests=rank_tests,
                 start_rank=start_rank,
                 stop_rank=n_rows + 1,
-                delta_fraction=delta_fraction,
+                level_fraction=level_fraction,
             )
         )
     return tuple(rank_ranges)
 
 
-def choose_main_start_rank(n_rows: int, accuracy: float, delta: float, starts: RangeStarts) -> int:
+def choose_main_start_rank(
+    n_rows: int, accuracy: float, delta: float, range_starts: RangeStarts
+) -> int:
     """Return the rank of the start with the largest fraction of delta, tested at all of delta."""
-    main_start = max(starts, key=lambda start: start.delta_fraction)
+    main_start = max(range_starts, key=lambda start: start.level_fraction)
     rank_tests = BinomialRankTests(n_rows, error_rate=1.0 - accuracy, significance_level=delta)
     start_rank = rank_tests.lowest_rank_passing_with_at_most(main_start.n_tolerated_errors)
     if start_rank is None:
@@ -289,7 +291,7 @@ def choose_first_tested_score(
     n_rows: int,
     accuracy: float,
     delta: float,
-    starts: RangeStarts | None = None,
+    range_starts: RangeStarts | None = None,
 ) -> float:
     """Choose the lowest score at which an accuracy is tested, from pilot scores.
 
@@ -310,7 +312,7 @@ def choose_first_tested_score(
     delta : float
         Significance level.
 
-    starts : tuple of RangeStart, optional
+    range_starts : tuple of RangeStart, optional
         Starts of the rank ranges. The usual starts by default.
 
     Returns
@@ -323,9 +325,9 @@ def choose_first_tested_score(
     >>> choose_first_tested_score(np.repeat([1.0, 2.0, 3.0], [1, 3, 6]), 1000, 0.95, 0.1)
     2.0
     """
-    if not starts:
-        starts = choose_usual_starts(n_rows, accuracy, delta)
-    start_rank = choose_main_start_rank(n_rows, accuracy, delta, starts)
+    if not range_starts:
+        range_starts = choose_usual_range_starts(n_rows, accuracy, delta)
+    start_rank = choose_main_start_rank(n_rows, accuracy, delta, range_starts)
     n_pilot_rows = len(sorted_pilot_scores)
     same_quantile_pilot_rank = math.ceil(n_pilot_rows * start_rank / max(n_rows, 1))
     pilot_rank = min(n_pilot_rows, max(1, same_quantile_pilot_rank))
@@ -359,18 +361,18 @@ def run_fallback_tests(
     >>> half = Fraction(1, 2)
     >>> run_fallback_tests(
     ...     [(half, [1, 2, 3]), (half, [4, 5])],
-    ...     lambda candidate, delta_fraction: candidate < 5 and delta_fraction >= half,
+    ...     lambda candidate, level_fraction: candidate < 5 and level_fraction >= half,
     ... )
     4
     """
     last_passed_candidate: Candidate | None = None
-    available_delta_fraction = Fraction(0)
-    for added_delta_fraction, candidates in sequences:
-        available_delta_fraction += added_delta_fraction
+    available_level_fraction = Fraction(0)
+    for added_level_fraction, candidates in sequences:
+        available_level_fraction += added_level_fraction
         for candidate in candidates:
-            if not passes(candidate, available_delta_fraction):
+            if not passes(candidate, available_level_fraction):
                 # A failed sequence passes no part of delta on to the next sequence.
-                available_delta_fraction = Fraction(0)
+                available_level_fraction = Fraction(0)
                 break
             last_passed_candidate = candidate
     return last_passed_candidate

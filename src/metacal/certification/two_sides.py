@@ -313,7 +313,7 @@ class TwoClassProcedure:
             class_certificates.append(class_certificate)
         return tuple(class_certificates)
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify the thresholds of both classes on all rows."""
         assert delta is not None
         for class_promise in self.get_promises_by_class(rows.class_names).values():

@@ -150,7 +150,7 @@ class CascadeLoss:
 
     epsilon: float
 
-    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+    def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Raise InputError, because the rows are those of one model."""
         raise UnsupportedPromiseError(
             "MaxLoss compares two models. Fit a Cascade with it, or promise MinAccuracy(0.97)."

@@ -36,7 +36,7 @@ def find_accuracy_shortfall(
     limit: float,
     significance_level: float | None,
     certifies: Certifies,
-    n_only_read: int = 0,
+    n_planning_rows: int = 0,
 ) -> Shortfall:
     """Find the highest accuracy that is certified and the number of rows needed.
 
@@ -54,7 +54,7 @@ def find_accuracy_shortfall(
     certifies : callable
         Function that returns whether the rows certify another accuracy.
 
-    n_only_read : int, default=0
+    n_planning_rows : int, default=0
         Number of rows that were only read to plan the tests of the others.
 
     Returns
@@ -73,19 +73,19 @@ def find_accuracy_shortfall(
     return Shortfall(
         best_limit=best_limit,
         rows_needed=estimate_rows_needed_for_accuracy(
-            ranking, limit, significance_level, n_only_read
+            ranking, limit, significance_level, n_planning_rows
         ),
     )
 
 
 def estimate_rows_needed_for_accuracy(
-    ranking: Ranking, limit: float, significance_level: float | None, n_only_read: int = 0
+    ranking: Ranking, limit: float, significance_level: float | None, n_planning_rows: int = 0
 ) -> int | None:
     """Estimate how many rows would certify an accuracy, or return None if none would.
 
-    The share of rows that are only read, `n_only_read`, is assumed to stay the same.
+    The share of rows that are only read, `n_planning_rows`, is assumed to stay the same.
     """
-    unread_share = 1.0 - n_only_read / max(ranking.n_rows, 1)
+    unread_share = 1.0 - n_planning_rows / max(ranking.n_rows, 1)
     return estimate_rows_needed(
         ranking,
         lambda n_rows: plan_starting_tests(n_rows, limit, significance_level, unread_share),
@@ -128,17 +128,21 @@ def plan_starting_tests(
     """
     if significance_level is None:
         return _plan_tests_in_expectation(n_rows, limit)
-    n_unread = round(unread_share * n_rows)
-    plan = plan_tests_of_unread_ranks(USUAL_STARTS, n_rows, n_unread, limit, significance_level)
+    n_unread_rows = round(unread_share * n_rows)
+    plan = plan_tests_of_unread_ranks(
+        USUAL_STARTS, n_rows, n_unread_rows, limit, significance_level
+    )
     levels_by_start = {
-        rank_range.start_rank: float(rank_range.delta_fraction) * significance_level
+        rank_range.start_rank: float(rank_range.level_fraction) * significance_level
         for rank_range in plan.rank_ranges
     }
-    if plan.first_tested_rank is not None and plan.first_tested_rank <= n_unread:
+    if plan.first_tested_rank is not None and plan.first_tested_rank <= n_unread_rows:
         levels_by_start = {plan.first_tested_rank: significance_level}
     starting_tests = []
     for start_rank, level in levels_by_start.items():
-        rank_tests = BinomialRankTests(n_unread, error_rate=1.0 - limit, significance_level=level)
+        rank_tests = BinomialRankTests(
+            n_unread_rows, error_rate=1.0 - limit, significance_level=level
+        )
         starting_tests.append(StartingTest(start_rank, rank_tests.max_passing_errors(start_rank)))
     return starting_tests
 

@@ -43,8 +43,8 @@ import numpy as np
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
-from metacal.certification.first_failure import MAX_REFINED_CELLS
-from metacal.certification.peeling import LeastCertainRows
+from metacal.certification.first_failure import MAX_DIVIDED_BLOCKS
+from metacal.certification.peeling import LeastCertainRowReader
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.rank_tests import passes_in_expectation
 from metacal.certification.ranking import Ranking
@@ -94,7 +94,7 @@ class ExpectedPrefixRule:
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
-        least_certain_rows: LeastCertainRows | None = None,
+        row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit."""
         return RankPlan(limit=limit)
@@ -121,7 +121,7 @@ class ExpectedPrefixRule:
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
-        n_only_read: int = 0,
+        n_planning_rows: int = 0,
     ) -> Shortfall:
         """Find the highest accuracy that the rows support and the number of rows needed."""
         assert certifies is not None
@@ -194,7 +194,7 @@ def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_cel
 
     Cells before `first_cell` are ignored.
     """
-    if ranking.has_unknown_order is None:
+    if ranking.is_unordered_block is None:
         return
     # The best prefix inside a cell contains all of its correct rows and none of its errors.
     n_errors_per_cell = np.diff(ranking.cumulative_errors, prepend=0)
@@ -203,8 +203,8 @@ def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_cel
         ranks=ranking.tie_block_end_ranks - n_errors_per_cell,
         accuracy=accuracy,
     )
-    is_undecided = best_prefix_passes & ranking.has_unknown_order
+    is_undecided = best_prefix_passes & ranking.is_unordered_block
     is_undecided[:first_cell] = False
     undecided_cells = np.flatnonzero(is_undecided)
     if len(undecided_cells) > 0:
-        raise ranking.build_finer_counts_error(undecided_cells[-MAX_REFINED_CELLS:].tolist())
+        raise ranking.build_finer_counts_error(undecided_cells[-MAX_DIVIDED_BLOCKS:].tolist())

@@ -99,7 +99,7 @@ from dataclasses import dataclass, replace
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
-from metacal.certification.peeling import LeastCertainRows
+from metacal.certification.peeling import LeastCertainRowReader
 from metacal.certification.planned_tests import run_planned_tests
 from metacal.certification.plans import PilotRows, RankPlan, plan_test_sequence
 from metacal.certification.ranking import Ranking
@@ -161,7 +161,7 @@ class FixedSequenceRule:
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
-        least_certain_rows: LeastCertainRows | None = None,
+        row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Plan the tests from the number of rows, the limit, the level and the pilot rows.
 
@@ -169,7 +169,7 @@ class FixedSequenceRule:
         """
         assert significance_level is not None
         return plan_test_sequence(
-            self.start_policy, n_rows, limit, significance_level, pilot, least_certain_rows
+            self.start_policy, n_rows, limit, significance_level, pilot, row_reader
         )
 
     def certify(
@@ -221,7 +221,7 @@ class FixedSequenceRule:
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
-        n_only_read: int = 0,
+        n_planning_rows: int = 0,
     ) -> Shortfall:
         """Find the highest accuracy that the rows support and the number of rows needed.
 
@@ -229,7 +229,7 @@ class FixedSequenceRule:
         """
         if certifies is not None:
             return find_accuracy_shortfall(
-                ranking, limit, significance_level, certifies, n_only_read
+                ranking, limit, significance_level, certifies, n_planning_rows
             )
 
         n_errors = get_last_or_zero(ranking.cumulative_errors)
@@ -238,7 +238,7 @@ class FixedSequenceRule:
         if ranking.n_rows == 0 or has_too_few_rows:
             return Shortfall(rows_needed=n_required)
         rows_needed = estimate_rows_needed_for_accuracy(
-            ranking, limit, significance_level, n_only_read
+            ranking, limit, significance_level, n_planning_rows
         )
         return Shortfall(rows_needed=rows_needed)
 

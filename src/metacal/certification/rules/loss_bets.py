@@ -54,7 +54,7 @@ from functools import cached_property
 
 import numpy as np
 
-from metacal.certification.peeling import LeastCertainRows, peel
+from metacal.certification.peeling import LeastCertainRowReader, read_until_loss_is_low
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
 from metacal.certification.test_sequences import choose_first_tested_score, plan_rank_ranges
@@ -69,7 +69,7 @@ _FIRST_RANK_FACTOR = 1.2
 _MIN_ALLOWED_LOSS_FOR_TWO_STARTS = 50
 
 # For each of two starts, its rank as a multiple of that of a single start, and its fraction of delta.
-_RANK_AND_DELTA_FRACTIONS = ((0.6, Fraction("0.85")), (1.5, Fraction("0.15")))
+_RANK_AND_LEVEL_FRACTIONS = ((0.6, Fraction("0.85")), (1.5, Fraction("0.15")))
 
 # Number of pilot rows whose losses are read, and the largest number of good ones with which the
 # least certain rows are read.
@@ -245,17 +245,17 @@ def count_certified_loss_rows(
         sequences = plan_loss_ranks(n_tested, limit, delta)
 
     best_rank = 0
-    available_delta_fraction = Fraction(0)
-    for added_delta_fraction, ranks in sequences:
-        available_delta_fraction += added_delta_fraction
+    available_level_fraction = Fraction(0)
+    for added_level_fraction, ranks in sequences:
+        available_level_fraction += added_level_fraction
         n_passed = loss_ranking.count_passed_ranks(
-            ranks, limit, float(available_delta_fraction) * delta, losses_are_rare
+            ranks, limit, float(available_level_fraction) * delta, losses_are_rare
         )
         if n_passed > 0:
             best_rank = ranks[n_passed - 1]
         if n_passed < len(ranks):
             # A failed sequence passes no part of delta on to the next sequence.
-            available_delta_fraction = Fraction(0)
+            available_level_fraction = Fraction(0)
     if best_rank == 0:
         return 0
     return loss_ranking.count_accepted_after_passing_rank(best_rank, limit)
@@ -279,13 +279,13 @@ def count_rows_to_test(
     if len(first_pilot_losses) < _N_PILOT_LOSSES or n_good_pilot_rows > _MAX_GOOD_PILOT_ROWS:
         return ranking.n_rows
     n_required = bounds.error_free_rows_needed(1.0 - limit, delta)
-    least_certain_rows = LeastCertainRows.from_losses(ranking, loss_ranking.losses)
-    peel(
-        least_certain_rows,
+    row_reader = LeastCertainRowReader.from_losses(ranking, loss_ranking.losses)
+    read_until_loss_is_low(
+        row_reader,
         max_window_loss=min(4.0 * limit, (1.0 + limit) / 2.0),
-        min_unread=math.ceil(_MIN_UNREAD_FACTOR * n_required),
+        min_unread_rows=math.ceil(_MIN_UNREAD_FACTOR * n_required),
     )
-    return least_certain_rows.n_unread
+    return row_reader.n_unread_rows
 
 
 def _plan_score_values(
@@ -330,8 +330,8 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
 
     Examples
     --------
-    >>> for delta_fraction, ranks in plan_loss_ranks(1000, 0.05, 0.1):
-    ...     print(delta_fraction, ranks[0], ranks[-1])
+    >>> for level_fraction, ranks in plan_loss_ranks(1000, 0.05, 0.1):
+    ...     print(level_fraction, ranks[0], ranks[-1])
     17/20 171 421
     3/20 426 1000
     """
@@ -342,21 +342,21 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
     starts_and_fractions = [(single_start, Fraction(1))]
     if not has_one_start(n_rows, limit):
         starts_and_fractions = [
-            (math.ceil(rank_factor * single_start), delta_fraction)
-            for rank_factor, delta_fraction in _RANK_AND_DELTA_FRACTIONS
+            (math.ceil(rank_factor * single_start), level_fraction)
+            for rank_factor, level_fraction in _RANK_AND_LEVEL_FRACTIONS
         ]
 
     distance_of_tested_ranks = max(1, n_rows // _N_TESTED_RANKS)
     start_ranks = [min(start, n_rows) for start, _ in starts_and_fractions]
     stop_ranks = [*start_ranks[1:], n_rows + 1]
     sequences = []
-    for start_rank, stop_rank, (_, delta_fraction) in zip(
+    for start_rank, stop_rank, (_, level_fraction) in zip(
         start_ranks, stop_ranks, starts_and_fractions
     ):
         ranks = set(range(start_rank, stop_rank, distance_of_tested_ranks))
         if stop_rank > n_rows:
             ranks.add(n_rows)
-        sequences.append((delta_fraction, sorted(ranks)))
+        sequences.append((level_fraction, sorted(ranks)))
     return sequences
 
 

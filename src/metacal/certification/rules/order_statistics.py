@@ -30,7 +30,7 @@ import numpy as np
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
-from metacal.certification.peeling import LeastCertainRows
+from metacal.certification.peeling import LeastCertainRowReader
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.rule import (
@@ -84,7 +84,7 @@ class RejectionRateRule:
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
-        least_certain_rows: LeastCertainRows | None = None,
+        row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit.
 
@@ -155,7 +155,7 @@ class RejectionRateRule:
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
-        n_only_read: int = 0,
+        n_planning_rows: int = 0,
     ) -> Shortfall:
         """Compute the smallest certifiable limit and the number of rows needed.
 
@@ -268,7 +268,7 @@ class AcceptanceRateRule:
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
-        least_certain_rows: LeastCertainRows | None = None,
+        row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit.
 
@@ -334,7 +334,7 @@ class AcceptanceRateRule:
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
-        n_only_read: int = 0,
+        n_planning_rows: int = 0,
     ) -> Shortfall:
         """Compute the number of reference rows needed to certify the limit.
 

@@ -17,7 +17,7 @@ from typing import Protocol, Self
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
-from metacal.certification.peeling import LeastCertainRows
+from metacal.certification.peeling import LeastCertainRowReader
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes
@@ -70,7 +70,7 @@ class ThresholdResult:
     trace : SequenceTrace or None
         End of the test sequence, if the rule runs one.
 
-    n_only_read : int
+    n_planning_rows : int
         Number of the least certain rows that were read to plan the tests, and that are rejected.
 
     tests_tie_blocks : bool
@@ -81,13 +81,15 @@ class ThresholdResult:
     threshold: float | None = None
     every_test_passed: bool = False
     trace: SequenceTrace | None = None
-    n_only_read: int = 0
+    n_planning_rows: int = 0
     tests_tie_blocks: bool = False
 
     @property
     def circumstances(self) -> Circumstances:
         """What a certificate records about the rows that were only read."""
-        return Circumstances(tests_score_values=self.tests_tie_blocks, n_only_read=self.n_only_read)
+        return Circumstances(
+            tests_score_values=self.tests_tie_blocks, n_planning_rows=self.n_planning_rows
+        )
 
 
 # Result of a rule that certified no threshold.
@@ -143,11 +145,11 @@ class ThresholdRule(Protocol):
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
-        least_certain_rows: LeastCertainRows | None = None,
+        row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Plan the tests without reading a label of the tested rows.
 
-        Rows that are read from `least_certain_rows` are not tested.
+        Rows that are read from `row_reader` are not tested.
         """
 
     def certify(
@@ -172,12 +174,12 @@ class ThresholdRule(Protocol):
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
-        n_only_read: int = 0,
+        n_planning_rows: int = 0,
     ) -> Shortfall:
         """Explain why the rows certify nothing.
 
         `certifies` tests another limit. Without it, a best limit that requires a search is omitted.
-        `n_only_read` rows were only read to plan the tests of the others.
+        `n_planning_rows` rows were only read to plan the tests of the others.
         """
 
     def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
@@ -252,17 +254,17 @@ def run_rule(
         plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot)
         return rule.certify(ranking, plan, significance_level, last_rank)
 
-    highest_kept_score = -math.inf
+    highest_score_never_read = -math.inf
     if pilot is not None:
-        highest_kept_score = pilot.highest_kept_score
-    least_certain_rows = LeastCertainRows.from_ranking(ranking, highest_kept_score)
-    plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot, least_certain_rows)
-    n_unread = least_certain_rows.n_unread
-    if n_unread == ranking.n_rows:
+        highest_score_never_read = pilot.highest_score_never_read
+    row_reader = LeastCertainRowReader.from_ranking(ranking, highest_score_never_read)
+    plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot, row_reader)
+    n_unread_rows = row_reader.n_unread_rows
+    if n_unread_rows == ranking.n_rows:
         return rule.certify(ranking, plan, significance_level, last_rank)
-    last_tested_rank = n_unread
+    last_tested_rank = n_unread_rows
     if last_rank is not None:
-        last_tested_rank = min(last_rank, n_unread)
+        last_tested_rank = min(last_rank, n_unread_rows)
     result = rule.certify(ranking, plan, significance_level, last_tested_rank)
     trace = result.trace
     if trace is not None:
@@ -271,7 +273,7 @@ def run_rule(
     return replace(
         result,
         trace=trace,
-        n_only_read=least_certain_rows.n_read,
+        n_planning_rows=row_reader.n_read_rows,
         tests_tie_blocks=plan.first_tested_tie_block is not None,
     )
 
