@@ -292,8 +292,11 @@ def _judged(
     for decisions in found.values():
         accept = decisions[: len(table)]
         verdicts.add(str(judge(certificate, accept, right, 0.95)))
-        counts = int(accept.sum()), int((accept & right).sum())
-        tally.other_counts += counts != (certificate.n_accepted, certificate.n_correct_accepted)
+        # The certificate counts no pilot rows, but the decisions are about all rows.
+        n_more_accepted = int(accept.sum()) - certificate.n_accepted
+        n_more_correct = int((accept & right).sum()) - certificate.n_correct_accepted
+        n_pilot_rows = certificate.circumstances.n_pilot_rows
+        tally.other_counts += not 0 <= n_more_correct <= n_more_accepted <= n_pilot_rows
     tally.other_verdicts += len(verdicts) - 1
     if isinstance(gate.score, str):
         tally.other_once_saved += (

@@ -6,23 +6,33 @@
 One thread, processor time, the graphs interleaved call by call, medians. Besides the gates: the plain Softmax, and the
 floor that any such gate has, one softmax for the score and one at the temperature. Logits are made up: a normal cloud
 with a margin for one class, so that the gate rejects about a tenth.
+
+The same two gates are also timed through `MetaCal.decide` and the torch module, as multiples of a softmax in NumPy and
+in torch.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 import warnings
 from pathlib import Path
 
+# The thread pools read these variables when the libraries are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import onnxruntime
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import metacal as mc
 from benchmarks.machine import description, load_average
 from metacal.export.onnx import to_onnx
+from metacal.export.torch import to_module
 from metacal.scores import NAMED
 
 SIZES = ((256, 1_000), (1, 1_000), (256, 100), (256, 10), (1, 10))
@@ -93,25 +103,86 @@ def graphs(width):
     return {name: session(model) for name, model in found.items()}
 
 
-def measure(batch, width, rounds):
-    """Median microseconds of processor time per call, by graph."""
-    sessions = graphs(width)
+def softmax_in_numpy(batch):
+    """The softmax of a batch, as one writes it in NumPy."""
+    exponentials = np.exp(batch - batch.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def runtimes(width):
+    """(runtime, what) -> function of a batch of logits."""
+    table, labels = made_up(4_000, width)
+    softmax = session(plain(width))
+    functions = {
+        ("ONNX Runtime", "softmax"): lambda batch: softmax.run(None, {"logits": batch}),
+        ("torch", "softmax"): lambda batch: torch.softmax(torch.from_numpy(batch), dim=1),
+        ("NumPy", "softmax"): softmax_in_numpy,
+    }
+    calibrators = {"temperature, entropy": mc.TemperatureScaling(), "the default gate": None}
+    for name, calibrator in calibrators.items():
+        gate = mc.MetaCal(mc.MinAccuracy(0.9), calibrator).fit(table, labels)
+        graph, module = session(to_onnx(gate)), to_module(gate)
+        functions |= {
+            ("ONNX Runtime", name): lambda batch, graph=graph: graph.run(None, {"logits": batch}),
+            ("torch", name): lambda batch, module=module: module(torch.from_numpy(batch)),
+            ("NumPy", name): lambda batch, gate=gate: gate.decide(batch),
+        }
+    return functions
+
+
+def measure(functions, batch, width, rounds):
+    """Median microseconds of processor time per call of each function of a batch."""
     table, _ = made_up(3 * batch, width)
     batches = [np.ascontiguousarray(table[i * batch : (i + 1) * batch]) for i in range(3)]
-    times = {name: [] for name in sessions}
+    times = {name: [] for name in functions}
     calls = min(100, max(3, 20_000 // (batch * width)))
     for place in range(rounds + 5):
-        for name, one in sessions.items():
-            feed = {"logits": batches[place % 3]}
-            one.run(
-                None, feed
-            )  # what ran before has emptied the caches, for one graph more than for another
+        for name, function in functions.items():
+            logits = batches[place % 3]
+            # What ran before has emptied the caches, for one function more than for another.
+            function(logits)
             began = time.process_time_ns()
             for _ in range(calls):
-                one.run(None, feed)
+                function(logits)
             if place >= 5:
                 times[name].append((time.process_time_ns() - began) / calls / 1_000)
     return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def measure_graphs(batch, width, rounds):
+    """One row of the results for each graph."""
+    functions = {
+        name: lambda logits, one=one: one.run(None, {"logits": logits})
+        for name, one in graphs(width).items()
+    }
+    found = measure(functions, batch, width, rounds)
+    return [
+        {
+            "batch": batch,
+            "classes": width,
+            "graph": name,
+            "microseconds": micros,
+            "ratio": micros / found["softmax"],
+        }
+        for name, micros in found.items()
+    ]
+
+
+def measure_runtimes(batch, width, rounds):
+    """One row of the results for each runtime and gate; the ratio is to the runtime's softmax."""
+    with torch.inference_mode():
+        found = measure(runtimes(width), batch, width, rounds)
+    return [
+        {
+            "batch": batch,
+            "classes": width,
+            "runtime": runtime,
+            "graph": name,
+            "microseconds": micros,
+            "ratio": micros / found[runtime, "softmax"],
+        }
+        for (runtime, name), micros in found.items()
+    ]
 
 
 def main():
@@ -121,24 +192,22 @@ def main():
     parser.add_argument("--json", help="where the results go as JSON")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    results = []
+    torch.set_num_threads(1)
+    rows, runtime_rows = [], []
     for batch, width in SIZES:
-        found = measure(batch, width, arguments.rounds)
-        print(f"\n{batch} × {width:,}")
-        for name, micros in found.items():
-            ratio = micros / found["softmax"]
-            print(f"  {name:34} {micros:9.1f} µs  {ratio:6.2f} ×")
-            results.append(
-                {
-                    "batch": batch,
-                    "classes": width,
-                    "graph": name,
-                    "microseconds": micros,
-                    "ratio": ratio,
-                }
-            )
+        rows += measure_graphs(batch, width, arguments.rounds)
+        runtime_rows += measure_runtimes(batch, width, arguments.rounds)
+    for row in [*rows, *runtime_rows]:
+        name = f"{row.get('runtime', '')} {row['graph']}".strip()
+        size = f"{row['batch']} × {row['classes']:,}"
+        print(f"{size:12} {name:40} {row['microseconds']:9.1f} µs  {row['ratio']:6.2f} ×")
     if arguments.json:
-        found = {"machine": description(), "load": load_average(), "rows": results}
+        found = {
+            "machine": description(),
+            "load": load_average(),
+            "rows": rows,
+            "runtimes": runtime_rows,
+        }
         Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -22,6 +22,7 @@ from benchmarks.tables import held_out as held_out_tables
 from benchmarks.tables import kills as kills_tables
 from benchmarks.tables import labels as labels_tables
 from benchmarks.tables import machine as machine_tables
+from benchmarks.tables import mapie_on_cases as mapie_on_cases_tables
 from benchmarks.tables import monitor as monitor_tables
 from benchmarks.tables import promises as promises_tables
 from benchmarks.tables import rules as rules_tables
@@ -96,6 +97,7 @@ TABLES: dict[str, Table] = {
         name: Table("constant-threshold", make)
         for name, make in constant_threshold_tables.TABLES.items()
     },
+    **{name: Table(result, make) for name, (result, make) in mapie_on_cases_tables.TABLES.items()},
     "graded-losses": Table("graded-losses", graded_losses_tables.populations),
     "near-binary-losses": Table("graded-losses", graded_losses_tables.near_binary),
     "loss-tests": Table("graded-losses", graded_losses_tables.tests),
@@ -129,6 +131,7 @@ TABLES: dict[str, Table] = {
     "evaluate": Table("evaluate-command", cost_tables.evaluate),
     "read-files": Table("read-files", cost_tables.read_files),
     "onnx-latency": Table("onnx-latency", cost_tables.onnx),
+    "serving": Table("onnx-latency", cost_tables.serving),
     "speed-machine": Table(_SPEED, cost_tables.speed_machine),
     "speed-bars": Table(_SPEED, cost_tables.speed_bars),
     "speed-peers": Table(_SPEED, cost_tables.speed_peers),

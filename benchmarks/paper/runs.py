@@ -327,7 +327,7 @@ def _draws(found: Found, settings: Settings, first: int) -> Entry:
 def _accepted(
     whole: Population, rule: Promise, scores: NDArray[np.float64], correct: NDArray[np.bool_]
 ) -> int:
-    chosen, _ = rule.split(correct)
+    chosen, _ = rule.split_rows(correct)
     try:
         return whole.accepted(rule.certify(scores[chosen], correct[chosen]).threshold)
     except InfeasibleTargetError:

@@ -140,7 +140,7 @@ def plug_in(sample: Sample, beta: float, delta: float) -> float | None:
 def papers_rule(sample: Sample, beta: float, delta: float) -> float | None:
     """Algorithm 2 of Ma & Blaschko (2021), on a tenth of the rows, at most 500."""
     rule = paper.MinCoverageAccuracy(beta, random_state=list(sample.seed))
-    chosen, _ = rule.split(sample.correct)
+    chosen, _ = rule.split_rows(sample.correct)
     try:
         return rule.certify(sample.scores[chosen], sample.correct[chosen]).threshold
     except InfeasibleTargetError:

@@ -97,6 +97,19 @@ def onnx(results: Results) -> list[str]:
     return table(("", *(f"{batch} × {classes:,}" for batch, classes in sizes)), rows)
 
 
+def serving(results: Results) -> list[str]:
+    """Microseconds of a gate in each runtime, and as a multiple of a softmax there."""
+    sizes = list(dict.fromkeys((row["batch"], row["classes"]) for row in results["runtimes"]))
+    cells: dict[tuple[str, str], dict[tuple[int, int], str]] = {}
+    for row in results["runtimes"]:
+        ratio = "" if row["graph"] == "softmax" else f", {row['ratio']:.1f}×"
+        by_size = cells.setdefault((row["runtime"], row["graph"]), {})
+        by_size[row["batch"], row["classes"]] = f"{row['microseconds']:,.0f} µs{ratio}"
+    rows = [(*name, *(by_size[size] for size in sizes)) for name, by_size in sorted(cells.items())]
+    heads = [f"{batch} × {classes:,}" for batch, classes in sizes]
+    return table(("runtime", "", *heads), rows)
+
+
 def speed_machine(results: Results) -> list[str]:
     """The machine, the versions and the samples of the run."""
     machine = results["machine"]

@@ -127,7 +127,7 @@ class NoRowsError(InputError):
 class SizeLimitError(InputError):
     """Error about a file that needs more memory than the limit allows."""
 
-    kind = "file-too-large"
+    kind = "cannot-read-file"
 
 
 class FileWriteError(InputError):
@@ -157,19 +157,19 @@ class GroupsError(InputError):
 class ClustersError(InputError):
     """Error about clusters of dependent rows."""
 
-    kind = "clusters"
+    kind = "clusters-and-cases"
 
 
 class CasesError(InputError):
     """Error about the cases of a promise about cases."""
 
-    kind = "cases"
+    kind = "clusters-and-cases"
 
 
 class WeightsError(InputError):
     """Error about sample weights or importance weights."""
 
-    kind = "weights"
+    kind = "invalid-numbers"
 
 
 class MissingPromiseError(InputError):
@@ -242,7 +242,7 @@ class MissingGateError(InputError, AttributeError):
 class BusyError(InputError):
     """Error about a file that another process is using. The file was not changed."""
 
-    kind = "file-in-use"
+    kind = "cannot-write-file"
 
 
 class InfeasibleTargetError(MetacalError, ValueError):
@@ -346,7 +346,7 @@ class SavingError(ArtifactError):
 class OnnxModelError(ArtifactError):
     """Error about an ONNX model that cannot be read, checked or written."""
 
-    kind = "onnx-model"
+    kind = "cannot-export"
 
 
 class MissingExtraError(MetacalError, ImportError):

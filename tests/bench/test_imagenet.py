@@ -202,5 +202,5 @@ def test_labels_from_a_file_and_what_is_refused(scripts, folder, tmp_path):
             imagenet.found_images(flat, tmp_path / wrong)
     with pytest.raises(ValueError, match="no folder per class"):
         imagenet.found_images(flat, None)
-    with pytest.raises(ValueError, match="does not exist"):
+    with pytest.raises(ValueError, match="there is no folder"):
         imagenet.found_images(tmp_path / "nowhere", None)

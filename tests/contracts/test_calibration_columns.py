@@ -25,7 +25,9 @@ SCORES = RNG.random(N_ROWS)
 CORRECT = RNG.random(N_ROWS) > 0.2 * SCORES**2
 ROWS = CalibrationRows(SCORES, CORRECT)
 CLUSTERS = Clusters.from_codes(np.arange(N_ROWS) // 3, max_size=3)
-CASES = Cases(np.arange(N_ROWS) // 3, has_uncovered_item=np.zeros(N_ROWS // 3, dtype=bool))
+CASES = Cases(
+    np.arange(N_ROWS) // 3, has_correct_item_without_score=np.zeros(N_ROWS // 3, dtype=bool)
+)
 SUBGROUPS = Subgroups(np.arange(N_ROWS) % 2, ("north", "south"))
 PER_SUBGROUP = {
     "PerClass": lambda: mc.PerClass(mc.MinAccuracy(0.85)),

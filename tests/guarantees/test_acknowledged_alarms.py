@@ -112,9 +112,9 @@ def test_ties_are_broken_by_new_random_numbers():
     watch = mc.Watch.of(gate).update(scores[:500])
     (monitor,) = watch.alarms.score
     again = monitor.restart()
-    assert again.first_position == monitor.rows == 500
+    assert again.n_rows_before_restart == monitor.n_rows == 500
     uncertainty = np.full(400, -0.5)
     assert (
-        again.update(uncertainty).counts
-        != type(monitor)(monitor.profile).update(uncertainty).counts
+        again.update(uncertainty).bin_counts
+        != type(monitor)(monitor.profile).update(uncertainty).bin_counts
     )

@@ -32,7 +32,7 @@ def as_rows(score, correct, *, has_types=True):
         scores=-score[has_score],
         correct=correct[has_score],
         subgroups=Subgroups(kind, tuple(range(n_types))) if has_types else None,
-        cases=Cases(case, has_uncovered_item=(correct & ~has_score).any(axis=1)),
+        cases=Cases(case, has_correct_item_without_score=(correct & ~has_score).any(axis=1)),
     )
 
 

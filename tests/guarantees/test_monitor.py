@@ -71,12 +71,12 @@ def test_batches_and_single_rows_and_a_restart_agree():
         single.update(bool(a), bool(c))
         single = PromiseMonitor(**asdict(single))
     assert (
-        (single.rows, single.events)
-        == (whole.rows, whole.events)
+        (single.n_rows, single.event_sum)
+        == (whole.n_rows, whole.event_sum)
         == (int(accepted.sum()), int((accepted & ~correct).sum()))
     )
     assert single.log_evidence == pytest.approx(whole.log_evidence, abs=1e-9)
-    assert single.log_peak == pytest.approx(whole.log_peak, abs=1e-9)
+    assert single.log_highest_evidence == pytest.approx(whole.log_highest_evidence, abs=1e-9)
 
 
 def test_the_limit_of_a_certificate():
@@ -110,7 +110,7 @@ def test_two_promises_have_two_monitors_at_half_the_level():
 
 def test_no_row_that_counts_changes_nothing():
     monitor = PromiseMonitor("selective accuracy", 0.05).update([], [])
-    assert (monitor.update([False], [True]).rows, monitor.evidence) == (0, 1.0)
+    assert (monitor.update([False], [True]).n_rows, monitor.evidence) == (0, 1.0)
     assert "0 of 0 incorrect among the accepted, limit 5%: evidence 1, no alarm." in str(monitor)
 
 

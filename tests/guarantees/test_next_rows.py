@@ -72,7 +72,7 @@ def test_the_surest_of_few_rows_still_sends_some_to_review():
     assert not found.accepts_everything
     assert "none" not in str(found.next_rows(1000))
     assert found.next_rows(1000).most > 30
-    with pytest.raises(mc.InputError, match="no part 'north'"):
+    with pytest.raises(mc.InputError, match="north"):
         found.next_rows(1000, part="north")
 
 
@@ -90,5 +90,5 @@ def test_parts_that_accept_all_or_nothing_are_counted_as_such():
     assert mixed.next_rows(100, part="b").fewest == 100
     both = mixed.next_rows(1000)
     assert both.fewest < 500 < both.most
-    with pytest.raises(mc.InputError, match="there is no group 'c'; there are a, b"):
+    with pytest.raises(mc.InputError, match=r"group 'c'.* a, b"):
         mixed.next_rows(100, part="c")

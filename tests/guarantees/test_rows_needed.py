@@ -50,9 +50,7 @@ def test_so_many_rows_certify_in_about_4_of_5_cases_where_the_prior_fits():
 
 def test_the_error_names_an_estimate_and_claims_no_chance():
     rng = np.random.default_rng(0)
-    with pytest.raises(
-        mc.InfeasibleTargetError, match=r"about [\d,]+ rows may be enough \(a rough estimate\)"
-    ) as caught:
+    with pytest.raises(mc.InfeasibleTargetError, match="a rough estimate") as caught:
         mc.MinAccuracy(0.97).certify(rng.random(200), rng.random(200) > 0.01)
     assert f"about {caught.value.rows_needed:,} rows" in str(caught.value)
     with pytest.raises(mc.InfeasibleTargetError, match="or improve the model") as caught:

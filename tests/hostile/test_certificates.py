@@ -132,7 +132,7 @@ def test_what_is_certified_never_contradicts_itself(promise):
     rng, found = np.random.default_rng(0), 0
     for n in (4, 11, 30, 60, 100, 240, 499, 3000) * 4:
         scores, correct = columns(rng, n)
-        used = promise.split(correct)[0] if n >= 30 else np.ones(n, dtype=bool)
+        used = promise.split_rows(correct)[0] if n >= 30 else np.ones(n, dtype=bool)
         if type(promise) is paper.MaxMiscoverage:
             used = used & correct
         try:

@@ -120,8 +120,8 @@ def test_comparing_the_raw_score_with_a_settled_threshold_is_comparing_the_round
     value, other, grid, ulps
 ):
     """Also for scores that are the threshold itself, or next to it."""
-    level = grid.snap_to_midpoint(other)
-    assert grid.snap_to_midpoint(level) == level
+    level = grid.move_between_grid_points(other)
+    assert grid.move_between_grid_points(level) == level
     near = level
     for _ in range(abs(ulps)):
         near = math.nextafter(near, math.copysign(math.inf, ulps))
@@ -137,9 +137,9 @@ def test_what_is_no_number_to_round_stays():
     )
     for grid in (RELATIVE_GRID, ABSOLUTE_GRID):
         np.testing.assert_array_equal(grid.round(odd), odd)
-        assert grid.snap_to_midpoint(math.inf) == math.inf
-        assert grid.snap_to_midpoint(-math.inf) == -math.inf
-        assert -np.finfo(float).max < grid.snap_to_midpoint(-np.finfo(float).max) < 0
+        assert grid.move_between_grid_points(math.inf) == math.inf
+        assert grid.move_between_grid_points(-math.inf) == -math.inf
+        assert -np.finfo(float).max < grid.move_between_grid_points(-np.finfo(float).max) < 0
 
 
 def test_the_same_rounding_where_the_column_is_a_tensor():
@@ -151,7 +151,9 @@ def test_the_same_rounding_where_the_column_is_a_tensor():
         [values, rng.normal(size=4000), [0.0, np.nan, np.inf, -np.inf, np.finfo(float).max]]
     )
     for grid in (RELATIVE_GRID, ABSOLUTE_GRID):
-        middles = np.array([grid.snap_to_midpoint(value) for value in grid.round(values[:-5])])
+        middles = np.array(
+            [grid.move_between_grid_points(value) for value in grid.round(values[:-5])]
+        )
         every = np.concatenate(
             [values, middles, np.nextafter(middles, 1), np.nextafter(middles, -1)]
         )
@@ -188,7 +190,7 @@ def test_a_constraint_certifies_the_rounded_scores_and_settles_its_threshold(pro
     )
     assert found == again
     assert 0 < found.n_accepted < 3000
-    assert found.threshold == RELATIVE_GRID.snap_to_midpoint(found.threshold)
+    assert found.threshold == RELATIVE_GRID.move_between_grid_points(found.threshold)
     assert found.highest_accepted < found.threshold < found.lowest_rejected
     assert found.n_accepted == (values <= found.threshold).sum()
     assert len(np.unique(RELATIVE_GRID.round(values))) <= 101
@@ -215,7 +217,7 @@ def test_a_saved_file_keeps_its_decisions(path):
     stored = float(data["certificate"]["threshold"])
     assert gate.certificate_.threshold == stored
     grid = scores.get_rounding_grid(gate.gate_.source.score)
-    assert grid.snap_to_midpoint(gate.threshold_) == gate.threshold_
+    assert grid.move_between_grid_points(gate.threshold_) == gate.threshold_
     rng = np.random.default_rng(0)
     table = rng.normal(size=(4000, len(source["classes"]["values"]))) * rng.gamma(
         2.0, 2.0, size=(4000, 1)
@@ -245,8 +247,11 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
     values = scores.score_rows(rows, "entropy")
     assert gate.gate_.find_fit_rows(values, correct).n_fit_rows == len(rows)
     assert gate.gate_.find_fit_rows(values[::-1], correct[::-1]).n_fit_rows == len(rows)
-    assert replace(gate.gate_, data_hash=None, sketch=None).find_fit_rows(values, correct) is None
-    sketch_hashes = set(gate.gate_.sketch.hash_values.tolist())
+    assert (
+        replace(gate.gate_, data_hash=None, row_hash_sample=None).find_fit_rows(values, correct)
+        is None
+    )
+    sketch_hashes = set(gate.gate_.row_hash_sample.hash_values.tolist())
     for kernel in decisions.kernel_names():
         with decisions.using(kernel):
             own_scores = scores.score_and_validate_rows(
@@ -256,7 +261,7 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
         assert found.data_hash == gate.data_hash_
         # Kernels differ in the last bits: a finely rounded score differs in one row of some ten
         # thousand.
-        assert len(sketch_hashes & set(found.sketch.hash_values.tolist())) >= 0.98 * len(
+        assert len(sketch_hashes & set(found.row_hash_sample.hash_values.tolist())) >= 0.98 * len(
             sketch_hashes
         )
         assert gate.gate_.find_fit_rows(own_scores[:2000], None) is not None

@@ -178,7 +178,7 @@ def check(seed: int, lives: int = 6) -> History:
     # line is another one.
     assert watch.counts.rows <= folder.rows + folder.halves
     assert watch.counts.labelled + len(watch.waiting) >= watch.counts.rows - folder.halves
-    assert len(set(aside)) + folder.halves >= len(aside) == lines.unreadable
+    assert len(set(aside)) + folder.halves >= len(aside) == lines.n_unreadable
     if not folder.destroyed:  # None lost: the same as if nothing had happened.
         state, want = (
             encode_watch(watch),
@@ -186,10 +186,10 @@ def check(seed: int, lives: int = 6) -> History:
         )
         state.update(first={}), want.update(first={})
         assert close(state, want)
-        assert lines.unreadable == sum(name.startswith("bad") for name, _ in folder.written)
+        assert lines.n_unreadable == sum(name.startswith("bad") for name, _ in folder.written)
     elif not watch.gaps:  # What was destroyed before anybody could know of it, and nothing else.
         gone = {name for lines in folder.destroyed for name in lines}
-        assert lines.lines >= len(folder.written) - len(gone)
+        assert lines.n_lines >= len(folder.written) - len(gone)
     assert watch.gaps or not history.must_tell
     return history
 

@@ -45,12 +45,12 @@ def test_alarms_begin_again_and_stay_in_the_record(alarmed, cal, data):
     (period,) = alarmed.acknowledgements
     assert (period.time, period.reason) == ("2026-03-01T09:30:00+00:00", "labels repaired")
     assert (period.n_rows, period.names) == (1000, ("promise", "calibration"))
-    assert period.alarms[0].log_peak == before["promise"].log_peak
+    assert period.alarms[0].log_peak == before["promise"].log_highest_evidence
     for alarm in alarmed.alarms:
-        assert (alarm.log_evidence, alarm.log_peak) == (0.0, 0.0)
-        assert (alarm.delta, alarm.log_needed) == (
+        assert (alarm.log_evidence, alarm.log_highest_evidence) == (0.0, 0.0)
+        assert (alarm.delta, alarm.log_evidence_for_alarm) == (
             before[alarm.name].delta,
-            before[alarm.name].log_needed,
+            before[alarm.name].log_evidence_for_alarm,
         )
     assert (alarmed.counts.rows, alarmed.armed_from) == (1000, 1000)
     later = logits[6000:7000], labels[6000:7000]
@@ -90,7 +90,7 @@ def test_labels_of_earlier_rows_are_counted_and_are_no_evidence(cal, data):
     assert "promise" in watch.raised
     watch.acknowledge("labels repaired").label(range(500, 1000), wrong[500:1000])
     assert watch.raised == ()
-    assert watch.alarms.promise[0].rows == 0
+    assert watch.alarms.promise[0].n_rows == 0
     assert watch.counts.labelled == 1000
     watch.update(logits[6000:7000], wrong[1000:])
     assert "promise" in watch.raised
@@ -110,7 +110,7 @@ def test_a_cluster_that_began_earlier_is_no_evidence():
     watch.update(random.random(10), wrong[:10], units=1000 + np.arange(402, 412) // 4)
     # The cluster of rows 400 to 403 began before the acknowledgement; that of 404 to 407 did not.
     (monitor,) = watch.alarms.promise
-    assert monitor.rows <= 4
+    assert monitor.n_rows <= 4
     assert watch.waiting.clusters.n_complete == 102
 
 
@@ -128,7 +128,7 @@ def test_a_saved_watch_goes_on_exactly(alarmed, data, cal, tmp_path, cut):
     parts = mc.load_watch(tmp_path / "watch.journal", cal).update(rows[cut:], truth[cut:])
     assert parts.acknowledgements == whole.acknowledgements
     for one, other in zip(parts.alarms, whole.alarms):
-        assert one.log_peak == pytest.approx(other.log_peak, abs=1e-9)
+        assert one.log_highest_evidence == pytest.approx(other.log_highest_evidence, abs=1e-9)
         assert one.descriptions == other.descriptions
 
 

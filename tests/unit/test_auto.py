@@ -198,9 +198,9 @@ def test_few_rows_and_large_tables(monkeypatch):
     logits, labels = noisy(n=2000)
     seen = []
 
-    def fit(names, rows, *others):
+    def fit(names, rows, *others, **options):
         seen.append(len(rows))
-        return fit_members(names, rows, *others)
+        return fit_members(names, rows, *others, **options)
 
     monkeypatch.setattr("metacal.estimators.auto.fit_members", fit)
     mc.AutoCalibrator(["temperature", "spline"]).fit(logits, labels)

@@ -437,11 +437,12 @@ def test_costs_are_watched(data):
 def test_a_binary_cost_is_watched_like_an_accuracy():
     rng = np.random.default_rng(0)
     accept, correct = rng.random(800) < 0.9, rng.random(800) < 0.85
-    cost = mc.PromiseMonitor("cost", 0.1, largest=5.0)
+    cost = mc.PromiseMonitor("cost", 0.1, largest_cost=5.0)
     share = mc.PromiseMonitor("selective accuracy", 0.1)
     losses = Losses(np.where(correct, 0.0, 5.0), 0.0, 5.0, True)
     assert math.isclose(
-        cost.update(accept, losses=losses).log_peak, share.update(accept, correct).log_peak
+        cost.update(accept, losses=losses).log_highest_evidence,
+        share.update(accept, correct).log_highest_evidence,
     )
     assert cost.monitored_quantity is COST
     assert REVIEW.count_events(accept, None) == REVIEW.count_events(accept, correct)

@@ -316,7 +316,7 @@ def test_what_cannot_be_meant_is_refused():
         ((rows[[1, 1]], [False, True]), "already has a different answer"),
         ((rows[:2], [True]), "Pass one answer for each row"),
         ((rows[:1] + 0.5, [True]), "must be the row numbers"),
-        ((rows[:1], None), "give right="),
+        ((rows[:1], None), "right="),
     ):
         with pytest.raises(mc.InputError, match=says):
             certifier.update(*given)

@@ -38,7 +38,9 @@ def test_miscoverage_threshold_is_an_order_statistic_of_the_correct_scores():
     ):
         certificate = promise.certify(SCORES, CORRECT)
         assert certificate.highest_accepted == RELATIVE_GRID.round(right)[rank - 1]
-        assert certificate.threshold == RELATIVE_GRID.snap_to_midpoint(certificate.highest_accepted)
+        assert certificate.threshold == RELATIVE_GRID.move_between_grid_points(
+            certificate.highest_accepted
+        )
         assert certificate.n_correct_accepted == rank
         assert certificate.miscoverage == pytest.approx(1 - rank / len(right))
 
@@ -386,7 +388,9 @@ class TestPaper:
         certificate = rule.certify(scores, np.ones(4, dtype=bool))
         assert certificate.n_accepted == 3
         everything = np.ones(4, dtype=bool)
-        assert rule.select_base_map_rows(everything, scores, everything, certificate).tolist() == [
+        assert rule.select_map_training_rows(
+            everything, scores, everything, certificate
+        ).tolist() == [
             True,
             False,
             False,
@@ -394,13 +398,13 @@ class TestPaper:
         ]
         accepts_all = mc.paper.MaxMiscoverage(0.05).certify(scores, np.ones(4, dtype=bool))
         assert accepts_all.accepts_everything
-        assert rule.select_base_map_rows(everything, scores, everything, accepts_all).all()
+        assert rule.select_map_training_rows(everything, scores, everything, accepts_all).all()
 
 
 def test_certified_promises_fit_the_base_on_all_rows():
     promise, scores, correct = mc.MaxMiscoverage(0.1), np.arange(1000.0), np.arange(1000) >= 200
     everything = np.ones(1000, dtype=bool)
-    assert promise.select_base_map_rows(
+    assert promise.select_map_training_rows(
         everything, scores, correct, promise.certify(scores, correct)
     ).all()
 

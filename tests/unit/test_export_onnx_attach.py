@@ -144,9 +144,7 @@ def test_a_value_inside_the_graph(digits, tmp_path):
     )
     log_p = np.log(model.predict_proba(X).astype(np.float64))
     gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(log_p[400:1100], y[400:1100])
-    with pytest.raises(
-        mc.InputError, match="Softmax"
-    ) as error:
+    with pytest.raises(mc.InputError, match="Softmax") as error:
         save_attached(path, gate, tmp_path / "served.onnx")
     inner = str(error.value).split("the input of the node, '")[1].split("'")[0]
     save_attached(path, gate, tmp_path / "served.onnx", logits=inner)

@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_refused(pipeline_class, model, tokenizer, cal, log
         return pipeline_class(model=model, tokenizer=tokenizer, cal=fitted)
 
     labels = logits.argmax(axis=1)
-    with pytest.raises(mc.InputError, match="fitted on 2 classes, this model has 3"):
+    with pytest.raises(mc.InputError, match=r"fitted on 2 classes.* 3"):
         make(mc.TemperatureScaling().fit(logits[:, :2], logits[:, :2].argmax(axis=1)))
     with pytest.raises(mc.InputError, match="differ from the model's classes"):
         make(mc.TemperatureScaling(classes=NAMES[::-1]).fit(logits, np.array(NAMES)[labels]))

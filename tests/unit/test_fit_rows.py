@@ -182,7 +182,7 @@ def test_a_gate_from_a_file_knows_its_rows(tmp_path):
         mc.load(tmp_path / "gate.json").verify(TABLE[FIT[::-1]], LABELS[FIT[::-1]]).verdict.word
         == "not judged"
     )
-    assert mc.load_gate(tmp_path / "gate.json").sketch == gate.gate_.sketch
+    assert mc.load_gate(tmp_path / "gate.json").row_hash_sample == gate.gate_.row_hash_sample
 
 
 def test_rows_that_were_labelled_are_known_and_the_rest_of_the_pool_judges():

@@ -436,7 +436,7 @@ def test_a_monitor_counts_accepted_rows_alone(models):
     watch = mc.Watch.of(cal)
     watch.update(small[N:], truth)
     (monitor,) = watch.alarms.promise
-    assert (monitor.rows, monitor.events) == (accept.sum(), (accept & (answer != truth)).sum())
+    assert (monitor.n_rows, monitor.event_sum) == (accept.sum(), (accept & (answer != truth)).sum())
     assert not monitor.alarm
 
 
@@ -450,7 +450,10 @@ def test_a_monitor_of_a_subgroup_counts_its_own_rows(sites, labels_follow):
         watch.label(order.tolist(), labels[order])
     else:
         watch.update(table, labels, groups=site)
-    found = {monitor.parts[0]: (monitor.events, monitor.rows) for monitor in watch.alarms.promise}
+    found = {
+        monitor.subgroup_names[0]: (monitor.event_sum, monitor.n_rows)
+        for monitor in watch.alarms.promise
+    }
     assert found == counted_in_groups(cal, table, labels, site)
 
 

@@ -142,7 +142,7 @@ def test_what_is_odd_is_found_in_a_sample(counting):
 
 
 def test_other_promises_are_sorted_still(counting, monkeypatch):
-    monkeypatch.setattr("metacal.gate.certify_table.CountedScoreCertifier", None)
+    monkeypatch.setattr("metacal.gate.certify_table.CountingCertifier", None)
     assert fitted(promise=mc.PerClass(mc.MinAccuracy(0.7))).certificate_.n_rows == N
     assert (
         mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, units=np.arange(N) // 2).certificate_.n_rows

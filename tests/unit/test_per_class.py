@@ -315,11 +315,15 @@ def test_rows_that_say_nothing():
 def test_a_monitor_for_each_class_watches_its_own_rows():
     cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
     monitors = mc.PromiseMonitor.of(cal.certificate_, delta=0.05)
-    assert {name for monitor in monitors for name in monitor.parts} <= {"cat", "dog", "cow"}
+    assert {name for monitor in monitors for name in monitor.subgroup_names} <= {
+        "cat",
+        "dog",
+        "cow",
+    }
     names, right = np.array(["dog"] * 200 + ["cat"] * 200), np.arange(400) >= 100
     for monitor in monitors:
-        monitor.update(np.ones(400, dtype=bool), right, parts=names)
-        assert monitor.alarm == (monitor.parts == ("dog",))
+        monitor.update(np.ones(400, dtype=bool), right, row_subgroups=names)
+        assert monitor.alarm == (monitor.subgroup_names == ("dog",))
         again = mc.PromiseMonitor(**json.loads(json.dumps(dataclasses.asdict(monitor))))
         assert again == monitor
         with pytest.raises(mc.InputError, match="class or group of each row"):

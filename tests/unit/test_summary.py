@@ -410,7 +410,7 @@ def test_scores_have_the_numbers_of_evaluate_and_no_classes(marks):
         assert row["score"] == pytest.approx(-mark[2000 + row["row"]])
         assert (row["label"], row["predicted"]) == ("", "")
     json.dumps(found.to_dict(), allow_nan=False)
-    with pytest.raises(InputError, match="single table of logits"):
+    with pytest.raises(InputError, match="one table of logits"):
         summarise(mark, right, gate, n_resamples=0, compare=True)
 
 

@@ -62,7 +62,7 @@ def test_real_logits_are_beyond_suspicion_and_their_softmax_is_not(name):
         assert kind_of(odd) == "probabilities"
     assert kind_of(np.log(np.clip(p, 1e-7, None))) == "floor"
     assert kind_of(np.log(p + 1e-12)) == "floor"
-    assert kind_of(np.rint(logits * 4)) == "only 0 and 1"
+    assert kind_of(np.rint(logits * 4)) == "whole numbers"
     assert kind_of(np.repeat(logits[:1], 500, axis=0)) == "alike"
     assert kind_of(np.eye(p.shape[1])[p.argmax(axis=1)]) == "one-hot"
 

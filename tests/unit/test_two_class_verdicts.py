@@ -113,7 +113,10 @@ def test_every_surface_names_the_class_that_was_counted(name, positive, by_site)
     watch = mc.Watch.of(cal)
     watch.update(table, truth, **groups)
     monitored = {
-        (*(one.parts if by_site else (None,)), str(one.quantity), one.about): (one.events, one.rows)
+        (*(one.subgroup_names if by_site else (None,)), str(one.quantity), one.promised_class): (
+            one.event_sum,
+            one.n_rows,
+        )
         for one in watch.alarms.promise
     }
     assert monitored == expected

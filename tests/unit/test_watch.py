@@ -198,7 +198,7 @@ def test_other_gates():
         ["promise", "abstention", "score"],
         None,
     )
-    assert watch.alarms.promise[0].rows == 2000  # it needs no labels
+    assert watch.alarms.promise[0].n_rows == 2000  # it needs no labels
     plain = mc.TemperatureScaling().fit(data.logits[:2000], data.labels[:2000])
     assert [alarm.name for alarm in mc.Watch.of(plain).alarms] == ["calibration"]
 
@@ -469,7 +469,7 @@ def test_calibration_is_compared_with_what_its_rows_allow():
     assert CalibrationMonitor(delta=0.01).update(new, as_before).alarm  # 2 points are tolerated
     assert not CalibrationMonitor.from_profile(profile, 0.01, 0.02).update(new, as_before).alarm
     assert CalibrationMonitor.from_profile(profile, 0.01, 0.02).update(new, worse).alarm
-    assert CalibrationMonitor.from_profile(profile, 0.01, 0.02).allowed[-1] == (
+    assert CalibrationMonitor.from_profile(profile, 0.01, 0.02).allowances[-1] == (
         2.0,
         2.0,
     )  # no row lay there: it cannot tell

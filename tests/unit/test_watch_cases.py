@@ -40,7 +40,7 @@ def fit(promise=PROMISES[0]):
 def evidence(watch):
     """Return the counted cases, the broken ones and the evidence against the promise."""
     (monitor,) = watch.alarms.promise
-    return monitor.rows, monitor.events, monitor.log_evidence
+    return monitor.n_rows, monitor.event_sum, monitor.log_evidence
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=str)
@@ -183,4 +183,6 @@ def test_a_monitor_of_outcomes_gives_the_same_evidence():
     is_broken = (accept & ~correct).reshape(400, 3).any(axis=1)[:-1]
     (monitor,) = PromiseMonitor.of(gate.certificate_, 0.05)
     monitor.update(accept.reshape(400, 3).any(axis=1)[:-1], ~is_broken)
-    assert evidence(watch) == pytest.approx((monitor.rows, monitor.events, monitor.log_evidence))
+    assert evidence(watch) == pytest.approx(
+        (monitor.n_rows, monitor.event_sum, monitor.log_evidence)
+    )

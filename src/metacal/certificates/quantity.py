@@ -44,7 +44,7 @@ class Quantity(str):
         with an entry per row, and every event is a counted row.
     has_upper_limit : bool, default=True
         Whether the promise is "at most". If not, the promise is "at least".
-    accepting_is_safe : bool, default=False
+    accepting_cannot_break_promise : bool, default=False
         Whether accepting one more row can never break the promise. If so, a row whose score may
         equal the threshold is accepted, otherwise it is rejected.
     claim_template : str
@@ -104,7 +104,7 @@ class Quantity(str):
     violations_suffix: str
     violation_rate_name: str
     has_upper_limit: bool = True
-    accepting_is_safe: bool = False
+    accepting_cannot_break_promise: bool = False
     needs_labels: bool = True
     is_mean_cost: bool = False
     uses_graded_losses: bool = False

@@ -144,7 +144,9 @@ def _state_guarantee(certificate: Certificate, claim: str) -> str:
         return f"{claim}, {confidence_text} {_explain_approximation(certificate)}"
     if guarantee == "in expectation":
         # If no accepted row can break a promise, every calibration set certifies some threshold.
-        always_certifies = all(quantity.accepting_is_safe for quantity, _ in certificate.limits)
+        always_certifies = all(
+            quantity.accepting_cannot_break_promise for quantity, _ in certificate.limits
+        )
         explanation = _ABOUT_HALF_EXCEED if always_certifies else _ABOUT_HALF_OF_CERTIFYING_MISS
         return f"{claim}, on average over calibration sets{explanation}"
     return f"Aimed at, without a guarantee: {lower_first_letter(claim)}"

@@ -449,10 +449,10 @@ def _print_fit(gate: Gate, first_entries: dict[str, Any], *, is_signed: bool) ->
 
 
 def _calibrator_line(calibrator: dict[str, Any]) -> str:
-    """Return the line with name and parameters of the calibrator."""
+    """Return the line with the name of the calibrator and the parameters that a reader knows."""
     descriptions = [calibrator["kind"]]
     for name, value in calibrator.items():
-        if name != "kind":
+        if name in ("temperature", "uniform"):
             descriptions.append(f"{name.replace('_', ' ')} {value:.4g}")
     return f"  calibrator   {', '.join(descriptions)}"
 

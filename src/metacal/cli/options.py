@@ -17,7 +17,13 @@ from typing import Any
 
 import click
 
-from metacal.cli.values import MAX_JOBS, bad_option, parse_fraction, parse_row_range
+from metacal.cli.values import (
+    MAX_JOBS,
+    bad_option,
+    format_row_range,
+    parse_fraction,
+    parse_row_range,
+)
 from metacal.io.formats import list_extensions
 
 # ── help in sections ──────────────────────────────────────────────────────────────────────────────
@@ -208,11 +214,15 @@ def to_arguments(name: str, value: Any) -> list[str]:
     --------
     >>> to_arguments("label_key", "truth"), to_arguments("drop", ("a", "b"))
     (['--label-key', 'truth'], ['--drop', 'a', '--drop', 'b'])
+    >>> to_arguments("rows", (0.7, 1.0))
+    ['--rows', '0.7:1']
     >>> to_arguments("input", None)
     []
     """
     if value is None:
         return []
+    if name == "rows":
+        return [option_flag(name), format_row_range(value)]
     values = value if isinstance(value, tuple) else (value,)
     arguments = []
     for entry in values:

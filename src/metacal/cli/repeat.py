@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from metacal.cli.values import format_row_range
+
 
 def build_repeat_command(
     excluded_options: Sequence[str] = ("json", "quiet"), new_paths: Mapping[str, str] | None = None
@@ -57,10 +59,12 @@ def _to_words(context: click.Context, parameter: click.Parameter) -> list[str]:
     flag = max(parameter.opts, key=len)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return [flag] if value else []
+    if name == "rows":
+        return [flag, format_row_range(value)]
     values = value if isinstance(value, tuple | list) else (value,)
     words = []
     for entry in values:
-        words += [flag, f"{entry:g}" if isinstance(entry, float) else str(entry)]
+        words += [flag, f"{entry:.15g}" if isinstance(entry, float) else str(entry)]
     return words
 
 

@@ -261,14 +261,15 @@ def _fit_command_of_rows(
 
 
 def _build_new_rows_command(file: str, reading: ReadOptions) -> NewRowsCommand | None:
-    """Return the current command on a new file, None if it reads standard input."""
+    """Return the current command on all rows of a new file, None if it reads standard input."""
     from metacal.reports.next_steps import NewRowsCommand, choose_new_path
 
     old_paths = {"new-rows": file, "new-labels": reading.labels, "new-large": reading.large}
     new_paths = {
         path: choose_new_path(path, name) for name, path in old_paths.items() if path is not None
     }
-    command = build_repeat_command(new_paths=new_paths)
+    # A new file is not divided into parts, as the old one may be.
+    command = build_repeat_command(("json", "quiet", "rows"), new_paths=new_paths)
     if command is None:
         return None
     return NewRowsCommand(command=command, file=new_paths[file], old_file=file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,9 @@ def _description_text(artifact: str, gate: Gate, description: dict[str, Any]) ->
         if certificate is not None:
             lines.append(_rejected_line(gate, description))
         lines.append(_input_line(gate, description, stages))
+    columns_line = _columns_line(gate)
+    if columns_line is not None:
+        lines.append(columns_line)
     if certificate is not None:
         fingerprint = (
             description["data_hash"] or "no fingerprint of the calibration rows was recorded"
@@ -224,7 +228,7 @@ def confidence_line(gate: Gate) -> str:
     lowest = float(curve.values[-1])
     highest = float(curve.values[0])
     return (
-        f"  confidence   P(right | {gate.source.score}) from {lowest:.4g} to {highest:.4g}, not"
+        f"  confidence   P(correct | {gate.source.score}) from {lowest:.4g} to {highest:.4g}, not"
         " covered by the promise"
     )
 
@@ -241,10 +245,22 @@ def _rejected_line(gate: Gate, description: dict[str, Any]) -> str:
     """Return the line about the output for rejected rows."""
     if gate.stages[-1].thresholds.threshold == math.inf:
         return "  rejected     nothing ever is"
-    return (
-        f"  rejected     probabilities 1/{description['n_classes']}, prediction"
-        f" {description['reject_label']!r}"
-    )
+    probabilities = "calibrated probabilities"
+    if gate.default_rejected == "uniform":
+        probabilities = f"probabilities 1/{description['n_classes']}"
+    return f"  rejected     {probabilities}, prediction {description['reject_label']!r}"
+
+
+def _columns_line(gate: Gate) -> str | None:
+    """Return the line about the columns that the gate remembers, None if there are none."""
+    from metacal.cli.options import to_arguments
+
+    words: list[str] = []
+    for name, value in vars(gate.file_layout).items():
+        words += to_arguments(name, value)
+    if not words:
+        return None
+    return f"  columns      {escape_controls(shlex.join(words), keep_line_breaks=False)}"
 
 
 def _parameters_text(parameters: dict[str, Any], separator: str) -> str:

@@ -111,7 +111,7 @@ class Plan:
 
 def part_words(part: tuple[float, float] | None) -> list[str]:
     """Return the option that selects a part of the rows."""
-    return [] if part is None else ["--rows", f"{part[0]:g}:{part[1]:g}"]
+    return [] if part is None else to_arguments("rows", part)
 
 
 def plan_rows(

@@ -129,3 +129,15 @@ def parse_row_range(value: str) -> tuple[float, float]:
             " such as 0:0.7 for the first 70% of the rows and 0.7:1 for the rest."
         )
     return start, stop
+
+
+def format_row_range(part: tuple[float, float]) -> str:
+    """Return the option value that `parse_row_range` parses to a part of the rows.
+
+    Examples
+    --------
+    >>> format_row_range((0.7, 1.0))
+    '0.7:1'
+    """
+    start, stop = part
+    return f"{start:.12g}:{stop:.12g}"

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.utils.validation import column_or_1d
 
 from metacal.rows import validate
+from metacal.rows.arrays import as_plain_array
 
 if TYPE_CHECKING:
     from metacal.estimators.classifier import CalibratedClassifier
@@ -59,7 +61,9 @@ class SelectiveUtility:
         float
         """
         accept = classifier.accepts(X)
-        is_correct = classifier.predict(X) == np.asarray(y)
+        # A frame with one column would be compared with every prediction.
+        labels = column_or_1d(as_plain_array(y, "labels"))
+        is_correct = classifier.predict(X) == labels
         prediction_utilities = np.where(is_correct, 1.0, -float(self.wrong_cost))
         utilities = np.where(accept, prediction_utilities, 0.0)
         weights = validate.check_row_weights(sample_weight, len(utilities))

@@ -73,7 +73,7 @@ def _check_savable(estimator: Any) -> None:
     class_name = type(estimator).__name__
     is_calibrator = _is_registered_calibrator(estimator)
     if type(estimator) is not ESTIMATORS.get(class_name) and not is_calibrator:
-        raise _unsupported_estimator_error(class_name)
+        raise _unsupported_estimator_error(estimator)
     try:
         check_is_fitted(estimator, None if is_calibrator else "gate_")
     except ValueError:
@@ -85,8 +85,21 @@ def _check_savable(estimator: Any) -> None:
         raise unsupported_calibrator_error(type(estimator.calibrator_).__name__)
 
 
-def _unsupported_estimator_error(class_name: str) -> ArtifactError:
+def _unsupported_estimator_error(estimator: Any) -> ArtifactError:
     """Build the error about an estimator that cannot be saved."""
+    class_name = type(estimator).__name__
+    if hasattr(estimator, "best_estimator_"):
+        return SavingError(
+            f"Cannot save {with_article(class_name)}. Pass its best_estimator_, or the gate that"
+            " this contains."
+        )
+    is_pipeline = hasattr(estimator, "steps")
+    if is_pipeline:
+        return SavingError(
+            f"A {class_name} contains your classifier, which metacal does not save. Save the gate"
+            " alone with pipeline[-1].save(path) and the pipeline separately; then call"
+            " gate.predict(pipeline[-1].logits(pipeline[:-1].transform(X)))."
+        )
     if class_name == "CalibratedClassifier":
         return SavingError(
             "A CalibratedClassifier contains your classifier, which metacal does not save."

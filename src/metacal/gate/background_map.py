@@ -79,15 +79,18 @@ def plan_background_map(
     BackgroundMap or None
         None if there is only one thread, or if the map may not be fitted on all rows.
     """
-    has_threads = isinstance(rows.executor, ThreadPoolExecutor)
-    if not has_threads or len(rows) < MIN_ROWS_FOR_THREAD:
+    has_other_threads = isinstance(rows.executor, ThreadPoolExecutor)
+    if not has_other_threads or len(rows) < MIN_ROWS_FOR_THREAD:
         return None
     if labels is None:
         return None
-    some_label_is_no_class = bool((labels < 0).any())
     # The map may be fitted on all rows only if the promise keeps the base class's row selection.
-    overrides_split = type(promise).split is not Promise.split
-    overrides_map_rows = type(promise).select_base_map_rows is not Promise.select_base_map_rows
-    if some_label_is_no_class or overrides_split or overrides_map_rows:
+    promise_class = type(promise)
+    splits_rows = promise_class.split_rows is not Promise.split_rows
+    selects_training_rows = (
+        promise_class.select_map_training_rows is not Promise.select_map_training_rows
+    )
+    some_label_is_not_a_class = bool((labels < 0).any())
+    if splits_rows or selects_training_rows or some_label_is_not_a_class:
         return None
     return BackgroundMap(lambda validated_rows: fit_map(validated_rows, labels, weights))

@@ -18,9 +18,9 @@ from metacal.certificates.notes import Note, miscalibrated_by_class, not_compare
 from metacal.errors import TooFewRowsError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.calibration_table import CertifiedTable
-from metacal.gate.learned_decision import check_predictions_of_map
+from metacal.gate.learned_decision import build_note_on_changed_predictions
 from metacal.gate.shifted_rows import shift_second_class
-from metacal.gate.softmax_comparison import compare_with_softmax
+from metacal.gate.softmax_comparison import SoftmaxComparison, compare_with_softmax
 from metacal.maps.composed import make_softmax_map
 from metacal.maps.heldout import is_fast_to_refit
 from metacal.maps.map import FitMap, Map
@@ -141,11 +141,11 @@ class CalibrationMapFitter:
         prescribes_calibrator = promise.default_calibrator is not None
         # If the promise prescribes a calibrator, its map is not compared with the softmax.
         if not prescribes_calibrator:
-            fitted_map = self._compare_with_softmax(fitted_map.map, training_rows)
-        no_accepted_row_breaks_promise = table.certificate.quantity.accepting_is_safe
-        if fitted_map.map.preserves_accuracy or no_accepted_row_breaks_promise:
+            fitted_map = self._choose_between_map_and_softmax(fitted_map.map, training_rows)
+        quantity = table.certificate.quantity
+        if fitted_map.map.preserves_accuracy or quantity.accepting_cannot_break_promise:
             return fitted_map
-        note = check_predictions_of_map(
+        note = build_note_on_changed_predictions(
             table.rows, fitted_map.map, is_accepted=table.columns.is_accepted
         )
         return FittedMap(fitted_map.map, notes=(*fitted_map.notes, note))
@@ -165,7 +165,7 @@ class CalibrationMapFitter:
         if not table.rows.is_on_device:
             label_is_a_class = labels >= 0
             is_available = is_available & label_is_a_class
-        is_training_row = promise.select_base_map_rows(
+        is_training_row = promise.select_map_training_rows(
             is_available, scores, columns.correct, table.certificate
         )
         if not is_training_row.any():
@@ -206,15 +206,17 @@ class CalibrationMapFitter:
         """Fit the map on its training rows."""
         return self.fit_map(training_rows.rows, training_rows.labels, training_rows.weights)
 
-    def _compare_with_softmax(self, fitted_map: Map, training_rows: MapTrainingRows) -> FittedMap:
-        """Check by cross-fitting that the map improves on the softmax for accepted rows.
+    def _choose_between_map_and_softmax(
+        self, fitted_map: Map, training_rows: MapTrainingRows
+    ) -> FittedMap:
+        """Compare the map with the softmax on accepted rows by cross-fitting, and return one.
 
-        Return the softmax in place of the map if the map has a larger log loss and
-        `allow_softmax_fallback` is set.
+        Return the softmax if the map has a larger log loss and `allow_softmax_fallback` is set.
         """
         n_classes = training_rows.rows.n_classes
         if not is_fast_to_refit(fitted_map, n_classes):
-            return FittedMap(fitted_map, notes=(not_compared(),))
+            note_that_map_was_not_compared = not_compared()
+            return FittedMap(fitted_map, notes=(note_that_map_was_not_compared,))
         comparison = compare_with_softmax(
             fitted_map,
             self.refit_map,
@@ -226,32 +228,40 @@ class CalibrationMapFitter:
         )
         if comparison is None:
             return FittedMap(fitted_map)
-        uses_softmax = self.allow_softmax_fallback and comparison.log_loss.is_worse
-        notes: list[Note] = []
-        if comparison.is_worse:
-            notes.append(comparison.build_note(uses_softmax=uses_softmax))
-        facts_on_miscalibrated_class = None
-        if comparison.check_by_predicted_class is not None:
-            facts_on_miscalibrated_class = comparison.check_by_predicted_class.failure
-        if facts_on_miscalibrated_class is not None:
-            notes.append(miscalibrated_by_class(**facts_on_miscalibrated_class))
-        warned_notes = tuple(note.issue_warning() for note in notes)
+        map_increases_log_loss = comparison.log_loss.is_increased_by_map
+        uses_softmax = self.allow_softmax_fallback and map_increases_log_loss
+        notes = tuple(
+            note.issue_warning() for note in _build_comparison_notes(comparison, uses_softmax)
+        )
         if uses_softmax:
-            return FittedMap(make_softmax_map(n_classes), notes=warned_notes)
-        return FittedMap(fitted_map, notes=warned_notes)
+            return FittedMap(make_softmax_map(n_classes), notes=notes)
+        return FittedMap(fitted_map, notes=notes)
 
 
-def build_table_profile(calibration_map: Map, table: CertifiedTable) -> Profile:
+def _build_comparison_notes(comparison: SoftmaxComparison, uses_softmax: bool) -> list[Note]:
+    """Build a note on a map that makes a metric worse, and one on a miscalibrated class."""
+    notes: list[Note] = []
+    if comparison.map_increases_a_metric:
+        notes.append(comparison.build_note(uses_softmax=uses_softmax))
+    check_by_class = comparison.check_by_predicted_class
+    if check_by_class is not None and check_by_class.failure is not None:
+        notes.append(miscalibrated_by_class(**check_by_class.failure))
+    return notes
+
+
+def build_monitoring_profile(calibration_map: Map, table: CertifiedTable) -> Profile:
     """Build the profile of the calibration rows, which monitors compare new rows with.
 
-    It has the scores of all rows that count, and the confidence of a sample of those accepted.
+    The profile has the scores of all rows that count for the certificate, and the confidence of a
+    sample of the accepted ones among them.
     """
     rows = table.rows
     columns = table.columns
-    is_eligible = columns.is_accepted
+    is_accepted = columns.is_accepted
     if table.selected_rows is not None:
-        is_eligible = is_eligible & table.selected_rows.to_mask(len(rows))
-    accepted_index = np.flatnonzero(is_eligible)
+        is_selected = table.selected_rows.to_mask(len(rows))
+        is_accepted = is_accepted & is_selected
+    accepted_index = np.flatnonzero(is_accepted)
     if rows.is_on_device or len(accepted_index) == 0:
         # The profile of the scores alone needs no accepted rows.
         return build_profile(columns.ranking)

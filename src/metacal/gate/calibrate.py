@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import RowSketch
-from metacal.gate.calibration_data import CalibrationData, FittedSources, ResultT
+from metacal.gate.calibration_data import CalibrationData, CertifiedDataT, FittedSources
 from metacal.gate.gate import Gate
 from metacal.gate.stages import Source, Stage
 from metacal.gate.thresholds import SingleThreshold, get_certified_thresholds
 from metacal.promises.promise import Promise
 
 
-def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
+def calibrate(data: CalibrationData[CertifiedDataT], promise: Promise) -> Gate:
     """Certify a promise on calibration data, and build the gate.
 
     Parameters
@@ -52,15 +52,15 @@ def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
     >>> print(gate.condition)
     rating >= 0.4...
     """
-    result = data.certify(promise)
-    fitted_sources = data.fit_sources(result, promise)
-    fingerprint = result.get_fingerprint()
+    certified_data = data.certify(promise)
+    fitted_sources = data.fit_sources(certified_data, promise)
+    fingerprint = certified_data.get_fingerprint()
     return assemble_gate(
-        result.certificate,
+        certified_data.certificate,
         fitted_sources,
         promise,
         data_hash=fingerprint.data_hash,
-        sketch=fingerprint.sketch,
+        row_hash_sample=fingerprint.sketch,
     )
 
 
@@ -70,7 +70,7 @@ def assemble_gate(
     promise: Promise,
     *,
     data_hash: str,
-    sketch: RowSketch,
+    row_hash_sample: RowSketch,
 ) -> Gate:
     """Build a gate from its certified thresholds and its fitted sources.
 
@@ -88,7 +88,7 @@ def assemble_gate(
     data_hash : str
         Digest of the calibration rows.
 
-    sketch : RowSketch
+    row_hash_sample : RowSketch
         Sample of the hashes of the calibration rows.
 
     Returns
@@ -101,7 +101,7 @@ def assemble_gate(
         promise=promise,
         reject_label=fitted_sources.reject_label,
         data_hash=data_hash,
-        sketch=sketch,
+        row_hash_sample=row_hash_sample,
         profile=fitted_sources.profile,
     )
 

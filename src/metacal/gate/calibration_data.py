@@ -1,7 +1,7 @@
 """Steps and values of the pipeline that `metacal.gate.calibrate` runs.
 
 Calibration data of each kind implement two steps. `certify` chooses thresholds that keep a promise,
-and returns a `CertificationResult`. `fit_sources` fits the maps or curves that turn logits or scores
+and returns a `CertifiedData`. `fit_sources` fits the maps or curves that turn logits or scores
 into probabilities, and returns `FittedSources`.
 """
 
@@ -21,7 +21,7 @@ from metacal.promises.sequential.profile import Profile
 DEFAULT_REJECT_LABEL = -1
 
 
-class CertificationResult(Protocol):
+class CertifiedData(Protocol):
     """Certificate of calibration data, with the rows that sources are fitted on."""
 
     @property
@@ -57,13 +57,13 @@ class FittedSources:
     reject_label: Any = DEFAULT_REJECT_LABEL
 
 
-ResultT = TypeVar("ResultT", bound=CertificationResult)
+CertifiedDataT = TypeVar("CertifiedDataT", bound=CertifiedData)
 
 
-class CalibrationData(Protocol[ResultT]):
+class CalibrationData(Protocol[CertifiedDataT]):
     """Calibration rows of one kind, with the steps that turn them into a gate."""
 
-    def certify(self, promise: Promise) -> ResultT:
+    def certify(self, promise: Promise) -> CertifiedDataT:
         """Validate the data, then certify thresholds that keep the promise.
 
         Raises
@@ -75,7 +75,7 @@ class CalibrationData(Protocol[ResultT]):
             If the rows do not support the target of the promise.
         """
 
-    def fit_sources(self, result: ResultT, promise: Promise) -> FittedSources:
+    def fit_sources(self, certified_data: CertifiedDataT, promise: Promise) -> FittedSources:
         """Fit the maps or curves that turn logits or scores into probabilities.
 
         Raises

@@ -25,7 +25,7 @@ from metacal.rows.score_columns import check_known_correctness, check_scores
 
 
 @dataclass(frozen=True, eq=False)
-class CaseRows:
+class UsableItems:
     """Items of the usable cases.
 
     Attributes
@@ -57,15 +57,25 @@ class CaseRows:
         """Whether each item has a score."""
         return ~np.isnan(self.scores)
 
+    def take(self, positions: Codes) -> UsableItems:
+        """Return the items at some positions among these items."""
+        return UsableItems(
+            row_indices=self.row_indices[positions],
+            scores=self.scores[positions],
+            correct=self.correct[positions],
+            cases=self.cases.take(positions),
+            notes=self.notes,
+        )
 
-def read_case_rows(
+
+def read_usable_items(
     score: ArrayLike,
     correct: ArrayLike | None,
     cases: ArrayLike | None,
     quantity: Quantity,
     random_state: int | None = None,
-) -> CaseRows:
-    """Read the items of cases, without those of cases that lack a label that matters.
+) -> UsableItems:
+    """Read the items of cases. Leave out cases in which a label that matters is missing.
 
     Parameters
     ----------
@@ -86,7 +96,7 @@ def read_case_rows(
 
     Returns
     -------
-    CaseRows
+    UsableItems
 
     Raises
     ------
@@ -95,24 +105,37 @@ def read_case_rows(
     """
     scores, is_correct, has_label = _read_columns(score, correct, quantity)
     case_codes = encode_cases(cases, len(scores))
-    is_unusable = _find_unusable_cases(scores, has_label, case_codes, quantity)
+    is_unusable_case = _find_unusable_cases(scores, has_label, case_codes, quantity)
     notes: tuple[Note, ...] = ()
-    if is_unusable.any():
-        n_unusable = int(is_unusable.sum())
-        notes = (unlabelled_cases(unlabelled=n_unusable, cases=len(is_unusable)),)
-    row_indices = np.flatnonzero(~is_unusable[case_codes])
-    _, usable_codes = np.unique(case_codes[row_indices], return_inverse=True)
-    is_correct = is_correct[row_indices]
-    scores = scores[row_indices]
-    has_uncovered_item = np.zeros(len(is_unusable) - int(is_unusable.sum()), dtype=bool)
-    has_uncovered_item[usable_codes[is_correct & np.isnan(scores)]] = True
-    return CaseRows(
-        row_indices=row_indices,
-        scores=scores,
-        correct=is_correct,
-        cases=Cases(usable_codes, has_uncovered_item, random_state),
+    if is_unusable_case.any():
+        n_unusable_cases = int(is_unusable_case.sum())
+        notes = (unlabelled_cases(unlabelled=n_unusable_cases, cases=len(is_unusable_case)),)
+    is_item_of_usable_case = ~is_unusable_case[case_codes]
+    usable_scores = scores[is_item_of_usable_case]
+    usable_correct = is_correct[is_item_of_usable_case]
+    usable_cases = _renumber_cases(
+        case_codes[is_item_of_usable_case],
+        is_correct_without_score=usable_correct & np.isnan(usable_scores),
+        random_state=random_state,
+    )
+    return UsableItems(
+        row_indices=np.flatnonzero(is_item_of_usable_case),
+        scores=usable_scores,
+        correct=usable_correct,
+        cases=usable_cases,
         notes=notes,
     )
+
+
+def _renumber_cases(
+    case_codes: Codes, *, is_correct_without_score: Flags, random_state: int | None
+) -> Cases:
+    """Number the cases of the remaining items from 0, without gaps."""
+    distinct_codes, consecutive_codes = np.unique(case_codes, return_inverse=True)
+    has_correct_item_without_score = np.zeros(len(distinct_codes), dtype=bool)
+    cases_to_mark = consecutive_codes[is_correct_without_score]
+    has_correct_item_without_score[cases_to_mark] = True
+    return Cases(consecutive_codes, has_correct_item_without_score, random_state)
 
 
 def _read_columns(
@@ -140,20 +163,24 @@ def _find_unusable_cases(
     scores: NDArray[np.floating[Any]], has_label: Flags, case_codes: Codes, quantity: Quantity
 ) -> Flags:
     """Return whether an item of each case lacks a label that may decide the outcome of the case."""
-    lacks_label = ~has_label
-    if quantity.case_outcome == "incorrect":
-        lacks_label &= ~np.isnan(scores)
+    lacks_needed_label = ~has_label
+    only_accepted_items_matter = quantity.case_outcome == "incorrect"
+    if only_accepted_items_matter:
+        # An item without a score is never accepted.
+        has_score = ~np.isnan(scores)
+        lacks_needed_label &= has_score
     n_cases = int(case_codes.max()) + 1
-    is_unusable = np.bincount(case_codes[lacks_label], minlength=n_cases) > 0
-    if is_unusable.all():
+    n_missing_labels_of_case = np.bincount(case_codes[lacks_needed_label], minlength=n_cases)
+    is_unusable_case = n_missing_labels_of_case > 0
+    if is_unusable_case.all():
         raise MissingLabelsError(
             f"Every one of the {n_cases:,} cases has an item without a label. At least one case needs"
             " all of its labels: label its items, or leave unlabelled ones out."
         )
-    return is_unusable
+    return is_unusable_case
 
 
-def select_group_rows(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDArray[Any]:
+def take_groups(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDArray[Any]:
     """Return the groups of some of the rows. Raise InputError unless each row has one."""
     group_array = check_groups(groups)
     if group_array.shape != (n_rows,):
@@ -181,18 +208,18 @@ def encode_cases(cases: ArrayLike | None, n_rows: int) -> Codes:
             "A promise about cases needs the case of each item, such as the document of each field;"
             f" got none. {choose_spelling('Pass cases=....', 'Name its column with --case-key NAME.')}"
         )
-    names = as_plain_array(cases, "cases")
-    if names.shape != (n_rows,):
+    case_names = as_plain_array(cases, "cases")
+    if case_names.shape != (n_rows,):
         raise CasesError(
-            f"cases must have shape ({n_rows},), the case of each item; got {names.shape}."
+            f"cases must have shape ({n_rows},), the case of each item; got {case_names.shape}."
         )
-    is_missing = find_missing_names(names)
+    is_missing = find_missing_names(case_names)
     if is_missing.any():
         raise CasesError(
             f"cases: row {int(np.argmax(is_missing))} has no case. Pass the case of each item, or one"
             " of its own."
         )
-    if names.dtype == object:
-        names = names.astype(str)
-    _, codes = np.unique(names, return_inverse=True)
+    if case_names.dtype == object:
+        case_names = case_names.astype(str)
+    _, codes = np.unique(case_names, return_inverse=True)
     return codes.reshape(-1).astype(np.intp)

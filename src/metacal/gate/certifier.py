@@ -432,7 +432,7 @@ class Certifier:
         return replace(
             certificate,
             score=get_score_name(self.score),
-            threshold=grid.snap_to_midpoint(certificate.threshold),
+            threshold=grid.move_between_grid_points(certificate.threshold),
         )
 
     def _certify_best_phase(self) -> Certificate:

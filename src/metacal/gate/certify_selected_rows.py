@@ -1,7 +1,7 @@
 """Certification of a promise on the calibration rows that count.
 
 Clusters and importance weights select the rows that count (`certification.row_selection`), a promise
-may split these (`Promise.split`), and pilot rows may be withheld (`certification.pilot`). The
+may split these (`Promise.split_rows`), and pilot rows may be withheld (`certification.pilot`). The
 remaining rows are *tested*. The certificate records how the other rows were used.
 """
 
@@ -97,7 +97,7 @@ def certify_selected_rows(
     if grid != RELATIVE_GRID:
         counted_rows = replace(counted_rows, scores=RELATIVE_GRID.round(scores_on_grid))
 
-    is_for_threshold, may_train_calibrator = promise.split(
+    is_for_threshold, may_train_calibrator = promise.split_rows(
         counted_rows.is_correct, counted_rows.scores
     )
     split_circumstances = Circumstances()
@@ -172,11 +172,11 @@ def _name_score_and_snap_thresholds(
     """
     certified_subgroups = certificate.subgroups
     if certified_subgroups is not None:
-        certified_subgroups = certified_subgroups.map_thresholds(grid.snap_to_midpoint)
+        certified_subgroups = certified_subgroups.map_thresholds(grid.move_between_grid_points)
     return replace(
         certificate,
         score=score_name,
-        threshold=grid.snap_to_midpoint(certificate.threshold),
+        threshold=grid.move_between_grid_points(certificate.threshold),
         subgroups=certified_subgroups,
     )
 

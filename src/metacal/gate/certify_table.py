@@ -20,9 +20,9 @@ from metacal.gate.background_map import BackgroundMap
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
 from metacal.gate.certify_selected_rows import find_subgroups_by_group
 from metacal.gate.table_certifiers import (
-    CountedScoreCertifier,
-    SortedLogOddsCertifier,
-    SortedScoreCertifier,
+    CountingCertifier,
+    LogOddsSortingCertifier,
+    SortingCertifier,
     TableCertifier,
 )
 from metacal.promises.promise import Promise
@@ -61,13 +61,13 @@ def certify_table(
     certifier: TableCertifier
     procedure = promise.procedure()
     if isinstance(procedure, TwoClassProcedure):
-        certifier = SortedLogOddsCertifier(table, procedure)
+        certifier = LogOddsSortingCertifier(table, procedure)
     elif score == AUTO_SCORE:
         return _certify_best_score(table, promise)
     elif _must_count_rows(table, promise):
-        certifier = CountedScoreCertifier(table, score)
+        certifier = CountingCertifier(table, score)
     else:
-        certifier = SortedScoreCertifier(table, score, background_map)
+        certifier = SortingCertifier(table, score, background_map)
     return certifier.certify(promise)
 
 
@@ -130,7 +130,7 @@ def _make_comparison_key(certificate: Certificate) -> tuple[float, int]:
     negative_cost = 0.0
     if certificate.quantity.is_mean_cost:
         negative_cost = -certificate.target
-    if certificate.quantity.accepting_is_safe:
+    if certificate.quantity.accepting_cannot_break_promise:
         n_incorrect_accepted = certificate.n_accepted - certificate.n_correct_accepted
         return negative_cost, -n_incorrect_accepted
     return negative_cost, certificate.n_accepted

@@ -66,7 +66,7 @@ class Gate(GateMethods):
         Label of rejected rows.
     data_hash : str or None
         Digest of the calibration rows, independent of their order.
-    sketch : RowSketch or None
+    row_hash_sample : RowSketch or None
         Random sample of the hashes of the calibration rows, for detecting them in other data.
     profile : Profile or None
         Summary of the calibration rows, for monitors.
@@ -88,7 +88,7 @@ class Gate(GateMethods):
     promise: Promise | None = field(default=None, compare=False)
     reject_label: Any = -1
     data_hash: str | None = None
-    sketch: RowSketch | None = None
+    row_hash_sample: RowSketch | None = None
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
@@ -365,7 +365,7 @@ class Gate(GateMethods):
             None if no calibration row is found, or if equal scores may be a coincidence
             (`certificates.fingerprint`).
         """
-        if self.data_hash is None or self.sketch is None or self.certificate is None:
+        if self.data_hash is None or self.row_hash_sample is None or self.certificate is None:
             return None
         if not self.certificate.every_row_labelled:
             # Without all labels, the fingerprint was computed as if every row were incorrect.
@@ -375,7 +375,7 @@ class Gate(GateMethods):
             scores = scores[has_score]
             if correct is not None:
                 correct = correct[has_score]
-        return find_fit_rows(self.data_hash, self.sketch, scores, correct)
+        return find_fit_rows(self.data_hash, self.row_hash_sample, scores, correct)
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""

@@ -59,14 +59,14 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
             profile=profile,
             reject_label=check_reject_label(None, pool.predictions.classes),
         )
-    # The sketch contains only rows with an answer, because the other rows may test the gate.
-    sketch_of_labelled_rows = pool.sketch_rows(certifier.answers.is_known)
+    # The sample has hashes of rows with an answer only, because the other rows may test the gate.
+    hashes_of_labelled_rows = pool.sample_row_hashes(certifier.answers.is_known)
     return assemble_gate(
         certificate,
         fitted_sources,
         certifier.promise,
         data_hash=pool.data_hash,
-        sketch=sketch_of_labelled_rows,
+        row_hash_sample=hashes_of_labelled_rows,
     )
 
 

@@ -13,7 +13,7 @@ from metacal.certification.case_statements import (
     build_unused_cases_error,
 )
 from metacal.errors import CasesError
-from metacal.gate.case_rows import read_case_rows, select_group_rows
+from metacal.gate.case_rows import read_usable_items, take_groups
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, judge_rows_of_one_stage
 from metacal.promises.case_errors import CasePromise
@@ -85,26 +85,28 @@ def judge_case_rows(
     if has_several_columns(score):
         score, correct, cases, groups = flatten_case_table(gate, score, correct, cases, groups)
     quantity = gate.certificate.quantity
-    case_rows = read_case_rows(score, correct, cases, quantity)
-    for note in case_rows.notes:
+    usable_items = read_usable_items(score, correct, cases, quantity)
+    for note in usable_items.notes:
         note.issue_warning()
     if groups is not None:
-        groups = select_group_rows(groups, len(np.asarray(score)), case_rows.row_indices)
-    judged = judge_rows_of_one_stage(
-        gate, [case_rows.scores], case_rows.correct, groups, probabilities=probabilities
+        groups = take_groups(groups, len(np.asarray(score)), usable_items.row_indices)
+    judged_rows = judge_rows_of_one_stage(
+        gate, [usable_items.scores], usable_items.correct, groups, probabilities=probabilities
     )
-    outcomes = compute_case_outcomes(
+    # Items without a score are not judged.
+    judged_items = usable_items.take(judged_rows.row_indices)
+    case_outcomes = compute_case_outcomes(
         quantity,
-        case_rows.cases.take(judged.row_indices),
-        judged.accept,
-        case_rows.correct[judged.row_indices],
+        judged_items.cases,
+        judged_rows.accept,
+        judged_items.correct,
         gate.promise.largest_number_of_errors,
     )
     return replace(
-        judged,
-        row_indices=case_rows.row_indices[judged.row_indices],
+        judged_rows,
+        row_indices=judged_items.row_indices,
         row_subgroups=None,
-        case_outcomes=outcomes,
+        case_outcomes=case_outcomes,
     )
 
 

@@ -148,8 +148,8 @@ def _represent_themselves(row_index: Codes, n_rows: int) -> Codes:
     return representatives
 
 
-def check_predictions_of_map(rows: Rows, calibration_map: Map, is_accepted: Flags) -> Note:
-    """Check whether a map changes which of two classes is the more probable one.
+def build_note_on_changed_predictions(rows: Rows, calibration_map: Map, is_accepted: Flags) -> Note:
+    """Build a note on whether a map changes which of two classes is more probable.
 
     Parameters
     ----------
@@ -172,10 +172,10 @@ def check_predictions_of_map(rows: Rows, calibration_map: Map, is_accepted: Flag
     if not has_two_classes or rows.is_on_device or not is_accepted.any():
         return about_largest_logit()
     accepted_rows = rows.select(is_accepted)
-    predicted_codes = accepted_rows.compute_column(kernels.predict_classes)
-    calibrated_rows = Rows(calibration_map(accepted_rows.to_array()))
-    calibrated_codes = calibrated_rows.compute_column(kernels.predict_classes)
-    n_different = int((predicted_codes != calibrated_codes).sum())
+    largest_logit_codes = accepted_rows.compute_column(kernels.predict_classes)
+    probabilities = Rows(calibration_map(accepted_rows.to_array()))
+    most_probable_codes = probabilities.compute_column(kernels.predict_classes)
+    n_different = int((largest_logit_codes != most_probable_codes).sum())
     if n_different == 0:
         return about_largest_logit()
-    return decision_disagrees(rows=len(predicted_codes), differ=n_different).issue_warning()
+    return decision_disagrees(rows=len(largest_logit_codes), differ=n_different).issue_warning()

@@ -144,17 +144,19 @@ class LogitsCascadeData:
             label_codes=label_codes,
         )
 
-    def fit_sources(self, result: CertifiedLogitsCascade, promise: Promise) -> FittedSources:
+    def fit_sources(
+        self, certified_data: CertifiedLogitsCascade, promise: Promise
+    ) -> FittedSources:
         """Fit the calibration map of each model if the label of every row is known.
 
         If labels are known only where the models disagree, maps that are fitted on them would be
         biased. The probabilities are then the softmax of the logits.
         """
         notes: tuple[Note, ...] = ()
-        if result.has_all_labels:
+        if certified_data.has_all_labels:
             no_weights = None
-            small_map = self.fit_map(self.small_rows, result.label_codes, no_weights)
-            large_map = self.fit_map(self.large_rows, result.label_codes, no_weights)
+            small_map = self.fit_map(self.small_rows, certified_data.label_codes, no_weights)
+            large_map = self.fit_map(self.large_rows, certified_data.label_codes, no_weights)
         else:
             notes = (cascade_not_calibrated().issue_warning(),)
             softmax_map = TemperatureMap(1.0)
@@ -163,11 +165,11 @@ class LogitsCascadeData:
         small_score, large_score = self._scores
         return FittedSources(
             sources=(
-                self._build_source(small_map, result.classes, small_score),
-                self._build_source(large_map, result.classes, large_score),
+                self._build_source(small_map, certified_data.classes, small_score),
+                self._build_source(large_map, certified_data.classes, large_score),
             ),
             notes=notes,
-            reject_label=check_reject_label(self.reject_label, result.classes),
+            reject_label=check_reject_label(self.reject_label, certified_data.classes),
         )
 
     @property

@@ -25,7 +25,7 @@ from metacal.certification.row_selection import RowSelection
 from metacal.errors import MissingLabelsError, UnsupportedPromiseError
 from metacal.formulas import Codes, Float
 from metacal.gate.background_map import MIN_ROWS_FOR_THREAD, plan_background_map
-from metacal.gate.base_map import CalibrationMapFitter, build_table_profile
+from metacal.gate.base_map import CalibrationMapFitter, build_monitoring_profile
 from metacal.gate.calibration_data import FittedSources
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
 from metacal.gate.certify_table import certify_table, find_subgroups_by_class_or_group
@@ -163,7 +163,7 @@ class LogitsData:
         certificate = certified_table.certificate.with_notes(*self.notes, *data_notes)
         return replace(certified_table, certificate=certificate)
 
-    def fit_sources(self, result: CertifiedTable, promise: Promise) -> FittedSources:
+    def fit_sources(self, certified_data: CertifiedTable, promise: Promise) -> FittedSources:
         """Fit the calibration map on the rows that the promise allows.
 
         Without labels, the map is the softmax.
@@ -172,11 +172,11 @@ class LogitsData:
         if self.labels is None:
             softmax_map = TemperatureMap(1.0)
             temperature_recipe = Recipe(METHODS["temperature"].public_name)
-            source = self._build_source(softmax_map, result, recipe=temperature_recipe)
+            source = self._build_source(softmax_map, certified_data, recipe=temperature_recipe)
             return FittedSources(
                 sources=(source,),
                 notes=(not_calibrated(),),
-                profile=build_profile(result.columns.ranking),
+                profile=build_profile(certified_data.columns.ranking),
                 reject_label=reject_label,
             )
         fitter = CalibrationMapFitter(
@@ -186,11 +186,11 @@ class LogitsData:
             weights=self.weights,
             allow_softmax_fallback=self.allow_softmax_fallback,
         )
-        fitted_map = fitter.fit(result, self.labels, promise)
+        fitted_map = fitter.fit(certified_data, self.labels, promise)
         return FittedSources(
-            sources=(self._build_source(fitted_map.map, result),),
+            sources=(self._build_source(fitted_map.map, certified_data),),
             notes=fitted_map.notes,
-            profile=build_table_profile(fitted_map.map, result),
+            profile=build_monitoring_profile(fitted_map.map, certified_data),
             reject_label=reject_label,
         )
 

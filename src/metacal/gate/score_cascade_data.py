@@ -152,9 +152,9 @@ class ScoreCascadeData:
             sources=sources,
         )
 
-    def fit_sources(self, result: CertifiedScoreCascade, promise: Promise) -> FittedSources:
+    def fit_sources(self, certified_data: CertifiedScoreCascade, promise: Promise) -> FittedSources:
         """Return the sources. A cascade of scores has no confidence curves to fit."""
-        return FittedSources(sources=result.sources)
+        return FittedSources(sources=certified_data.sources)
 
     def _read_score_columns(self) -> list[NDArray[np.floating[Any]]]:
         """Validate the score of each model. Raise InputError if their lengths differ."""

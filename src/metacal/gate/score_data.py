@@ -43,7 +43,7 @@ from metacal.certification.units import Units
 from metacal.errors import WeightsError
 from metacal.formulas import Flags, Float
 from metacal.gate.calibration_data import FittedSources
-from metacal.gate.case_rows import read_case_rows, select_group_rows
+from metacal.gate.case_rows import read_usable_items, take_groups
 from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
 from metacal.gate.score_source import (
     HigherIs,
@@ -187,20 +187,27 @@ class ScoreData:
         if not promise.counts_cases and self.cases is None:
             return self._certify_rows(promise)
         self._check_case_columns(promise)
-        quantity, _ = promise.limits[0]
-        case_rows = read_case_rows(
+        quantity, _target = promise.limits[0]
+        usable_items = read_usable_items(
             self.scores, self.correct, self.cases, quantity, self.random_state
         )
-        groups = self.groups
-        if groups is not None:
-            groups = select_group_rows(groups, len(np.asarray(self.scores)), case_rows.row_indices)
-        item_data = replace(
-            self, scores=case_rows.scores, correct=case_rows.correct, groups=groups, cases=None
+        item_types = self.groups
+        if item_types is not None:
+            n_items = len(np.asarray(self.scores))
+            item_types = take_groups(item_types, n_items, usable_items.row_indices)
+        data_of_usable_items = replace(
+            self,
+            scores=usable_items.scores,
+            correct=usable_items.correct,
+            groups=item_types,
+            cases=None,
         )
-        result = item_data._certify_rows(promise, case_rows.cases.take(case_rows.has_score))
-        for note in case_rows.notes:
+        cases_of_scored_items = usable_items.cases.take(usable_items.has_score)
+        certified_items = data_of_usable_items._certify_rows(promise, cases_of_scored_items)
+        for note in usable_items.notes:
             note.issue_warning()
-        return replace(result, certificate=result.certificate.with_notes(*case_rows.notes))
+        certificate = certified_items.certificate.with_notes(*usable_items.notes)
+        return replace(certified_items, certificate=certificate)
 
     def _check_case_columns(self, promise: Promise) -> None:
         """Raise InputError if the promise is not about cases, or columns do not suit cases."""

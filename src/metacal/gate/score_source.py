@@ -68,7 +68,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         Curve from the uncertainty score to the probability of a correct answer.
     neighbours : tuple of ThresholdNeighbours
         Calibration scores next to each threshold, which `threshold_for_dtype` needs.
-    accepting_is_safe : bool
+    accepting_cannot_break_promise : bool
         Whether the promise still holds if a further row is accepted.
     truth : "correct" or "losses"
         Kind of truth that the gate was fitted with and is evaluated by.
@@ -80,7 +80,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     higher_is: HigherIs = "surer"
     curve: ConfidenceCurve | None = None
     neighbours: tuple[ThresholdNeighbours, ...] = ()
-    accepting_is_safe: bool = False
+    accepting_cannot_break_promise: bool = False
     truth: Truth = "correct"
     file_layout: FileLayout | None = field(default=None, compare=False, metadata=OPTIONAL)
     #: Name of the input tensor in exported ONNX graphs.
@@ -122,7 +122,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return replace(
             self,
             neighbours=neighbours,
-            accepting_is_safe=certificate.quantity.accepting_is_safe,
+            accepting_cannot_break_promise=certificate.quantity.accepting_cannot_break_promise,
         )
 
     def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
@@ -264,11 +264,11 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         highest_accepted, lowest_rejected = self._get_rounded_neighbours(np.dtype(dtype), threshold)
         round_to_same_number = highest_accepted == lowest_rejected
         if highest_accepted is not None and highest_accepted > threshold:
-            if round_to_same_number and not self.accepting_is_safe:
+            if round_to_same_number and not self.accepting_cannot_break_promise:
                 return RELATIVE_GRID.get_midpoint_below(highest_accepted)
             return highest_accepted
         if lowest_rejected is not None and lowest_rejected <= threshold:
-            if round_to_same_number and self.accepting_is_safe:
+            if round_to_same_number and self.accepting_cannot_break_promise:
                 return lowest_rejected
             return math.nextafter(lowest_rejected, -math.inf)
         return threshold

@@ -53,14 +53,14 @@ class MetricComparison:
     standard_error: float
 
     @property
-    def is_worse(self) -> bool:
+    def is_increased_by_map(self) -> bool:
         """Whether calibration increases the metric by more than one standard error.
 
         Examples
         --------
-        >>> MetricComparison(0.31, 0.30, 0.004).is_worse
+        >>> MetricComparison(0.31, 0.30, 0.004).is_increased_by_map
         True
-        >>> MetricComparison(0.31, 0.30, 0.02).is_worse
+        >>> MetricComparison(0.31, 0.30, 0.02).is_increased_by_map
         False
         """
         return self.calibrated - self.uncalibrated > self.standard_error
@@ -92,9 +92,9 @@ class SoftmaxComparison:
     check_by_predicted_class: MarginalCheck | None = None
 
     @property
-    def is_worse(self) -> bool:
+    def map_increases_a_metric(self) -> bool:
         """Whether calibration makes the log loss or the ECE worse."""
-        return self.log_loss.is_worse or self.ece.is_worse
+        return self.log_loss.is_increased_by_map or self.ece.is_increased_by_map
 
     def build_note(self, *, uses_softmax: bool) -> Note:
         """Build the note for a map that makes a metric worse.
@@ -117,8 +117,8 @@ class SoftmaxComparison:
         """
         return calibration_harms(
             rows=self.n_rows,
-            log_loss=self.log_loss.as_tuple() if self.log_loss.is_worse else None,
-            ece=self.ece.as_tuple() if self.ece.is_worse else None,
+            log_loss=self.log_loss.as_tuple() if self.log_loss.is_increased_by_map else None,
+            ece=self.ece.as_tuple() if self.ece.is_increased_by_map else None,
             softmax=uses_softmax,
         )
 

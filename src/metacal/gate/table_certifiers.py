@@ -1,8 +1,8 @@
 """Three ways to certify a promise on a table of logits.
 
-Rows are sorted by a score (`SortedScoreCertifier`), rows of two classes are sorted by their log-odds
-(`SortedLogOddsCertifier`), or rows are counted in intervals of the score because they are too many
-to sort (`CountedScoreCertifier`).
+Rows are sorted by a score (`SortingCertifier`), rows of two classes are sorted by their log-odds
+(`LogOddsSortingCertifier`), or rows are counted in intervals of the score because they are too many
+to sort (`CountingCertifier`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ScoredTable:
     ranking_of_all_rows: Ranking | None = None
 
 
-class SortedScoreCertifier:
+class SortingCertifier:
     """Certifier that sorts the rows of a table by one score.
 
     Parameters
@@ -174,7 +174,7 @@ class SortedScoreCertifier:
         return get_ranking_from_thread()
 
 
-class SortedLogOddsCertifier:
+class LogOddsSortingCertifier:
     """Certifier that sorts rows of two classes by their log-odds.
 
     Parameters
@@ -293,7 +293,7 @@ class SortedLogOddsCertifier:
         )
 
 
-class CountedScoreCertifier:
+class CountingCertifier:
     """Certifier that counts the rows of a table in intervals of one score, in several passes.
 
     No pilot rows are withheld, because a count contains no rows that could be drawn. So rare correct
@@ -321,7 +321,7 @@ class CountedScoreCertifier:
         # Certification calls the counter, which then has the validated rows and the fingerprint.
         counting_passes = Passes(count=row_counter, cells=MAX_CELLS, ranks=profile_ranks)
         certificate = promise.certify(counting_passes)
-        threshold = get_rounding_grid(self.score).snap_to_midpoint(certificate.threshold)
+        threshold = get_rounding_grid(self.score).move_between_grid_points(certificate.threshold)
         certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
 
         validated_rows = row_counter.rows

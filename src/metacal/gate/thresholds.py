@@ -52,7 +52,7 @@ class SingleThreshold:
 
     def move_between_grid_points(self, grid: Grid) -> SingleThreshold:
         """Return a threshold that accepts the same scores before they are rounded to the grid."""
-        return SingleThreshold(grid.snap_to_midpoint(self.threshold))
+        return SingleThreshold(grid.move_between_grid_points(self.threshold))
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,10 @@ def _move_to_midpoint(
     """Move a threshold, or a pair of thresholds, to the middle between two grid points."""
     if isinstance(value, tuple):
         first_value, second_value = value
-        return grid.snap_to_midpoint(first_value), grid.snap_to_midpoint(second_value)
-    return grid.snap_to_midpoint(value)
+        return grid.move_between_grid_points(first_value), grid.move_between_grid_points(
+            second_value
+        )
+    return grid.move_between_grid_points(value)
 
 
 #: Thresholds of a stage: one for all rows, or one for each subgroup.

@@ -235,7 +235,7 @@ class UnlabelledPool:
         scores = self.uncertainty_scores[self.has_score]
         return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).data_hash
 
-    def sketch_rows(self, is_selected: Flags) -> RowSketch:
+    def sample_row_hashes(self, is_selected: Flags) -> RowSketch:
         """Sample hashes of some rows, by which they are recognised in other data."""
         scores = self.uncertainty_scores[is_selected]
         return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).sketch

@@ -56,7 +56,7 @@ class AcknowledgedAlarm:
     @classmethod
     def from_alarm(cls, alarm: Alarm, first_row: int) -> AcknowledgedAlarm:
         """Copy the facts of a raised alarm."""
-        return cls(alarm.name, first_row, alarm.log_peak, alarm.descriptions)
+        return cls(alarm.name, first_row, alarm.log_highest_evidence, alarm.descriptions)
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class LineCounts:
         """Return the sum of these numbers and those of some monitors."""
         monitor_list = list(monitors)
         return LineCounts(
-            n_lines=self.n_lines + sum(monitor.lines for monitor in monitor_list),
-            n_unreadable=self.n_unreadable + sum(monitor.unreadable for monitor in monitor_list),
+            n_lines=self.n_lines + sum(monitor.n_lines for monitor in monitor_list),
+            n_unreadable=self.n_unreadable + sum(monitor.n_unreadable for monitor in monitor_list),
         )
 
 

@@ -76,7 +76,7 @@ def add_complete_cases(
     sizes = [len(list(case_rows)) for _, case_rows in groupby(rows, key=lambda row: row.unit)]
     codes = np.repeat(np.arange(len(sizes)), sizes)
     # A correct row without a score is rejected, which is a miss, so no item is uncovered.
-    cases = Cases(codes, has_uncovered_item=np.zeros(len(sizes), dtype=bool))
+    cases = Cases(codes, has_correct_item_without_score=np.zeros(len(sizes), dtype=bool))
     outcomes = compute_case_outcomes(
         gate.certificate.quantity,
         cases,

@@ -16,7 +16,7 @@ it moves the score by one step but changes no decision.
 **Decisions need no rounding.** Each grid point represents the scores from the midpoint below it
 (exclusive) to the midpoint above it (inclusive). If the threshold s is such a midpoint, rounded(h)
 <= s iff h <= s, so the raw score can be compared. An exported graph and an older reader therefore
-need no rounding operator, only a threshold that `snap_to_midpoint` returns. The error of a kernel
+need no rounding operator, only a threshold that `move_between_grid_points` returns. The error of a kernel
 changes a decision only if the true score lies within 2^-44 of the midpoint.
 """
 
@@ -57,7 +57,7 @@ class Grid:
     >>> grid = Grid(floor=1.0, bits=2)
     >>> grid.round(np.array([0.1, 0.2, 1.1, 1.2, -1.125, 40.0, 44.0, np.nan]))
     array([ 0.  ,  0.25,  1.  ,  1.25, -1.25, 40.  , 40.  ,   nan])
-    >>> grid.snap_to_midpoint(1.25), grid.snap_to_midpoint(1.3), grid.snap_to_midpoint(-0.5)
+    >>> grid.move_between_grid_points(1.25), grid.move_between_grid_points(1.3), grid.move_between_grid_points(-0.5)
     (1.375, 1.375, -0.375)
     """
 
@@ -106,7 +106,7 @@ class Grid:
         result[is_huge] = np.clip(result[is_huge], -_LARGEST_FLOAT, _LARGEST_FLOAT)
         return np.where(np.isfinite(raw_values), result, raw_values)
 
-    def snap_to_midpoint(self, threshold: float) -> float:
+    def move_between_grid_points(self, threshold: float) -> float:
         """Return the midpoint between the two grid points around a threshold.
 
         It accepts the same grid points as the threshold. Infinite thresholds are unchanged.
@@ -125,7 +125,7 @@ class Grid:
 
     def get_midpoint_below(self, point: float) -> float:
         """Return the midpoint below a grid point, the largest midpoint that rejects it."""
-        return self.snap_to_midpoint(math.nextafter(point, -math.inf))
+        return self.move_between_grid_points(math.nextafter(point, -math.inf))
 
 
 #: Grid of scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each

@@ -50,7 +50,7 @@ class _WithoutGuarantee(Promise):
             return int(self.random_state)
         return None
 
-    def select_base_map_rows(
+    def select_map_training_rows(
         self, is_available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
         """Return a mask of the accepted rows among the available rows.
@@ -90,7 +90,7 @@ class MaxMiscoverage(_WithoutGuarantee):
     quantities: ClassVar = {"alpha": MISCOVERAGE}
     rules: ClassVar = (ALGORITHM_1,)
 
-    def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
+    def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
         """Return masks of the rows for the threshold and for the base map.
 
         The rows for the threshold are correct: the first part "has only negative samples".
@@ -104,7 +104,7 @@ class MaxMiscoverage(_WithoutGuarantee):
         """Return the procedure that certifies the rows."""
         return PaperMiscoverage(self.alpha)
 
-    def select_base_map_rows(
+    def select_map_training_rows(
         self, is_available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
         """Return a mask of the available rows with a score below r* (line 6).
@@ -159,7 +159,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
                 " uses 20."
             )
 
-    def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
+    def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
         """Return masks of at most 500 random rows for the threshold, and of the others."""
         all_rows = np.arange(len(correct))
         return _draw_threshold_rows(

@@ -43,7 +43,7 @@ class Promise(ABC):
     - `procedure()`: how calibration rows are certified, and how a certificate that was read from a
       file is checked (`metacal.certification.procedures.Procedure`).
 
-    A subclass overrides `split`, `select_base_map_rows` and `guarantee` if the threshold and the
+    A subclass overrides `split_rows`, `select_map_training_rows` and `guarantee` if the threshold and the
     calibrator must not share rows, or if nothing is guaranteed. A row in `promises.kinds` allows
     files to name the promise.
     """
@@ -208,7 +208,7 @@ class Promise(ABC):
         """Seed that the user passed for the random split, or None."""
         return None
 
-    def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
+    def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
         """Return masks of the rows for the threshold and of the rows for the base map.
 
         By default all rows serve both purposes, because the score does not depend on labels.
@@ -227,7 +227,7 @@ class Promise(ABC):
         all_rows = np.ones(len(correct), dtype=bool)
         return all_rows, all_rows
 
-    def select_base_map_rows(
+    def select_map_training_rows(
         self, is_available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
         """Return a mask of the rows on which the base map is fitted.

@@ -12,7 +12,7 @@ import numpy as np
 
 from metacal.formulas import Codes, Flags
 from metacal.gate import Gate
-from metacal.gate.case_rows import CaseRows, read_case_rows, select_group_rows
+from metacal.gate.case_rows import UsableItems, read_usable_items, take_groups
 from metacal.gate.judged import JudgedRows
 from metacal.reports.tables import list_subgroup_thresholds
 
@@ -47,16 +47,16 @@ def count_cases(
     assert gate.certificate is not None
     assert judged_rows.case_outcomes is not None
     quantity = gate.certificate.quantity
-    case_rows = read_case_rows(scores, correct, cases, quantity)
-    accept = np.zeros(len(case_rows.scores), dtype=bool)
-    accept[np.searchsorted(case_rows.row_indices, judged_rows.row_indices)] = judged_rows.accept
-    n_items = case_rows.cases.count_items(np.ones(len(accept), dtype=bool))
-    n_accepted = case_rows.cases.count_items(accept)
+    usable_items = read_usable_items(scores, correct, cases, quantity)
+    accept = np.zeros(len(usable_items.scores), dtype=bool)
+    accept[np.searchsorted(usable_items.row_indices, judged_rows.row_indices)] = judged_rows.accept
+    n_items = usable_items.cases.count_items(np.ones(len(accept), dtype=bool))
+    n_accepted = usable_items.cases.count_items(accept)
     outcomes = judged_rows.case_outcomes
     # A recall counts the cases with a true item, and a case breaks it if one of these is rejected.
     is_recall = quantity.case_outcome == "missed"
     is_broken = outcomes.correct & ~outcomes.accept if is_recall else ~outcomes.correct
-    is_violation = case_rows.correct & ~accept if is_recall else accept & ~case_rows.correct
+    is_violation = usable_items.correct & ~accept if is_recall else accept & ~usable_items.correct
     n_input_cases = len(np.unique(np.asarray(cases)))
     return {
         "n_cases": len(n_items),
@@ -69,14 +69,14 @@ def count_cases(
         "is_recall": is_recall,
         "n_items": len(accept),
         "n_accepted": int(accept.sum()),
-        "n_incorrect": int((accept & ~case_rows.correct).sum()),
-        "n_without_score": int((~case_rows.has_score).sum()),
-        "types": _count_types(gate, case_rows, accept, is_violation, groups),
+        "n_incorrect": int((accept & ~usable_items.correct).sum()),
+        "n_without_score": int((~usable_items.has_score).sum()),
+        "types": _count_types(gate, usable_items, accept, is_violation, groups),
     }
 
 
 def _count_types(
-    gate: Gate, case_rows: CaseRows, accept: Flags, is_violation: Flags, groups: Any
+    gate: Gate, usable_items: UsableItems, accept: Flags, is_violation: Flags, groups: Any
 ) -> dict[str, Any] | None:
     """Count the items of each type, the type with the most rejected items first.
 
@@ -84,7 +84,7 @@ def _count_types(
     """
     if groups is None:
         return None
-    item_types = select_group_rows(groups, len(np.asarray(groups)), case_rows.row_indices)
+    item_types = take_groups(groups, len(np.asarray(groups)), usable_items.row_indices)
     names, codes = np.unique(item_types.astype(str), return_inverse=True)
     codes = codes.ravel()
 
@@ -95,7 +95,7 @@ def _count_types(
     n_accepted = count(accept)
     # A case in which several items of a type break the promise counts once for this type.
     broken_pairs = np.unique(
-        np.column_stack([codes[is_violation], case_rows.cases.codes[is_violation]]), axis=0
+        np.column_stack([codes[is_violation], usable_items.cases.codes[is_violation]]), axis=0
     )
     n_broken = np.bincount(broken_pairs[:, 0], minlength=len(names))
     order = np.lexsort((-n_broken, n_accepted - n_items))[:_MAX_TYPES]
@@ -107,8 +107,8 @@ def _count_types(
         "name": type_names,
         "n": n_items[order],
         "accepted": n_accepted[order],
-        "incorrect": count(accept & ~case_rows.correct)[order],
-        "missed": count(case_rows.correct & ~accept)[order],
+        "incorrect": count(accept & ~usable_items.correct)[order],
+        "missed": count(usable_items.correct & ~accept)[order],
         "broken": n_broken[order],
         "threshold": thresholds,
         "n_types": len(names),

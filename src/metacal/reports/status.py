@@ -166,8 +166,8 @@ def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:
         "at_row": first_row,
         "delta": alarm.delta,
         "log_evidence": alarm.log_evidence,
-        "log_peak": alarm.log_peak,
-        "log_needed": alarm.log_needed,
+        "log_peak": alarm.log_highest_evidence,
+        "log_needed": alarm.log_evidence_for_alarm,
         "seen": list(alarm.descriptions),
     }
 

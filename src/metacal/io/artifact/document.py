@@ -166,7 +166,7 @@ def encode_document(content: SavedContent) -> Document:
         promise=gate.promise if has_promise else None,
         certificate=gate.certificate,
         data_hash=gate.data_hash,
-        sketch=gate.sketch,
+        sketch=gate.row_hash_sample,
         profile=gate.profile,
     )
     return {name: encode(entry, name) for name, entry in vars(saved_gate).items()}
@@ -278,7 +278,7 @@ def _build_gate(saved_gate: SavedGate) -> Gate:
         "promise": saved_gate.promise,
         "profile": saved_gate.profile,
         "data_hash": saved_gate.data_hash,
-        "sketch": saved_gate.sketch,
+        "row_hash_sample": saved_gate.sketch,
     }
     gate: Gate = call_constructor(Gate, arguments, "stages")
     reject_label = _check_and_complete_reject_label(saved_gate.reject_label, gate)

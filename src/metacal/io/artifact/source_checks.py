@@ -156,7 +156,7 @@ def check_thresholds_between_scores(certificate: Certificate, grid: Grid, thresh
     thresholds += [subgroup.threshold for subgroup in _list_subgroups(certificate)]
     for value in thresholds:
         require(
-            grid.snap_to_midpoint(value) == value,
+            grid.move_between_grid_points(value) == value,
             f"the threshold {value!r} does not lie between two scores",
         )
 

@@ -38,18 +38,16 @@ _MAX_ROWS = 2**53
 
 # Attributes of a monitor that change with the observed rows. The others are its settings.
 _OBSERVED_ATTRIBUTES = {
-    "rows",
-    "events",
-    "rejected",
-    "right",
-    "counts",
-    "confidence",
-    "lines",
-    "unreadable",
-    "first_position",
+    "n_rows",
+    "event_sum",
+    "n_rejected",
+    "n_correct",
+    "bin_counts",
+    "confidence_sum",
+    "n_lines",
+    "n_unreadable",
+    "n_rows_before_restart",
     "capital",
-    "log_evidence",
-    "log_peak",
 }
 
 # ── stored forms ──────────────────────────────────────────────────────────────────────────────────
@@ -361,15 +359,17 @@ def _check_evidence(stored_monitor: Any, new_monitor: Any) -> None:
     capital = stored_monitor.capital
     if _wager_guesses(stored_monitor) != _wager_guesses(new_monitor):
         raise ArtifactError("a monitor has different wagers than at its start.")
-    is_peak_valid = capital.log_peak >= max(0.0, capital.log_now)
-    has_too_many_rows = any(wager.rows > _MAX_ROWS for wager in capital.wagers)
+    is_peak_valid = capital.log_highest_evidence >= max(0.0, capital.log_evidence)
+    has_too_many_rows = any(wager.n_rows > _MAX_ROWS for wager in capital.wagers)
     if not is_peak_valid or has_too_many_rows:
         raise ArtifactError("the evidence exceeds its own peak.")
 
 
 def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
     """Return the initial guesses of the wagers of a monitor."""
-    return [(wager.guess, wager.guess_gain) for wager in monitor.capital.wagers]
+    return [
+        (wager.n_imaginary_rows, wager.imaginary_payoff_sum) for wager in monitor.capital.wagers
+    ]
 
 
 # ── consistency ───────────────────────────────────────────────────────────────────────────────────

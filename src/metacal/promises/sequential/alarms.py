@@ -68,9 +68,9 @@ class Alarm:
         Whether the alarm was ever raised.
     delta : float
         Probability of ever raising this alarm falsely.
-    log_evidence, log_peak : float
+    log_evidence, log_highest_evidence : float
         Logarithm of the evidence now, and at its highest.
-    log_needed : float
+    log_evidence_for_alarm : float
         Logarithm of the evidence that raises the alarm.
     descriptions : tuple of str
         Observed rows in words, one text for each class or group with its own monitor.
@@ -80,8 +80,8 @@ class Alarm:
     raised: bool
     delta: float
     log_evidence: float
-    log_peak: float
-    log_needed: float
+    log_highest_evidence: float
+    log_evidence_for_alarm: float
     descriptions: tuple[str, ...]
 
     @property
@@ -94,8 +94,8 @@ class Alarm:
         """Current evidence, highest evidence so far, and evidence that raises the alarm."""
         log_values = {
             "evidence": self.log_evidence,
-            "highest_evidence": self.log_peak,
-            "needed": self.log_needed,
+            "highest_evidence": self.log_highest_evidence,
+            "needed": self.log_evidence_for_alarm,
         }
         return {
             name: math.exp(min(value, MAX_LOG_OF_FINITE_NUMBER))
@@ -174,7 +174,7 @@ class Alarms:
         check_fraction("delta", delta)
         is_comparable = explain_incomparable_rows(certificate) == ""
         monitors_abstention = is_comparable and certificate is not None
-        monitors_scores = is_comparable and profile is not None and len(profile.edges) > 0
+        monitors_scores = is_comparable and profile is not None and len(profile.bin_edges) > 0
         monitors_calibration = is_comparable and calibrated
         monitors_lines = most_unreadable is not None
         if certificate is None and not (monitors_scores or monitors_calibration):
@@ -240,7 +240,9 @@ class Alarms:
         if row_subgroups is not None:
             independent_subgroups = row_subgroups[independent_rows]
         for abstention_monitor in self.abstention:
-            abstention_monitor.update(accepted[independent_rows], parts=independent_subgroups)
+            abstention_monitor.update(
+                accepted[independent_rows], row_subgroups=independent_subgroups
+            )
         # All calibration scores are finite, so only finite scores can be compared with them.
         independent_scores = scores[independent_rows]
         present_scores = independent_scores[np.isfinite(independent_scores)]
@@ -248,7 +250,7 @@ class Alarms:
             score_monitor.update(present_scores)
         for promise_monitor in self.promise:
             if not promise_monitor.monitored_quantity.needs_labels:
-                promise_monitor.update(accepted, parts=row_subgroups, units=clusters)
+                promise_monitor.update(accepted, row_subgroups=row_subgroups, clusters=clusters)
 
     def add_lines(self, is_unreadable: Flags) -> None:
         """Update the monitor of unreadable lines with new lines of a stream."""
@@ -289,9 +291,9 @@ class Alarms:
                     accepted,
                     correct,
                     losses,
-                    parts=row_subgroups,
+                    row_subgroups=row_subgroups,
                     probability=probability,
-                    units=clusters,
+                    clusters=clusters,
                 )
         if confidence is None:
             return
@@ -390,16 +392,20 @@ def _restart_each(monitors: tuple[MonitorType, ...]) -> tuple[MonitorType, ...]:
 
 def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
     """Combine the monitors of an alarm, with the evidence of the one nearest to raising it."""
-    nearest_to_alarm = max(monitors, key=lambda monitor: monitor.log_evidence - monitor.log_needed)
+    nearest_to_alarm = max(
+        monitors, key=lambda monitor: monitor.log_evidence - monitor.log_evidence_for_alarm
+    )
     # Monitors need different amounts of evidence, so peaks are compared relative to the amount.
-    highest_log_excess = max(monitor.log_peak - monitor.log_needed for monitor in monitors)
+    highest_log_excess = max(
+        monitor.log_highest_evidence - monitor.log_evidence_for_alarm for monitor in monitors
+    )
     return Alarm(
         name=name,
         raised=any(monitor.alarm for monitor in monitors),
         delta=sum(monitor.delta for monitor in monitors),
         log_evidence=nearest_to_alarm.log_evidence,
-        log_peak=nearest_to_alarm.log_needed + highest_log_excess,
-        log_needed=nearest_to_alarm.log_needed,
+        log_highest_evidence=nearest_to_alarm.log_evidence_for_alarm + highest_log_excess,
+        log_evidence_for_alarm=nearest_to_alarm.log_evidence_for_alarm,
         descriptions=tuple(monitor.summary for monitor in monitors),
     )
 

@@ -20,12 +20,13 @@ allows everything. For a calibrator without calibration rows the tolerance alone
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from metacal.certificates.stored_fields import stored_as
 from metacal.errors import InputError, ShapeError
 from metacal.formulas import Float
 from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_FRACTION, Monitor
@@ -66,12 +67,12 @@ class CalibrationMonitor(Monitor):
         Probability of ever raising a false alarm.
     least_probability : float, default=1.0
         Smallest probability with which a row is selected for labelling.
-    allowed : tuple of (float, float)
+    allowances : tuple of (float, float)
         Allowances o and u of all rows, and then of each bin. By default the tolerance.
-    rows, right : int
-        Number of accepted, labelled rows so far, and of correct ones.
-    confidence : float
-        Sum of the confidence of these rows.
+    n_rows, n_correct : int
+        Number of accepted, labelled rows so far, and of correct rows among them.
+    confidence_sum : float
+        Sum of the confidence of the accepted, labelled rows.
     capital : Capital, optional
         Evidence so far.
 
@@ -88,10 +89,10 @@ class CalibrationMonitor(Monitor):
     tolerance: float = DEFAULT_TOLERANCE
     delta: float = 0.05
     least_probability: float = 1.0
-    allowed: tuple[tuple[float, float], ...] = ()
-    rows: int = 0
-    right: int = 0
-    confidence: float = 0.0
+    allowances: tuple[tuple[float, float], ...] = field(default=(), metadata=stored_as("allowed"))
+    n_rows: int = field(default=0, metadata=stored_as("rows"))
+    n_correct: int = field(default=0, metadata=stored_as("right"))
+    confidence_sum: float = field(default=0.0, metadata=stored_as("confidence"))
     capital: Capital | None = None
 
     betting_delta_fraction: ClassVar[float] = 1.0 - INTERVAL_DELTA_FRACTION
@@ -99,20 +100,23 @@ class CalibrationMonitor(Monitor):
     def __post_init__(self) -> None:
         check_fraction("tolerance", self.tolerance)
         n_allowances = 1 + _N_CONFIDENCE_BINS
-        if self.allowed:
-            self.allowed = tuple((over, under) for over, under in self.allowed)
+        if self.allowances:
+            self.allowances = tuple((over, under) for over, under in self.allowances)
         else:
-            self.allowed = ((self.tolerance, self.tolerance),) * n_allowances
+            self.allowances = ((self.tolerance, self.tolerance),) * n_allowances
         are_valid = all(
-            0.0 < min(allowance) <= max(allowance) <= _MAX_GAP for allowance in self.allowed
+            0.0 < min(allowance) <= max(allowance) <= _MAX_GAP for allowance in self.allowances
         )
-        if len(self.allowed) != n_allowances or not are_valid:
+        if len(self.allowances) != n_allowances or not are_valid:
             raise InputError(
                 "The allowed gaps must be one number for each side, for all rows and for"
                 " each bin of the confidence."
             )
         # Each wager starts as if 1/tolerance earlier rows had had a gap of twice the tolerance.
-        wagers = [Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _CAPITAL_SHARES]
+        wagers = [
+            Wager(n_imaginary_rows=1.0 / self.tolerance, imaginary_payoff_sum=1.0)
+            for _ in _CAPITAL_SHARES
+        ]
         self.initialize_capital(*wagers)
 
     @classmethod
@@ -136,7 +140,7 @@ class CalibrationMonitor(Monitor):
         -------
         CalibrationMonitor
         """
-        if profile is None or not profile.by_confidence:
+        if profile is None or not profile.confidence_bin_counts:
             return cls(tolerance=tolerance, delta=delta, least_probability=least_probability)
         # There is one bound for each wager. They share their part of delta equally (Bonferroni).
         n_bounds = len(_CAPITAL_SHARES)
@@ -154,7 +158,7 @@ class CalibrationMonitor(Monitor):
             tolerance=tolerance,
             delta=delta,
             least_probability=least_probability,
-            allowed=tuple(allowances),
+            allowances=tuple(allowances),
         )
 
     def update(
@@ -180,7 +184,7 @@ class CalibrationMonitor(Monitor):
         weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         gaps = confidences - is_correct
         bins = assign_confidence_bins(confidences)
-        all_rows_allowance, *bin_allowances = self.allowed
+        all_rows_allowance, *bin_allowances = self.allowances
         bets = _build_bets_on_gaps(gaps, weights, bin_start=0.0, allowance=all_rows_allowance)
         for bin_index, bin_start in enumerate(CONFIDENCE_BIN_STARTS):
             is_in_bin = bins == bin_index
@@ -191,25 +195,25 @@ class CalibrationMonitor(Monitor):
                 allowance=bin_allowances[bin_index],
             )
         self.current_capital.bet(bets, shares=_CAPITAL_SHARES)
-        self.rows += n_rows
-        self.right += int(is_correct.sum())
+        self.n_rows += n_rows
+        self.n_correct += int(is_correct.sum())
         # `np.cumsum` adds row by row, so the sum does not depend on how rows arrive in batches.
-        confidence_sums = np.cumsum(np.concatenate(([self.confidence], confidences)))
-        self.confidence = float(confidence_sums[-1])
+        confidence_sums = np.cumsum(np.concatenate(([self.confidence_sum], confidences)))
+        self.confidence_sum = float(confidence_sums[-1])
         return self
 
     def restart(self) -> Self:
         """Return a monitor with the same allowances and without evidence, for later rows."""
-        return replace(self, rows=0, right=0, confidence=0.0, capital=None)
+        return replace(self, n_rows=0, n_correct=0, confidence_sum=0.0, capital=None)
 
     def __str__(self) -> str:
-        if not self.rows:
+        if not self.n_rows:
             return "no accepted row has a label yet"
-        mean_confidence = 100.0 * self.confidence / self.rows
-        accuracy = 100.0 * self.right / self.rows
-        allowed_overconfidence, _ = self.allowed[0]
+        mean_confidence = 100.0 * self.confidence_sum / self.n_rows
+        accuracy = 100.0 * self.n_correct / self.n_rows
+        allowed_overconfidence, _ = self.allowances[0]
         return (
-            f"confidence {mean_confidence:.2f}%, accuracy {accuracy:.2f}% on {self.rows:,} rows;"
+            f"confidence {mean_confidence:.2f}%, accuracy {accuracy:.2f}% on {self.n_rows:,} rows;"
             f" {allowed_overconfidence:.2%} over is tolerated"
         )
 

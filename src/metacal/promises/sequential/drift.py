@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import format_percent
-from metacal.certificates.stored_fields import OPTIONAL
+from metacal.certificates.stored_fields import stored_as
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError, TooFewRowsError
 from metacal.formulas import Codes, Float
@@ -52,7 +52,7 @@ from metacal.statistics.levels import local_level, order_statistic_quantiles
 #: Default of the largest share of unreadable lines that is tolerated.
 DEFAULT_UNREADABLE_LIMIT = 0.01
 #: A wager on scores begins as if this many rows without a drift had arrived.
-_N_GUESS_ROWS = 50.0
+_N_IMAGINARY_SCORES = 50.0
 #: Smallest rate of a first guess, which counts as 1/rate rows and so as at most 100 rows.
 _MIN_GUESS_RATE = 0.01
 #: Smallest variance of a payoff. A stake is divided by it, so it must not be 0.
@@ -74,49 +74,58 @@ class AbstentionMonitor(Monitor):
 
     Parameters
     ----------
-    n_rows, n_accepted : int
-        Number of calibration rows, and of accepted ones.
+    n_calibration_rows, n_accepted_calibration_rows : int
+        Number of calibration rows, and of accepted calibration rows.
     delta : float, default=0.05
         Probability of ever raising a false alarm.
-    parts : tuple of str or int, optional
+    subgroup_names : tuple of str or int, optional
         Classes or groups that are monitored. Empty if all rows are.
-    rows, rejected : int
-        Number of new rows so far, and of rejected ones.
+    n_rows, n_rejected : int
+        Number of new rows so far, and of rejected new rows.
     capital : Capital, optional
         Evidence so far.
-    called : str or int, optional
+    predicted_class : str or int, optional
         Predicted class of the monitored rows, if both predicted classes of a group are certified.
 
     Examples
     --------
-    >>> monitor = AbstentionMonitor(n_rows=5000, n_accepted=4500)
+    >>> monitor = AbstentionMonitor(
+    ...     n_calibration_rows=5000, n_accepted_calibration_rows=4500
+    ... )
     >>> [round(bound, 3) for bound in monitor.expected_rejection_rates]
     [0.085, 0.117]
     >>> monitor.update(([True] * 9 + [False]) * 100).alarm, monitor.update([False, True] * 100).alarm
     (False, True)
     """
 
-    n_rows: int
-    n_accepted: int
+    n_calibration_rows: int = field(metadata=stored_as("n_rows"))
+    n_accepted_calibration_rows: int = field(metadata=stored_as("n_accepted"))
     delta: float = 0.05
-    parts: tuple[Name, ...] = ()
-    rows: int = 0
-    rejected: int = 0
+    subgroup_names: tuple[Name, ...] = field(default=(), metadata=stored_as("parts"))
+    n_rows: int = field(default=0, metadata=stored_as("rows"))
+    n_rejected: int = field(default=0, metadata=stored_as("rejected"))
     capital: Capital | None = None
-    called: Name | None = field(default=None, metadata=OPTIONAL)
+    predicted_class: Name | None = field(
+        default=None, metadata=stored_as("called", is_optional=True)
+    )
 
     betting_delta_fraction: ClassVar[float] = 1.0 - INTERVAL_DELTA_FRACTION
 
     def __post_init__(self) -> None:
-        if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
+        if (
+            not (0 <= self.n_accepted_calibration_rows <= self.n_calibration_rows)
+            or self.n_calibration_rows < 1
+        ):
             raise InputError(
                 "The number of accepted rows must not exceed the number of rows; got"
-                f" {self.n_accepted} of {self.n_rows}."
+                f" {self.n_accepted_calibration_rows} of {self.n_calibration_rows}."
             )
         lowest_rate, highest_rate = self.expected_rejection_rates
-        more_rejections = Wager(guess=1.0 / max(highest_rate, _MIN_GUESS_RATE), guess_gain=1.0)
+        more_rejections = Wager(
+            n_imaginary_rows=1.0 / max(highest_rate, _MIN_GUESS_RATE), imaginary_payoff_sum=1.0
+        )
         fewer_rejections = Wager(
-            guess=1.0 / max(1.0 - lowest_rate, _MIN_GUESS_RATE), guess_gain=1.0
+            n_imaginary_rows=1.0 / max(1.0 - lowest_rate, _MIN_GUESS_RATE), imaginary_payoff_sum=1.0
         )
         self.initialize_capital(more_rejections, fewer_rejections)
 
@@ -129,12 +138,24 @@ class AbstentionMonitor(Monitor):
         """
         if certificate.stages is not None:
             first_stage = certificate.stages.items[0]
-            return (cls(n_rows=certificate.n_rows, n_accepted=first_stage.n_rows, delta=delta),)
+            return (
+                cls(
+                    n_calibration_rows=certificate.n_rows,
+                    n_accepted_calibration_rows=first_stage.n_rows,
+                    delta=delta,
+                ),
+            )
         if certificate.subgroups is None:
             traffic = certificate.traffic
             # `traffic` counts only rows with a score. Rows without a score are always rejected.
             n_rows = traffic.n_rows + _count_rows_without_score(certificate)
-            return (cls(n_rows=n_rows, n_accepted=traffic.n_accepted, delta=delta),)
+            return (
+                cls(
+                    n_calibration_rows=n_rows,
+                    n_accepted_calibration_rows=traffic.n_accepted,
+                    delta=delta,
+                ),
+            )
         accepting_subgroups = [
             subgroup
             for subgroup in certificate.subgroups.items
@@ -143,11 +164,11 @@ class AbstentionMonitor(Monitor):
         subgroup_delta = delta / max(1, len(accepting_subgroups))
         return tuple(
             cls(
-                n_rows=subgroup.n_rows,
-                n_accepted=subgroup.n_accepted,
+                n_calibration_rows=subgroup.n_rows,
+                n_accepted_calibration_rows=subgroup.n_accepted,
                 delta=subgroup_delta,
-                parts=subgroup.names,
-                called=subgroup.predicted_class,
+                subgroup_names=subgroup.names,
+                predicted_class=subgroup.predicted_class,
             )
             for subgroup in accepting_subgroups
         )
@@ -155,24 +176,29 @@ class AbstentionMonitor(Monitor):
     @property
     def expected_rejection_rates(self) -> tuple[float, float]:
         """Interval of the rejection rate, if new rows come from the source of calibration rows."""
-        level = local_level(self.n_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0)
-        ranks = np.array([self.n_accepted, self.n_rows - self.n_accepted])
-        quantiles = order_statistic_quantiles(ranks, self.n_rows, level)
+        level = local_level(self.n_calibration_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0)
+        ranks = np.array(
+            [
+                self.n_accepted_calibration_rows,
+                self.n_calibration_rows - self.n_accepted_calibration_rows,
+            ]
+        )
+        quantiles = order_statistic_quantiles(ranks, self.n_calibration_rows, level)
         lowest_acceptance_rate, lowest_rejection_rate = quantiles.tolist()
         return lowest_rejection_rate, 1.0 - lowest_acceptance_rate
 
-    def update(self, accepted: ArrayLike, parts: ArrayLike | None = None) -> Self:
+    def update(self, accepted: ArrayLike, row_subgroups: ArrayLike | None = None) -> Self:
         """Update the evidence with new decisions, in the order in which they were made.
 
         Parameters
         ----------
         accepted : array-like of bool
             True for each accepted row.
-        parts : array-like, optional
+        row_subgroups : array-like, optional
             Class or group of each row. A monitor of one class or group counts only its own rows.
         """
         is_accepted = np.atleast_1d(np.asarray(accepted, dtype=bool))
-        is_accepted = is_accepted[self.select_monitored_rows(len(is_accepted), parts)]
+        is_accepted = is_accepted[self.select_monitored_rows(len(is_accepted), row_subgroups)]
         if len(is_accepted) == 0:
             return self
         lowest_rejection_rate, highest_rejection_rate = self.expected_rejection_rates
@@ -185,23 +211,23 @@ class AbstentionMonitor(Monitor):
                 build_bets_on_mean_above(acceptances, limit=highest_acceptance_rate),
             ]
         )
-        self.rows += len(is_accepted)
-        self.rejected += int((~is_accepted).sum())
+        self.n_rows += len(is_accepted)
+        self.n_rejected += int((~is_accepted).sum())
         return self
 
     def restart(self) -> Self:
         """Return a monitor of the same interval without evidence, for later rows."""
-        return replace(self, rows=0, rejected=0, capital=None)
+        return replace(self, n_rows=0, n_rejected=0, capital=None)
 
     def __str__(self) -> str:
         rate_text = "none"
-        if self.rows:
-            rate_text = format_percent(round(self.rejected / self.rows, 4))
+        if self.n_rows:
+            rate_text = format_percent(round(self.n_rejected / self.n_rows, 4))
         lowest_text, highest_text = (
             format_percent(round(rate, 4)) for rate in self.expected_rejection_rates
         )
         return (
-            f"{rate_text} of {self.rows:,} rows rejected; {lowest_text} to {highest_text} is"
+            f"{rate_text} of {self.n_rows:,} rows rejected; {lowest_text} to {highest_text} is"
             " expected"
         )
 
@@ -216,11 +242,11 @@ class ScoreMonitor(Monitor):
         Summary of the calibration rows.
     delta : float, default=0.05
         Probability of ever raising a false alarm.
-    counts : tuple of int
+    bin_counts : tuple of int
         Number of new rows in each bin of the score.
     capital : Capital, optional
         Evidence so far.
-    first_position : int, default=0
+    n_rows_before_restart : int, default=0
         Number of rows before the monitor was restarted. It selects the random numbers that break
         ties.
 
@@ -239,42 +265,46 @@ class ScoreMonitor(Monitor):
 
     profile: Profile
     delta: float = 0.05
-    counts: tuple[int, ...] = ()
+    bin_counts: tuple[int, ...] = field(default=(), metadata=stored_as("counts"))
     capital: Capital | None = None
-    first_position: int = field(default=0, metadata=OPTIONAL)
+    n_rows_before_restart: int = field(
+        default=0, metadata=stored_as("first_position", is_optional=True)
+    )
 
     def __post_init__(self) -> None:
-        n_edges = len(self.profile.edges)
+        n_edges = len(self.profile.bin_edges)
         if n_edges < 1:
             raise TooFewRowsError(
                 f"The profile has {self.profile.n_rows} calibration rows, too few to describe"
                 " the distribution of the scores. Fit on more rows."
             )
         n_bins = n_edges + 1
-        self.counts = tuple(map(int, self.counts)) or (0,) * n_bins
-        if len(self.counts) != n_bins or min(self.counts) < 0:
+        self.bin_counts = tuple(map(int, self.bin_counts)) or (0,) * n_bins
+        if len(self.bin_counts) != n_bins or min(self.bin_counts) < 0:
             raise InputError("The score needs one count for each of its bins.")
-        self.initialize_capital(Wager(guess=_N_GUESS_ROWS), Wager(guess=_N_GUESS_ROWS))
+        self.initialize_capital(
+            Wager(n_imaginary_rows=_N_IMAGINARY_SCORES), Wager(n_imaginary_rows=_N_IMAGINARY_SCORES)
+        )
 
     @property
-    def rows(self) -> int:
+    def n_rows(self) -> int:
         """Number of new rows so far."""
-        return sum(self.counts)
+        return sum(self.bin_counts)
 
     @property
     def _bin_positions(self) -> Float:
         """Position of each bin from -1, the most certain rows, to 1."""
-        return np.linspace(-1.0, 1.0, len(self.counts))
+        return np.linspace(-1.0, 1.0, len(self.bin_counts))
 
     def update(self, scores: ArrayLike) -> Self:
         """Update the evidence with the scores of new rows, in the order of their arrival."""
         new_scores = np.atleast_1d(np.asarray(scores, dtype=np.float64))
         tie_breakers = uniform_numbers_at_positions(
-            self.first_position + self.rows, len(new_scores)
+            self.n_rows_before_restart + self.n_rows, len(new_scores)
         )
         bin_of_row = self.profile.assign_bins(new_scores, tie_breakers)
-        is_in_bin = (bin_of_row[:, None] == np.arange(len(self.counts))).astype(np.int64)
-        old_counts = np.array(self.counts)
+        is_in_bin = (bin_of_row[:, None] == np.arange(len(self.bin_counts))).astype(np.int64)
+        old_counts = np.array(self.bin_counts)
         n_earlier_rows_in_bin = np.cumsum(is_in_bin, axis=0) - is_in_bin + old_counts
         # Without drift, the bin of each row is drawn from a Pólya urn (`sequential.profile`).
         n_earlier_rows = n_earlier_rows_in_bin.sum(axis=1)
@@ -289,15 +319,15 @@ class ScoreMonitor(Monitor):
             for bin_values in (values_showing_shift, values_showing_spread)
         ]
         self.current_capital.bet(bets)
-        self.counts = tuple((old_counts + is_in_bin.sum(axis=0)).tolist())
+        self.bin_counts = tuple((old_counts + is_in_bin.sum(axis=0)).tolist())
         return self
 
     @property
     def shift(self) -> float:
         """Change of the mean bin position: 0 for none, 1 if all rows are the least certain."""
-        if not self.rows:
+        if not self.n_rows:
             return 0.0
-        new_shares = np.array(self.counts) / self.rows
+        new_shares = np.array(self.bin_counts) / self.n_rows
         urn_bin_counts = self.profile.urn_bin_counts
         calibration_shares = urn_bin_counts / urn_bin_counts.sum()
         return float(self._bin_positions @ (new_shares - calibration_shares))
@@ -308,13 +338,16 @@ class ScoreMonitor(Monitor):
         Its ties are broken by other random numbers than those of this monitor.
         """
         return replace(
-            self, counts=(), capital=None, first_position=self.first_position + self.rows
+            self,
+            bin_counts=(),
+            capital=None,
+            n_rows_before_restart=self.n_rows_before_restart + self.n_rows,
         )
 
     def __str__(self) -> str:
         direction = "less" if self.shift > 0.0 else "more"
         return (
-            f"{self.rows:,} scores, {abs(self.shift):.3f} {direction} confident on average (0: no"
+            f"{self.n_rows:,} scores, {abs(self.shift):.3f} {direction} confident on average (0: no"
             " change, 1: all at one end)"
         )
 
@@ -329,8 +362,8 @@ class UnreadableMonitor(Monitor):
         Tolerated share of unreadable lines.
     delta : float, default=0.05
         Probability of ever raising a false alarm.
-    lines, unreadable : int
-        Number of lines so far, and of unreadable ones.
+    n_lines, n_unreadable : int
+        Number of lines so far, and of unreadable lines.
     capital : Capital, optional
         Evidence so far.
 
@@ -345,38 +378,38 @@ class UnreadableMonitor(Monitor):
 
     limit: float = DEFAULT_UNREADABLE_LIMIT
     delta: float = 0.05
-    lines: int = 0
-    unreadable: int = 0
+    n_lines: int = field(default=0, metadata=stored_as("lines"))
+    n_unreadable: int = field(default=0, metadata=stored_as("unreadable"))
     capital: Capital | None = None
 
     def __post_init__(self) -> None:
         check_fraction("limit", self.limit)
-        if not 0 <= self.unreadable <= self.lines:
+        if not 0 <= self.n_unreadable <= self.n_lines:
             raise InputError(
                 "The number of unreadable lines must not exceed the number of lines; got"
-                f" {self.unreadable} of {self.lines}."
+                f" {self.n_unreadable} of {self.n_lines}."
             )
-        self.initialize_capital(Wager(guess=1.0 / self.limit, guess_gain=1.0))
+        self.initialize_capital(Wager(n_imaginary_rows=1.0 / self.limit, imaginary_payoff_sum=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
         """Update the evidence with new lines; `unreadable` is True for each unreadable line."""
         is_unreadable = np.atleast_1d(np.asarray(unreadable, dtype=bool))
         bets = build_bets_on_mean_above(is_unreadable.astype(np.float64), limit=self.limit)
         self.current_capital.bet([bets])
-        self.lines += len(is_unreadable)
-        self.unreadable += int(is_unreadable.sum())
+        self.n_lines += len(is_unreadable)
+        self.n_unreadable += int(is_unreadable.sum())
         return self
 
     def restart(self) -> Self:
         """Return a monitor of the same share without evidence, for later lines."""
-        return replace(self, lines=0, unreadable=0, capital=None)
+        return replace(self, n_lines=0, n_unreadable=0, capital=None)
 
     def __str__(self) -> str:
         share_text = ""
-        if self.unreadable:
-            share_text = f" ({format_percent(round(self.unreadable / self.lines, 4))})"
+        if self.n_unreadable:
+            share_text = f" ({format_percent(round(self.n_unreadable / self.n_lines, 4))})"
         return (
-            f"{self.unreadable:,} of {self.lines:,} lines could not be read{share_text}; up to"
+            f"{self.n_unreadable:,} of {self.n_lines:,} lines could not be read{share_text}; up to"
             f" {format_percent(self.limit)} is tolerated"
         )
 

@@ -26,7 +26,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import format_percent_ceil
 from metacal.certificates.quantities import get_quantity
 from metacal.certificates.quantity import Quantity, format_cost_ceil
-from metacal.certificates.stored_fields import OPTIONAL
+from metacal.certificates.stored_fields import stored_as
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError, MissingLabelsError, ShapeError
 from metacal.formulas import Flags, Float
@@ -47,10 +47,10 @@ _PROMISE_SETTINGS = (
     "quantity",
     "limit",
     "delta",
-    "largest",
-    "parts",
-    "called",
-    "about",
+    "largest_cost",
+    "subgroup_names",
+    "predicted_class",
+    "promised_class",
     "least_probability",
 )
 
@@ -97,23 +97,25 @@ class PromiseMonitor(Monitor):
         Promised quantity.
     limit : float
         Largest rate of events that the promise allows: 1 - β or α. For a cost, its limit as a
-        fraction of `largest`.
+        fraction of `largest_cost`.
     delta : float, default=0.05
         Probability of ever raising an alarm while the promise is kept.
-    rows, events : int
-        Number of rows that counted so far, and of events among them. For a cost, `events` is the
-        sum of the costs as fractions of `largest`.
-    largest : float, default=1.0
+    n_rows : int
+        Number of rows that counted so far.
+    event_sum : float
+        Number of events among these rows. For a cost, the sum of the costs as fractions of
+        `largest_cost`.
+    largest_cost : float, default=1.0
         Largest cost of a row, if a cost is monitored.
-    parts : tuple of str or int, optional
+    subgroup_names : tuple of str or int, optional
         Classes or groups that are monitored, several if they are pooled. Empty for all rows.
     capital : Capital, optional
         Evidence so far.
     least_probability : float, default=1.0
         Smallest probability with which a row is selected for labelling.
-    called : str or int, optional
+    predicted_class : str or int, optional
         Predicted class of the monitored rows, if both predicted classes of a group are certified.
-    about : str or int, optional
+    promised_class : str or int, optional
         Class that the quantity is about, for promises about two classes.
 
     Notes
@@ -134,20 +136,22 @@ class PromiseMonitor(Monitor):
     quantity: str
     limit: float
     delta: float = 0.05
-    rows: int = 0
-    events: float = 0
-    largest: float = 1.0
-    parts: tuple[Name, ...] = ()
+    n_rows: int = field(default=0, metadata=stored_as("rows"))
+    event_sum: float = field(default=0, metadata=stored_as("events"))
+    largest_cost: float = field(default=1.0, metadata=stored_as("largest"))
+    subgroup_names: tuple[Name, ...] = field(default=(), metadata=stored_as("parts"))
     capital: Capital | None = None
     least_probability: float = 1.0
-    called: Name | None = field(default=None, metadata=OPTIONAL)
-    about: Name | None = field(default=None, metadata=OPTIONAL)
+    predicted_class: Name | None = field(
+        default=None, metadata=stored_as("called", is_optional=True)
+    )
+    promised_class: Name | None = field(default=None, metadata=stored_as("about", is_optional=True))
 
     def __post_init__(self) -> None:
         self.quantity = get_quantity(self.quantity)
         if not self.monitored_quantity.is_mean_cost:
             # Saved files may contain the number of events as a float, such as 3.0.
-            self.events = int(self.events)
+            self.event_sum = int(self.event_sum)
         check_fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
             raise InputError(
@@ -155,7 +159,7 @@ class PromiseMonitor(Monitor):
                 f" {self.least_probability!r}."
             )
         # The wager starts as if 1/limit earlier rows had had events at twice the limit.
-        self.initialize_capital(Wager(guess=1.0 / self.limit, guess_gain=1.0))
+        self.initialize_capital(Wager(n_imaginary_rows=1.0 / self.limit, imaginary_payoff_sum=1.0))
 
     @classmethod
     def of(
@@ -171,7 +175,7 @@ class PromiseMonitor(Monitor):
         There is one monitor for each promised quantity. If each class or group has its own promise,
         there is one monitor for each class or group that accepts rows. The monitors share delta
         equally. Call `update` of all monitors with all rows, and pass the class or group of each
-        row as `parts`. If the promise is about cases, call `update` with the outcomes of whole cases
+        row as `row_subgroups`. If the promise is about cases, call `update` with the outcomes of whole cases
         (`metacal.certification.case_outcomes`), not with their items.
 
         Parameters
@@ -212,7 +216,7 @@ class PromiseMonitor(Monitor):
                 quantity,
                 limit=max_rate_of_events,
                 delta=delta_of_each_monitor,
-                largest=largest_cost,
+                largest_cost=largest_cost,
                 least_probability=least_probability,
             )
             monitors.append(monitor)
@@ -238,10 +242,10 @@ class PromiseMonitor(Monitor):
                 quantity,
                 limit=quantity.max_violation_rate(target),
                 delta=delta / len(monitored_subgroups),
-                parts=subgroup.names,
+                subgroup_names=subgroup.names,
                 least_probability=least_probability,
-                called=subgroup.predicted_class,
-                about=subgroup.promised_class,
+                predicted_class=subgroup.predicted_class,
+                promised_class=subgroup.promised_class,
             )
             monitors.append(monitor)
         return tuple(monitors)
@@ -259,7 +263,7 @@ class PromiseMonitor(Monitor):
     @property
     def highest_evidence(self) -> float:
         """Highest evidence against the promise so far."""
-        return math.exp(min(self.log_peak, MAX_LOG_OF_FINITE_NUMBER))
+        return math.exp(min(self.log_highest_evidence, MAX_LOG_OF_FINITE_NUMBER))
 
     def update(
         self,
@@ -267,9 +271,9 @@ class PromiseMonitor(Monitor):
         correct: ArrayLike | None = None,
         losses: Losses | None = None,
         *,
-        parts: ArrayLike | None = None,
+        row_subgroups: ArrayLike | None = None,
         probability: ArrayLike | None = None,
-        units: ClusterMembership | None = None,
+        clusters: ClusterMembership | None = None,
     ) -> Self:
         """Update the evidence with labelled rows, in the order in which they arrived.
 
@@ -281,12 +285,12 @@ class PromiseMonitor(Monitor):
             True for each correct prediction. A review rate does not need it.
         losses : Losses, optional
             Cost of each row (`Gate.losses`), if a cost is promised.
-        parts : array-like, optional
+        row_subgroups : array-like, optional
             Class or group of each row. A monitor of one class or group counts only its own rows.
         probability : array-like of float, optional
             Probability with which each row was selected for labelling. By default all rows were
             selected with the same probability.
-        units : ClusterMembership, optional
+        clusters : ClusterMembership, optional
             Cluster of each row. All rows of a cluster must be given at once.
         """
         is_accepted = check_flags(accepted, "accepted")
@@ -300,16 +304,16 @@ class PromiseMonitor(Monitor):
                 f"accepted and correct must have one entry for each row; got {n_rows} and"
                 f" {len(is_correct)}."
             )
-        rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=units)
+        rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=clusters)
         if self.monitored_quantity.conditions_on_true_class:
-            rows = self._convert_to_rows_about_class(rows, parts)
+            rows = self._convert_to_rows_about_class(rows, row_subgroups)
         else:
-            rows = rows.select_rows(self.select_monitored_rows(n_rows, parts))
+            rows = rows.select_rows(self.select_monitored_rows(n_rows, row_subgroups))
         self._bet_on_rows(rows, losses)
         return self
 
     def _convert_to_rows_about_class(
-        self, rows: MonitoredRows, parts: ArrayLike | None
+        self, rows: MonitoredRows, row_subgroups: ArrayLike | None
     ) -> MonitoredRows:
         """Return rows whose flags say if they are accepted as, and belong to, the monitored class.
 
@@ -318,7 +322,7 @@ class PromiseMonitor(Monitor):
         """
         n_rows = len(rows.is_accepted)
         is_predicted_class = np.zeros(n_rows, dtype=bool)
-        is_predicted_class[self.select_monitored_rows(n_rows, parts)] = True
+        is_predicted_class[self.select_monitored_rows(n_rows, row_subgroups)] = True
         belongs_to_class = None
         if rows.is_correct is not None:
             # The true class is the predicted one if the prediction is correct, else the other one.
@@ -326,9 +330,9 @@ class PromiseMonitor(Monitor):
         rows = rows._replace(
             is_accepted=rows.is_accepted & is_predicted_class, is_correct=belongs_to_class
         )
-        monitors_groups = self.called is not None
+        monitors_groups = self.predicted_class is not None
         if monitors_groups:
-            return rows.select_rows(self.select_group_rows(n_rows, parts))
+            return rows.select_rows(self.select_group_rows(n_rows, row_subgroups))
         return rows
 
     def _bet_on_rows(self, rows: MonitoredRows, losses: Losses | None) -> None:
@@ -358,31 +362,31 @@ class PromiseMonitor(Monitor):
             )
         bets = build_bets_on_mean_above(bet_values, limit=self.limit, weights=bet_weights)
         self.current_capital.bet([bets])
-        self.rows += len(event_values)
+        self.n_rows += len(event_values)
         event_sum = float(event_values.sum())
-        self.events += event_sum if quantity.is_mean_cost else int(event_sum)
+        self.event_sum += event_sum if quantity.is_mean_cost else int(event_sum)
 
     def _compute_relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
         """Return the cost of each counted row as a fraction of the largest cost."""
         if (
             losses is None
             or len(losses.if_accepted) != len(is_accepted)
-            or losses.max_loss != self.largest
+            or losses.max_loss != self.largest_cost
         ):
             raise MissingLabelsError(
                 "Monitoring a cost needs the costs of the rows. Pass"
                 " losses=gate.losses(codes, answers) of the same rows and promise."
             )
         costs_of_counted_rows = losses.counted_by(self.monitored_quantity, is_accepted)
-        return np.asarray(costs_of_counted_rows / self.largest)
+        return np.asarray(costs_of_counted_rows / self.largest_cost)
 
     @property
     def rate(self) -> float | None:
         """Rate of events since the last merge, weighted by sampling. None without rows."""
         (wager,) = self.current_capital.wagers
-        if wager.weights <= 0.0:
+        if wager.weight_sum <= 0.0:
             return None
-        return self.limit + wager.payoff_sum / wager.weights
+        return self.limit + wager.payoff_sum / wager.weight_sum
 
     def merged(self, other: Self) -> Self:
         """Combine two monitors of the same promise that observed different rows.
@@ -396,7 +400,7 @@ class PromiseMonitor(Monitor):
         >>> bad = [True, True, False, True] * 10
         >>> _ = one.update([True] * 40, bad), two.update([True] * 40, bad)
         >>> both = one.merged(two)
-        >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
+        >>> both.n_rows, both.event_sum, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
         for name in _PROMISE_SETTINGS:
@@ -408,24 +412,24 @@ class PromiseMonitor(Monitor):
                 )
         return replace(
             self,
-            rows=self.rows + other.rows,
-            events=self.events + other.events,
+            n_rows=self.n_rows + other.n_rows,
+            event_sum=self.event_sum + other.event_sum,
             capital=self.current_capital.multiply_with(other.current_capital),
         )
 
     def restart(self) -> Self:
         """Return a monitor of the same promise without evidence, for later rows."""
-        return replace(self, rows=0, events=0, capital=None)
+        return replace(self, n_rows=0, event_sum=0, capital=None)
 
     @property
     def subgroup_text(self) -> str:
         """Monitored classes or groups in words, with the quantity if it is about a class."""
-        if self.about is None:
+        if self.promised_class is None:
             return super().subgroup_text
-        quantity_name = self.monitored_quantity.name_with_class(self.about)
-        monitors_groups = self.called is not None
+        quantity_name = self.monitored_quantity.name_with_class(self.promised_class)
+        monitors_groups = self.predicted_class is not None
         if monitors_groups:
-            return f"{', '.join(map(str, self.parts))}, {quantity_name}"
+            return f"{', '.join(map(str, self.subgroup_names))}, {quantity_name}"
         return quantity_name
 
     @property
@@ -433,14 +437,16 @@ class PromiseMonitor(Monitor):
         """Number of observed events and their limit, as a phrase."""
         quantity = self.monitored_quantity
         if quantity.is_mean_cost:
-            mean_cost = self.largest * self.events / max(self.rows, 1)
-            limit_text = format_cost_ceil(self.largest * self.limit)
-            summary = f"{quantity} {mean_cost:.6g} over {self.rows:,} rows, limit {limit_text}"
+            mean_cost = self.largest_cost * self.event_sum / max(self.n_rows, 1)
+            limit_text = format_cost_ceil(self.largest_cost * self.limit)
+            summary = f"{quantity} {mean_cost:.6g} over {self.n_rows:,} rows, limit {limit_text}"
         else:
-            events_text = quantity.violations_suffix.format(name=self.about)
+            events_text = quantity.violations_suffix.format(name=self.promised_class)
             limit_text = format_percent_ceil(self.limit)
-            summary = f"{round(self.events):,} of {self.rows:,} {events_text}, limit {limit_text}"
-        if self.parts:
+            summary = (
+                f"{round(self.event_sum):,} of {self.n_rows:,} {events_text}, limit {limit_text}"
+            )
+        if self.subgroup_names:
             return f"{self.subgroup_text}: {summary}"
         return summary
 
@@ -453,16 +459,16 @@ class PromiseMonitor(Monitor):
         >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
         4
         """
-        events = self.events
+        events = self.event_sum
         if self.monitored_quantity.is_mean_cost:
-            events = self.largest * self.events
+            events = self.largest_cost * self.event_sum
         record = {
             "quantity": self.monitored_quantity.name,
             "parts": self.subgroup_text or None,
-            "class": self.about,
-            "limit": self.largest * self.limit,
+            "class": self.promised_class,
+            "limit": self.largest_cost * self.limit,
             "delta": self.delta,
-            "rows": self.rows,
+            "rows": self.n_rows,
             "events": events,
             "evidence": self.evidence,
             "highest_evidence": self.highest_evidence,
@@ -486,9 +492,9 @@ class PromiseMonitor(Monitor):
 
     def _describe_monitored_rows(self) -> str:
         """Describe the monitored quantity, and the classes or groups if not all rows count."""
-        if self.about is not None:
+        if self.promised_class is not None:
             return self.subgroup_text
-        if self.parts:
+        if self.subgroup_names:
             return f"{self.monitored_quantity}, {self.subgroup_text}"
         return self.monitored_quantity.name
 

@@ -38,14 +38,14 @@ class Monitor:
     #: Fraction of delta that bounds the false alarms of the bets.
     betting_delta_fraction: ClassVar[float] = 1.0
     #: Names of the monitored classes or groups. Empty if all rows are monitored.
-    parts: tuple[Name, ...] = ()
+    subgroup_names: tuple[Name, ...] = ()
     #: Predicted class of the monitored rows, if groups have a threshold for each predicted class.
-    called: Name | None = None
+    predicted_class: Name | None = None
 
     def initialize_capital(self, *initial_wagers: Wager) -> None:
         """Start with the given wagers, unless the monitor continues from a saved capital."""
         check_fraction("delta", self.delta)
-        self.parts = tuple(self.parts)
+        self.subgroup_names = tuple(self.subgroup_names)
         saved_capital: Any = self.capital
         if saved_capital is None:
             self.capital = Capital(initial_wagers)
@@ -61,15 +61,15 @@ class Monitor:
     @property
     def log_evidence(self) -> float:
         """Logarithm of the evidence now."""
-        return self.current_capital.log_now
+        return self.current_capital.log_evidence
 
     @property
-    def log_peak(self) -> float:
+    def log_highest_evidence(self) -> float:
         """Logarithm of the highest evidence so far."""
-        return self.current_capital.log_peak
+        return self.current_capital.log_highest_evidence
 
     @property
-    def log_needed(self) -> float:
+    def log_evidence_for_alarm(self) -> float:
         """Logarithm of the evidence that raises an alarm."""
         return -math.log(self.betting_delta_fraction * self.delta)
 
@@ -79,7 +79,7 @@ class Monitor:
 
         An alarm is permanent. After you have acted on it, go on with `restart`.
         """
-        return self.log_peak >= self.log_needed
+        return self.log_highest_evidence >= self.log_evidence_for_alarm
 
     def restart(self) -> Self:
         """Return a monitor of the same hypothesis without evidence, for later rows.
@@ -92,25 +92,27 @@ class Monitor:
     @property
     def summary(self) -> str:
         """Description of the observed rows and of the values that are tolerated."""
-        return f"{self.subgroup_text}: {self}" if self.parts else str(self)
+        return f"{self.subgroup_text}: {self}" if self.subgroup_names else str(self)
 
     @property
     def subgroup_text(self) -> str:
         """First monitored classes or groups as text. Empty if all rows are monitored."""
-        described_names = self.parts[:_MAX_DESCRIBED_SUBGROUPS]
-        descriptions = [format_subgroup_name(name, self.called) for name in described_names]
-        if len(self.parts) > _MAX_DESCRIBED_SUBGROUPS:
+        described_names = self.subgroup_names[:_MAX_DESCRIBED_SUBGROUPS]
+        descriptions = [
+            format_subgroup_name(name, self.predicted_class) for name in described_names
+        ]
+        if len(self.subgroup_names) > _MAX_DESCRIBED_SUBGROUPS:
             descriptions.append("...")
         return ", ".join(descriptions)
 
-    def select_monitored_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags | slice:
+    def select_monitored_rows(self, n_rows: int, row_subgroups: ArrayLike | None) -> Flags | slice:
         """Return an index of the rows that the monitor counts.
 
         Parameters
         ----------
         n_rows : int
             Number of rows.
-        parts : array-like or None
+        row_subgroups : array-like or None
             Class or group of each row. If both predicted classes of a group are certified, a
             second column contains the predicted class.
 
@@ -118,28 +120,27 @@ class Monitor:
         -------
         boolean array or slice
         """
-        if not self.parts:
+        if not self.subgroup_names:
             return slice(None)
-        is_in_subgroup = self.select_group_rows(n_rows, parts)
-        monitored_class = self.called
-        if monitored_class is None:
+        is_in_subgroup = self.select_group_rows(n_rows, row_subgroups)
+        if self.predicted_class is None:
             return is_in_subgroup
-        predicted_classes = np.asarray(parts)[:, 1].astype(str)
-        return is_in_subgroup & (predicted_classes == str(monitored_class))
+        predicted_classes = np.asarray(row_subgroups)[:, 1].astype(str)
+        return is_in_subgroup & (predicted_classes == str(self.predicted_class))
 
-    def select_group_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags:
+    def select_group_rows(self, n_rows: int, row_subgroups: ArrayLike | None) -> Flags:
         """Return a mask of the rows of the monitored groups, whatever their prediction."""
         subgroup_of_row = None
-        if parts is not None:
-            subgroup_of_row = np.atleast_1d(np.asarray(parts))
+        if row_subgroups is not None:
+            subgroup_of_row = np.atleast_1d(np.asarray(row_subgroups))
         if subgroup_of_row is None or len(subgroup_of_row) != n_rows:
             raise GroupsError(
                 f"This monitor watches {self.subgroup_text}. Pass the class or group of each row."
             )
-        has_column_of_predicted_classes = self.called is not None
+        has_column_of_predicted_classes = self.predicted_class is not None
         if has_column_of_predicted_classes:
             subgroup_of_row = subgroup_of_row[:, 0]
-        monitored_subgroups = np.array(self.parts)
+        monitored_subgroups = np.array(self.subgroup_names)
         return np.isin(subgroup_of_row.astype(str), monitored_subgroups.astype(str))
 
 

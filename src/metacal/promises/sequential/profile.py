@@ -14,18 +14,19 @@ above. Nothing is estimated. The only assumption is that calibration rows and ne
 independent draws from one source.
 
 **Ties.** Rows with equal scores are ordered by a random number for each row, which is independent
-of everything else. A profile stores the numbers of its edges (`shares`). The number of a new row is
+of everything else. A profile stores the numbers of its edges (`edge_tie_breakers`). The number of a new row is
 derived from its position in the stream.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.certificates.stored_fields import stored_as
 from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
@@ -61,11 +62,11 @@ class Profile:
     ----------
     n_rows : int
         Number of calibration rows.
-    edges : tuple of float
+    bin_edges : tuple of float
         Scores at the ranks of `compute_edge_ranks(n_rows)`.
-    shares : tuple of float
+    edge_tie_breakers : tuple of float
         Position of each edge among the rows with the same score, from 0 to 1.
-    by_confidence : tuple of (int, int, float)
+    confidence_bin_counts : tuple of (int, int, float)
         For each bin of `CONFIDENCE_BIN_STARTS`: the number of accepted rows, the number of correct
         rows among them, and the sum of their confidence. Empty if the confidence is not known.
 
@@ -73,29 +74,31 @@ class Profile:
     --------
     >>> profile = build_profile(Ranking.from_scores(np.arange(1000.0), np.ones(1000, dtype=bool)))
     >>> new_scores = np.array([-5.0, 49.0, 50.5, 2000.0])
-    >>> profile.edges[:3], profile.assign_bins(new_scores, np.zeros(4)).tolist()
+    >>> profile.bin_edges[:3], profile.assign_bins(new_scores, np.zeros(4)).tolist()
     ((49.0, 99.0, 149.0), [0, 0, 1, 19])
     >>> profile.urn_bin_counts[:3].tolist(), int(profile.urn_bin_counts.sum())
     ([50, 50, 50], 1001)
     """
 
     n_rows: int
-    edges: tuple[float, ...]
-    shares: tuple[float, ...]
-    by_confidence: tuple[tuple[int, int, float], ...] = ()
+    bin_edges: tuple[float, ...] = field(metadata=stored_as("edges"))
+    edge_tie_breakers: tuple[float, ...] = field(metadata=stored_as("shares"))
+    confidence_bin_counts: tuple[tuple[int, int, float], ...] = field(
+        default=(), metadata=stored_as("by_confidence")
+    )
 
     def __post_init__(self) -> None:
         n_edges = len(compute_edge_ranks(max(self.n_rows, 1)))
-        has_all_edges = len(self.edges) == len(self.shares) == n_edges
+        has_all_edges = len(self.bin_edges) == len(self.edge_tie_breakers) == n_edges
         if self.n_rows < 1 or not has_all_edges:
             raise InputError(f"A profile of {self.n_rows} rows must not have {n_edges} edges.")
-        edge_positions = list(zip(self.edges, self.shares))
-        has_valid_shares = all(0.0 <= share <= 1.0 for share in self.shares)
+        edge_positions = list(zip(self.bin_edges, self.edge_tie_breakers))
+        has_valid_shares = all(0.0 <= share <= 1.0 for share in self.edge_tie_breakers)
         if edge_positions != sorted(edge_positions) or not has_valid_shares:
             raise InputError(
                 "The edges of a profile must increase, and their shares must lie between 0 and 1."
             )
-        if len(self.by_confidence) not in (0, len(CONFIDENCE_BIN_STARTS)):
+        if len(self.confidence_bin_counts) not in (0, len(CONFIDENCE_BIN_STARTS)):
             raise InputError(
                 f"A profile must have {len(CONFIDENCE_BIN_STARTS)} bins of the confidence, or none."
             )
@@ -105,7 +108,7 @@ class Profile:
     @property
     def confidence_bins(self) -> tuple[ConfidenceBin, ...]:
         """Counts of the rows in each bin of confidence. Empty if they are not known."""
-        return tuple(ConfidenceBin(*counts) for counts in self.by_confidence)
+        return tuple(ConfidenceBin(*counts) for counts in self.confidence_bin_counts)
 
     @property
     def urn_bin_counts(self) -> NDArray[np.int64]:
@@ -128,8 +131,8 @@ class Profile:
         array of int
         """
         score_column = np.where(np.isnan(scores), np.inf, scores)[:, None]
-        edges = np.array(self.edges)
-        edge_tie_breakers = np.array(self.shares)
+        edges = np.array(self.bin_edges)
+        edge_tie_breakers = np.array(self.edge_tie_breakers)
         is_tied_below = (edges == score_column) & (edge_tie_breakers < tie_breakers[:, None])
         is_edge_below = (edges < score_column) | is_tied_below
         return np.asarray(is_edge_below.sum(axis=1))
@@ -186,14 +189,14 @@ def build_profile(
     tie_breakers = _draw_edge_tie_breakers(
         edge_ranks, edge_tie_blocks=edge_tie_blocks, tie_block_end_ranks=ranking.tie_block_end_ranks
     )
-    by_confidence: tuple[ConfidenceBin, ...] = ()
+    confidence_bin_counts: tuple[ConfidenceBin, ...] = ()
     if confidence is not None and correct is not None and len(confidence):
-        by_confidence = _count_by_confidence(confidence, correct)
+        confidence_bin_counts = _count_by_confidence(confidence, correct)
     return Profile(
         n_rows=ranking.n_rows,
-        edges=tuple(ranking.tie_block_scores[edge_tie_blocks].tolist()),
-        shares=tuple(tie_breakers.tolist()),
-        by_confidence=by_confidence,
+        bin_edges=tuple(ranking.tie_block_scores[edge_tie_blocks].tolist()),
+        edge_tie_breakers=tuple(tie_breakers.tolist()),
+        confidence_bin_counts=confidence_bin_counts,
     )
 
 

@@ -42,11 +42,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from metacal.certificates.stored_fields import stored_as
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.promises.sequential.stretches import (
@@ -187,44 +188,46 @@ class Wager:
 
     Parameters
     ----------
-    guess : float
-        Number of imaginary rows that the first guess of the mean payoff counts as.
-    guess_gain : float
-        Sum of the payoffs of these imaginary rows.
-    rows : int
-        Rows so far.
-    weights, squares : float
-        Sum of the weights of the rows, and of their squares.
-    gamblers : tuple of tuple of float
+    n_imaginary_rows : float
+        Number of imaginary earlier rows, from which the first mean payoff is computed.
+    imaginary_payoff_sum : float
+        Sum of the payoffs of the imaginary rows.
+    n_rows : int
+        Number of rows so far.
+    weight_sum, squared_weight_sum : float
+        Sum of the weights of the rows, and sum of the squared weights.
+    gambler_states : tuple of tuple of float
         State of each gambler: sums of payoffs and weights in the previous and in the current
         stretch, and the logarithm of the invested capital.
 
     Examples
     --------
     >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
-    >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
+    >>> wager = Wager(n_imaginary_rows=1 / 0.1, imaginary_payoff_sum=1.0)
     >>> log_capital = wager.bet(build_bets_on_mean_above(events, limit=0.1))
-    >>> bool(log_capital[-1] > 3.0), wager.rows
+    >>> bool(log_capital[-1] > 3.0), wager.n_rows
     (True, 40)
     """
 
-    guess: float
-    guess_gain: float = 0.0
-    rows: int = 0
-    weights: float = 0.0
-    squares: float = 0.0
-    gamblers: tuple[tuple[float, ...], ...] = (_INITIAL_GAMBLER,) * len(WINDOW_LENGTHS)
+    n_imaginary_rows: float = field(metadata=stored_as("guess"))
+    imaginary_payoff_sum: float = field(default=0.0, metadata=stored_as("guess_gain"))
+    n_rows: int = field(default=0, metadata=stored_as("rows"))
+    weight_sum: float = field(default=0.0, metadata=stored_as("weights"))
+    squared_weight_sum: float = field(default=0.0, metadata=stored_as("squares"))
+    gambler_states: tuple[tuple[float, ...], ...] = field(
+        default=(_INITIAL_GAMBLER,) * len(WINDOW_LENGTHS), metadata=stored_as("gamblers")
+    )
 
     def __post_init__(self) -> None:
-        self.gamblers = tuple(tuple(map(float, gambler)) for gambler in self.gamblers)
+        self.gambler_states = tuple(tuple(map(float, gambler)) for gambler in self.gambler_states)
         n_numbers = len(_INITIAL_GAMBLER)
-        if len(self.gamblers) != len(WINDOW_LENGTHS) or any(
-            len(gambler) != n_numbers for gambler in self.gamblers
+        if len(self.gambler_states) != len(WINDOW_LENGTHS) or any(
+            len(gambler) != n_numbers for gambler in self.gambler_states
         ):
             raise InputError(
                 f"A wager must have {len(WINDOW_LENGTHS)} gamblers of {n_numbers} numbers each."
             )
-        if self.rows < 0 or not self.guess > 0.0:
+        if self.n_rows < 0 or not self.n_imaginary_rows > 0.0:
             raise InputError(
                 "The number of rows of a wager must be at least 0, and the weight of its"
                 " first guess must be positive."
@@ -234,36 +237,39 @@ class Wager:
     def payoff_sum(self) -> float:
         """Sum of the payoffs of all rows."""
         # The first gambler has no window, so its current stretch contains all rows.
-        return _GamblerState(*self.gamblers[0]).payoff_sum
+        return _GamblerState(*self.gambler_states[0]).payoff_sum
 
     def restart(self) -> Wager:
         """Return a wager with the same first guess that has not bet on any row."""
-        return Wager(guess=self.guess, guess_gain=self.guess_gain)
+        return Wager(
+            n_imaginary_rows=self.n_imaginary_rows,
+            imaginary_payoff_sum=self.imaginary_payoff_sum,
+        )
 
     def bet(self, bets: Bets) -> Float:
         """Bet on consecutive rows and return the logarithm of the capital after each."""
         n_rows = len(bets.payoffs)
         row_bets = bets.expand_to_rows()
-        weight_sums = _compute_running_sums(row_bets.weights, initial_sum=self.weights)
+        weight_sums = _compute_running_sums(row_bets.weights, initial_sum=self.weight_sum)
         squared_weight_sums = _compute_running_sums(
-            np.square(row_bets.weights), initial_sum=self.squares
+            np.square(row_bets.weights), initial_sum=self.squared_weight_sum
         )
         # The mean weight of earlier rows is Σw²/Σw. Adding 1 to both sums avoids dividing by zero.
         mean_weights_before = (squared_weight_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
         log_invested_of_gamblers = []
         total_idle_capital = np.zeros(n_rows)
         new_gamblers = []
-        for gambler, window_length in zip(self.gamblers, WINDOW_LENGTHS, strict=True):
+        for gambler, window_length in zip(self.gambler_states, WINDOW_LENGTHS, strict=True):
             new_state, log_invested, idle_capital = self._bet_as_gambler(
                 _GamblerState(*gambler), row_bets, mean_weights_before, window_length=window_length
             )
             new_gamblers.append(tuple(new_state))
             log_invested_of_gamblers.append(log_invested)
             total_idle_capital += idle_capital
-        self.rows += n_rows
-        self.weights = float(weight_sums[-1])
-        self.squares = float(squared_weight_sums[-1])
-        self.gamblers = tuple(new_gamblers)
+        self.n_rows += n_rows
+        self.weight_sum = float(weight_sums[-1])
+        self.squared_weight_sum = float(squared_weight_sums[-1])
+        self.gambler_states = tuple(new_gamblers)
         log_total_capital = log_sum_exp(
             np.array(log_invested_of_gamblers), added_to_sum=total_idle_capital
         )
@@ -303,7 +309,7 @@ class Wager:
         log_invested = np.empty(n_rows)
         idle_capital = np.zeros(n_rows)
         for part in split_into_stretches(
-            n_rows, n_earlier_rows=self.rows, stretch_length=window_length
+            n_rows, n_earlier_rows=self.n_rows, stretch_length=window_length
         ):
             has_window = window_length is not None
             if part.contains_start_of_stretch:
@@ -337,14 +343,12 @@ class Wager:
         log_invested : array
             Logarithm of the invested capital after each row.
         """
-        imaginary_payoff_sum = self.guess_gain
-        n_imaginary_rows = self.guess
         payoff_sums = _compute_running_sums(bets.payoffs, initial_sum=state.payoff_sum)
         weight_sums = _compute_running_sums(bets.weights, initial_sum=state.weight_sum)
         # The mean is over the previous stretch and the earlier rows of the current stretch.
         mean_payoffs_before = (
-            state.previous_payoff_sum + payoff_sums[:-1] + imaginary_payoff_sum
-        ) / (state.previous_weight_sum + weight_sums[:-1] + n_imaginary_rows)
+            state.previous_payoff_sum + payoff_sums[:-1] + self.imaginary_payoff_sum
+        ) / (state.previous_weight_sum + weight_sums[:-1] + self.n_imaginary_rows)
         kelly_stakes = mean_payoffs_before / (bets.variance * mean_weights_before)
         stakes = np.clip(kelly_stakes, bets.min_stake, bets.max_stake)
         log_capitals = _compute_running_sums(
@@ -380,22 +384,25 @@ class Capital:
     ----------
     wagers : tuple of Wager
         Wagers, each with a fixed share of the capital.
-    log_before : float
+    log_merged_evidence : float
         Logarithm of the evidence of merged monitors, which multiplies the capital.
-    log_now, log_peak : float
-        Logarithm of the capital now, and at its highest.
+    log_evidence, log_highest_evidence : float
+        Logarithm of the evidence now, and at its highest.
     """
 
     wagers: tuple[Wager, ...]
-    log_before: float = 0.0
-    log_now: float = 0.0
-    log_peak: float = 0.0
+    log_merged_evidence: float = field(default=0.0, metadata=stored_as("log_before"))
+    log_evidence: float = field(default=0.0, metadata=stored_as("log_now"))
+    log_highest_evidence: float = field(default=0.0, metadata=stored_as("log_peak"))
 
     def __post_init__(self) -> None:
         self.wagers = tuple(
             wager if isinstance(wager, Wager) else Wager(**wager) for wager in self.wagers
         )
-        if any(math.isnan(value) for value in (self.log_before, self.log_now, self.log_peak)):
+        if any(
+            math.isnan(value)
+            for value in (self.log_merged_evidence, self.log_evidence, self.log_highest_evidence)
+        ):
             raise InputError("evidence must be a number.")
 
     def bet(self, bets: Sequence[Bets], shares: Sequence[float] | None = None) -> Float:
@@ -424,12 +431,11 @@ class Capital:
             (log_total_capital,) = log_capitals_of_wagers
         else:
             log_total_capital = log_sum_exp(np.array(log_capitals_of_wagers))
-        log_merged_evidence = self.log_before
-        log_evidence = log_merged_evidence + log_total_capital
+        log_evidence = self.log_merged_evidence + log_total_capital
         has_rows = len(log_evidence) > 0
         if has_rows:
-            self.log_now = float(log_evidence[-1])
-            self.log_peak = max(self.log_peak, float(log_evidence.max()))
+            self.log_evidence = float(log_evidence[-1])
+            self.log_highest_evidence = max(self.log_highest_evidence, float(log_evidence.max()))
         return log_evidence
 
     def multiply_with(self, other: Self) -> Self:
@@ -445,13 +451,13 @@ class Capital:
            not valid to multiply the two peaks, or to keep one of them: a peak that one capital
            reached alone counts for its own δ. ∎
         """
-        log_product = self.log_now + other.log_now
+        log_product = self.log_evidence + other.log_evidence
         wagers_without_rows = tuple(wager.restart() for wager in self.wagers)
         # A capital starts at 1, so the logarithm of its peak is never below 0.
-        log_peak = max(0.0, log_product)
+        log_highest_evidence = max(0.0, log_product)
         return type(self)(
             wagers=wagers_without_rows,
-            log_before=log_product,
-            log_now=log_product,
-            log_peak=log_peak,
+            log_merged_evidence=log_product,
+            log_evidence=log_product,
+            log_highest_evidence=log_highest_evidence,
         )
