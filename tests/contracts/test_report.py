@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal import metrics
 from metacal.cli import main
-from metacal.cli.options import ReadOptions
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.report import fit_command
 from metacal.gate import Recipe
 from metacal.maps.temperature import TemperatureMap

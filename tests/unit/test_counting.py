@@ -14,7 +14,7 @@ from sklearn.naive_bayes import GaussianNB
 import metacal as mc
 from metacal.certificates import words
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.estimate import ReviewRate, predict_review_count
+from metacal.certificates.next_rows import ReviewRate, predict_review_count
 from metacal.certification.importance import Importance
 from metacal.certification.row_selection import build_row_selection
 from metacal.cli import main

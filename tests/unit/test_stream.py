@@ -3,7 +3,8 @@
 import pytest
 
 from metacal.io.request import Request
-from metacal.io.stream import HeaderError, StreamReader
+from metacal.io.stream import StreamReader
+from metacal.io.stream_layout import HeaderError
 
 
 def test_rows_after_an_unsuitable_header_are_still_rows():

@@ -8,7 +8,6 @@ its fields (`metacal.certificates.words`) and are never parsed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -19,8 +18,14 @@ from metacal.certificates import words
 from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.case_counts import CaseCounts
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.counts import ScoreValueCount, TestedCounts, Traffic
-from metacal.certificates.estimate import NextRows, estimate_review_rate, predict_review_count
+from metacal.certificates.counts import (
+    LABEL_COUNT_FIELDS,
+    ScoreValueCount,
+    TestedCounts,
+    Traffic,
+)
+from metacal.certificates.frames import make_certificate_frame
+from metacal.certificates.next_rows import NextRows, estimate_review_rate, predict_review_count
 from metacal.certificates.notes import Note
 from metacal.certificates.quantities import MISCOVERAGE, get_quantity
 from metacal.certificates.quantity import Limits, Quantity
@@ -33,7 +38,6 @@ from metacal.certificates.stored_fields import (
 from metacal.certificates.subgroup_words import Line
 from metacal.certificates.subgroups import (
     Name,
-    SubgroupCertificate,
     SubgroupCertificates,
     convert_to_json,
 )
@@ -65,18 +69,6 @@ def accepts(score: Float, threshold: float | Float) -> Flags:
 
 
 _NO_CIRCUMSTANCES = Circumstances()
-#: If the calibration rows had no labels, a file has null for these counts.
-LABEL_COUNT_FIELDS = ("n_correct", "n_correct_accepted")
-#: Attributes that become the columns of a data frame.
-_FRAME_COLUMNS = (
-    "threshold",
-    "n_rows",
-    "n_correct",
-    "n_accepted",
-    "n_correct_accepted",
-    "coverage",
-    "selective_accuracy",
-)
 
 
 @dataclass(frozen=True)
@@ -470,22 +462,7 @@ class Certificate:
         pandas.DataFrame
             A row for each subgroup, or a single row if there is one threshold for all rows.
         """
-        certificates: Sequence[Certificate | SubgroupCertificate]
-        if self.subgroups is None:
-            certificates = (self,)
-            row_names: list[Name] = ["all rows"]
-            index_name = "rows"
-        else:
-            certificates = self.subgroups.items
-            row_names = [subgroup.label for subgroup in self.subgroups.items]
-            index_name = self.subgroups.by
-        records = []
-        for certificate in certificates:
-            record = {name: getattr(certificate, name) for name in _FRAME_COLUMNS}
-            if not self.has_labels:
-                record |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
-            records.append(record)
-        return display.make_frame(records, row_names, [index_name])
+        return make_certificate_frame(self)
 
 
 #: For each key in a file, the attribute of a certificate that it stores.

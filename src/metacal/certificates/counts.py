@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: Population that counts describe: the source of the rows, or the target of their weights.
 Population = Literal["source", "target"]
 
+#: If the calibration rows had no labels, a file has null for these counts.
+LABEL_COUNT_FIELDS = ("n_correct", "n_correct_accepted")
+
 
 @dataclass(frozen=True)
 class Counts:

@@ -10,7 +10,6 @@ import click
 from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
     OUTPUT_FORMATS,
-    ReadOptions,
     as_command,
     jobs_option,
     option,
@@ -25,6 +24,7 @@ from metacal.cli.outputs import (
     rejected_option,
 )
 from metacal.cli.printing import flag_is_set, print_json, print_note, progress_bar
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import bad_option
 from metacal.display import format_names
 from metacal.io.formats import list_extensions

@@ -13,7 +13,6 @@ import click
 
 from metacal.cli.fitters import make_map_fitter, parse_reject_label
 from metacal.cli.options import (
-    ReadOptions,
     as_command,
     file_option,
     fraction_option,
@@ -34,6 +33,7 @@ from metacal.cli.outputs import (
 )
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import min_accuracy_option
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import SEED_RANGE, RegistryChoice, parse_numbers
 from metacal.errors import CascadeError, NumberError
 from metacal.maps.methods import get_all_methods

@@ -10,15 +10,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from metacal.cli.cluster import executor_option, open_cluster
-from metacal.cli.options import (
-    ReadOptions,
-    as_command,
-    jobs_option,
-    option,
-    option_group,
-    resolve_n_jobs,
-)
+from metacal.cli.options import as_command, jobs_option, option, option_group, resolve_n_jobs
 from metacal.cli.printing import print_note, print_result, progress_bar
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import REPEATS_RANGE, SEED_RANGE, bad_option
 from metacal.maps.methods import METHODS, get_all_methods
 

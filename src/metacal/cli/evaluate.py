@@ -10,7 +10,6 @@ import click
 
 from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
-    ReadOptions,
     as_command,
     jobs_option,
     level_option,
@@ -19,11 +18,12 @@ from metacal.cli.options import (
     resolve_n_jobs,
 )
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
-    from metacal.certificates.estimate import AccuracyEstimate
+    from metacal.certificates.accuracy_estimate import AccuracyEstimate
     from metacal.cli.gate_rows import GateRows
     from metacal.estimators.gate_evaluation import GateEvaluation
     from metacal.gate import Gate
@@ -65,7 +65,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
       metacal evaluate cal.json test.parquet
       metacal evaluate cal.json test.csv --json | jq .promise.verdict
     """  # noqa: D301
-    from metacal.certificates.estimate import AccuracyEstimate
+    from metacal.certificates.accuracy_estimate import AccuracyEstimate
 
     result = _evaluate_file(artifact, file, options)
     answer: dict[str, Any]

@@ -11,7 +11,6 @@ import click
 from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.fitters import make_map_fitter, parse_reject_label
 from metacal.cli.options import (
-    ReadOptions,
     as_command,
     column_option,
     jobs_option,
@@ -32,6 +31,7 @@ from metacal.cli.outputs import (
 )
 from metacal.cli.printing import N_FORECAST_ROWS, print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import PromiseOptions
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.show import class_list_text, confidence_line
 from metacal.cli.values import SEED_RANGE, RegistryChoice, bad_option, parse_numbers
 from metacal.maps.methods import get_all_methods

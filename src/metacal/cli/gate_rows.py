@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import ReadOptions
 from metacal.cli.printing import print_note
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.reading import (
     cascade_column_names,
     check_not_gate,

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    ReadOptions,
     as_command,
     column_option,
     file_option,
@@ -36,6 +35,7 @@ from metacal.cli.outputs import (
 )
 from metacal.cli.printing import echo, flag_is_set, print_json, print_note, wrap_lines
 from metacal.cli.promise_options import PromiseOptions, max_miscoverage_option, min_accuracy_option
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import SEED_RANGE, RegistryChoice, bad_option
 from metacal.scores.registry import NAMED
 

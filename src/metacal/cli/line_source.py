@@ -22,8 +22,9 @@ from metacal.gate.watch_batch import read_rows
 from metacal.io.artifact.watch_journal import ReceivedBatch, UnreadableLine
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import MAX_KEPT_BYTES, Line, Pipe
-from metacal.io.stream import HeaderError, StreamReader, StreamRecord
+from metacal.io.stream import StreamReader, StreamRecord
 from metacal.io.stream_cells import invalid_line_error
+from metacal.io.stream_layout import HeaderError
 from metacal.io.tail import Tail
 from metacal.rows.score_columns import VERDICTS
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    ReadOptions,
     as_command,
     column_option,
     fraction_option,
@@ -21,6 +20,7 @@ from metacal.cli.options import (
 )
 from metacal.cli.outputs import OutputPath, check_not_input
 from metacal.cli.printing import EXIT_REFUTED, print_note, print_result, wrap_lines
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import parse_fraction
 from metacal.cli.verify import parse_confidence
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import ReadOptions, file_option, option
+from metacal.cli.options import file_option, option
 from metacal.cli.printing import flag_is_set, print_note
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import bad_option
 from metacal.io.formats import list_extensions
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from metacal.cli.options import ReadOptions, option_flag
+from metacal.cli.options import option_flag
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import bad_option
 from metacal.errors import ColumnError, FileContentError
 

@@ -11,7 +11,6 @@ import click
 
 from metacal.cli.compare import calibrator_names, with_progress
 from metacal.cli.options import (
-    ReadOptions,
     as_command,
     fraction_option,
     jobs_option,
@@ -32,6 +31,7 @@ from metacal.cli.printing import (
     progress_bar,
     wrap_lines,
 )
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.repeat import build_repeat_command
 from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 

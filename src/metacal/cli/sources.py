@@ -24,8 +24,8 @@ import numpy as np
 
 from metacal.cli.gate_rows import GateRows, read_gate_rows
 from metacal.cli.line_source import STANDARD_INPUT, LineSource
-from metacal.cli.options import ReadOptions
 from metacal.cli.printing import flag_is_set
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.reading import cascade_column_names, check_read_options
 from metacal.errors import MonitoringError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch

@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from metacal.cli.options import (
-    ReadOptions,
-    as_command,
-    fraction_option,
-    option,
-    option_group,
-    switch_option,
-)
+from metacal.cli.options import as_command, fraction_option, option, option_group, switch_option
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import EXIT_REFUTED, echo, print_note, wrap_lines
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.start_page import python_code, write_next_steps
 from metacal.cli.start_plan import (
     FIT_PART,

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metacal.cli.options import ReadOptions, to_arguments
+from metacal.cli.options import to_arguments
 from metacal.cli.printing import print_note, wrap_lines
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.start_promises import (
     TWO_CLASS_PROMISES,
     OfferedPromise,

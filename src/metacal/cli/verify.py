@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from metacal.cli.options import ReadOptions, as_command, column_option, option, option_group
+from metacal.cli.options import as_command, column_option, option, option_group
 from metacal.cli.printing import EXIT_NOT_SUPPORTED, EXIT_REFUTED, print_result, wrap_lines
+from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import number_between
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from metacal.certificates.certificate import Certificate
-from metacal.certificates.estimate import (
+from metacal.certificates.accuracy_estimate import (
     AccuracyEstimate,
     infer_accuracy_from_sums,
     sum_confidences,
 )
+from metacal.certificates.certificate import Certificate
 from metacal.certification.units import Units
 from metacal.errors import CombinationError, MissingLabelsError, MissingPromiseError
 from metacal.gate.gate import Gate
@@ -161,7 +161,7 @@ def estimate_accuracy(
     This is neither a promise nor a test. It is valid for rows from the distribution of the
     calibration rows, and a shift invalidates it without warning. The error bar includes the
     sampling error of these rows, the uncertainty of the calibrator about its level, and its error
-    on the calibration rows: see `metacal.certificates.estimate`.
+    on the calibration rows: see `metacal.certificates.accuracy_estimate`.
 
     Parameters
     ----------

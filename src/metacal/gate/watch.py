@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
+from metacal.certificates.accuracy_estimate import AccuracyEstimate
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.estimate import AccuracyEstimate
 from metacal.formulas import Codes, Flags
 from metacal.gate.feature_checks import check_watchable
 from metacal.gate.find_gate import find_gate

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from metacal.certificates.estimate import AcceptedSums, AccuracyEstimate, infer_accuracy_from_sums
+from metacal.certificates.accuracy_estimate import (
+    AcceptedSums,
+    AccuracyEstimate,
+    infer_accuracy_from_sums,
+)
 from metacal.gate.gate import Gate
 from metacal.gate.traffic import ConfidenceSums, Counts
 

@@ -16,18 +16,11 @@ import math
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from metacal.display import format_names
-from metacal.errors import (
-    ClassMismatchError,
-    ColumnError,
-    FileContentError,
-    InputError,
-    format_option,
-)
-from metacal.io.column_selection import ColumnSelection, select_columns
+from metacal.errors import FileContentError, InputError, format_option
 from metacal.io.formats.item_lists import find_item_list, iterate_items
 from metacal.io.formats.jsonl import (
     LineError,
@@ -36,8 +29,7 @@ from metacal.io.formats.jsonl import (
     parse_json_line,
 )
 from metacal.io.formats.text_cells import DELIMITER_NAMES, detect_delimiter, split_line
-from metacal.io.named_columns import find_role_columns
-from metacal.io.request import DEFAULT_ID_NAMES, DEFAULT_TABLE_NAMES, ROLE_PARAMETERS, Request
+from metacal.io.request import DEFAULT_ID_NAMES, ROLE_PARAMETERS, Request
 from metacal.io.stream_cells import (
     invalid_line_error,
     parse_group,
@@ -46,6 +38,7 @@ from metacal.io.stream_cells import (
     parse_numbers,
     parse_score_value,
 )
+from metacal.io.stream_layout import StreamLayout, determine_layout
 from metacal.rows.score_columns import compare_answers
 
 #: Supported formats of streams.
@@ -85,31 +78,6 @@ class StreamRecord(NamedTuple):
     probability: float | None
     group: str | None
     unit: str | None = None
-
-
-class HeaderError(ColumnError):
-    """Error about a header that does not determine the meaning of the columns."""
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Meaning of the columns of a stream.
-
-    Attributes
-    ----------
-    table_names : tuple of str
-        Columns with the numbers of a row. Empty if there are only late labels.
-
-    is_list_column : bool
-        Whether the table is one column of lists.
-
-    role_names : mapping of str to str
-        Column name of each role.
-    """
-
-    table_names: tuple[str, ...] = ()
-    is_list_column: bool = False
-    role_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -157,9 +125,9 @@ class StreamReader:
     def __post_init__(self) -> None:
         self._delimiter = _DELIMITERS.get(self.stream_format)
         self._knows_delimiter = False
-        self._layout = _Layout()
+        self._layout = StreamLayout()
         if self.header is not None:
-            self._determine_layout(self.header, self.list_names)
+            self._layout = self._determine_layout(self.header, self.list_names)
 
     def parse_records(self, line_number: int, content: bytes) -> list[StreamRecord]:
         """Parse one line, which may hold a list of items.
@@ -282,7 +250,7 @@ class StreamReader:
                 f" {self.stream_format}. Pass {format_option('format', 'jsonl')}."
             )
         previous_layout = self._layout
-        self._determine_layout(cells, [])
+        self._layout = self._determine_layout(cells, [])
         is_later_header = self.header is not None
         if is_later_header and not self._has_same_classes(previous_layout):
             self._layout = previous_layout
@@ -292,7 +260,7 @@ class StreamReader:
             )
         self.header = cells
 
-    def _has_same_classes(self, previous_layout: _Layout) -> bool:
+    def _has_same_classes(self, previous_layout: StreamLayout) -> bool:
         """Check whether the table has the same columns as before, or one column per class.
 
         A header without a table belongs to a file of late labels and is accepted.
@@ -354,7 +322,7 @@ class StreamReader:
         if self.header is None:
             list_names = [name for name, value in cells.items() if isinstance(value, list)]
             try:
-                self._determine_layout(list(cells), list_names)
+                self._layout = self._determine_layout(list(cells), list_names)
             except InputError:
                 if list_names or self.request.logits_key in cells:
                     raise
@@ -364,7 +332,7 @@ class StreamReader:
                 self.list_names = list_names
             else:
                 # The next object with a row determines the layout.
-                self._layout = _Layout()
+                self._layout = StreamLayout()
         record = self._build_record(cells)
         is_late_label = record.id is not None and record.label is not None
         if self.header is None and not is_late_label:
@@ -432,57 +400,14 @@ class StreamReader:
                     return cells[default_name]
         return _optional_cell(cells, name)
 
-    def _determine_layout(self, header: list[str], list_names: list[str]) -> None:
+    def _determine_layout(self, header: list[str], list_names: list[str]) -> StreamLayout:
         """Determine the meaning of the columns. Raise HeaderError if that is not possible."""
-        probability_key = self.probability_key
-        has_header_line = self._delimiter is not None
-        if has_header_line and probability_key is not None and probability_key not in header:
-            raise HeaderError(
-                f"{self.request.path}: no {probability_key!r} found, which --probability-key"
-                f" names. The columns are {format_names(header)}."
-            )
-        column_names = [name for name in header if name != probability_key]
-        try:
-            self._layout = self._select_columns(column_names, list_names)
-        except InputError as error:
-            raise HeaderError(str(error)) from None
-
-    def _select_columns(self, column_names: list[str], list_names: list[str]) -> _Layout:
-        """Select the columns of the rows, or only labels and ids in a file of late labels."""
-        request = self.request
-        has_header_line = self._delimiter is not None
-        if has_header_line:
-            possible_list_names = (request.logits_key, *DEFAULT_TABLE_NAMES[request.input])
-            list_names = [name for name in column_names if name in possible_list_names]
-        else:
-            request = _without_missing_keys(request, column_names)
-
-        role_names = find_role_columns(request, column_names)
-        has_late_labels = "labels" in role_names and "ids" in role_names
-        if request.reads_scores and has_late_labels and request.logits_key not in column_names:
-            return _Layout(role_names=role_names)
-        selection = select_columns(request, column_names, list_names, min_classes=0)
-        n_required_columns = _count_required_columns(request, selection)
-        if n_required_columns and len(selection.table_names) != n_required_columns:
-            if has_late_labels:
-                return _Layout(role_names=role_names)
-            raise ClassMismatchError(
-                f"{request.path}: found {len(selection.table_names)} columns of classes"
-                f" ({format_names(selection.table_names)}), but the gate was fitted on"
-                f" {n_required_columns} classes ({format_names(request.classes or ())})."
-            )
-        missing_names = {*request.later_score_columns, *request.correctness_columns} - set(
-            column_names
-        )
-        if has_header_line and missing_names:
-            raise ColumnError(
-                f"{request.path}: no column {min(missing_names)!r} found. The columns are"
-                f" {format_names(column_names)}."
-            )
-        return _Layout(
-            table_names=selection.table_names + request.later_score_columns,
-            is_list_column=not selection.has_column_per_class and not request.reads_scores,
-            role_names=dict(selection.role_names),
+        return determine_layout(
+            self.request,
+            header,
+            list_names,
+            has_header_line=self._delimiter is not None,
+            probability_key=self.probability_key,
         )
 
     def _parse_row(
@@ -536,27 +461,6 @@ def _optional_cell(cells: Mapping[str, Any], name: str | None) -> Any:
     if name is None:
         return None
     return cells.get(name)
-
-
-def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
-    """Remove the keys of columns that the first object lacks.
-
-    Later objects may have them under default names.
-    """
-    missing_keys: dict[str, Any] = {}
-    for key in ROLE_PARAMETERS.values():
-        if getattr(request, key) not in column_names:
-            missing_keys[key] = None
-    return replace(request, **missing_keys)
-
-
-def _count_required_columns(request: Request, selection: ColumnSelection) -> int:
-    """Return the number of class columns that the gate requires, or 0 for any number."""
-    if not selection.has_column_per_class:
-        return 0
-    if request.is_single_score(selection.table_names):
-        return 1
-    return len(request.classes or ())
 
 
 def _strip_line_start(line_number: int, content: bytes) -> bytes:

@@ -12,9 +12,9 @@ from dataclasses import fields
 from typing import Any, NewType, NotRequired
 
 from metacal.certificates.cascade_stages import StageCount, Stages
-from metacal.certificates.certificate import LABEL_COUNT_FIELDS, STORED_FIELDS, Certificate
+from metacal.certificates.certificate import STORED_FIELDS, Certificate
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.counts import Counts, ScoreValueCount, Traffic
+from metacal.certificates.counts import LABEL_COUNT_FIELDS, Counts, ScoreValueCount, Traffic
 from metacal.certificates.notes import NOTE_TEXTS, Note
 from metacal.certificates.quantities import QUANTITIES
 from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, SubgroupCertificates

@@ -315,21 +315,11 @@ class PromiseMonitor(Monitor):
     def _convert_to_rows_about_class(
         self, rows: MonitoredRows, row_subgroups: ArrayLike | None
     ) -> MonitoredRows:
-        """Return rows whose flags say if they are accepted as, and belong to, the monitored class.
-
-        In the result, `is_accepted` means that a row is predicted and accepted as the class, and
-        `is_correct` means that the class is the true one. Rows with other predictions are included.
-        """
+        """Return rows whose flags are about the monitored class. Keep rows of other predictions."""
         n_rows = len(rows.is_accepted)
         is_predicted_class = np.zeros(n_rows, dtype=bool)
         is_predicted_class[self.select_monitored_rows(n_rows, row_subgroups)] = True
-        belongs_to_class = None
-        if rows.is_correct is not None:
-            # The true class is the predicted one if the prediction is correct, else the other one.
-            belongs_to_class = is_predicted_class == rows.is_correct
-        rows = rows._replace(
-            is_accepted=rows.is_accepted & is_predicted_class, is_correct=belongs_to_class
-        )
+        rows = rows.convert_to_class(is_predicted_class)
         monitors_groups = self.predicted_class is not None
         if monitors_groups:
             return rows.select_rows(self.select_group_rows(n_rows, row_subgroups))

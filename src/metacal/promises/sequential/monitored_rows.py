@@ -115,6 +115,20 @@ class MonitoredRows(NamedTuple):
     sampling_weights: Float
     clusters: ClusterMembership | None
 
+    def convert_to_class(self, is_predicted_class: Flags) -> MonitoredRows:
+        """Return rows whose flags are about one of two classes.
+
+        In the result, `is_accepted` means that a row is predicted and accepted as the class, and
+        `is_correct` means that the class is the true one.
+        """
+        belongs_to_class = None
+        if self.is_correct is not None:
+            # The true class is the predicted one if the prediction is correct, else the other one.
+            belongs_to_class = is_predicted_class == self.is_correct
+        return self._replace(
+            is_accepted=self.is_accepted & is_predicted_class, is_correct=belongs_to_class
+        )
+
     def select_rows(self, rows: Flags | slice) -> MonitoredRows:
         """Return the columns of the selected rows."""
         is_correct = self.is_correct

@@ -1,0 +1,148 @@
+"""Meaning of the columns of a stream, determined from its header."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from metacal.display import format_names
+from metacal.errors import ClassMismatchError, ColumnError, InputError
+from metacal.io.column_selection import ColumnSelection, select_columns
+from metacal.io.named_columns import find_role_columns
+from metacal.io.request import DEFAULT_TABLE_NAMES, ROLE_PARAMETERS, Request
+
+
+class HeaderError(ColumnError):
+    """Error about a header that does not determine the meaning of the columns."""
+
+
+@dataclass(frozen=True)
+class StreamLayout:
+    """Meaning of the columns of a stream.
+
+    Attributes
+    ----------
+    table_names : tuple of str
+        Columns with the numbers of a row. Empty if there are only late labels.
+
+    is_list_column : bool
+        Whether the table is one column of lists.
+
+    role_names : mapping of str to str
+        Column name of each role.
+    """
+
+    table_names: tuple[str, ...] = ()
+    is_list_column: bool = False
+    role_names: Mapping[str, str] = field(default_factory=dict)
+
+
+def determine_layout(
+    request: Request,
+    header: list[str],
+    list_names: list[str],
+    *,
+    has_header_line: bool,
+    probability_key: str | None,
+) -> StreamLayout:
+    """Determine the meaning of the columns of a stream.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns.
+
+    header : list of str
+        Names of the columns, or of the entries of a JSON object.
+
+    list_names : list of str
+        Names in the header whose values are lists.
+
+    has_header_line : bool
+        Whether the stream is csv or tsv. Every column is then in the header. A JSON object may
+        lack entries that later objects have.
+
+    probability_key : str or None
+        Name of the sampling probability.
+
+    Raises
+    ------
+    HeaderError
+        If the columns are not suitable.
+    """
+    if has_header_line and probability_key is not None and probability_key not in header:
+        raise HeaderError(
+            f"{request.path}: no {probability_key!r} found, which --probability-key"
+            f" names. The columns are {format_names(header)}."
+        )
+    column_names = [name for name in header if name != probability_key]
+    try:
+        return _select_columns(request, column_names, list_names, has_header_line)
+    except InputError as error:
+        raise HeaderError(str(error)) from None
+
+
+def _select_columns(
+    request: Request, column_names: list[str], list_names: list[str], has_header_line: bool
+) -> StreamLayout:
+    """Select the columns of the rows, or only labels and ids in a file of late labels."""
+    if has_header_line:
+        possible_list_names = (request.logits_key, *DEFAULT_TABLE_NAMES[request.input])
+        list_names = [name for name in column_names if name in possible_list_names]
+    else:
+        request = _without_missing_keys(request, column_names)
+
+    role_names = find_role_columns(request, column_names)
+    has_late_labels = "labels" in role_names and "ids" in role_names
+    if request.reads_scores and has_late_labels and request.logits_key not in column_names:
+        return StreamLayout(role_names=role_names)
+    selection = select_columns(request, column_names, list_names, min_classes=0)
+    n_required_columns = _count_required_columns(request, selection)
+    if n_required_columns and len(selection.table_names) != n_required_columns:
+        if has_late_labels:
+            return StreamLayout(role_names=role_names)
+        raise ClassMismatchError(
+            f"{request.path}: found {len(selection.table_names)} columns of classes"
+            f" ({format_names(selection.table_names)}), but the gate was fitted on"
+            f" {n_required_columns} classes ({format_names(request.classes or ())})."
+        )
+    if has_header_line:
+        _check_cascade_columns(request, column_names)
+    return StreamLayout(
+        table_names=selection.table_names + request.later_score_columns,
+        is_list_column=not selection.has_column_per_class and not request.reads_scores,
+        role_names=dict(selection.role_names),
+    )
+
+
+def _check_cascade_columns(request: Request, column_names: list[str]) -> None:
+    """Raise ColumnError if a column about a later model of a cascade is missing."""
+    required_names = {*request.later_score_columns, *request.correctness_columns}
+    missing_names = required_names - set(column_names)
+    if missing_names:
+        raise ColumnError(
+            f"{request.path}: no column {min(missing_names)!r} found. The columns are"
+            f" {format_names(column_names)}."
+        )
+
+
+def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
+    """Remove the keys of columns that the first object lacks.
+
+    Later objects may have them under default names.
+    """
+    missing_keys: dict[str, Any] = {}
+    for key in ROLE_PARAMETERS.values():
+        if getattr(request, key) not in column_names:
+            missing_keys[key] = None
+    return replace(request, **missing_keys)
+
+
+def _count_required_columns(request: Request, selection: ColumnSelection) -> int:
+    """Return the number of class columns that the gate requires, or 0 for any number."""
+    if not selection.has_column_per_class:
+        return 0
+    if request.is_single_score(selection.table_names):
+        return 1
+    return len(request.classes or ())
