@@ -39,8 +39,9 @@ def run(*args, code=0, stdin=None):
     assert done.exit_code == code, (done.output, done.exception)
     assert "Traceback" not in done.output
     if code == 1:
-        assert done.stderr.startswith("Error: ")
-        assert done.stderr.count("\n") == 1
+        message, help_link = done.stderr.splitlines()
+        assert message.startswith("Error: ")
+        assert help_link.startswith("See ")
         assert not done.stdout
     return done
 
@@ -421,8 +422,9 @@ def test_bad_files_in_a_real_process(tmp_path):
         )
         assert done.returncode == 2
         assert done.stdout == ""
-        assert done.stderr.startswith("Error: ")
-        assert done.stderr.count("\n") == 1
+        message, help_link = done.stderr.splitlines()
+        assert message.startswith("Error: ")
+        assert help_link.startswith("See ")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")

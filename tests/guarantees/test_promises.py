@@ -129,7 +129,7 @@ def test_the_papers_rules_break_their_promise_often(paper_set):
             (paper.MaxMiscoverage(0.05, seed), over),
             (paper.MinCoverageAccuracy(0.97, seed), under),
         ):
-            chosen, _ = rule.split(correct)
+            chosen, _ = rule.split_rows(correct)
             f0, f1, _ = truth(paper_set, rule.certify(scores[chosen], correct[chosen]).threshold)
             missed.append(f0 > 0.05 if missed is over else f1 < 0.97)
     assert 0.3 < np.mean(over) < 0.7

@@ -251,7 +251,7 @@ def test_probabilities_where_logits_were_calibrated(gate, tmp_path):
     )
     with pytest.raises(
         mc.InputError,
-        match=r"comes out of a Softmax node .what goes into it, 'z', may be the logits",
+        match=r"output of a Softmax node .the input of the node, 'z', may be the logits",
     ):
         attach(path, gate)
 

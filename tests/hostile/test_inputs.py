@@ -208,7 +208,7 @@ BAD_LABELS = {
     "infinite": (np.where(np.arange(N) == 3, np.inf, LABELS), "row 3 has label inf|infinity"),
     "too large for integers": (
         np.where(np.arange(N) == 3, 1e300, LABELS),
-        r"row 3 has label 1e\+300|continuous",
+        r"row 3 has 1e\+300|continuous",
     ),
     "missing": (
         np.where(np.arange(N) == 3, np.nan, LABELS),

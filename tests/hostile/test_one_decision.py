@@ -261,7 +261,7 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
         assert found.data_hash == gate.data_hash_
         # Kernels differ in the last bits: a finely rounded score differs in one row of some ten
         # thousand.
-        assert len(sketch_hashes & set(found.row_hash_sample.hash_values.tolist())) >= 0.98 * len(
+        assert len(sketch_hashes & set(found.sketch.hash_values.tolist())) >= 0.98 * len(
             sketch_hashes
         )
         assert gate.gate_.find_fit_rows(own_scores[:2000], None) is not None

@@ -304,21 +304,21 @@ def test_parameters_are_searchable():
 
 class TestPaper:
     def test_split_sets_aside_a_tenth_of_the_correct_rows(self):
-        threshold_rows, base_rows = mc.paper.MaxMiscoverage(0.05, random_state=3).split(CORRECT)
+        threshold_rows, base_rows = mc.paper.MaxMiscoverage(0.05, random_state=3).split_rows(CORRECT)
         assert threshold_rows.sum() == CORRECT.sum() // 10
         assert CORRECT[threshold_rows].all()
         assert (threshold_rows ^ base_rows).all()
-        again, _ = mc.paper.MaxMiscoverage(0.05, random_state=3).split(CORRECT)
+        again, _ = mc.paper.MaxMiscoverage(0.05, random_state=3).split_rows(CORRECT)
         assert (again == threshold_rows).all()
-        other, _ = mc.paper.MaxMiscoverage(0.05, random_state=4).split(CORRECT)
+        other, _ = mc.paper.MaxMiscoverage(0.05, random_state=4).split_rows(CORRECT)
         assert (other != threshold_rows).any()
 
     def test_split_stops_at_500(self):
-        assert mc.paper.MinCoverageAccuracy(0.9).split(np.ones(9000, dtype=bool))[0].sum() == 500
+        assert mc.paper.MinCoverageAccuracy(0.9).split_rows(np.ones(9000, dtype=bool))[0].sum() == 500
 
     def test_too_few_rows(self):
         with pytest.raises(mc.InputError, match="at least 10"):
-            mc.paper.MinCoverageAccuracy(0.9).split(np.ones(9, dtype=bool))
+            mc.paper.MinCoverageAccuracy(0.9).split_rows(np.ones(9, dtype=bool))
 
     def test_accuracy_above_everything_is_infeasible(self):
         with pytest.raises(
@@ -351,7 +351,7 @@ class TestPaper:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gate = mc.MetaCal(rule).fit(logits, labels)
-        _, second = rule.split(right)
+        _, second = rule.split_rows(right)
         used = second & (scores <= gate.certificate_.threshold)
         assert 0 < (used & ~right).sum() < 80
         expected = mc.TemperatureScaling().fit(logits[used], labels[used]).temperature_
@@ -377,7 +377,7 @@ class TestPaper:
             assert (
                 found.selective_accuracy == both / accepted < found.tested_counts.n_correct_accepted
             )
-            assert found.n_rows == rule.split(correct)[0].sum() < 300
+            assert found.n_rows == rule.split_rows(correct)[0].sum() < 300
             assert found.coverage == accepted / 2000
             assert abs(found.coverage - gate.accepts(new).mean()) < 0.03
             expected = found.next_rows(8000)

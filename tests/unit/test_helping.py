@@ -161,7 +161,7 @@ def test_no_fold_is_fitted_where_the_rows_themselves_leave_no_doubt(honest, fact
         )
     )
     assert crossed.log_loss.calibrated > compare_metrics(own).log_loss.calibrated
-    assert not (clear and crossed.is_worse)
+    assert not (clear and crossed.map_increases_a_metric)
 
 
 def test_harm_is_more_than_a_standard_error():
@@ -175,13 +175,14 @@ def test_harm_is_more_than_a_standard_error():
     found = compare_metrics(OutOfFoldQuality(rows, worse, sharper, loss, chance, right))
     assert found.ece.calibrated == pytest.approx(mc.metrics.ece(sharper, right), abs=1e-12)
     assert found.ece.uncalibrated == pytest.approx(mc.metrics.ece(chance, right), abs=1e-12)
-    assert (found.is_worse, found.log_loss.is_worse, found.ece.is_worse) == (True, True, True)
+    assert found.map_increases_a_metric
+    assert found.log_loss.is_increased_by_map and found.ece.is_increased_by_map
     assert " rows): log loss " in str(found.build_note(uses_softmax=False))
     assert " and ECE " in str(found.build_note(uses_softmax=False))
-    assert not compare_metrics(OutOfFoldQuality(rows, loss, chance, worse, sharper, right)).is_worse
+    assert not compare_metrics(OutOfFoldQuality(rows, loss, chance, worse, sharper, right)).map_increases_a_metric
     assert not SoftmaxComparison(
         MetricComparison(0.3, 0.3, 0.0), MetricComparison(0.02, 0.015, 0.006), 100
-    ).is_worse
+    ).map_increases_a_metric
 
 
 @pytest.mark.slow

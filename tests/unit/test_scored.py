@@ -452,7 +452,7 @@ def test_save_and_load(gate, tmp_path):
     assert mc.load_gate(path) == gate.gate_
     mc.save(gate.gate_, tmp_path / "bare.json")
     assert (tmp_path / "bare.json").read_bytes() == path.read_bytes()
-    bare = replace(gate.gate_.with_source(curve=None), data_hash=None, sketch=None)
+    bare = replace(gate.gate_.with_source(curve=None), data_hash=None, row_hash_sample=None)
     mc.save(bare, path)
     assert mc.load_gate(path) == bare
     assert mc.load_gate(path).decide([0.9]).confidence is None

@@ -84,7 +84,7 @@ class Options:
 
 @as_command(Options, "FILE", groups_options=True, has_json_option=False)
 def command(file: str, options: Options) -> None:
-    """Begin with a file of your own: detects its columns, fits a gate, judges it on other rows.
+    """Start with a file of your own: detect its columns, fit a gate, and judge it on other rows.
 
     FILE holds a classifier's predictions on rows whose truth is known: a column of logits or
     probabilities per class, one score for two classes, a prediction with its confidence, or
