@@ -738,7 +738,7 @@ def test_streams_and_exit_codes(folder, tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("Error: ")
-    message, help_link = done.stderr.splitlines()
+    _message, help_link = done.stderr.splitlines()
     assert help_link.endswith("errors.html#cannot-read-file")
     done = command("fit", folder / "val.npz")
     assert done.returncode == 2
@@ -803,7 +803,7 @@ def test_a_full_disk(folder):
     )
     done = subprocess.run(["bash", "-c", f"{argv} > /dev/full"], capture_output=True, text=True)
     assert done.returncode == 2
-    message, help_link = done.stderr.splitlines()
+    message, _help_link = done.stderr.splitlines()
     assert message == "Error: No space left on device."
 
 

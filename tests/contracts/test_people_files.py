@@ -138,7 +138,7 @@ def test_start_is_right_and_every_command_that_it_prints_runs(name, tmp_path, mo
     on_page = re.findall(r"^metacal (.*)$", page, re.MULTILINE)
     assert len(printed) >= 3
     assert [line.split()[0] for line in on_page][-3:] == ["apply", "verify", "monitor"]
-    for line in (*on_page, *printed):
+    for line in dict.fromkeys((*on_page, *printed)):  # each distinct command once
         words = [str(new_path) if word == "NEW" else word for word in shlex.split(line)]
         if words[0] == "monitor":
             words = [str(first_file(new_path)) if word == str(new_path) else word for word in words]

@@ -67,8 +67,16 @@ def check_commands(gate: ReportedGate) -> None:
     assert (gate.folder / "gate.json").read_bytes() == gate_bytes
 
 
+#: Kinds of input. Probabilities use the code of logits after they are read, so that their 40 reports
+#: are made with --long only.
+KINDS = [
+    pytest.param(kind, marks=pytest.mark.long) if kind == "probabilities" else kind
+    for kind in composition.KINDS
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", composition.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_report_starts_at_its_gate_and_its_commands_run(kind, tmp_path):
     n_gates = 0
     for gate in report_all(kind, tmp_path):

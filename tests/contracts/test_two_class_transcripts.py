@@ -742,12 +742,12 @@ def test_a_frozen_forest_on_its_own_rows_leads_to_a_warning_of_its_own():
 def test_a_forest_that_is_refitted_keeps_its_promise_in_200_splits():
     """The forest was fitted on all rows before; the default does not certify on those rows."""
     n_rows, n_splits, delta, level = 900, 200, 0.1, 0.85
-    new_X, _, is_positive = draw_rows(20_000, seed=10_000)
+    new_X, _, is_positive = draw_rows(8_000, seed=10_000)
     n_broken = n_certified = 0
     for seed in range(n_splits):
         split_X, _, split_is_positive = draw_rows(n_rows, seed=seed)
         labels = np.where(split_is_positive, "Yes", "No")
-        forest = RandomForestClassifier(n_estimators=15, random_state=seed).fit(split_X, labels)
+        forest = RandomForestClassifier(n_estimators=10, random_state=seed).fit(split_X, labels)
         promise = mc.MinPrecision(level, positive="No", delta=delta)
         gate = mc.CalibratedClassifier(forest, promise)
         with warnings.catch_warnings():

@@ -329,12 +329,12 @@ def test_what_cannot_be_meant_is_refused():
     for promise, options, says in (
         (mc.MinAccuracy(0.9), {"labels": 501}, "Cannot draw .* from a pool of 500"),
         (mc.MinAccuracy(0.9), {"labels": 0}, "whole number from 1"),
-        (mc.MinAccuracy(0.9, None), {"may_extend": True}, "this promise has none"),
+        (mc.MinAccuracy(0.9, None), {"may_extend": True}, "needs a promise with a delta"),
         (mc.MaxReview(0.2), {}, "needs no labels"),
-        (mc.paper.MaxMiscoverage(0.1), {}, "guarantees nothing"),
-        (mc.MaxCost(((0.0, 1.0), (5.0, 0.0)), 0.5), {}, "needs every true class"),
+        (mc.paper.MaxMiscoverage(0.1), {}, "has no guarantee"),
+        (mc.MaxCost(((0.0, 1.0), (5.0, 0.0)), 0.5), {}, "needs the true class of every row"),
         (mc.MaxCost(5.0, 0.5), {}, "needs a number of rows to label"),
-        (mc.PerClass(mc.MinAccuracy(0.9)), {}, "a threshold for each predicted class"),
+        (mc.PerClass(mc.MinAccuracy(0.9)), {}, "one threshold for each predicted class"),
     ):
         with pytest.raises(mc.InputError, match=says):
             mc.Certifier(promise, doubts, **options)

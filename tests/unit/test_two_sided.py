@@ -220,7 +220,10 @@ def test_verified_watched_and_judged_over_all_rows_of_a_class(both):
     watch = mc.Watch.of(both)
     watch.update(new, truth)
     watched = {monitor.quantity: monitor for monitor in watch.alarms.promise}
-    assert (watched["recall"].event_sum, watched["recall"].n_rows) == (missed.sum(), FRAUD[N:].sum())
+    assert (watched["recall"].event_sum, watched["recall"].n_rows) == (
+        missed.sum(),
+        FRAUD[N:].sum(),
+    )
     assert mc.verify(both, new, np.where(FRAUD[N:], "fine", "fraud")).refuted
 
 
