@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
-
-import metacal as mc
-from metacal.cli import main
 
 pytest.importorskip("selenium")
 from selenium.webdriver.common.by import By
-
-
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory, write_page):
-    """A report on documents whose fields are accepted one by one."""
-    folder = tmp_path_factory.mktemp("documents")
-    for name, seed in (("cal", 0), ("new", 1)):
-        rng = np.random.default_rng(seed)
-        correct = rng.random((400, 3)) < [0.9, 0.97, 0.7]
-        columns = {
-            "document": np.repeat([f"doc{case}" for case in range(400)], 3),
-            "field": np.tile(["date", "name", "total"], 400),
-            "score": (2.0 * correct + rng.normal(size=correct.shape)).ravel(),
-            "ok": correct.astype(int).ravel(),
-        }
-        mc.io.write_table(str(folder / f"{name}.csv"), columns)
-    fit = f"fit {folder}/cal.csv --score-key score --case-key document --group-key field"
-    done = CliRunner().invoke(main, f"{fit} --max-case-errors 0.2 -o {folder}/gate.json".split())
-    assert done.exit_code == 0, done.output
-    return write_page(folder, folder / "gate.json", folder / "new.csv")
 
 
 def test_the_page_counts_cases_and_item_types(documents, see):

@@ -144,10 +144,10 @@ def test_both_sides_cost_what_python_says_and_never_cross(see, tmp_path):
     above = 5 * (1 - share) * sides.false_positive_rate.estimate - called
     below = 50 * share * (1 - sides.recall.estimate) + called
     cost = 1000 * (below[:, None] + above)
-    assert f"1,000 rows cost {cost[sides.lower, sides.upper]:.4g}:" in text(driver, "sides-cost")
+    assert f"1,000 rows cost {cost[sides.lower, sides.upper]:,.0f}:" in text(driver, "sides-cost")
     driver.find_element(By.ID, "sides-cheapest").click()
     n = len(sides.threshold)
-    assert f"1,000 rows cost {cost[np.triu_indices(n)].min():.4g}:" in text(driver, "sides-cost")
+    assert f"1,000 rows cost {cost[np.triu_indices(n)].min():,.0f}:" in text(driver, "sides-cost")
     driver.find_element(By.ID, "side-lower").send_keys(Keys.END)
     assert driver.find_element(By.ID, "side-upper").get_property("value") == str(n - 1)
     assert not driver.get_log("browser")

@@ -192,7 +192,9 @@ return matched;
 
 
 @pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
-def test_every_rule_of_the_style_sheet_finds_something(gated, bare, broken, own, see, tmp_path):
+def test_every_rule_of_the_style_sheet_finds_something(
+    gated, bare, broken, own, documents, see, tmp_path
+):
     rng = np.random.default_rng(0)
     table = rng.normal(size=(900, 30)) * 3
     labels = (table + rng.normal(size=table.shape)).argmax(axis=1)
@@ -213,10 +215,10 @@ def test_every_rule_of_the_style_sheet_finds_something(gated, bare, broken, own,
         for name in ("many", "both", "sides")
     ]
     used = {}
-    for page in (gated, bare, broken, own, *more):
+    for page in (gated, bare, broken, own, documents, *more):
         driver = see(page)
-        slider = driver.find_element("css selector", "#reliability .reader")
-        driver.execute_script("arguments[0].focus()", slider)  # a read-out is there
+        for slider in driver.find_elements("css selector", "#reliability .reader"):
+            driver.execute_script("arguments[0].focus()", slider)  # a read-out is there
         for selector, found in driver.execute_script(RULES).items():
             used[selector] = used.get(selector, False) or found
     assert len(used) > 150

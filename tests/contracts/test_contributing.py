@@ -254,7 +254,9 @@ def test_the_page_s_commands_run(shell, folder, gate, leaky, data):
     (lines,) = [block for block in blocks("bash") if "METACAL_PLUGINS" in block]
     done = shell(lines)
     assert done.returncode == 0, done.stderr
-    assert "ToyScaling, share" in done.stdout
+    assert "calibrator   ToyScaling" in done.stdout
+    shown = shell("metacal show cal.json", METACAL_PLUGINS="toy,toy_score")
+    assert re.search(r"numbers      share 0\.[0-9]+", shown.stdout)  # `fit` leaves them to `show`
     assert "accept if toy <=" in done.stdout
     assert "At most 30% of the wrong answers are let through" in done.stdout
     saved = mc.load(folder / "cal.json")

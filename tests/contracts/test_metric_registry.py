@@ -129,7 +129,7 @@ def test_a_registered_metric_is_evaluated_with_an_interval(gate):
     assert found.gate["lift"] == metrics.interval(lift, score, correct, n_resamples=50)
     assert found.gate["rejected_wrong"] == metrics.interval(rejected_wrong, accept, correct)
     assert found.gate["rejected_wrong"].method == "Clopper-Pearson"
-    for title in ("spherical score", "overconfidence", "lift", "P(wrong | reject)"):
+    for title in ("spherical score", "too sure by", "lift", "P(wrong | reject)"):
         assert title in str(found)
     assert set(found.to_dict()["all_rows"]) >= {"spherical", "overconfidence", "ece", "nll"}
 

@@ -397,3 +397,56 @@ def test_documents_with_a_list_of_fields_are_recognised(has_name):
     for words in commands:
         codes = (0, 1) if "NEW" in words else (0,)  # NEW has the rows of the fit.
         run(*words, codes=codes)
+
+
+def write_rare(path, n_rows=2000, distance=1.5):
+    """Write a file with the score of a rare class, which it tells apart only in part."""
+    rng = np.random.default_rng(3)
+    is_rare = rng.random(n_rows) < 0.12
+    log_odds = distance * is_rare - 2.5 + rng.normal(size=n_rows)
+    columns = {
+        "p_deny": (1.0 / (1.0 + np.exp(-log_odds))).round(6),
+        "deny": np.where(is_rare, "yes", "no"),
+    }
+    write_csv(path, columns)
+
+
+def test_a_promise_that_holds_without_a_gate_is_not_offered():
+    write_rare("loans.csv")
+    done = run("start", "loans.csv", "--yes", "--mistake-cost", 5)
+    assert "at least 80% of the rows accepted as 'no' are 'no'. That holds without a gate." in (
+        done.stderr
+    )
+    commands = commands_in(done.stderr)
+    assert not [words for words in commands if "--min-npv" in words]
+    for words in commands:
+        run(*words)
+    done = run(
+        *("start", "loans.csv", "--yes", "--mistake-cost", 5, "--promise", "npv", "-o", "npv"),
+        codes=(2,),
+    )
+    assert "met without a gate" in done.stderr
+    assert "Nothing was written: pass a higher --mistake-cost" in done.stderr
+    assert not os.listdir("npv")
+
+
+def test_an_offer_that_is_not_supported_has_the_best_target_of_other_rows():
+    write_rare("loans.csv", n_rows=4000, distance=2.0)
+    done = run("start", "loans.csv", "--yes", "--mistake-cost", 10)
+    offer = re.search(
+        r"of the rows accepted as 'yes' are 'yes'\.\n  These rows do not support it\. The rows that"
+        r" were held out certify ([0-9.]+)%.*\n\$ metacal (.*)",
+        done.stderr,
+    )
+    words = shlex.split(offer[2])
+    assert words[words.index("--rows") + 1] == "0.7:1"
+    run(*words)
+    certificate = mc.load_gate("loans.gate.json").certificate
+    assert 0.5 < certificate.target == pytest.approx(float(offer[1]) / 100)
+
+
+def test_a_lower_target_that_holds_without_a_gate_is_no_target():
+    write_rare("loans.csv")
+    done = run("start", "loans.csv", "--yes", "--promise", "precision", codes=(1,))
+    assert "Cannot certify a precision of at least 0.95 for 'yes'" in done.stderr
+    assert "Nothing was written." in done.stderr

@@ -777,9 +777,15 @@ def test_equal_votes_of_a_forest_are_no_copies_of_rows():
 
     assert "repeated_rows" not in list_kinds(X, labels)
     assert "repeated_rows" in list_kinds(np.tile(X, (2, 1)), np.tile(labels, 2))
+    # A few equal rows are ordinary: two customers can have the same features.
+    some_equal = X.copy()
+    some_equal[:30] = some_equal[30:60]
+    assert "repeated_rows" not in list_kinds(some_equal, labels)
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     assert "repeated_rows" not in list_kinds(frame, labels)
+    some_equal = pd.DataFrame(some_equal, columns=["a", "b", "c"])
+    assert "repeated_rows" not in list_kinds(some_equal, labels)
     assert "repeated_rows" in list_kinds(pd.concat([frame, frame]), np.tile(labels, 2))
 
 

@@ -8,10 +8,12 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
+from metacal.cli import main
 from metacal.estimators.evaluate import evaluate_table as evaluate_gate_table
 from metacal.gate import LogitsSource
 from metacal.metrics import evaluate as evaluate_table
@@ -143,3 +145,19 @@ def test_around_a_classifier_features_are_measured():
     ).fit(X[500:3000], y[500:3000])
     found = mc.evaluate(cal, X[3000:], y[3000:], n_resamples=0)
     assert found.after.n_accepted == cal.accepts(X[3000:]).sum()
+
+
+def test_python_prints_what_the_command_prints(tmp_path):
+    """One list of quantities, each under one name: no number stands twice under two names."""
+    cal = mc.MetaCal(PROMISE).fit(*FIT)
+    cal.save(tmp_path / "gate.json")
+    np.savez(tmp_path / "new.npz", logits=NEW, labels=LABELS)
+    words = ["evaluate", tmp_path / "gate.json", tmp_path / "new.npz", "--resamples", 50]
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code == 0, done.output
+    printed = done.stdout.partition("\n\nprobabilities")[2].rstrip()
+    evaluation = cal.evaluate(NEW, LABELS, n_resamples=50)
+    assert str(evaluation).partition("\n\nprobabilities")[2] == printed
+    assert str(evaluation).count(str(evaluation.after.gate["miscoverage"])) == 1
+    assert evaluation.after.gate["type_1_error"] == evaluation.after.gate["miscoverage"]
+    assert "type I error" not in evaluation._repr_html_()

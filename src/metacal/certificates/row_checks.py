@@ -36,7 +36,7 @@ _SUSPICIOUS_FROZEN_ERROR_RATE = 0.005
 #: Ties of up to this share of the rows are not reported, because they cost little coverage.
 _MAX_TIED_SHARE = 0.01
 #: Up to this share of repeated rows is not reported. It hardly changes the confidence level.
-_MAX_REPEATED_SHARE = 0.01
+MAX_REPEATED_SHARE = 0.01
 
 
 def check_errors_and_ties(
@@ -135,7 +135,7 @@ def check_repeated_rows(
     n_rows = len(scores)
     if n_distinct_scores is None:
         n_distinct_scores = len(np.unique(scores))
-    max_repeated = _MAX_REPEATED_SHARE * n_rows
+    max_repeated = MAX_REPEATED_SHARE * n_rows
     if rows.is_on_device or n_rows - n_distinct_scores <= max_repeated:
         return []
     # Only rows with equal scores can be equal, so only these rows are read and hashed.

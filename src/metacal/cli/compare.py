@@ -56,7 +56,7 @@ class Options:
 def command(file: str, options: Options) -> None:
     """Compare calibrators by cross-validation on labelled rows, best first.
 
-    The table lists log loss (NLL), Brier score, calibration errors with equal-width and equal-mass
+    The table lists log loss, Brier score, calibration errors with equal-width and equal-mass
     bins, and CPU seconds of a fit. '*' marks the best calibrator, and a dot those that are at most
     three standard errors worse. These marks help to choose, and have no confidence level.
 

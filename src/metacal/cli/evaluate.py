@@ -80,7 +80,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     else:
         subject = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
         answer = result.to_dict()
-        text = result.text(subject, partial(wrap_lines, hanging_indent=10), brief=True)
+        text = result.text(subject, partial(wrap_lines, hanging_indent=10))
     print_result({"file": file, "artifact": artifact, **answer}, text)
 
 

@@ -36,6 +36,7 @@ from metacal.cli.start_questions import (
 )
 from metacal.cli.start_runs import CommandRun, run_command, shell_line
 from metacal.display import align_columns
+from metacal.errors import UnsupportedPromiseError
 
 if TYPE_CHECKING:
     from metacal.io.inspection import Inspection
@@ -295,7 +296,7 @@ def _print_review_note(plan: Plan, review_fraction: float) -> None:
 
 
 def _print_other_promises(plan: Plan) -> None:
-    """Print the other promises about two classes that the same rows support."""
+    """Print the other promises that the same rows support, or the best target of each."""
     offered_promises = list_offered_promises(plan.inspection)
     if len(offered_promises) == 1 or plan.fit_part != FIT_PART:
         return
@@ -306,10 +307,21 @@ def _print_other_promises(plan: Plan) -> None:
             continue
         other = replace(plan, promise=promise, target=plan.target_of(promise))
         sentence = f"  {promise.title}: {promise.describe(other.target, plan.inspection)}"
-        gate = try_plan(other)
-        if gate is None or gate.certificate is None:
+        try:
+            offer = try_plan(other)
+        except UnsupportedPromiseError:
+            print_note(f"{sentence}. That holds without a gate.")
+            continue
+        if offer is None:
             print_note(f"{sentence}. These rows do not support it.")
             continue
+        fitted_plan, gate = offer
+        if fitted_plan.target != other.target:
+            sentence += (
+                ".\n  These rows do not support it. The rows that were held out certify"
+                f" {100.0 * fitted_plan.target:.4g}%"
+            )
+        assert gate.certificate is not None
         coverage = gate.certificate.coverage
         accepted = "" if coverage is None else f" ({coverage:.0%} of the rows are accepted)"
-        print_note(f"{sentence}{accepted}\n$ {shell_line(other.fit_arguments())}")
+        print_note(f"{sentence}{accepted}\n$ {shell_line(fitted_plan.fit_arguments())}")

@@ -24,7 +24,7 @@ from metacal.cli.start_promises import (
     round_up,
 )
 from metacal.cli.start_runs import CommandRun, run_command
-from metacal.errors import InfeasibleTargetError
+from metacal.errors import InfeasibleTargetError, UnsupportedPromiseError
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -174,15 +174,25 @@ def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
     ------
     InfeasibleTargetError
         If no target could be certified.
+    UnsupportedPromiseError
+        If every gate keeps the promise.
     """
-    run = run_command(plan.fit_arguments())
+    try:
+        run = run_command(plan.fit_arguments())
+    except UnsupportedPromiseError as error:
+        raise UnsupportedPromiseError(
+            f"{error} Nothing was written: pass a higher --mistake-cost, or another --promise."
+        ) from None
     if run.error is None:
         return plan, run
-    target = _choose_target_of_pilots(plan)
-    if target is None:
+    fallback = _plan_best_target(plan)
+    if fallback is None:
         raise _error_with_advice(plan, run.error, "")
-    fallback = replace(plan, target=target, fit_part=plan.judging_part, judging_part=None)
-    fallback_run = run_command(fallback.fit_arguments())
+    target = fallback.target
+    try:
+        fallback_run = run_command(fallback.fit_arguments())
+    except UnsupportedPromiseError:  # without a gate, so many rows are of the class
+        raise _error_with_advice(plan, run.error, "") from None
     if fallback_run.error is not None:
         failure = f" The rows that were held out do not support {100.0 * target:.4g}% either."
         raise _error_with_advice(plan, run.error, failure)
@@ -196,7 +206,40 @@ def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
     return fallback, fallback_run
 
 
-def try_plan(plan: Plan) -> Gate | None:
+def try_plan(plan: Plan) -> tuple[Plan, Gate] | None:
+    """Fit the gate of a plan without saving it, if need be with the best target that other rows certify.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan that `start` does not carry out, but offers.
+
+    Returns
+    -------
+    plan : Plan
+        With the target and the rows of the gate that was fitted.
+    gate : Gate
+        The gate. Instead of both, None if no target could be certified.
+
+    Raises
+    ------
+    UnsupportedPromiseError
+        If every gate keeps the promise.
+    """
+    gate = _fit_trial(plan)
+    if gate is not None:
+        return plan, gate
+    fallback = _plan_best_target(plan)
+    if fallback is None:
+        return None
+    try:
+        gate = _fit_trial(fallback)
+    except UnsupportedPromiseError:
+        return None
+    return None if gate is None else (fallback, gate)
+
+
+def _fit_trial(plan: Plan) -> Gate | None:
     """Fit the gate of a plan without saving it. Return None if the target is not supported."""
     import metacal
 
@@ -207,22 +250,35 @@ def try_plan(plan: Plan) -> Gate | None:
         return metacal.load_gate(trial.gate)
 
 
-def _choose_target_of_pilots(plan: Plan) -> float | None:
-    """Return a target that rows like those of the fit probably support, or None."""
+def _plan_best_target(plan: Plan) -> Plan | None:
+    """Plan to certify, on the rows that were held out, the best target that they probably support.
+
+    None if no rows were held out, or if there is no such target.
+    """
     if plan.judging_part is None:
         return None
     best_targets = []
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
         for part in PILOT_PARTS:
             pilot = replace(plan, fit_part=part, gate=str(Path(folder, "pilot.json")))
-            error = run_command(pilot.fit_arguments()).error
-            best = plan.target if error is None else error.best
+            best = _find_best_target(pilot)
             if best is None:
                 return None
             best_targets.append(best)
-    if plan.promise.is_about_cases:
-        return choose_higher_limit(best_targets)
-    return choose_lower_target(best_targets)
+    choose = choose_higher_limit if plan.promise.is_about_cases else choose_lower_target
+    target = choose(best_targets)
+    if target is None:
+        return None
+    return replace(plan, target=target, fit_part=plan.judging_part, judging_part=None)
+
+
+def _find_best_target(plan: Plan) -> float | None:
+    """Return the target of a plan if its rows support it, or else the best that they support."""
+    try:
+        error = run_command(plan.fit_arguments()).error
+    except UnsupportedPromiseError:  # every gate keeps the promise on these rows
+        return plan.target
+    return plan.target if error is None else error.best
 
 
 def choose_lower_target(best_targets: Sequence[float]) -> float | None:
@@ -236,16 +292,16 @@ def choose_lower_target(best_targets: Sequence[float]) -> float | None:
     Returns
     -------
     float or None
-        The lowest one, lowered by the range of all, because the next draw may be worse than each.
-        None if that is no target.
+        The lowest one, lowered by half the range of all, because the next draw may be worse than
+        each. None if that is no target.
 
     Examples
     --------
     >>> choose_lower_target([0.92, 0.94, 0.93])
-    0.9
+    0.91
     """
     lowest = min(best_targets)
-    target = round_down(lowest - (max(best_targets) - lowest) + 1e-9)
+    target = round_down(lowest - 0.5 * (max(best_targets) - lowest) + 1e-9)
     return target if 0.0 < target < 1.0 else None
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, column_or_1d
 
+from metacal.certificates.row_checks import MAX_REPEATED_SHARE
 from metacal.errors import (
     LabelError,
     MissingLabelsError,
@@ -142,18 +143,27 @@ def choose_skipped_checks(X: Any, calibration_rows: Codes | None) -> tuple[str, 
     """
     if calibration_rows is None:
         calibration_rows = np.arange(_num_samples(X))
-    if _may_repeat_features(X, calibration_rows):
+    if _may_have_copied_rows(X, calibration_rows):
         return ("few_errors",)
     return ("few_errors", "repeated_rows")
 
 
-def _may_repeat_features(X: Any, rows: Codes) -> bool:
-    """Check whether some rows have the same features, True if that is not known."""
+def _may_have_copied_rows(X: Any, rows: Codes) -> bool:
+    """Check for more rows with the features of an earlier row than a note tolerates.
+
+    True if that is not known.
+    """
+    n_repeated = _count_repeated_features(X, rows)
+    return n_repeated is None or n_repeated > MAX_REPEATED_SHARE * len(rows)
+
+
+def _count_repeated_features(X: Any, rows: Codes) -> int | None:
+    """Count the rows that repeat the features of an earlier row, None if that is not known."""
     if hasattr(X, "duplicated") and hasattr(X, "iloc"):
         try:
-            return bool(X.iloc[rows].duplicated().any())
+            return int(X.iloc[rows].duplicated().sum())
         except TypeError:
-            return True  # a cell that is not hashable, such as a list
+            return None  # a cell that is not hashable, such as a list
     if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype.kind not in "iubf":
-        return True
-    return len(np.unique(X[rows], axis=0)) < len(rows)
+        return None
+    return len(rows) - len(np.unique(X[rows], axis=0))

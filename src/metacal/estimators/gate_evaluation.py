@@ -124,9 +124,7 @@ class GateEvaluation:
             "all_rows": _estimates_to_dict(self.before.all_rows),
         }
 
-    def text(
-        self, title_prefix: str = "", wrap_line: Callable[[str], str] = str, *, brief: bool = False
-    ) -> str:
+    def text(self, title_prefix: str = "", wrap_line: Callable[[str], str] = str) -> str:
         """Format the evaluation as text.
 
         Parameters
@@ -135,8 +133,6 @@ class GateEvaluation:
             Beginning of the first line.
         wrap_line : callable, default=str
             Function that wraps a long line.
-        brief : bool, default=False
-            Whether to omit the metrics that `metacal evaluate` does not print.
 
         Returns
         -------
@@ -154,7 +150,7 @@ class GateEvaluation:
         caveat_lines = []
         if self.caveat is not None:
             caveat_lines.append(wrap_line(self.caveat))
-        return self.after.text(wrapped_lines, self.before, caveat_lines, few=brief)
+        return self.after.text(wrapped_lines, self.before, caveat_lines)
 
     def _interval_note(self) -> str:
         """Return the line about the confidence levels of the intervals and the promise."""

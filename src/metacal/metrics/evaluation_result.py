@@ -142,9 +142,7 @@ class Evaluation:
             text += f"; {self.n_accepted:,} accepted"
         return text
 
-    def text(
-        self, head: list[str], before: Evaluation | None, caveat: list[str], *, few: bool = False
-    ) -> str:
+    def text(self, head: list[str], before: Evaluation | None, caveat: list[str]) -> str:
         """Return the result as text.
 
         Parameters
@@ -159,15 +157,12 @@ class Evaluation:
         caveat : list of str
             Paragraphs below the table of probabilities.
 
-        few : bool, default=False
-            Whether to omit the metrics that `metacal evaluate` does not print.
-
         Returns
         -------
         str
         """
         tables = []
-        for text_table in self._text_tables(before, only_printed=few):
+        for text_table in self._text_tables(before):
             tables.append("\n".join(display.align_columns(text_table)))
         probability_table, *other_tables = tables
         paragraphs = ["\n".join(head), probability_table, *caveat, *other_tables, *self._remarks()]
@@ -187,24 +182,20 @@ class Evaluation:
         """Return the note on the paper's map if the probabilities of rejected rows are 1/K."""
         return [_PAPER_MAP_NOTE] if self.is_paper_map else []
 
-    def _text_tables(
-        self, before: Evaluation | None = None, *, only_printed: bool = False
-    ) -> list[TextTable]:
+    def _text_tables(self, before: Evaluation | None = None) -> list[TextTable]:
         """Return the table of probabilities and, if there is a gate or score, the gate's table."""
-        tables = [self._probability_table(before, only_printed=only_printed)]
+        tables = [self._probability_table(before)]
         if self.gate:
             gate_rows = [
                 (title, str(self.gate[name]))
-                for name, title in registry.get_display_names(
-                    self.gate, only_printed=only_printed
-                ).items()
+                for name, title in registry.get_printed_names(self.gate).items()
             ]
             heading = "ranking of the rows" if self.n_accepted is None else "gate"
             if gate_rows:
                 tables.append([(heading, ""), *gate_rows])
         return tables
 
-    def _probability_table(self, before: Evaluation | None, *, only_printed: bool) -> TextTable:
+    def _probability_table(self, before: Evaluation | None) -> TextTable:
         """Return the metrics of the probabilities as text.
 
         The columns are the accepted rows, if there is a gate, and all rows. If `before` is given,
@@ -223,9 +214,7 @@ class Evaluation:
             if before is not None:
                 heading.append("uncalibrated")
         table: TextTable = [tuple(heading)]
-        for name, title in registry.get_display_names(
-            self.all_rows, only_printed=only_printed
-        ).items():
+        for name, title in registry.get_printed_names(self.all_rows).items():
             cells = [title]
             for calibrated, *uncalibrated in intervals_by_group.values():
                 cells.append(_interval_text(calibrated.get(name)))

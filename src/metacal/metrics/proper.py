@@ -41,9 +41,8 @@ def compute_brier_losses(table: CheckedTable) -> Float:
 
 
 @_register_scoring_rule(
-    title="NLL",
-    heading="NLL",
-    printed_title="log loss",
+    title="log loss",
+    heading="log loss",
     losses=compute_log_losses,
     range=(0.0, inf),
 )

@@ -104,8 +104,8 @@ class Metric:
         For a metric of decisions, whether it depends on the correctness of rejected rows.
 
     printed_title : str or None
-        Name of the metric in the output of `metacal evaluate`. If empty, the title is printed. If
-        None, the metric is only in the JSON output.
+        Name of the metric in a printed evaluation. If empty, the title is printed. If None, the
+        metric is only in the JSON output and the data frame.
     """
 
     function: Callable[..., float]
@@ -135,7 +135,7 @@ class Metric:
 
     @property
     def printed_name(self) -> str | None:
-        """Name in the output of `metacal evaluate`, None if the output omits the metric."""
+        """Name in a printed evaluation, None if it omits the metric."""
         if self.printed_title is None:
             return None
         return self.printed_title or self.title
@@ -319,30 +319,24 @@ def get_gate_metric_names() -> dict[str, str]:
     }
 
 
-def get_display_names(metric_names: Iterable[str], *, only_printed: bool = False) -> dict[str, str]:
-    """Return the displayed name of each metric.
+def get_printed_names(metric_names: Iterable[str]) -> dict[str, str]:
+    """Return the printed name of each metric, without the metrics that are not printed.
 
     Parameters
     ----------
     metric_names : iterable of str
-        Names of metrics. A metric that is not registered (any more) is displayed by its name.
-
-    only_printed : bool, default=False
-        Whether to use the names in the output of `metacal evaluate`, and to omit the metrics that
-        this output does not contain.
+        Names of metrics. A metric that is not registered (any more) is printed by its name.
 
     Returns
     -------
     dict
-        Displayed names, keyed by the names of the metrics.
+        Printed names, keyed by the names of the metrics.
     """
-    displayed_names: dict[str, str] = {}
+    printed_names: dict[str, str] = {}
     for name in metric_names:
         metric = METRICS.get(name)
         if metric is None:
-            displayed_names[name] = name
-        elif not only_printed:
-            displayed_names[name] = metric.title
+            printed_names[name] = name
         elif metric.printed_name is not None:
-            displayed_names[name] = metric.printed_name
-    return displayed_names
+            printed_names[name] = metric.printed_name
+    return printed_names

@@ -1,7 +1,7 @@
 // What the chosen point costs, from two numbers that the reader fills in, and where it costs least.
 /** @import { Curves, Data, OperatingPoint, PointNumbers } from "./types.js" */
 import { announce, make, unbroken } from "./dom.js";
-import { count, fixed, general, percent } from "./format.js";
+import { count, general, money, percent } from "./format.js";
 import { numbersAt } from "./point.js";
 import { asGiven } from "./promise.js";
 
@@ -144,12 +144,6 @@ function bestInWords({ coverage, threshold }, score, review, cost, k) {
     `1,000 rows cost ${money(1000 * cost.estimate)}, at most ${upward(1000 * cost.bound)}.`
   );
 }
-
-/**
- * Whole numbers from 100 on, four digits below.
- * @param {number} value
- */
-const money = (value) => (value >= 100 ? count(Number(fixed(value, 0))) : general(value, 4));
 
 /**
  * The same for what is promised from above: never less than it is.

@@ -106,6 +106,12 @@ export function general(value, digits = 6) {
 }
 
 /**
+ * A cost: whole numbers from 100 on, four digits below.
+ * @param {number} value
+ */
+export const money = (value) => (value >= 100 ? count(Number(fixed(value, 0))) : general(value, 4));
+
+/**
  * A text with a capital as its first letter.
  * @param {string} text
  */

@@ -4,6 +4,7 @@ import { axes, chart } from "./chart.js";
 import { draw, make, put } from "./dom.js";
 import { NOTHING, between, count, general, percent, plainPercent } from "./format.js";
 import { ticks } from "./geometry.js";
+import { asGiven, nameOf } from "./promise.js";
 import { sortable } from "./table.js";
 
 /** Parts in the picture; the table has all. */
@@ -13,7 +14,7 @@ const STEP = 24;
 const LONGEST = 16;
 
 /** @param {Data} data */
-export function partsSection({ parts, promise, settings }) {
+export function partsSection({ parts, promise, settings, sides, source }) {
   const host = put("parts");
   for (const part of parts) {
     const what = part.by === "class" ? "By predicted class: accepted rows" : "By group: accepted rows";
@@ -21,7 +22,9 @@ export function partsSection({ parts, promise, settings }) {
     const block = make("div", { class: "gap" });
     host.append(block);
     picture(block, part, gated ? what : what.replace("accepted rows", "accuracy"), settings.level);
-    block.append(listed(part, gated, settings.level));
+    // Thresholds of two sides are log-odds; they are in the section about two classes.
+    const score = sides?.is_two_sided ? "" : source.score;
+    block.append(listed(part, gated, settings.level, score));
   }
 }
 
@@ -123,9 +126,10 @@ const shortened = (name) => (name.length > LONGEST ? `${name.slice(0, LONGEST - 
  * @param {Parts} part
  * @param {boolean} gated
  * @param {number} level
+ * @param {string} score  what the thresholds are compared with; empty if they are shown elsewhere
  */
-function listed(part, gated, level) {
-  const own = part.threshold.some((value) => value !== null);
+function listed(part, gated, level, score) {
+  const own = score !== "" && part.threshold.some((value) => value !== null);
   const rows = part.name.map((name, k) => ({
     name,
     n: part.n[k],
@@ -147,7 +151,7 @@ function listed(part, gated, level) {
     gated && { key: "accepted", head: "Coverage", number: true, cell: share(part.coverage) },
     { key: "accuracy", head: gated ? "Selective accuracy" : "Accuracy", number: true, cell: share(part.accuracy) },
     gated && { key: "miscoverage", head: "Miscoverage", number: true, cell: share(part.miscoverage) },
-    own && { head: "Threshold", number: true, cell: ({ at }) => thresholdText(part.threshold[at]) },
+    own && { head: `Threshold (${nameOf(score)})`, number: true, cell: ({ at }) => thresholdText(score, part.threshold[at]) },
     { key: "evidence", head: "p-value", number: true, cell: (row) => general(row.evidence, 3) },
   ];
   /** @type {Order<Line>} */
@@ -160,5 +164,12 @@ function listed(part, gated, level) {
   return sortable(caption, columns.filter((column) => column !== false), rows, worst);
 }
 
-/** @param {number | string | null} value */
-const thresholdText = (value) => (value === "-inf" ? "always rejected" : value === "inf" ? "accepts all" : general(value));
+/**
+ * @param {string} score
+ * @param {number | string | null} value
+ */
+function thresholdText(score, value) {
+  if (value === "-inf") return "always rejected";
+  if (value === "inf") return "accepts all";
+  return value === null ? NOTHING : asGiven(score, value);
+}

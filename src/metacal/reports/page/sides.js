@@ -1,8 +1,8 @@
 // Two classes: ROC and precision-recall with bands, both thresholds on one slider, what each side costs.
-/** @import { Chart, Data, Maybe, Near, Point, Series, Sides, SidesOfGate } from "./types.js" */
+/** @import { Chart, Data, Maybe, Near, Point, Series, Sides, SidesOfGate, Source } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { announce, byId, draw, make, put } from "./dom.js";
-import { NOTHING, atLeast, count, down, four, general, percent, plainPercent } from "./format.js";
+import { NOTHING, atLeast, count, down, four, general, money, percent, plainPercent } from "./format.js";
 import { path } from "./geometry.js";
 import { numbers, table } from "./table.js";
 
@@ -16,7 +16,7 @@ import { numbers, table } from "./table.js";
 const SIDE_MARKS = { lower: { class: "side-lower" }, upper: { class: "side-upper" } };
 
 /** @param {Data} data */
-export function sidesSection({ sides }) {
+export function sidesSection({ sides, source }) {
   if (sides === null) return;
   const [negative, positive] = sides.names;
   byId("sides").hidden = false;
@@ -29,7 +29,7 @@ export function sidesSection({ sides }) {
   );
   const pair = startOf(sides);
   const charts = [rocChart(sides, pair), recallChart(sides, pair)];
-  sidesSlider(sides, pair, () => charts.forEach((one) => one.render()));
+  sidesSlider(sides, source, pair, () => charts.forEach((one) => one.render()));
   nearTable(sides);
 }
 
@@ -215,10 +215,11 @@ function sidesCurve(heading, sides, pair, marks, { x, y, description }) {
 /**
  * Both thresholds as two handles of one slider, what they mean, and what they cost.
  * @param {Sides} sides
+ * @param {Source} source
  * @param {Pair} pair
  * @param {() => void} moved
  */
-function sidesSlider(sides, pair, moved) {
+function sidesSlider(sides, source, pair, moved) {
   const start = { ...pair };
   const [negative, positive] = sides.names;
   /** @param {"lower" | "upper"} name */
@@ -249,7 +250,7 @@ function sidesSlider(sides, pair, moved) {
   const show = () => {
     for (const name of /** @type {const} */ (["lower", "upper"])) handles[name].value = String(pair[name]);
     told.replaceChildren(sidesInWords(sides, pair));
-    promise.textContent = promiseInWords(sides, pair);
+    promise.textContent = promiseInWords(sides, source, pair);
     const given = costs();
     const usable = Object.values(given).every((cost) => Number.isFinite(cost) && cost >= 0);
     go.hidden = !usable;
@@ -373,17 +374,32 @@ function sideLimit({ threshold, names }, pair, name) {
 }
 
 /**
- * Which options would promise what the bands show at these thresholds.
+ * Which promises would state what the bands show at these thresholds: one for each class that is called, in the language
+ * in which the report was made.
  * @param {Sides} sides
+ * @param {Source} source
  * @param {Pair} pair
  */
-function promiseInWords(sides, pair) {
-  const { precision, caught } = ratesAt(sides, pair);
-  const option = (/** @type {string} */ name, /** @type {Maybe} */ low) =>
-    low !== null && low > 0 && low < 1 ? [`${name} ${Number(down(low, 4))}`] : [];
-  const options = [...option("--min-precision", precision.low), ...option("--min-recall", caught.low)];
-  if (!options.length) return "";
-  return `To promise what the bands show, fit a gate on labelled rows that are not on this page, with ${options.join(" ")}.`;
+function promiseInWords(sides, { hashed }, pair) {
+  const [negative, positive] = sides.names;
+  const { precision, npv, caught } = ratesAt(sides, pair);
+  const promise = (/** @type {string} */ option, /** @type {string} */ name, /** @type {string} */ about, /** @type {Maybe} */ low) => {
+    if (low === null || low <= 0 || low >= 1) return [];
+    const level = Number(down(low, 4));
+    return [hashed === "file" ? `${option} ${level}` : `${name}(${level}) about ${about}`];
+  };
+  const upper = promise("--min-precision", "MinPrecision", positive, precision.low);
+  const lower = [
+    ...promise("--min-npv", "MinPrecision", negative, npv.low),
+    ...promise("--min-recall", "MinRecall", positive, caught.low),
+  ].join(" or ");
+  const sidesWithPromise = [
+    ...upper.map((one) => `${one} for the rows called ${positive}`),
+    ...(lower ? [`${lower} for the rows called ${negative}`] : []),
+  ];
+  if (!sidesWithPromise.length) return "";
+  const fit = "To promise what the bands show, fit a gate on labelled rows that are not on this page, with ";
+  return `${fit}${sidesWithPromise.join(", and ")}.`;
 }
 
 /**
@@ -412,8 +428,8 @@ function sidesCostInWords(sides, pair, costs) {
   const { alarms, misses, reviews } = sidesCost(sides, pair, costs);
   const [negative, positive] = sides.names;
   return (
-    `1,000 rows cost ${general(alarms + misses + reviews, 4)}: ${general(alarms, 4)} for ${negative} called ${positive}, ` +
-    `${general(misses, 4)} for ${positive} called ${negative}, ${general(reviews, 4)} for reviews.`
+    `1,000 rows cost ${money(alarms + misses + reviews)}: ${money(alarms)} for ${negative} called ${positive}, ` +
+    `${money(misses)} for ${positive} called ${negative}, ${money(reviews)} for reviews.`
   );
 }
 
