@@ -14,7 +14,11 @@ _MAPIE = {
     "bonferroni_holm": "MAPIE 1.6, default",
     "fixed_sequence": "MAPIE 1.6, fixed sequence",
 }
-_FILES = {"matching_abt_buy": "Abt-Buy", "matching_amazon_google": "Amazon-Google"}
+_FILES = {
+    "matching_abt_buy": "Abt-Buy",
+    "matching_amazon_google": "Amazon-Google",
+    "matching_walmart_amazon": "Walmart-Amazon",
+}
 
 
 def matching(results: Results) -> list[str]:

@@ -226,6 +226,78 @@ def test_an_entry_that_is_no_list_is_named_with_its_line(folder):
     assert "needs a list of items" in " ".join(done.stderr.split())
 
 
+def test_the_items_of_one_line_are_a_cluster_of_a_promise_about_rows(folder):
+    write_documents("cal.jsonl", 400, 0)
+    write_documents("new.jsonl", 300, 1)
+    columns = LISTS.partition(" --group-key")[0]
+    run(f"fit cal.jsonl {columns} --min-accuracy 0.7 -o gate.json")
+    gate = mc.load("gate.json")
+    assert gate.certificate_.circumstances.cluster_counting == "unit"
+    assert gate.certificate_.n_rows + gate.certificate_.circumstances.n_pilot_rows == 400
+    assert "one row of each cluster" in run("verify gate.json new.jsonl").stdout
+    run("apply gate.json new.jsonl -o out.jsonl")
+
+
+# ── missing labels ────────────────────────────────────────────────────────────────────────────────
+
+N_UNLABELLED = 90
+
+
+def write_unlabelled_items(n_cases=400, n_new=300):
+    """Write items of which the first cases have no label for any field."""
+    unlabelled = range(N_UNLABELLED // len(FIELDS))
+    write_items("cal.csv", *draw_items(n_cases, 0), without_label=unlabelled)
+    write_items("new.csv", *draw_items(n_new, 1), without_label=unlabelled)
+
+
+@pytest.mark.parametrize(
+    "options", ["--group-key field --min-accuracy 0.7", "--unit-key document --min-accuracy 0.7"]
+)
+def test_items_without_a_label_are_left_out_and_counted(folder, options):
+    write_unlabelled_items()
+    fitted = run(f"{FIT} {options} -o gate.json --json")
+    certificate = mc.load("gate.json").certificate_
+    (note,) = [note for note in certificate.notes if note.kind == "unlabelled_entries"]
+    assert dict(note.facts) == {"unlabelled": N_UNLABELLED, "entries": 1200}
+    assert "90 of 1,200 entries have no label" in " ".join(fitted.stderr.split())
+
+    with open("new.csv", newline="") as file:
+        items = [item for item in csv.DictReader(file) if item["ok"]]
+    with open("labelled.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, items[0].keys())
+        writer.writeheader()
+        writer.writerows(items)
+    for command in ("verify", "evaluate --resamples 0", "report"):
+        name, *further = command.split()
+        output = ["-o", "report.html"] if name == "report" else []
+        words = " ".join([*further, *output, "--json"])
+        with_gaps = run(f"{name} gate.json new.csv {words}")
+        assert "90 of 900 entries have no label" in " ".join(with_gaps.stderr.split())
+        assert "have no score" not in with_gaps.stderr
+        without_gaps = run(f"{name} gate.json labelled.csv {words}")
+        found, expected = json.loads(with_gaps.stdout), json.loads(without_gaps.stdout)
+        if name == "verify":
+            assert found["tests"] == expected["tests"]
+        assert found.get("n_rows") == expected.get("n_rows")
+    run("monitor gate.json new.csv --json")
+
+
+def test_rows_of_a_plain_file_all_need_a_label(folder):
+    write_unlabelled_items()
+    done = run(f"{FIT} --min-accuracy 0.7 -o gate.json", code=2)
+    assert "cal.csv:2: ok is missing" in " ".join(done.stderr.split())
+
+
+def test_a_wrong_label_of_an_item_is_named_with_its_line(folder):
+    write_unlabelled_items()
+    text = (folder / "cal.csv").read_text().splitlines()
+    text[100] = text[100].rpartition(",")[0] + ",maybe"
+    (folder / "cal.csv").write_text("\n".join(text))
+    for options in ("--group-key field --min-accuracy 0.7", f"{CASES} --max-case-errors 0.2"):
+        done = run(f"{FIT} {options} -o gate.json", code=2)
+        assert "cal.csv:101: ok is 'maybe'" in " ".join(done.stderr.split())
+
+
 # ── monitor ───────────────────────────────────────────────────────────────────────────────────────
 
 

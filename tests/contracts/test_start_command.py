@@ -323,6 +323,18 @@ def test_the_column_of_the_cases_is_recognised_by_its_name(name):
     assert isinstance(mc.load_gate("fields.gate.json").promise, mc.MaxCaseErrors)
 
 
+def test_start_takes_documents_with_fields_that_have_no_label():
+    write_fields("fields.csv")
+    lines = Path("fields.csv").read_text().splitlines()
+    for number in range(2, 60, 5):
+        lines[number] = lines[number].rpartition(",")[0] + ","
+    Path("fields.csv").write_text("\n".join(lines) + "\n")
+    done = run("start", "fields.csv", "--yes")
+    assert "have an unlabelled item and were left out" in " ".join(done.stderr.split())
+    for words in commands_in(done.stderr):
+        run(*words)
+
+
 def test_the_cost_of_a_mistake_limits_the_share_of_cases():
     write_fields("fields.csv")
     run("start", "fields.csv", "--yes", "--promise", "all-cases", "--mistake-cost", 5)

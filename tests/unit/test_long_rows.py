@@ -12,6 +12,7 @@ import pytest
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
 from metacal import rows as rows_module
+from metacal.certification.pilot import PilotPolicy
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate import long_rows
 from metacal.promises import Passes
@@ -36,6 +37,17 @@ def counting(monkeypatch):
     monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10_000)
 
 
+@pytest.fixture
+def no_pilot_rows(monkeypatch):
+    """Let a fit that sorts test every row, as a fit that counts does.
+
+    Sorting withholds five pilot rows from a promise about the accuracy. Counting withholds none,
+    because a count contains no rows that could be drawn. On the same tested rows, both give the same
+    gate.
+    """
+    monkeypatch.setattr(PilotPolicy, "withhold_pilot_rows_of_logits", lambda policy, rows: rows)
+
+
 def fitted(table=TABLE, promise=PROMISES[0], labels=LABELS, executor=None, **options):
     return mc.MetaCal(promise, **options).fit(table, labels, executor=executor)
 
@@ -49,7 +61,7 @@ def fitted(table=TABLE, promise=PROMISES[0], labels=LABELS, executor=None, **opt
         (PROMISES[0], "auto"),
     ],
 )
-def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
+def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch, no_pilot_rows):
     monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10**9)
     expected = fitted(promise=promise, score=score)
     monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10_000)
@@ -83,6 +95,14 @@ class Sent(Executor):
         self.answers.append(future.result())
 
 
+def test_only_sorting_withholds_pilot_rows(monkeypatch):
+    n_tested_rows = []
+    for max_sorted_rows in (N, N - 1):
+        monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", max_sorted_rows)
+        n_tested_rows.append(fitted(promise=PROMISES[0]).certificate_.n_rows)
+    assert n_tested_rows == [N - 5, N]
+
+
 @pytest.mark.slow
 def test_processes_send_counts(counting):
     stored = ConvertedTable(-TABLE, np.negative, np.float32)
@@ -106,7 +126,7 @@ def test_processes_send_counts(counting):
 
 
 @pytest.mark.slow
-def test_rows_that_may_be_masked_or_are_none(counting, monkeypatch):
+def test_rows_that_may_be_masked_or_are_none(counting, monkeypatch, no_pilot_rows):
     masked = TABLE.copy()
     masked[5, 3], masked[N - 1, 2] = -np.inf, -1e30
     found = fitted(masked)

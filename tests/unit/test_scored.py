@@ -19,6 +19,7 @@ from metacal.gate import Gate, ScoreData
 from metacal.gate.calibrate import calibrate
 from metacal.io.artifact.wrapping import checksum
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
+from metacal.reports.summary import summarise
 from metacal.rows.score_columns import check_correctness, check_scores
 from metacal.rows.score_tables import flatten_score_table
 
@@ -617,3 +618,58 @@ def test_a_table_is_verified_as_its_entries_are():
         InputError, match="one entry per row"
     ):  # a gate of one column promises nothing about tables
         mc.ScoreGate(mc.MinAccuracy(0.75)).fit(flat, good).verify(score, right)
+
+
+def draw_partly_labelled_table(seed, n_rows=900):
+    """Draw scores and correctness of three fields, with missing labels and missing scores."""
+    rng = np.random.default_rng(seed)
+    score = rng.random((n_rows, 3))
+    correct = (rng.random(score.shape) < score).astype(object)
+    correct[rng.random(score.shape) < [0.14, 0.3, 0.55]] = None
+    score[:50, 1] = np.nan  # some of these entries have no label either
+    return score, correct
+
+
+def test_entries_without_a_label_are_left_out_wherever_a_table_is_taken():
+    names = ["name", "date", "sum"]
+    score, correct = draw_partly_labelled_table(4)
+    promise = mc.PerGroup(mc.MaxMiscoverage(0.3))
+    with pytest.warns(mc.MetacalWarning, match=r"of 2,700 entries have no label"):
+        gate = mc.ScoreGate(promise).fit(score, correct, groups=names)
+    n_labelled = (~np.isnan(score) & np.not_equal(correct, None)).sum(axis=0)
+    n_rows = {item.name: item.n_rows for item in gate.certificate_.subgroups.items}
+    assert n_rows == dict(zip(names, n_labelled.tolist(), strict=True))
+    columns = {"groups": np.tile(names, 900)}
+    flat = mc.ScoreGate(promise).fit(score.ravel(), correct.ravel(), **columns)
+    assert flat.gate_ == gate.gate_
+
+    new_score, new_correct = draw_partly_labelled_table(5)
+    is_used = (~np.isnan(new_score) & np.not_equal(new_correct, None)).ravel()
+    used = new_score.ravel()[is_used], new_correct.ravel()[is_used]
+    groups_of_used = np.tile(names, 900)[is_used]
+    expected = mc.verify(gate, *used, groups=groups_of_used).to_dict()
+    assert mc.verify(gate, new_score, new_correct, groups=names).to_dict() == expected
+    flat_columns = new_score.ravel(), new_correct.ravel()
+    assert mc.verify(gate, *flat_columns, **columns).to_dict() == expected
+    expected = mc.evaluate(gate, *used, groups=groups_of_used, n_resamples=0).to_dict()
+    found = mc.evaluate(gate, new_score, new_correct, groups=names, n_resamples=0)
+    assert found.to_dict() == expected
+    summary = summarise(new_score, new_correct, gate, groups=names, n_resamples=0)
+    assert summary.source.n_rows == is_used.sum()
+    assert summary.source.n_without_score == 50
+
+
+def test_rows_of_a_table_with_a_gap_are_left_out_of_a_promise_about_rows():
+    score, correct = draw_partly_labelled_table(6, n_rows=3000)
+    has_gap = (~np.isnan(score) & np.equal(correct, None)).any(axis=1)
+    with pytest.warns(mc.MetacalWarning, match=rf"{has_gap.sum():,} of 3,000 rows of the table"):
+        gate = mc.ScoreGate(mc.MinAccuracy(0.7)).fit(score, correct)
+    assert gate.certificate_.n_rows <= 3 * (~has_gap).sum()
+
+
+def test_a_table_without_any_label_is_refused():
+    score, correct = draw_partly_labelled_table(7)
+    correct[:] = None
+    for promise in (mc.PerGroup(mc.MinAccuracy(0.7)), mc.MinAccuracy(0.7)):
+        with pytest.raises(mc.InputError, match="lacks a label"):
+            mc.ScoreGate(promise).fit(score, correct)

@@ -104,7 +104,8 @@ def _evaluate_file(
             gate, gate_rows.tables[0], level=options.level, groups=gate_rows.columns.groups
         )
     result = _evaluate_rows(gate, gate_rows, options)
-    gate_rows.note_rows_without_score(result.after.n_rows)
+    n_with_score = result.after.n_rows + gate_rows.count_unlabelled_entries()
+    gate_rows.note_rows_without_score(n_with_score)
     gate_rows.warn_of_fit_rows(result.fit_rows, artifact)
     return result
 

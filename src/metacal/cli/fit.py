@@ -130,7 +130,7 @@ def command(file: str, options: Options) -> None:
       metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
     """  # noqa: D301
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
-    options = _with_default_case(options)
+    options = _with_lines_of_items(options)
     _check_options(file, options)
 
     from metacal.rows import report_progress_to
@@ -179,15 +179,22 @@ def _check_options(file: str, options: Options) -> None:
         )
 
 
-def _with_default_case(options: Options) -> Options:
-    """Return the options with each line as a case, if it holds a list of items and names no case."""
+def _with_lines_of_items(options: Options) -> Options:
+    """Return the options with each line as a case or a cluster, if it holds a list of items.
+
+    Options that name the case, the cluster or the group of an item are not changed.
+    """
     from metacal.io.formats.item_lists import LINE_KEY, find_item_list
 
     reading = options.reading
-    has_item_list = find_item_list(reading.score_key) is not None
-    if not options.promise_options.is_about_cases or reading.case_key or not has_item_list:
+    if find_item_list(reading.score_key) is None or reading.case_key is not None:
         return options
-    return replace(options, reading=replace(reading, case_key=LINE_KEY))
+    if options.promise_options.is_about_cases:
+        return replace(options, reading=replace(reading, case_key=LINE_KEY))
+    if reading.unit_key is not None or reading.group_key is not None:
+        return options
+    # The items of one line depend on each other, so one of each line counts.
+    return replace(options, reading=replace(reading, unit_key=LINE_KEY))
 
 
 def _check_cases(options: Options) -> None:

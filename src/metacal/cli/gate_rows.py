@@ -74,6 +74,20 @@ class GateRows:
                 " rejected by every gate."
             )
 
+    def count_unlabelled_entries(self) -> int:
+        """Count the rows of groups or clusters that have a score and no label."""
+        import numpy as np
+
+        from metacal.rows.score_columns import find_missing_labels
+
+        first_table = self.tables[0]
+        reads_scores = isinstance(first_table, np.ndarray) and first_table.ndim == 1
+        has_entries = self.columns.groups is not None or self.columns.units is not None
+        if not reads_scores or not has_entries or self.truth is None:
+            return 0
+        has_score = ~np.isnan(first_table)
+        return int((has_score & find_missing_labels(np.asarray(self.truth))).sum())
+
     def warn_of_fit_rows(self, fit_rows: FitRows | None, artifact: str | None) -> None:
         """Warn if rows of the file were used to fit the gate."""
         if fit_rows is not None:

@@ -24,7 +24,7 @@ from metacal.estimators.measurement import (
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.feature_checks import check_measurable
-from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
+from metacal.gate.judged import JudgedRows, find_gate_and_inputs, is_group_table, judge_rows
 from metacal.gate.judged_cases import (
     check_case_columns,
     check_takes_cases,
@@ -40,6 +40,7 @@ from metacal.metrics.resampling import Resampling
 from metacal.promises.verdict import judge
 from metacal.rows import Rows, open_executor
 from metacal.rows.executors import ExecutorLike, is_remote
+from metacal.rows.score_tables import flatten_labelled_table
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import encode_labels
 
@@ -69,7 +70,9 @@ def evaluate(
     X : table of shape (n_rows, n_classes)
         Logits or probabilities; scores for a gate on scores.
     y : array-like of shape (n_rows,)
-        Labels; for a gate on scores, whether each row is correct.
+        Labels; for a gate on scores, whether each row is correct. If the gate on scores has a
+        threshold for each group, entries of `y` may be None or NaN. These rows are left out. X and y
+        may then be tables with a column for each group, as in `ScoreGate.fit`.
     large : table or None, default=None
         Table of the large model, for a cascade over tables. X is then the table of the small model.
         The result contains how many rows each model answers, how accurately, and whether the
@@ -119,6 +122,11 @@ def evaluate(
         )
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
     check_takes_cases(fitted_gate, cases)
+    if is_group_table(fitted_gate, stage_inputs[0]):
+        entries = flatten_labelled_table(stage_inputs[0], y, groups)
+        stage_inputs = (entries.scores,)
+        y = entries.truth
+        groups = entries.columns
     if fitted_gate is not None and not fitted_gate.is_logits_gate:
         decisions = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)

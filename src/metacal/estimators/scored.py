@@ -20,12 +20,11 @@ from metacal.formulas import Flags, Float
 from metacal.gate import Decision, ScoreData
 from metacal.gate.calibrate import calibrate
 from metacal.gate.score_source import HigherIs
-from metacal.gate.scored_rows import note_unlabelled
+from metacal.gate.scored_rows import note_unlabelled_table_rows
 from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
 from metacal.rows.score_tables import (
     LabelledEntries,
-    Omitted,
     flatten_labelled_table,
     flatten_score_table,
     has_several_columns,
@@ -136,7 +135,9 @@ class ScoreGate(GateEstimator, kw_only=False):
             An entry of `correct` may be None or NaN if it is not known: a promise per label leaves
             out the entry, a promise for all labels its row.
         correct : array-like of shape (n_rows,) or None, default=None
-            Whether each row is correct: true or false, 1 or 0, "yes" or "no".
+            Whether each row is correct: true or false, 1 or 0, "yes" or "no". With `groups` or
+            `units`, an entry may be None or NaN if it is not known. The row is then left out, and a
+            note in the certificate has the number of these rows.
         loss : array-like of shape (n_rows,) or None, default=None
             Loss of each row from 0 to 1, for `MaxRisk`, in place of `correct`. `mc.losses` has
             common losses. `verify` and `evaluate` then need losses too.
@@ -218,13 +219,10 @@ class ScoreGate(GateEstimator, kw_only=False):
             raise _table_shape_error(score, truth)
         is_about_cases = self.promise.counts_cases
         has_label_thresholds = isinstance(self.promise, PerGroup) or is_about_cases
-        omitted: Omitted = "row"
-        if has_label_thresholds:
-            # Entries without a label make a case unusable only if they could decide its outcome.
-            omitted = "nothing" if is_about_cases else "entry"
-        entries = flatten_labelled_table(score, truth, groups, omitted=omitted)
+        entries = flatten_labelled_table(score, truth, groups)
         clusters = None
         if not has_label_thresholds:
+            entries = entries.without_unlabelled_rows()
             clusters = Units(entries.rows)
             if can_count_clusters(self.promise):
                 # Each row of the table counts once, by the mean over its labels.
@@ -234,7 +232,7 @@ class ScoreGate(GateEstimator, kw_only=False):
             clusters=clusters,
             groups=entries.columns if has_label_thresholds else None,
             cases=entries.rows if is_about_cases else None,
-            notes=note_unlabelled(entries, omitted),
+            notes=note_unlabelled_table_rows(entries),
         )
 
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:

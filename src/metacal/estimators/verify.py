@@ -17,9 +17,9 @@ from metacal.errors import CombinationError, MissingLabelsError, MissingPromiseE
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
 from metacal.gate.judged_cases import check_case_columns, judge_case_rows
-from metacal.gate.scored_rows import note_unlabelled
+from metacal.gate.scored_rows import note_unlabelled_table_rows
 from metacal.promises.verification import Verification, verify_decisions
-from metacal.rows.score_tables import Omitted, flatten_labelled_table, has_several_columns
+from metacal.rows.score_tables import flatten_labelled_table, has_several_columns
 
 
 def verify(
@@ -92,17 +92,17 @@ def verify(
     is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
     counts_clusters = certificate.circumstances.cluster_counting is not None
     if is_score_table and (fitted_gate.has_group_thresholds or counts_clusters):
-        omitted: Omitted = "entry" if fitted_gate.has_group_thresholds else "row"
-        entries = flatten_labelled_table(X, truth, groups, omitted=omitted)
-        note_unlabelled(entries, omitted)
-        stage_inputs = (entries.scores,)
-        truth = entries.truth
-        groups = None
+        entries = flatten_labelled_table(X, truth, groups)
         if fitted_gate.has_group_thresholds:
             groups = entries.columns
         else:
+            entries = entries.without_unlabelled_rows()
+            note_unlabelled_table_rows(entries)
             # The entries of one row of the table form a cluster.
             units = entries.rows
+            groups = None
+        stage_inputs = (entries.scores,)
+        truth = entries.truth
     decisions = judge_rows(fitted_gate, stage_inputs, truth, groups)
     clusters = None
     if units is not None:

@@ -24,9 +24,11 @@ from metacal.formulas import Codes, Flags
 from metacal.gate.decision import Decision
 from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
+from metacal.gate.scored_rows import note_unlabelled_entries
 from metacal.rows import Rows
 from metacal.rows.labels import encode_known_labels
-from metacal.rows.score_columns import read_model_flags
+from metacal.rows.model_flags import read_model_flags
+from metacal.rows.score_tables import has_several_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +188,13 @@ def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
     return np.asarray(fitted.accepts(X, **options))
 
 
+def is_group_table(gate: Gate | None, X: Any) -> bool:
+    """Check whether a gate has a threshold for each group, and X a column for each of them."""
+    if gate is None or not gate.is_score_gate:
+        return False
+    return gate.has_group_thresholds and has_several_columns(X)
+
+
 def judge_rows(
     gate: Gate,
     stage_inputs: Sequence[Any],
@@ -212,7 +221,8 @@ def judge_rows(
     Returns
     -------
     JudgedRows
-        Rows without a score are left out, because nothing is promised about them.
+        Rows without a score are left out, because nothing is promised about them. Rows of groups or
+        clusters without a label are left out too, with a warning.
 
     Examples
     --------
@@ -241,21 +251,29 @@ def judge_rows_of_one_stage(
     """Decide on rows by a gate with one stage; see `judge_rows`."""
     rows = gate.source.to_rows(stage_inputs[0])
     true_codes = None
-    if truth is not None:
-        true_codes = gate.source.encode_truth(truth, len(rows))
     row_indices = np.arange(len(rows))
     if isinstance(rows, np.ndarray):
         # Scores of a gate are an array, in which NaN marks a missing score. Logits are `Rows`.
-        row_indices = np.flatnonzero(~np.isnan(rows))
-        if len(row_indices) == 0:
+        has_score = ~np.isnan(rows)
+        if not has_score.any():
             raise ColumnError(
                 "No row has a score. Check the column of scores, or pass rows with a score."
             )
+        is_judged = has_score
+        if truth is not None and not _reads_table_entries(gate):
+            true_codes = gate.source.encode_truth(truth, len(rows))
+        elif truth is not None:
+            true_codes, has_label = gate.score_source.encode_known_truth(truth, len(rows))
+            note_unlabelled_entries(has_score, has_label)
+            is_judged = has_score & has_label
+        row_indices = np.flatnonzero(is_judged)
         rows = rows[row_indices]
         if true_codes is not None:
             true_codes = true_codes[row_indices]
         if groups is not None:
             groups = np.asarray(groups)[row_indices]
+    elif truth is not None:
+        true_codes = gate.source.encode_truth(truth, len(rows))
     decision = gate.decide(rows, probabilities=probabilities, groups=groups)
     is_correct = None
     losses = None
@@ -271,6 +289,17 @@ def judge_rows_of_one_stage(
         fit_rows=gate.find_fit_rows(decision.uncertainty, is_correct),
         row_indices=row_indices,
     )
+
+
+def _reads_table_entries(gate: Gate) -> bool:
+    """Check whether the rows of a gate on scores are the entries of a table.
+
+    They belong to groups or to clusters then, and those without a label are left out.
+    """
+    if gate.certificate is None:
+        return False
+    counts_clusters = gate.certificate.circumstances.cluster_counting is not None
+    return gate.has_group_thresholds or counts_clusters
 
 
 def _judge_cascade_rows(

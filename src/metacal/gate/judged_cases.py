@@ -116,6 +116,6 @@ def flatten_case_table(
     """Flatten a table of scores to items, whose case is the row and whose type is the column."""
     if cases is not None:
         raise CasesError("Each row of a table of scores is a case. Leave out cases.")
-    entries = flatten_labelled_table(score, correct, groups, omitted="nothing")
+    entries = flatten_labelled_table(score, correct, groups)
     types = entries.columns if gate.has_group_thresholds else None
     return entries.scores, entries.truth, entries.rows, types

@@ -27,7 +27,8 @@ from metacal.gate.score_source import (
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.promise import Promise
 from metacal.promises.staged_cascade import CascadeScores
-from metacal.rows.score_columns import check_scores, read_model_flags
+from metacal.rows.model_flags import read_model_flags
+from metacal.rows.score_columns import check_scores
 
 # If the caller gives no costs, each model costs this many times as much as the one before.
 _DEFAULT_COST_RATIO = 10.0

@@ -55,6 +55,7 @@ from metacal.gate.scored_rows import (
     ScoredRows,
     build_scored_rows,
     check_any_score,
+    note_unlabelled_entries,
     read_columns,
     read_declared_values,
 )
@@ -218,20 +219,29 @@ class ScoreData:
 
     def _certify_rows(self, promise: Promise, cases: Cases | None = None) -> CertifiedScores:
         """Certify a promise on the rows that have a score, or on the items of cases."""
-        columns = read_columns(self.scores, self.correct, self.losses, promise)
-        has_score = ~np.isnan(columns.scores)
+        # Rows of groups or clusters are the entries of a table. A missing label leaves out its entry.
+        columns = read_columns(
+            self.scores,
+            self.correct,
+            self.losses,
+            promise,
+            allows_missing_labels=self.groups is not None or self.clusters is not None,
+        )
+        has_score = columns.has_score
         check_any_score(has_score, self.score_name)
+        notes_on_labels = note_unlabelled_entries(has_score, columns.has_label)
+        is_usable = columns.is_usable
         source = ScoreSource(
             score=clean_score_name(self.score_name),
             higher_is=self.higher_is,
             truth="correct" if columns.losses is None else "losses",
         )
-        scored_columns = columns.take(has_score)
+        usable_columns = columns.take(is_usable)
         rows = build_scored_rows(
-            scored_columns, source, promise, groups=self.groups, has_score=has_score
+            usable_columns, source, promise, groups=self.groups, is_usable=is_usable
         )
         rows = replace(rows, cases=cases)
-        selected_rows = rows.draw_selected_rows(self._build_selection(has_score))
+        selected_rows = rows.draw_selected_rows(self._build_selection(is_usable))
 
         ranking = _rank_selected_rows(rows, selected_rows)
         # Warnings about scores come first, because they may explain why certification fails.
@@ -244,7 +254,7 @@ class ScoreData:
             checks_ties=self.declared_values is None,
         )
         declared_uncertainties = read_declared_values(
-            self.declared_values, source, scored_columns.scores
+            self.declared_values, source, usable_columns.scores
         )
         procedure = promise.procedure()
         certified_rows = certify_selected_rows(
@@ -257,7 +267,7 @@ class ScoreData:
             pilot_policy=procedure.pilot_policy(self.random_state, declared_uncertainties),
         )
         return CertifiedScores(
-            certificate=certified_rows.certificate.with_notes(*notes),
+            certificate=certified_rows.certificate.with_notes(*notes, *notes_on_labels),
             source=source,
             rows=rows,
             selected_rows=selected_rows,
@@ -274,36 +284,36 @@ class ScoreData:
         source = replace(result.source, curve=curve).with_certificate(result.certificate)
         return FittedSources(sources=(source,), profile=_build_score_profile(result, curve))
 
-    def _build_selection(self, has_score: Flags) -> RowSelection | None:
+    def _build_selection(self, is_usable: Flags) -> RowSelection | None:
         """Build the selection of the rows that count, or return None if all rows count."""
-        scored_index = np.flatnonzero(has_score)
-        clusters_of_scored_rows = None
+        usable_index = np.flatnonzero(is_usable)
+        clusters_of_usable_rows = None
         if self.clusters is not None:
             clusters = Units.from_units_argument(self.clusters)
-            clusters_of_scored_rows = clusters.take(scored_index, len(has_score))
+            clusters_of_usable_rows = clusters.take(usable_index, len(is_usable))
         return build_row_selection(
-            len(scored_index),
-            clusters_of_scored_rows,
-            _take_importance(self.importance, has_score),
+            len(usable_index),
+            clusters_of_usable_rows,
+            _take_importance(self.importance, is_usable),
             self.random_state,
         )
 
 
 def _take_importance(
-    importance: Importance | ArrayLike | None, has_score: Flags
+    importance: Importance | ArrayLike | None, is_usable: Flags
 ) -> Importance | None:
-    """Return the importance weights of the rows with a score."""
+    """Return the importance weights of the usable rows."""
     if importance is None:
         return None
     if not isinstance(importance, Importance):
         importance = Importance(importance)
     weights = as_plain_array(importance.weights, "importance")
-    if weights.shape != has_score.shape:
+    if weights.shape != is_usable.shape:
         raise WeightsError(
-            f"importance must have shape ({len(has_score)},), with one weight for each row;"
+            f"importance must have shape ({len(is_usable)},), with one weight for each row;"
             f" got {weights.shape}."
         )
-    return replace(importance, weights=weights[has_score])
+    return replace(importance, weights=weights[is_usable])
 
 
 def _rank_selected_rows(rows: ScoredRows, selected_rows: SelectedRows | None) -> Ranking:
@@ -332,7 +342,7 @@ def _warn_about_scores(
     Parameters
     ----------
     rows : ScoredRows
-        Rows that have a score.
+        Usable rows.
 
     selected_rows : SelectedRows or None
         Rows that count. None if all of them do.

@@ -32,7 +32,13 @@ from metacal.kernels.grid import RELATIVE_GRID
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_choice
-from metacal.rows.score_columns import check_correctness, check_losses, check_scores
+from metacal.rows.score_columns import (
+    check_correctness,
+    check_known_correctness,
+    check_known_losses,
+    check_losses,
+    check_scores,
+)
 
 #: Whether a higher score means a more certain ("surer") or a less certain ("doubtful") row.
 HigherIs = Literal["surer", "doubtful"]
@@ -159,12 +165,34 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
             codes = check_correctness(truth).astype(np.intp)
         else:
             codes = 1.0 - check_losses(truth)
+        self._check_number_of_entries(codes, n_rows)
+        return codes
+
+    def encode_known_truth(self, truth: Any, n_rows: int) -> tuple[Any, Flags]:
+        """Encode the truth of all rows as `encode_truth`, and return whether it is known.
+
+        Raises
+        ------
+        InputError
+            If there is not one entry for each of the `n_rows` rows, or a known one is invalid.
+        """
+        codes: Any
+        if self.truth == "correct":
+            is_correct, is_known = check_known_correctness(truth)
+            codes = is_correct.astype(np.intp)
+        else:
+            losses, is_known = check_known_losses(truth)
+            codes = 1.0 - losses
+        self._check_number_of_entries(codes, n_rows)
+        return codes, is_known
+
+    def _check_number_of_entries(self, codes: Any, n_rows: int) -> None:
+        """Raise InputError if there is not one entry of the truth for each row."""
         if len(codes) != n_rows:
             raise ShapeError(
                 f"Got {n_rows} scores but {len(codes)} entries of {self.truth}. Pass one of"
                 " each per row."
             )
-        return codes
 
     def encode_one_truth(self, truth: Any) -> float | None:
         """Encode the truth of a single row, or return None if the value is invalid."""

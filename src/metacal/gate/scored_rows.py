@@ -31,8 +31,14 @@ from metacal.gate.certify_selected_rows import find_subgroups_by_group
 from metacal.gate.score_source import ScoreSource, clean_score_name
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
-from metacal.rows.score_columns import check_losses, check_scores, check_scores_and_correctness
-from metacal.rows.score_tables import LabelledEntries, Omitted
+from metacal.rows.score_columns import (
+    check_known_correctness,
+    check_known_losses,
+    check_losses,
+    check_scores,
+    check_scores_and_correctness,
+)
+from metacal.rows.score_tables import LabelledEntries, build_all_unlabelled_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +55,25 @@ class InputColumns:
 
     losses : array of float of shape (n_rows,) or None
         Loss of each row, from 0 to 1. None if the caller passed correctness.
+
+    has_label : array of bool of shape (n_rows,)
+        Whether the correctness or the loss of each row is known.
     """
 
     scores: Any
     correct: Flags
     losses: Float | None
+    has_label: Flags
+
+    @property
+    def has_score(self) -> Flags:
+        """Whether each row has a score."""
+        return ~np.isnan(self.scores)
+
+    @property
+    def is_usable(self) -> Flags:
+        """Whether each row has a score and a label."""
+        return self.has_score & self.has_label
 
     def take(self, mask: Flags) -> InputColumns:
         """Return the columns of the rows in a mask."""
@@ -61,22 +81,23 @@ class InputColumns:
             scores=self.scores[mask],
             correct=self.correct[mask],
             losses=None if self.losses is None else self.losses[mask],
+            has_label=self.has_label[mask],
         )
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredRows:
-    """Calibration rows that have a score.
+    """Calibration rows that have a score and a label.
 
     Attributes
     ----------
-    uncertainties : array of float of shape (n_scored,)
+    uncertainties : array of float of shape (n_usable,)
         Uncertainty of each row.
 
-    correct : array of bool of shape (n_scored,)
+    correct : array of bool of shape (n_usable,)
         Whether each row is correct.
 
-    graded_losses : array of float of shape (n_scored,) or None
+    graded_losses : array of float of shape (n_usable,) or None
         Loss of each row, if the caller passed losses.
 
     promise_losses : Losses or None
@@ -130,7 +151,12 @@ class ScoredRows:
 
 
 def read_columns(
-    score: ArrayLike, correct: ArrayLike | None, loss: ArrayLike | None, promise: Promise
+    score: ArrayLike,
+    correct: ArrayLike | None,
+    loss: ArrayLike | None,
+    promise: Promise,
+    *,
+    allows_missing_labels: bool = False,
 ) -> InputColumns:
     """Validate the scores and either the correctness or the losses of the rows.
 
@@ -147,6 +173,10 @@ def read_columns(
 
     promise : Promise
         Promise to certify.
+
+    allows_missing_labels : bool, default=False
+        Whether `correct` and `loss` may have missing entries, because the rows are entries of a
+        table.
 
     Returns
     -------
@@ -165,20 +195,39 @@ def read_columns(
             " for each row), but not both."
         )
     if loss is None:
-        scores, is_correct = check_scores_and_correctness(score, correct)
-        return InputColumns(scores=scores, correct=is_correct, losses=None)
+        scores, is_correct, has_label = _read_correctness(
+            score, correct, allows_missing_labels=allows_missing_labels
+        )
+        return InputColumns(scores=scores, correct=is_correct, losses=None, has_label=has_label)
     if not promise.supports_row_losses:
         raise MissingLabelsError(
             f"{type(promise).__name__} needs to know which predictions are correct. Pass"
             " correct, or promise MaxRisk(0.1)."
         )
     scores = check_scores(score)
-    losses = check_losses(loss)
+    if allows_missing_labels:
+        losses, has_label = check_known_losses(loss)
+    else:
+        losses = check_losses(loss)
+        has_label = np.ones(len(losses), dtype=bool)
     if scores.shape != losses.shape:
         raise ShapeError(
             f"Got {len(scores)} scores but {len(losses)} entries of loss. Pass one of each per row."
         )
-    return InputColumns(scores=scores, correct=losses == 0.0, losses=losses)
+    return InputColumns(scores=scores, correct=losses == 0.0, losses=losses, has_label=has_label)
+
+
+def _read_correctness(
+    score: ArrayLike, correct: ArrayLike | None, *, allows_missing_labels: bool
+) -> tuple[Any, Flags, Flags]:
+    """Return the score of each row, whether it is correct, and whether this is known."""
+    if not allows_missing_labels:
+        scores, is_correct = check_scores_and_correctness(score, correct)
+        return scores, is_correct, np.ones(len(scores), dtype=bool)
+    is_correct, has_label = check_known_correctness(correct)
+    # The shapes are compared here. Rows without a label count as incorrect until they are left out.
+    scores, is_correct = check_scores_and_correctness(score, is_correct)
+    return scores, is_correct, has_label
 
 
 def check_any_score(has_score: Flags, score_name: str) -> None:
@@ -203,7 +252,7 @@ def read_declared_values(
     source : ScoreSource
         Source that turns scores into uncertainties.
 
-    scores : array of float of shape (n_scored,)
+    scores : array of float of shape (n_usable,)
         Scores of the rows, which must be among the declared values.
 
     Returns
@@ -237,18 +286,18 @@ def read_declared_values(
 
 
 def build_scored_rows(
-    scored_columns: InputColumns,
+    usable_columns: InputColumns,
     source: ScoreSource,
     promise: Promise,
     groups: ArrayLike | None,
-    has_score: Flags,
+    is_usable: Flags,
 ) -> ScoredRows:
-    """Convert the columns of rows with a score to uncertainties, losses and groups.
+    """Convert the columns of usable rows to uncertainties, losses and groups.
 
     Parameters
     ----------
-    scored_columns : InputColumns
-        Columns of the rows that have a score.
+    usable_columns : InputColumns
+        Columns of the rows that have a score and a label.
 
     source : ScoreSource
         Source that turns scores into uncertainties.
@@ -257,10 +306,10 @@ def build_scored_rows(
         Promise to certify.
 
     groups : array-like of shape (n_rows,) or None
-        Group of each row, with or without a score.
+        Group of each row, usable or not.
 
-    has_score : array of bool of shape (n_rows,)
-        Whether each row has a score.
+    is_usable : array of bool of shape (n_rows,)
+        Whether each row has a score and a label.
 
     Returns
     -------
@@ -271,15 +320,15 @@ def build_scored_rows(
     InputError
         If no row is correct, or if the groups do not suit the promise.
     """
-    uncertainties = source.uncertainty_scores(scored_columns.scores)
-    is_correct = scored_columns.correct
-    graded_losses = scored_columns.losses
+    uncertainties = source.uncertainty_scores(usable_columns.scores)
+    is_correct = usable_columns.correct
+    graded_losses = usable_columns.losses
     if graded_losses is None and not is_correct.any():
         raise OneOutcomeError(
             f"No row is correct (n_samples={len(is_correct)}), so no promise can be"
             " certified. Check the column of correctness: 1, true or yes means correct."
         )
-    subgroups = _find_subgroups(promise, groups, has_score)
+    subgroups = _find_subgroups(promise, groups, is_usable)
     promise_losses = None
     if isinstance(promise, CostPromise):
         promise_losses = promise.losses_from_correctness(is_correct)
@@ -295,9 +344,9 @@ def build_scored_rows(
 
 
 def _find_subgroups(
-    promise: Promise, groups: ArrayLike | None, has_score: Flags
+    promise: Promise, groups: ArrayLike | None, is_usable: Flags
 ) -> Subgroups | None:
-    """Return the group of each row with a score, for a promise per group.
+    """Return the group of each usable row, for a promise per group.
 
     Raises
     ------
@@ -311,19 +360,32 @@ def _find_subgroups(
             " have no classes. Pass the promise without PerClass, or PerGroup with"
             " groups=..."
         )
-    subgroups = find_subgroups_by_group(promise, len(has_score), groups)
+    subgroups = find_subgroups_by_group(promise, len(is_usable), groups)
     if subgroups is None:
         return None
-    return subgroups.take(has_score)
+    return subgroups.take(is_usable)
 
 
-def note_unlabelled(entries: LabelledEntries, omitted: Omitted) -> tuple[Note, ...]:
-    """Warn about entries or rows that were left out of a table, and return the note."""
-    if omitted == "nothing" or entries.n_unlabelled == 0:
+def note_unlabelled_table_rows(entries: LabelledEntries) -> tuple[Note, ...]:
+    """Warn about rows of a table that were left out, and return the note."""
+    if entries.n_unlabelled_rows == 0:
         return ()
-    n_unlabelled = entries.n_unlabelled
-    if omitted == "entry":
-        note = unlabelled_entries(unlabelled=n_unlabelled, entries=entries.n_total)
-    else:
-        note = unlabelled_table_rows(unlabelled=n_unlabelled, rows=entries.n_total)
+    note = unlabelled_table_rows(unlabelled=entries.n_unlabelled_rows, rows=entries.n_rows)
     return (note.issue_warning(),)
+
+
+def note_unlabelled_entries(has_score: Flags, has_label: Flags) -> tuple[Note, ...]:
+    """Warn about entries with a score and no label, which are left out, and return the note.
+
+    Raises
+    ------
+    MissingLabelsError
+        If no entry with a score has a label.
+    """
+    n_entries = len(has_score)
+    n_unlabelled = int((has_score & ~has_label).sum())
+    if n_unlabelled == 0:
+        return ()
+    if not (has_score & has_label).any():
+        raise build_all_unlabelled_error(n_entries, "entries")
+    return (unlabelled_entries(unlabelled=n_unlabelled, entries=n_entries).issue_warning(),)

@@ -250,8 +250,10 @@ def _record_confidence_score(inspection: Inspection, correctness: str, score_nam
         default_values=DEFAULT_CORRECT_NAMES,
     )
     if not is_loss:
-        is_correct = np.array([VERDICTS[text.lower()] for text in facts.texts.tolist()])
-        _check_direction(inspection, score_name, is_correct)
+        verdicts = [VERDICTS.get(text.lower()) for text in facts.texts.tolist()]
+        is_known = np.array([verdict is not None for verdict in verdicts])
+        is_correct = np.array([verdict is True for verdict in verdicts])
+        _check_direction(inspection, score_name, is_correct, is_known)
 
 
 def _record_compared_predictions(inspection: Inspection, truth: Truth, score_name: str) -> None:
@@ -350,17 +352,34 @@ def _record_kind_of_score(inspection: Inspection, facts: ColumnFacts) -> None:
 
 
 def _check_direction(
-    inspection: Inspection, score_name: str, is_favoured: NDArray[np.bool_]
+    inspection: Inspection,
+    score_name: str,
+    is_favoured: NDArray[np.bool_],
+    is_known: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Ask if higher scores go with the outcome that they should make less likely."""
+    """Ask if higher scores go with the outcome that they should make less likely.
+
+    Parameters
+    ----------
+    inspection : Inspection
+        Findings so far.
+    score_name : str
+        Name of the score column.
+    is_favoured : array of bool of shape (n_rows,)
+        Whether each row has the outcome that a higher score should make more likely.
+    is_known : array of bool of shape (n_rows,), optional
+        Whether the outcome of each row is known. By default all are.
+    """
     scores = inspection.facts[score_name].numbers
     assert scores is not None
-    is_finite = np.isfinite(scores)
-    if is_finite.sum() < _MIN_DIRECTION_ROWS or "higher_is" in inspection.options:
+    is_compared = np.isfinite(scores)
+    if is_known is not None:
+        is_compared &= is_known
+    if is_compared.sum() < _MIN_DIRECTION_ROWS or "higher_is" in inspection.options:
         return
     if "positive" in inspection.options and inspection.options.get("label_key") is None:
         return
-    area, error = _area_under_curve(scores[is_finite], is_favoured[is_finite])
+    area, error = _area_under_curve(scores[is_compared], is_favoured[is_compared])
     if area + 3.0 * error >= 0.5:
         return
     if "labels" in inspection.roles and "score_key" not in inspection.options:

@@ -20,6 +20,7 @@ from metacal.rows.score_columns import (
     RowNamer,
     check_correctness,
     check_known_correctness,
+    check_known_losses,
     check_losses,
     check_scores,
     compare_answers,
@@ -283,8 +284,12 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         convert_labels: Callable[..., NDArray[Any]] = check_correctness
         if request.labels_are_losses:
             convert_labels = check_losses
-        if request.case_key is not None:
+        # Rows of groups, clusters or cases are the entries of a table. Some may have no label.
+        entry_keys = (request.case_key, request.group_key, request.unit_key)
+        if any(key is not None for key in entry_keys):
             convert_labels = _check_partly_labelled
+            if request.labels_are_losses:
+                convert_labels = _check_partly_known_losses
         role_columns["labels"] = convert_labels(
             role_columns["labels"],
             name=columns.role_names["labels"],
@@ -312,8 +317,19 @@ def _check_partly_labelled(
     values: Any, *, name: str, get_row_name: RowNamer
 ) -> NDArray[np.floating[Any]]:
     """Return 1 for correct items, 0 for incorrect ones, and NaN for items without a label."""
-    is_correct, is_known = check_known_correctness(values, name=name)
+    is_correct, is_known = check_known_correctness(values, name=name, get_row_name=get_row_name)
     return np.where(is_known, is_correct, np.nan)
+
+
+def _check_partly_known_losses(
+    values: Any, *, name: str, get_row_name: RowNamer
+) -> NDArray[np.floating[Any]]:
+    """Return the loss of each item, and NaN for items without one."""
+    losses, is_known = check_known_losses(values, name=name, get_row_name=get_row_name)
+    if is_known.all():
+        # Integers stay integers, which means that there is no loss between 0 and 1.
+        return losses
+    return np.where(is_known, losses, np.nan)
 
 
 def _compare_predictions(request: Request, columns: Columns) -> Columns:

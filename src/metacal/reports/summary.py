@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from metacal.errors import ClassMismatchError
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
-from metacal.gate.judged import find_gate_and_inputs
+from metacal.gate.judged import find_gate_and_inputs, is_group_table
 from metacal.gate.judged_cases import check_takes_cases, flatten_case_table, is_about_cases
 from metacal.metrics.registry import describe_calibration_metrics, get_gate_metric_names
 from metacal.reports.calibrator_comparison import compare_calibrators
@@ -45,7 +45,7 @@ from metacal.reports.sides import compute_side_curves
 from metacal.reports.tables import make_class_table, make_subgroup_tables, select_striking_rows
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.arrays import check_fraction
-from metacal.rows.score_tables import has_several_columns
+from metacal.rows.score_tables import flatten_labelled_table, has_several_columns
 from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
@@ -317,9 +317,9 @@ def summarise(
     check_fraction("delta", delta)
     user_gate, inputs = find_gate_and_inputs(gate, X, large)
     has_cases = user_gate is not None and is_about_cases(user_gate)
-    if user_gate is not None and has_cases and has_several_columns(inputs[0]):
-        items, y, cases, groups = flatten_case_table(user_gate, inputs[0], y, cases, groups)
-        inputs = (items,)
+    if user_gate is not None and user_gate.is_score_gate and has_several_columns(inputs[0]):
+        scores, y, cases, groups = _flatten_score_table(user_gate, inputs[0], y, cases, groups)
+        inputs = (scores,)
     effective_gate, tables = read_tables(user_gate, inputs, classes, input)
     n_input_rows = len(tables[0])
     n_classes = effective_gate.n_classes
@@ -364,7 +364,7 @@ def summarise(
             sha256=hash_arrays(tables, y) if sha256 is None else sha256,
             hashed="arrays" if sha256 is None else "file",
             n_rows=len(true_codes),
-            n_without_score=_count_rows_without_score(report_rows, n_input_rows),
+            n_without_score=_count_rows_without_score(report_rows, tables),
             n_classes=len(names),
             n_correct=int(correct.sum()),
             score=report_rows.score_name,
@@ -404,11 +404,25 @@ def summarise(
     )
 
 
-def _count_rows_without_score(report_rows: ReportRows, n_input_rows: int) -> int:
-    """Count the rows without a score, not those of cases that are left out for other reasons."""
+def _flatten_score_table(
+    gate: Gate, score: Any, y: Any, cases: Any, groups: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Flatten a table to scores, labels, cases and groups, if the gate decides on its entries."""
+    if is_about_cases(gate):
+        return flatten_case_table(gate, score, y, cases, groups)
+    if not is_group_table(gate, score):
+        return score, y, cases, groups
+    entries = flatten_labelled_table(score, y, groups)
+    return entries.scores, entries.truth, cases, entries.columns
+
+
+def _count_rows_without_score(report_rows: ReportRows, tables: Sequence[Any]) -> int:
+    """Count the rows without a score, not those that are left out for other reasons."""
     if report_rows.case_counts is not None:
         return int(report_rows.case_counts["n_without_score"])
-    return n_input_rows - len(report_rows.true_codes)
+    if len(tables) == 1 and isinstance(tables[0], np.ndarray) and tables[0].ndim == 1:
+        return int(np.isnan(tables[0]).sum())
+    return len(tables[0]) - len(report_rows.true_codes)
 
 
 def _choose_n_resamples(n_resamples: int | None, n_rows: int, n_classes: int) -> int:

@@ -152,7 +152,9 @@ def find_missing_labels(values: NDArray[Any]) -> Flags:
     )
 
 
-def check_known_correctness(values: Any, *, name: str = "correct") -> tuple[Flags, Flags]:
+def check_known_correctness(
+    values: Any, *, name: str = "correct", get_row_name: RowNamer = describe_row
+) -> tuple[Flags, Flags]:
     """Validate a column of correctness that may have missing entries.
 
     Parameters
@@ -162,6 +164,9 @@ def check_known_correctness(values: Any, *, name: str = "correct") -> tuple[Flag
 
     name : str, default="correct"
         Name of the column in messages.
+
+    get_row_name : callable, default=describe_row
+        Function that returns the name of a row in messages.
 
     Returns
     -------
@@ -185,7 +190,9 @@ def check_known_correctness(values: Any, *, name: str = "correct") -> tuple[Flag
     known_rows = np.flatnonzero(is_known)
     is_correct = np.zeros(len(array), dtype=np.bool_)
     is_correct[known_rows] = check_correctness(
-        array[known_rows], name=name, get_row_name=lambda index: f"row {known_rows[index]}"
+        array[known_rows],
+        name=name,
+        get_row_name=lambda index: get_row_name(int(known_rows[index])),
     )
     return is_correct, is_known
 
@@ -303,6 +310,45 @@ def check_losses(
     )
 
 
+def check_known_losses(
+    values: Any, *, name: str = "loss", get_row_name: RowNamer = describe_row
+) -> tuple[NDArray[Any], Flags]:
+    """Validate a column of losses that may have missing entries.
+
+    Parameters
+    ----------
+    values, name, get_row_name
+        See `check_losses`.
+
+    Returns
+    -------
+    losses : array of shape (n,)
+        Losses that are not known are 1.
+    is_known : array of bool of shape (n,)
+
+    Raises
+    ------
+    InputError
+        If a known loss is a verdict, or outside of [0, 1].
+
+    Examples
+    --------
+    >>> check_known_losses([0.5, None])
+    (array([0.5, 1. ]), array([ True, False]))
+    """
+    array = _flatten(values, name)
+    is_known = ~find_missing_labels(array)
+    known_rows = np.flatnonzero(is_known)
+    known_losses = check_losses(
+        array[known_rows],
+        name=name,
+        get_row_name=lambda index: get_row_name(int(known_rows[index])),
+    )
+    losses = np.ones(len(array), dtype=known_losses.dtype)
+    losses[known_rows] = known_losses
+    return losses, is_known
+
+
 def _raise_if_verdict(array: NDArray[Any], name: str, get_row_name: RowNamer) -> None:
     """Raise InputError if a loss is a boolean or a verdict in words.
 
@@ -317,60 +363,6 @@ def _raise_if_verdict(array: NDArray[Any], name: str, get_row_name: RowNamer) ->
                 f"{get_row_name(row)}: the {name} is {value!r}, but it must be a number."
                 " Write 0 for a correct row and 1 for an incorrect one."
             )
-
-
-def read_model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
-    """Read a flag for each row and model of a cascade.
-
-    Parameters
-    ----------
-    values : array of shape (n, m), (m, n) or (n,)
-        True or false, 1 or 0, "yes" or "no". A row that lacks every entry is unknown.
-
-    n_rows : int
-        Number of rows.
-
-    name : str
-        Name of the flags in messages: "agrees" or "correct".
-
-    Returns
-    -------
-    flags, known : array of bool of shape (n, m) and (n,)
-
-    Raises
-    ------
-    InputError
-        If the shape is wrong, or a value is not a flag.
-
-    Examples
-    --------
-    >>> read_model_flags([[True, None, False]], 3, "agrees")[1]
-    array([ True, False,  True])
-    """
-    table = np.array(values, dtype=object)
-    if table.ndim == 1:
-        table = table[:, None]
-    else:
-        has_one_row_per_model = table.shape[0] != n_rows and table.shape[1] == n_rows
-        if has_one_row_per_model:
-            table = table.T
-    if table.ndim != 2 or len(table) != n_rows:
-        raise ShapeError(
-            f"{name} must have an entry for each of {n_rows} rows and each model; got"
-            f" {table.shape}."
-        )
-    is_known = np.array([not all(map(is_missing, row)) for row in table])
-    known_rows = np.flatnonzero(is_known)
-
-    def known_row_name(index: int) -> str:
-        return f"row {known_rows[index]}"
-
-    flags = np.zeros(table.shape, dtype=bool)
-    for model, column in enumerate(table.T):
-        flags[known_rows, model] = check_correctness(
-            column[known_rows], name=name, get_row_name=known_row_name
-        )
-    return flags, is_known
 
 
 def check_scores_and_correctness(

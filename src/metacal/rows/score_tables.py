@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import MissingLabelsError, ShapeError
-from metacal.formulas import Codes
+from metacal.errors import InputError, MissingLabelsError, ShapeError
+from metacal.formulas import Codes, Flags
 from metacal.rows.score_columns import check_scores, find_missing_labels
-
-#: What is left out if an entry of a table has a score and no label: the entry, its row, or nothing.
-Omitted = Literal["entry", "row", "nothing"]
 
 
 def has_several_columns(score: Any) -> bool:
@@ -58,7 +55,7 @@ def flatten_score_table(score: Any, labels: Any = None) -> tuple[NDArray[Any], N
 
 @dataclass(frozen=True, eq=False)
 class LabelledEntries:
-    """Entries of a table of scores that can be used, with their labels.
+    """Entries of a table of scores, with their labels.
 
     Attributes
     ----------
@@ -71,25 +68,66 @@ class LabelledEntries:
     rows : array of int of shape (n_entries,)
         Row of each entry.
 
-    n_unlabelled : int
-        Number of scored entries without a label, or of rows with such an entry, that were left out.
+    n_unlabelled_rows : int
+        Number of rows that were left out, because a scored entry has no label.
 
-    n_total : int
-        Number of entries, or of rows, before that.
+    n_rows : int
+        Number of rows before that.
     """
 
     scores: NDArray[Any]
     truth: NDArray[Any]
     columns: NDArray[Any]
     rows: Codes
-    n_unlabelled: int
-    n_total: int
+    n_unlabelled_rows: int
+    n_rows: int
+
+    @property
+    def lacks_label(self) -> Flags:
+        """Whether the label of each entry is missing."""
+        return find_missing_labels(self.truth)
+
+    @property
+    def has_score(self) -> Flags:
+        """Whether each entry has a score."""
+        return ~np.isnan(check_scores(self.scores))
+
+    def take(self, mask: Flags) -> LabelledEntries:
+        """Return the entries in a mask."""
+        return replace(
+            self,
+            scores=self.scores[mask],
+            truth=self.truth[mask],
+            columns=self.columns[mask],
+            rows=self.rows[mask],
+        )
+
+    def without_unlabelled_rows(self) -> LabelledEntries:
+        """Leave out each row in which an entry has a score and no label.
+
+        Raises
+        ------
+        MissingLabelsError
+            If every row would be left out.
+
+        Examples
+        --------
+        >>> score, correct = [[0.9, 0.2], [0.4, None]], [[True, None], [False, None]]
+        >>> entries = flatten_labelled_table(score, correct).without_unlabelled_rows()
+        >>> entries.rows, entries.n_unlabelled_rows
+        (array([1]), 1)
+        """
+        n_gaps = np.bincount(self.rows[self.has_score & self.lacks_label], minlength=self.n_rows)
+        row_has_gap = n_gaps > 0
+        if row_has_gap.all():
+            raise build_all_unlabelled_error(self.n_rows, "rows")
+        # An entry without a score needs no label, because it is left out anyway.
+        is_kept = ~row_has_gap[self.rows] & ~self.lacks_label
+        return replace(self.take(is_kept), n_unlabelled_rows=int(row_has_gap.sum()))
 
 
-def flatten_labelled_table(
-    score: Any, truth: Any, columns: Any = None, *, omitted: Omitted
-) -> LabelledEntries:
-    """Flatten a table of scores and a table of labels, without what lacks a label.
+def flatten_labelled_table(score: Any, truth: Any, columns: Any = None) -> LabelledEntries:
+    """Flatten a table of scores and a table of labels.
 
     Parameters
     ----------
@@ -102,9 +140,6 @@ def flatten_labelled_table(
     columns : sequence, default=None
         Name of each column. None stands for column numbers.
 
-    omitted : {"entry", "row", "nothing"}
-        What is left out if an entry has a score and no label.
-
     Returns
     -------
     LabelledEntries
@@ -112,15 +147,13 @@ def flatten_labelled_table(
     Raises
     ------
     InputError
-        If the shapes differ, or every entry or row would be left out.
+        If the shapes differ.
 
     Examples
     --------
     >>> score, correct = [[0.9, 0.2], [0.4, 0.8]], [[True, None], [False, True]]
-    >>> flatten_labelled_table(score, correct, omitted="entry").rows
-    array([0, 1, 1])
-    >>> flatten_labelled_table(score, correct, omitted="row").rows
-    array([1, 1])
+    >>> flatten_labelled_table(score, correct).rows
+    array([0, 0, 1, 1])
     """
     if np.shape(truth) != np.shape(score):
         raise ShapeError(
@@ -129,30 +162,18 @@ def flatten_labelled_table(
         )
     n_rows, n_columns = np.shape(score)
     flat_scores, flat_columns = flatten_score_table(score, columns)
-    flat_truth = np.asarray(truth).reshape(-1)
-    row_of_entry = np.repeat(np.arange(n_rows), n_columns)
-    lacks_label = find_missing_labels(flat_truth)
-    if omitted != "nothing":
-        # A row without a score is left out anyway.
-        lacks_label &= ~np.isnan(check_scores(flat_scores))
-    is_kept = ~lacks_label
-    n_unlabelled, n_total = int(lacks_label.sum()), len(is_kept)
-    if omitted == "row":
-        has_gap = np.bincount(row_of_entry[lacks_label], minlength=n_rows) > 0
-        is_kept = ~has_gap[row_of_entry]
-        n_unlabelled, n_total = int(has_gap.sum()), n_rows
-    if omitted == "nothing":
-        is_kept = np.ones(n_total, dtype=bool)
-    if not is_kept.any():
-        raise MissingLabelsError(
-            f"Each of the {n_total:,} {'rows' if omitted == 'row' else 'entries'} lacks a label. Label"
-            " at least some of them completely."
-        )
     return LabelledEntries(
-        scores=flat_scores[is_kept],
-        truth=flat_truth[is_kept],
-        columns=flat_columns[is_kept],
-        rows=row_of_entry[is_kept],
-        n_unlabelled=n_unlabelled,
-        n_total=n_total,
+        scores=flat_scores,
+        truth=np.asarray(truth).reshape(-1),
+        columns=flat_columns,
+        rows=np.repeat(np.arange(n_rows), n_columns),
+        n_unlabelled_rows=0,
+        n_rows=n_rows,
+    )
+
+
+def build_all_unlabelled_error(n_total: int, unit: Literal["rows", "entries"]) -> InputError:
+    """Build the error about a table of which every row or entry would be left out."""
+    return MissingLabelsError(
+        f"Each of the {n_total:,} {unit} lacks a label. Label at least some of them completely."
     )
