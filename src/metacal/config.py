@@ -78,6 +78,15 @@ class Config:
 def show_config() -> Config:
     """Return the kernel, versions and environment in use, for bug reports.
 
+    Returns
+    -------
+    Config
+        Printable description, with one attribute for each entry.
+
+    See Also
+    --------
+    MissingExtraError : Error about a missing optional package.
+
     Examples
     --------
     >>> import metacal as mc

@@ -37,6 +37,13 @@ class MetacalError(Exception):
     ----------
     kind : str
         Kind of the error: the anchor of its section in the error reference.
+
+    See Also
+    --------
+    InputError : Error about data or a parameter.
+    ArtifactError : Error about a saved file.
+    InfeasibleTargetError : Error about a target that the rows cannot certify.
+    MissingExtraError : Error about a missing optional package.
     """
 
     kind: ClassVar[str] = "reading-an-error"
@@ -47,7 +54,13 @@ class MetacalError(Exception):
 
 
 class InputError(MetacalError, ValueError):
-    """Error about invalid data or an invalid parameter."""
+    """Error about invalid data or an invalid parameter.
+
+    See Also
+    --------
+    MetacalError : Base class of all errors.
+    InfeasibleTargetError : Error about a target that the rows cannot certify.
+    """
 
     kind = "invalid-parameter"
 
@@ -280,6 +293,11 @@ class InfeasibleTargetError(MetacalError, ValueError):
         If some cases have a true item without a score: the number of these cases, and the lower
         confidence limit of their share. No threshold brings the share of misses below it.
 
+    See Also
+    --------
+    MetacalError : Base class of all errors.
+    InputError : Error about data or a parameter.
+
     Examples
     --------
     >>> import metacal as mc
@@ -320,7 +338,13 @@ class InfeasibleTargetError(MetacalError, ValueError):
 
 
 class ArtifactError(MetacalError, ValueError):
-    """Error about a saved file that is damaged, modified, or from a newer metacal."""
+    """Error about a saved file that is damaged, modified, or from a newer metacal.
+
+    See Also
+    --------
+    MetacalError : Base class of all errors.
+    load_gate : Load a saved gate as a frozen value.
+    """
 
     kind = "damaged-file"
 
@@ -358,6 +382,11 @@ class MissingExtraError(MetacalError, ImportError):
         Feature that needs the dependency.
     extra : str
         Extra of metacal that installs the dependency.
+
+    See Also
+    --------
+    MetacalError : Base class of all errors.
+    show_config : Show versions, kernel and environment.
     """
 
     kind = "missing-extra"
@@ -401,7 +430,12 @@ class StrictWarningError(MetacalError):
 
 
 class MetacalWarning(UserWarning):
-    """Warning about data that may be wrong, although the result is valid."""
+    """Warning about data that may be wrong, although the result is valid.
+
+    See Also
+    --------
+    MetacalError : Base class of all errors.
+    """
 
 
 class ConvergenceWarning(MetacalWarning):

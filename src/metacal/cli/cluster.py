@@ -74,9 +74,9 @@ def _connect_to_scheduler(dask: Any, address: str) -> Any:
         return dask.Client(tcp_address, timeout=10, set_as_default=False)
     except (OSError, ValueError) as error:
         raise WorkersError(
-            f"No Dask scheduler answers at {tcp_address} ({error}). Check the address, and"
-            " start the scheduler."
-        ) from None
+            f"No Dask scheduler answers at {tcp_address}. Check the address, and start the"
+            " scheduler."
+        ) from error
 
 
 def _start_local_cluster(dask: Any, n_processes: int) -> Any:

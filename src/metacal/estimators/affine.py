@@ -73,6 +73,12 @@ class VectorScaling(PenalisedCalibrator[VectorMap]):
     regularisation_ : float
         Strength that was used.
 
+    See Also
+    --------
+    MatrixScaling : Affine map of the logits.
+    TemperatureScaling : One temperature for all logits.
+    StructuredScaling : Affine map with a penalty on its structure.
+
     References
     ----------
     Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -128,6 +134,12 @@ class MatrixScaling(PenalisedCalibrator[MatrixMap]):
     regularisation_ : float
         Strength that was used.
 
+    See Also
+    --------
+    VectorScaling : One slope and one offset per class.
+    DirichletCalibration : Affine map of the log-probabilities.
+    StructuredScaling : Affine map with a penalty on its structure.
+
     References
     ----------
     Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -176,6 +188,11 @@ class DirichletCalibration(MatrixScaling):
     regularisation_ : float
         Strength that was used.
 
+    See Also
+    --------
+    MatrixScaling : Affine map of the logits.
+    VectorScaling : One slope and one offset per class.
+
     References
     ----------
     Kull, Perello-Nieto, Kängsepp, Silva Filho, Song & Flach, "Beyond temperature scaling: Obtaining
@@ -223,6 +240,11 @@ class StructuredScaling(PenalisedCalibrator[StructuredMap]):
         Temperature T.
     regularisation_ : float
         Strength that was used.
+
+    See Also
+    --------
+    VectorScaling : One slope and one offset per class.
+    MatrixScaling : Affine map of the logits.
 
     References
     ----------

@@ -67,6 +67,11 @@ class AutoCalibrator(Calibrator[StackMap]):
     preserves_accuracy : bool
         Whether the fitted map keeps every prediction.
 
+    See Also
+    --------
+    compare : Compare calibrators by cross-validation.
+    ComposedCalibration : One calibrator after another.
+
     References
     ----------
     Wolpert, "Stacked generalization", Neural Networks 1992.

@@ -28,6 +28,12 @@ class HistogramBinning(Calibrator[PiecewiseMap]):
     prior_rows, input, classes, positive, n_jobs
         See `IsotonicCalibration`.
 
+    See Also
+    --------
+    BBQ : Average over histograms for each class.
+    IMaxBinning : Histogram with bins of maximal information.
+    TopLabelHistogramBinning : Histogram of the confidence in the predicted class.
+
     References
     ----------
     Zadrozny & Elkan, "Obtaining calibrated probability estimates from decision trees and naive
@@ -66,6 +72,11 @@ class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
     prior_rows, input, classes, positive, n_jobs
         See `IsotonicCalibration`.
 
+    See Also
+    --------
+    HistogramBinning : Histogram for each class.
+    TopLabelIsotonic : Isotonic curve of the confidence in the predicted class.
+
     References
     ----------
     Gupta & Ramdas, "Top-label calibration and multiclass-to-binary reductions", ICLR 2022.
@@ -98,6 +109,11 @@ class BBQ(Calibrator[PiecewiseMap]):
     input, classes, positive, n_jobs
         See `TemperatureScaling`.
 
+    See Also
+    --------
+    HistogramBinning : Histogram for each class.
+    TopLabelBBQ : Average over histograms of the confidence.
+
     References
     ----------
     Naeini, Cooper & Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
@@ -126,6 +142,11 @@ class TopLabelBBQ(Calibrator[TopLabelMap]):
         they are, which is often too uneven.
     input, classes, positive, n_jobs
         See `TemperatureScaling`.
+
+    See Also
+    --------
+    BBQ : Average over histograms for each class.
+    TopLabelHistogramBinning : Histogram of the confidence in the predicted class.
 
     References
     ----------
@@ -159,6 +180,10 @@ class IMaxBinning(Calibrator[PiecewiseMap]):
         class has its own bins.
     prior_rows, input, classes, positive, n_jobs
         See `IsotonicCalibration`.
+
+    See Also
+    --------
+    HistogramBinning : Histogram for each class.
 
     References
     ----------

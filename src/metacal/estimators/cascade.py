@@ -102,6 +102,12 @@ class Cascade(GateEstimator, kw_only=False):
     classes_ : array of shape (n_classes,)
         Labels in column order.
 
+    See Also
+    --------
+    MetaCal : Gate and calibrator on the logits of a classifier.
+    MaxLoss : Limit the accuracy that a cascade loses.
+    MinAccuracy : Limit the errors among accepted predictions.
+
     Examples
     --------
     >>> import metacal as mc

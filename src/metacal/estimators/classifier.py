@@ -119,6 +119,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     certificate_ : Certificate
         Certificate of the promise, if there is one.
 
+    See Also
+    --------
+    MetaCal : Gate and calibrator on the logits of a classifier.
+    ScoreGate : Gate on one score per row.
+    compare : Compare calibrators by cross-validation.
+
     Notes
     -----
     The promise and `predict` are about the largest logit. For a few classifiers, such as an SVC

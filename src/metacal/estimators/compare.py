@@ -102,6 +102,16 @@ def compare(
     -------
     Comparison
 
+    Raises
+    ------
+    InputError
+        If a calibrator is unknown, or the rows are invalid or too few for the folds.
+
+    See Also
+    --------
+    compare_scores : Compare ranking scores.
+    AutoCalibrator : Weighted average of several calibrators.
+
     Examples
     --------
     >>> import metacal as mc

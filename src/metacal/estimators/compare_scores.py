@@ -131,6 +131,15 @@ def compare_scores(
     -------
     ScoreComparison
 
+    Raises
+    ------
+    InputError
+        If a score does not have one number per row, or all rows are correct or incorrect.
+
+    See Also
+    --------
+    compare : Compare calibrators by cross-validation.
+
     Examples
     --------
     >>> rng = np.random.default_rng(0)

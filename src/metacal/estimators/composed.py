@@ -45,6 +45,12 @@ class ComposedCalibration(Calibrator[ComposedMap]):
     temperature_ : float
         Temperature of the first calibrator, if it has one.
 
+    See Also
+    --------
+    SplineCalibration : Monotone spline of the confidence.
+    UniformTemperatureScaling : Temperature scaling with a uniform part.
+    AutoCalibrator : Weighted average of several calibrators.
+
     Examples
     --------
     >>> import metacal as mc

@@ -25,6 +25,11 @@ class PlattScaling(Calibrator[PlattMap]):
     input, classes, positive, n_jobs
         See `TemperatureScaling`.
 
+    See Also
+    --------
+    BetaCalibration : Beta curve for each class.
+    IsotonicCalibration : Isotonic curve for each class.
+
     References
     ----------
     Platt, "Probabilistic outputs for support vector machines and comparisons to regularized
@@ -54,6 +59,11 @@ class BetaCalibration(Calibrator[BetaMap]):
         Free parameters: all three; a = b; or the midpoint fixed at 1/2.
     input, classes, positive, n_jobs
         See `TemperatureScaling`.
+
+    See Also
+    --------
+    PlattScaling : Logistic curve for each class.
+    IsotonicCalibration : Isotonic curve for each class.
 
     References
     ----------
@@ -97,6 +107,11 @@ class MonotoneCalibration(Calibrator[MonotoneMap]):
     temperature_ : float
         Temperature that is fitted first for more than two classes. For two classes it is 1.
 
+    See Also
+    --------
+    PlattScaling : Logistic curve for each class.
+    IsotonicCalibration : Isotonic curve for each class.
+
     Examples
     --------
     >>> import numpy as np
@@ -128,6 +143,11 @@ class SplineCalibration(Calibrator[SplineMap]):
         they are, which is often too uneven.
     input, classes, positive, n_jobs
         See `TemperatureScaling`.
+
+    See Also
+    --------
+    ComposedCalibration : One calibrator after another.
+    TopLabelIsotonic : Isotonic curve of the confidence in the predicted class.
 
     References
     ----------
@@ -168,6 +188,10 @@ class GaussianProcessCalibration(Calibrator[GaussianProcessMap]):
         probabilities.
     input, classes, positive, n_jobs
         See `TemperatureScaling`.
+
+    See Also
+    --------
+    LocalTemperatureScaling : Temperature that depends on the logits.
 
     References
     ----------

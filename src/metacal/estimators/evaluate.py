@@ -102,6 +102,17 @@ def evaluate(
     -------
     GateEvaluation
 
+    Raises
+    ------
+    InputError
+        If the rows do not fit the gate, or a row has no label.
+
+    See Also
+    --------
+    verify : Test the promise on labelled rows.
+    report : Write the results as an HTML page.
+    compare : Compare calibrators by cross-validation.
+
     Examples
     --------
     >>> import metacal as mc

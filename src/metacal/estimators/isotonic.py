@@ -25,6 +25,12 @@ class IsotonicCalibration(Calibrator[PiecewiseMap]):
     input, classes, positive, n_jobs
         See `TemperatureScaling`.
 
+    See Also
+    --------
+    IROvATS : Isotonic curve shared by all classes.
+    TopLabelIsotonic : Isotonic curve of the confidence in the predicted class.
+    HistogramBinning : Histogram for each class.
+
     References
     ----------
     Zadrozny & Elkan, "Transforming classifier scores into accurate multiclass probability
@@ -52,6 +58,11 @@ class IROvATS(Calibrator[PiecewiseMap]):
     ----------
     prior_rows, input, classes, positive, n_jobs
         See `IsotonicCalibration`.
+
+    See Also
+    --------
+    IRM : Isotonic curve of the confidence, strictly increasing.
+    IsotonicCalibration : Isotonic curve for each class.
 
     References
     ----------
@@ -84,6 +95,11 @@ class IRM(Calibrator[SharedMap]):
     prior_rows, input, classes, positive, n_jobs
         See `IsotonicCalibration`.
 
+    See Also
+    --------
+    IROvATS : Isotonic curve shared by all classes.
+    TopLabelIsotonic : Isotonic curve of the confidence in the predicted class.
+
     References
     ----------
     Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty
@@ -115,6 +131,11 @@ class TopLabelIsotonic(Calibrator[TopLabelMap]):
         they are, which is often too uneven.
     prior_rows, input, classes, positive, n_jobs
         See `IsotonicCalibration`.
+
+    See Also
+    --------
+    IsotonicCalibration : Isotonic curve for each class.
+    TopLabelHistogramBinning : Histogram of the confidence in the predicted class.
 
     Examples
     --------

@@ -125,6 +125,13 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     data_hash_ : str
         Fingerprint of the calibration rows: their scores and correctness.
 
+    See Also
+    --------
+    CalibratedClassifier : Gate around a scikit-learn classifier.
+    ScoreGate : Gate on one score per row.
+    Cascade : Gate of a small and a large model.
+    MinAccuracy : Limit the errors among accepted predictions.
+
     References
     ----------
     Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021.

@@ -86,6 +86,12 @@ class ScoreGate(GateEstimator, kw_only=False):
     gate_ : Gate
         Fitted gate, a frozen value.
 
+    See Also
+    --------
+    MetaCal : Gate and calibrator on the logits of a classifier.
+    CalibratedClassifier : Gate around a scikit-learn classifier.
+    Cascade : Gate of a small and a large model.
+
     Examples
     --------
     >>> import metacal as mc

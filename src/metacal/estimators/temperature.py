@@ -39,6 +39,12 @@ class TemperatureScaling(Calibrator[TemperatureMap]):
     map_ : TemperatureMap
         Fitted map, a frozen value. Every calibrator has one.
 
+    See Also
+    --------
+    UniformTemperatureScaling : Temperature scaling with a uniform part.
+    VectorScaling : One slope and one offset per class.
+    ComposedCalibration : One calibrator after another.
+
     References
     ----------
     Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -75,6 +81,11 @@ class UniformTemperatureScaling(Calibrator[UniformTemperatureMap]):
         Temperature T. It is above 1 if the classifier is overconfident.
     uniform_ : float
         Weight ε of the uniform part.
+
+    See Also
+    --------
+    TemperatureScaling : One temperature for all logits.
+    EnsembleTemperatureScaling : Mixture of tempered, raw and uniform probabilities.
 
     Examples
     --------
@@ -113,6 +124,11 @@ class EnsembleTemperatureScaling(Calibrator[EnsembleTemperatureMap]):
     weights_ : tuple of three floats
         Weights of the tempered, the plain and the uniform member.
 
+    See Also
+    --------
+    TemperatureScaling : One temperature for all logits.
+    UniformTemperatureScaling : Temperature scaling with a uniform part.
+
     References
     ----------
     Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty
@@ -148,6 +164,10 @@ class LocalTemperatureScaling(Calibrator[LocalTemperatureMap]):
         of squared coefficients.
     input, classes, positive, n_jobs
         See `TemperatureScaling`.
+
+    See Also
+    --------
+    TemperatureScaling : One temperature for all logits.
 
     References
     ----------

@@ -69,6 +69,17 @@ def verify(
         and intervals. If rows of the fit are among these rows, in any order, the verdict is "not
         judged", and there are no tests.
 
+    Raises
+    ------
+    InputError
+        If the gate has no promise, or the rows do not fit the gate.
+
+    See Also
+    --------
+    evaluate : Measure calibration and the promise on labelled rows.
+    estimate_accuracy : Estimate the accuracy on rows without labels.
+    Watch : Monitor the traffic of a gate.
+
     Examples
     --------
     >>> import metacal as mc
@@ -177,6 +188,16 @@ def estimate_accuracy(
     Returns
     -------
     AccuracyEstimate
+
+    Raises
+    ------
+    InputError
+        If the gate has no calibrated confidence.
+
+    See Also
+    --------
+    evaluate : Measure calibration and the promise on labelled rows.
+    verify : Test the promise on labelled rows.
 
     Examples
     --------

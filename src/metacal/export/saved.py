@@ -56,6 +56,11 @@ def save(
         If the object cannot be saved, for example because its score is a function, its base
         calibrator is not one of metacal's own, or a label has more than 64 bits.
 
+    See Also
+    --------
+    load : Load a saved gate as an estimator.
+    load_gate : Load a saved gate as a frozen value.
+
     Examples
     --------
     >>> import tempfile
@@ -99,6 +104,11 @@ def load(
     ArtifactError
         If the file is damaged, inconsistent, too large, written by a newer version of metacal, or
         not signed with the key.
+
+    See Also
+    --------
+    load_gate : Load a saved gate as a frozen value.
+    save : Save a gate or a fitted estimator.
 
     Examples
     --------

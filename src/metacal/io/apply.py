@@ -131,6 +131,12 @@ def apply(
     InputError
         If the sources cannot be read or the output cannot be written.
 
+    See Also
+    --------
+    read_predictions : Read predictions from a file.
+    load_gate : Load a saved gate as a frozen value.
+    BatchGate : Apply a saved gate to batches of a data engine.
+
     Examples
     --------
     >>> import tempfile

@@ -120,6 +120,11 @@ class BatchGate:
     key : path or bytes, optional
         Signature key, as in `metacal.load`. A file that is not signed with it is rejected.
 
+    See Also
+    --------
+    apply : Apply a gate to files.
+    load_gate : Load a saved gate as a frozen value.
+
     Examples
     --------
     >>> import pyarrow as pa

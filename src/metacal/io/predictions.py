@@ -165,6 +165,11 @@ def read_predictions(
     InputError
         If the file cannot be read, lacks a named column, or has unsuitable shapes.
 
+    See Also
+    --------
+    apply : Apply a gate to files.
+    load_gate : Load a saved gate as a frozen value.
+
     Examples
     --------
     >>> import os, tempfile

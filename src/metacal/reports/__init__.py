@@ -52,6 +52,16 @@ def report(
     int
         Size of the page in bytes.
 
+    Raises
+    ------
+    InputError
+        If the rows do not fit the gate, or the file cannot be written.
+
+    See Also
+    --------
+    evaluate : Measure calibration and the promise on labelled rows.
+    verify : Test the promise on labelled rows.
+
     Examples
     --------
     >>> import tempfile

@@ -193,6 +193,10 @@ class WatchMetrics:
     watch : Watch or callable
         Watch, or function that returns the output of `metacal.reports.status.status`.
 
+    See Also
+    --------
+    Watch : Monitor the traffic of a gate.
+
     Examples
     --------
     >>> import metacal as mc

@@ -85,6 +85,10 @@ class Rows(Strips):
         Whether the values have not been validated yet. `as_validated` validates them, and so does a
         kernel that is called with `is_unvalidated=True`.
 
+    See Also
+    --------
+    read_predictions : Read predictions from a file.
+
     Examples
     --------
     >>> rows = Rows(np.arange(6.0).reshape(3, 2))

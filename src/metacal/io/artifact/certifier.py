@@ -92,6 +92,10 @@ def open_certifier(
     ArtifactError
         If the journal is damaged.
 
+    See Also
+    --------
+    Certifier : Certify a promise while labels arrive.
+
     Examples
     --------
     >>> import tempfile

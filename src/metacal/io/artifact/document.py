@@ -350,6 +350,11 @@ def load_gate(
     ArtifactError
         If the file is not valid.
 
+    See Also
+    --------
+    load : Load a saved gate as an estimator.
+    save : Save a gate or a fitted estimator.
+
     Examples
     --------
     >>> import tempfile

@@ -346,6 +346,16 @@ def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
     path : str or path
         Journal to create or replace.
 
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+
+    See Also
+    --------
+    load_watch : Load the state of a watch.
+    Watch : Monitor the traffic of a gate.
+
     Examples
     --------
     >>> import tempfile
@@ -381,6 +391,22 @@ def load_watch(path: str | os.PathLike[str], gate: Any) -> Watch:
     ------
     ArtifactError
         If the journal is damaged or inconsistent, or belongs to another gate.
+
+    See Also
+    --------
+    save_watch : Save the state of a watch.
+    Watch : Monitor the traffic of a gate.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> path = os.path.join(tempfile.mkdtemp(), "watch.journal")
+    >>> save_watch(mc.Watch.of(cal), path)
+    >>> load_watch(path, cal).raised
+    ()
     """
     file_name = os.fspath(path)
     records = read_journal(file_name, MONITOR)
