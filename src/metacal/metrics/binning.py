@@ -291,7 +291,7 @@ def vectorize_statistic(function: Callable[[Weights], float]) -> Statistic:
     return evaluate_each_resample
 
 
-def mean_statistic(column: Float) -> Statistic:
+def build_mean_statistic(column: Float) -> Statistic:
     """Build the statistic of the weighted mean of a column.
 
     A row with an infinite value and weight 0 does not change the mean.

@@ -238,7 +238,7 @@ class ClassGaps:
         self._cell_units[..., used_cells] = values
 
 
-def classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Statistic:
+def build_classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Statistic:
     """Build the statistic of the class-wise ECE.
 
     (1/K) Σ_k (1/n) Σ_b |Σ_{p_ik in b} (1(y_i = k) - p_ik)|

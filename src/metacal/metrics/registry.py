@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.metrics.binning import Statistic, mean_statistic
+from metacal.metrics.binning import Statistic, build_mean_statistic
 from metacal.metrics.toplabel import CheckedTable, checked_table, read_top_label
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -179,7 +179,7 @@ class Metric:
         array([0.35, 0.1 ])
         """
         if self.losses is not None:
-            return mean_statistic(self.losses(source))
+            return build_mean_statistic(self.losses(source))
         if self.statistic is None:
             raise TypeError(f"{self.name} is counted, so it has no statistic of row weights.")
         return self.statistic(source, **options)

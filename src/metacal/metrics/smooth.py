@@ -42,17 +42,17 @@ _RESAMPLE_TOLERANCE = 1e-6
 _MAX_STEPS = 60
 
 
-def smooth_ece_statistic(top: TopLabel) -> Statistic:
+def build_smooth_ece_statistic(top: TopLabel) -> Statistic:
     """Build the statistic of the smooth ECE."""
     n_rows = len(top)
-    sum_on_fine_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS)
+    sum_on_fine_mesh = _make_mesh_sum_function(top, n_cells=MESH_CELLS)
     sample_sums = sum_on_fine_mesh(np.ones((1, n_rows)))
     sample_coefficients = _compute_cosine_coefficients(sample_sums, n_rows)
     smooth_ece_of_sample = float(_find_fixed_points(sample_coefficients)[0])
     # The bandwidth at the fixed point is the smooth ECE itself.
     cells_per_width = MESH_CELLS * smooth_ece_of_sample
     n_halvings = int(np.log2(max(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0)))
-    sum_on_coarse_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS >> n_halvings)
+    sum_on_coarse_mesh = _make_mesh_sum_function(top, n_cells=MESH_CELLS >> n_halvings)
 
     def compute_smooth_ece(row_weights: Weights) -> Float:
         # Random signs give the error of chance alone, which can be far smaller than the error of
@@ -67,7 +67,7 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
     return compute_smooth_ece
 
 
-def _prepare_mesh_sums(top: TopLabel, n_cells: int) -> GroupSums:
+def _make_mesh_sum_function(top: TopLabel, n_cells: int) -> GroupSums:
     """Prepare the sums of the residuals at the nodes of a mesh on [0, 1].
 
     Each residual is divided linearly between the two nodes next to its confidence.
