@@ -41,8 +41,7 @@ from metacal.metrics.toplabel import (
 )
 from metacal.rows.memory import release_freed_memory
 
-#: Metrics to compute, each with the numbers of successes and trials, the statistic or the value from
-#: which its interval is computed.
+#: Metrics, each with the counts, the statistic or the value that its interval is computed from.
 MetricSources = list[tuple[Metric, IntervalSource]]
 
 #: Number of classes in the evaluation of scores, which have no probability table.

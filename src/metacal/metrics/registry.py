@@ -20,13 +20,11 @@ from metacal.metrics.toplabel import CheckedTable, checked_table, read_top_label
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Data from which an interval is computed: the numbers of successes and trials of a proportion, or a
-#: statistic of row weights. A bare number has no interval.
+#: Numbers of successes and trials, a statistic of row weights, or a bare value without interval.
 IntervalSource = tuple[int, int] | Statistic | float
 
 
-#: Kind of data that a metric takes, represented by the function that reads it: from the arguments
-#: of the public function to the validated object that `Metric.statistic` takes.
+#: Function that validates the arguments of a metric. It also names the kind of data in the registry.
 Input = Callable[..., Any]
 #: (proba, labels), read as a `CheckedTable`.
 PROBABILITIES: Input = checked_table

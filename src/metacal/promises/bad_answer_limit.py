@@ -76,8 +76,7 @@ class BadAnswerLimit:
             # Without a pool, the number of bad answers among the tested rows is binomial.
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
         max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
-        # With one threshold, every tested row finally gets the answer of the last model.
-        # So the bad answers observed on tested rows do not count against the limit.
+        # With one threshold, tested rows finally get the answer of the last model, which is never bad.
         n_bad_that_do_not_count = n_bad if has_one_threshold else 0
         n_bad_if_just_broken = max_bad_in_pool + 1 + n_bad_that_do_not_count
         return _hypergeometric_cdf(
