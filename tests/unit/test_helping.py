@@ -20,7 +20,7 @@ from metacal.gate.softmax_comparison import (
 )
 from metacal.maps.composed import fit_composed, make_softmax_map
 from metacal.maps.cross_fitting import (
-    compare_cross_fitted_map,
+    compare_refitted_map_with_softmax,
     compute_cross_fitted_quality,
     compute_softmax_quality,
     find_temperature_map,
@@ -117,7 +117,7 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
         )
         plain = compute_softmax_quality(plain_statistics)
         calibrated = compute_cross_fitted_quality(fitted, front, statistics, fold)
-        refitted = compare_cross_fitted_map(fit, Rows(logits), labels, weights, fold)
+        refitted = compare_refitted_map_with_softmax(fit, Rows(logits), labels, weights, fold)
     np.testing.assert_allclose(plain.loss, refitted.uncalibrated.loss, atol=1e-12)
     np.testing.assert_allclose(plain.confidence, refitted.uncalibrated.confidence, atol=1e-12)
     np.testing.assert_array_equal(statistics.correct, refitted.correct)
@@ -179,7 +179,9 @@ def test_harm_is_more_than_a_standard_error():
     assert found.log_loss.is_increased_by_map and found.ece.is_increased_by_map
     assert " rows): log loss " in str(found.build_note(uses_softmax=False))
     assert " and ECE " in str(found.build_note(uses_softmax=False))
-    assert not compare_metrics(OutOfFoldQuality(rows, loss, chance, worse, sharper, right)).map_increases_a_metric
+    assert not compare_metrics(
+        OutOfFoldQuality(rows, loss, chance, worse, sharper, right)
+    ).map_increases_a_metric
     assert not SoftmaxComparison(
         MetricComparison(0.3, 0.3, 0.0), MetricComparison(0.02, 0.015, 0.006), 100
     ).map_increases_a_metric

@@ -22,7 +22,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.maps.composed import ComposedMap
 from metacal.maps.cross_fitting import (
     QualityComparison,
-    compare_cross_fitted_map,
+    compare_refitted_map_with_softmax,
     compute_cross_fitted_quality,
     compute_in_sample_quality,
     compute_softmax_quality,
@@ -272,7 +272,7 @@ def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQualit
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
         try:
-            comparison = compare_cross_fitted_map(
+            comparison = compare_refitted_map_with_softmax(
                 refit, host_rows, sample.labels, sample.weights, fold_of_row
             )
         except MetacalError:

@@ -23,10 +23,10 @@ from metacal.maps.curve_fitting import (
     DistinctPoints,
     FitCurve,
     PiecewiseCurve,
+    build_one_vs_rest_map,
     compute_unmasked_probabilities,
     fit_piecewise,
     fit_top_label,
-    join_curves,
     make_identity_curve,
 )
 from metacal.maps.curves import PiecewiseMap, TopLabelMap, one_vs_rest_columns
@@ -96,7 +96,7 @@ def fit_histogram_binning(
         _compute_class_probabilities, make_empty_counts, labels
     ):
         total_counts += block_counts
-    return join_curves(total_counts.build_curves(prior_rows), "step")
+    return build_one_vs_rest_map(total_counts.build_curves(prior_rows), "step")
 
 
 def fit_top_label_histogram_binning(

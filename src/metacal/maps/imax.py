@@ -32,8 +32,8 @@ from metacal.formulas import Codes, Float
 from metacal.maps.curve_fitting import (
     BinaryColumn,
     PiecewiseCurve,
+    build_one_vs_rest_map,
     iterate_class_columns,
-    join_curves,
     make_identity_curve,
 )
 from metacal.maps.curves import PiecewiseMap
@@ -125,9 +125,9 @@ def fit_imax_binning(
     cells_of_classes = [_sum_in_cells(column) for column in iterate_class_columns(sample)]
     if shared:
         curve = _fit_curve(_add_cells(cells_of_classes), n_bins, prior_rows)
-        return join_curves([curve] * len(cells_of_classes), "step")
+        return build_one_vs_rest_map([curve] * len(cells_of_classes), "step")
     curves = [_fit_curve(cells, n_bins, prior_rows) for cells in cells_of_classes]
-    return join_curves(curves, "step")
+    return build_one_vs_rest_map(curves, "step")
 
 
 def find_most_informative_bin_ends(weight: Float, positive: Float, n_bins: int) -> Codes:

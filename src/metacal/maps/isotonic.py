@@ -29,7 +29,7 @@ from metacal.maps.curve_fitting import (
     fit_piecewise,
     fit_top_label,
     make_identity_curve,
-    pool_ties,
+    merge_equal_probabilities,
 )
 from metacal.maps.curves import OneCurveMap, PiecewiseMap, TopLabelMap, softmax
 from metacal.maps.labelled import LabelledRows, Weights
@@ -188,7 +188,7 @@ def fit_irm(
         curve = make_identity_curve()
         return SharedMap(curve.knots, curve.values, inverse_temperature)
 
-    positive_pairs = pool_ties(
+    positive_pairs = merge_equal_probabilities(
         BinaryColumn(
             probability=true_probability[is_unmasked],
             outcome=np.ones(int(is_unmasked.sum())),

@@ -22,7 +22,7 @@ from metacal import kernels
 from metacal.errors import ClassMismatchError, InputError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
-from metacal.maps.candidate_weights import weight_candidates
+from metacal.maps.candidate_weights import compute_candidate_weights
 from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
@@ -205,7 +205,7 @@ def fit_weighted_stack(
     """Fit candidates and weight them by the likelihood of held-out rows.
 
     Every candidate is fitted on all folds but one and gives the true classes of that fold
-    probabilities p_im. The weights maximise Σ_i log Σ_m w_m p_im with a prior (see `weight_candidates`).
+    probabilities p_im. The weights maximise Σ_i log Σ_m w_m p_im with a prior (see `compute_candidate_weights`).
     Candidates with less than 3% are omitted; the others are fitted on all rows. The folds are
     not stratified (see `random_folds`).
 
@@ -262,7 +262,7 @@ def fit_weighted_stack(
         losses = {}
 
     priors = _get_candidate_priors(names, sample.rows.n_classes)
-    candidate_weights = weight_candidates(
+    candidate_weights = compute_candidate_weights(
         out_of_fold.table, out_of_fold.weights, priors.handicaps, priors.is_near_temperature
     )
     used_names = [name for name, weight in zip(names, candidate_weights, strict=True) if weight]
@@ -356,7 +356,7 @@ def _reweight_prediction_preserving(
             "No candidate preserves every prediction. Add one that does, such as 'temperature'."
         )
     candidate_weights = np.zeros(len(names))
-    candidate_weights[preserves_predictions] = weight_candidates(
+    candidate_weights[preserves_predictions] = compute_candidate_weights(
         out_of_fold.table[:, preserves_predictions],
         out_of_fold.weights,
         priors.handicaps[preserves_predictions],
