@@ -84,9 +84,9 @@ def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
 
 def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
     """Compute loss and confidence of each row under the softmax of the logits."""
-    others_sum = softmax_statistics.others_sum
-    loss = np.log1p(others_sum) - softmax_statistics.label_gap
-    return RowQuality.with_capped_loss(loss, confidence=1.0 / (1.0 + others_sum))
+    exp_sum_of_others = softmax_statistics.exp_sum_of_others
+    loss = np.log1p(exp_sum_of_others) - softmax_statistics.label_gap
+    return RowQuality.with_capped_loss(loss, confidence=1.0 / (1.0 + exp_sum_of_others))
 
 
 def compute_in_sample_quality(fitted: ComposedMap, row_statistics: RowStatistics) -> RowQuality:

@@ -19,8 +19,8 @@ from metacal.maps.fitting.lbfgs import Minimum
 #: Function that returns value, gradient and Hessian at a point as six numbers.
 FunctionOfTwo = Callable[[Float], Float]
 #: Indices of the value and of the gradient among the six numbers.
-VALUE = 0
-_GRADIENT = slice(1, 3)
+VALUE_INDEX = 0
+_GRADIENT_INDICES = slice(1, 3)
 
 #: Expected decrease at which the iteration stops, after one more step.
 TOLERANCE = 1e-9
@@ -185,9 +185,9 @@ def minimise_in_box(
         previous_decrease = expected_decrease
     return Minimum(
         point=point,
-        value=float(derivatives[VALUE]) - final_decrease,
+        value=float(derivatives[VALUE_INDEX]) - final_decrease,
         remaining_decrease=expected_decrease,
-        gradient_norm=math.hypot(*derivatives[_GRADIENT]),
+        gradient_norm=math.hypot(*derivatives[_GRADIENT_INDICES]),
         n_steps=n_steps,
         converged=expected_decrease <= _ROUNDING,
     )
@@ -256,12 +256,12 @@ def _halve_until_sufficient_decrease(
     tuple of arrays or None
         Shortened step, and value, gradient and Hessian after it. None if no step is found.
     """
-    value = derivatives[VALUE]
-    gradient = derivatives[_GRADIENT]
+    value = derivatives[VALUE_INDEX]
+    gradient = derivatives[_GRADIENT_INDICES]
     for _ in range(_MAX_HALVINGS):
         trial_derivatives = function(point + step)
         linear_change = float(gradient @ step)
-        if trial_derivatives[VALUE] <= value + _SUFFICIENT_DECREASE * linear_change:
+        if trial_derivatives[VALUE_INDEX] <= value + _SUFFICIENT_DECREASE * linear_change:
             return step, trial_derivatives
         step = 0.5 * step
     return None
