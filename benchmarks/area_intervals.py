@@ -94,8 +94,8 @@ class Population:
         start = stop - (incorrect + correct)
         blocks = WeightedErrorBlocks(
             total_rows=np.ones((1, 1)),
-            rows_before=np.maximum(start, 0.0),
-            rows_through=stop,
+            rows_before_block=np.maximum(start, 0.0),
+            rows_through_block=stop,
             n_errors=incorrect[None],
         )
         any_ranking = Ranking(np.zeros(1), np.ones(1, dtype=np.bool_))

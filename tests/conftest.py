@@ -218,7 +218,7 @@ def smooth_ece_at():
     """The smooth ECE at one given bandwidth, to look at the fixed point from outside."""
 
     def area(top, bandwidth):
-        node_sums = smooth._prepare_mesh_sums(top, smooth.MESH_CELLS)(np.ones((1, len(top))))
+        node_sums = smooth._make_mesh_sum_function(top, smooth.MESH_CELLS)(np.ones((1, len(top))))
         cosines = smooth._compute_cosine_coefficients(node_sums, len(top))
         return float(smooth._compute_smece(cosines, np.array([bandwidth]))[0])
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal import metrics
 from metacal.cli.evaluate import command
-from metacal.metrics.binning import evaluate_on_sample, mean_statistic
+from metacal.metrics.binning import build_mean_statistic, evaluate_on_sample
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL, register
 from metacal.metrics.toplabel import checked_table, top_label
@@ -29,7 +29,7 @@ def spherical(proba, labels):
 
 
 def overconfidence_statistic(top):
-    return mean_statistic(top.confidence - top.correct)
+    return build_mean_statistic(top.confidence - top.correct)
 
 
 def overconfidence(proba, labels):
@@ -38,8 +38,8 @@ def overconfidence(proba, labels):
 
 
 def lift_statistic(ranking):
-    return ranking.statistic(
-        lambda blocks: blocks.rows_before.max(axis=1, initial=0.0) / blocks.total_rows[:, 0]
+    return ranking.build_statistic(
+        lambda blocks: blocks.rows_before_block.max(axis=1, initial=0.0) / blocks.total_rows[:, 0]
     )
 
 

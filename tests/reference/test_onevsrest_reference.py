@@ -16,7 +16,7 @@ from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
 from metacal.maps.bbq import fit_bbq
-from metacal.maps.curve_fitting import BinaryColumn, pool_ties
+from metacal.maps.curve_fitting import BinaryColumn, merge_equal_probabilities
 from metacal.maps.histogram import fit_histogram_binning
 from metacal.maps.isotonic import fit_isotonic, fit_isotonic_curve, fit_top_label_isotonic
 from metacal.maps.logistic import fit_beta_calibration, fit_platt_scaling
@@ -59,7 +59,7 @@ def test_isotonic_curves_are_scikit_learns(script, table, k):
     n = script.N_FIT
     theirs = IsotonicRegression(out_of_bounds="clip").fit(proba[:n], outcome[:n]).predict(proba[n:])
     curve = fit_isotonic_curve(
-        pool_ties(BinaryColumn(proba[:n], outcome[:n], np.ones(n))), prior_rows=0.0
+        merge_equal_probabilities(BinaryColumn(proba[:n], outcome[:n], np.ones(n))), prior_rows=0.0
     )
     np.testing.assert_allclose(
         np.interp(proba[n:], curve.knots, curve.values), theirs, rtol=0, atol=1e-8

@@ -7,7 +7,7 @@ import pytest
 
 import metacal as mc
 from metacal.export import saved as artifact
-from metacal.maps.candidate_weights import weight_candidates
+from metacal.maps.candidate_weights import compute_candidate_weights
 from metacal.maps.composed import transform_rows
 from metacal.maps.fitting.mixture import fit_mixture_weights
 from metacal.maps.members import MEMBERS, fit_members, get_default_members
@@ -79,7 +79,7 @@ def test_who_can_learn_more_is_asked_for_more():
     alike = np.tile([[0.5, 0.6]], (1000, 1))  # the second is better by 182 nats
     for handicap, weights in ((100.0, [0.0, 1.0]), (300.0, [1.0, 0.0])):
         assert (
-            weight_candidates(
+            compute_candidate_weights(
                 alike, None, np.array([0.0, handicap]), np.zeros(2, dtype=bool)
             ).tolist()
             == weights
@@ -89,13 +89,14 @@ def test_who_can_learn_more_is_asked_for_more():
 def test_few_rows_do_not_leave_temperature_scaling():
     known = np.zeros(2), np.array([True, False])
     shares = [
-        weight_candidates(np.tile([[0.5, 0.6]], (n, 1)), None, *known)[1] for n in (5, 16, 1000)
+        compute_candidate_weights(np.tile([[0.5, 0.6]], (n, 1)), None, *known)[1]
+        for n in (5, 16, 1000)
     ]
     assert shares[0] < 0.15  # 0.9 nats in all
     assert 0.4 < shares[1] < 0.6  # 2.9 nats: as probable as not
     assert shares[2] == 1.0
     assert (
-        weight_candidates(np.array([[0.0, 0.5], [0.9, 0.5]]), None, *known)[1] > 0.8
+        compute_candidate_weights(np.array([[0.0, 0.5], [0.9, 0.5]]), None, *known)[1] > 0.8
     )  # temperature scaling is refuted
 
 

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.binning import HistogramBinning, TopLabelHistogramBinning
 from metacal.maps.bbq import build_equal_mass_binnings, fit_bbq, fit_bbq_curve, fit_top_label_bbq
-from metacal.maps.curve_fitting import BinaryColumn, pool_ties
+from metacal.maps.curve_fitting import BinaryColumn, merge_equal_probabilities
 from metacal.maps.curves import TopLabelMap, evaluate_curve
 from metacal.maps.histogram import (
     find_equal_mass_bin_ends,
@@ -234,7 +234,7 @@ def test_a_row_without_any_positive_answer_keeps_its_softmax():
 
 def test_the_histogram_counts():
     at, outcome = np.array([0.1, 0.2, 0.5, 0.55, 0.9]), np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    ties = pool_ties(BinaryColumn(at, outcome, np.ones(5)))
+    ties = merge_equal_probabilities(BinaryColumn(at, outcome, np.ones(5)))
     plain = fit_histogram_curve(ties, 2, "equal_width", 0.0)
     np.testing.assert_allclose(plain.knots, [0.0, 0.5])
     np.testing.assert_allclose(plain.values, [2 / 3, 1 / 2])
@@ -256,7 +256,7 @@ def test_bbq_is_the_papers_formula():
     random = np.random.default_rng(17)
     at = np.round(random.random(150), 2)
     outcome = (random.random(150) < at**2).astype(float)
-    fitted = fit_bbq_curve(pool_ties(BinaryColumn(at, outcome, np.ones(150))))
+    fitted = fit_bbq_curve(merge_equal_probabilities(BinaryColumn(at, outcome, np.ones(150))))
     order = np.argsort(at, kind="stable")
     grid = np.linspace(0.0, 1.0, 501)
 

@@ -20,7 +20,7 @@ from metacal.gate.softmax_comparison import (
 )
 from metacal.maps.composed import fit_composed, make_softmax_map
 from metacal.maps.cross_fitting import (
-    compare_cross_fitted_map,
+    compare_refitted_map_with_softmax,
     compute_cross_fitted_quality,
     compute_softmax_quality,
     find_temperature_map,
@@ -117,7 +117,7 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
         )
         plain = compute_softmax_quality(plain_statistics)
         calibrated = compute_cross_fitted_quality(fitted, front, statistics, fold)
-        refitted = compare_cross_fitted_map(fit, Rows(logits), labels, weights, fold)
+        refitted = compare_refitted_map_with_softmax(fit, Rows(logits), labels, weights, fold)
     np.testing.assert_allclose(plain.loss, refitted.uncalibrated.loss, atol=1e-12)
     np.testing.assert_allclose(plain.confidence, refitted.uncalibrated.confidence, atol=1e-12)
     np.testing.assert_array_equal(statistics.correct, refitted.correct)

@@ -115,21 +115,21 @@ class AutoCalibrator(Calibrator[StackMap]):
             raise InputError("candidates is empty. Pass at least one calibrator.")
 
         fit_candidates: Callable[..., dict[str, Map]] = fit_members
-        fit_for_comparison: Callable[..., dict[str, Map]]
-        fit_for_comparison = partial(fit_members, for_comparison=True)
+        fit_candidates_for_comparison: Callable[..., dict[str, Map]]
+        fit_candidates_for_comparison = partial(fit_members, for_comparison=True)
         candidate_names = candidates
         if not all(isinstance(candidate, str) for candidate in candidates):
             candidate_by_name = _name_candidates(candidates)
             candidate_names = list(candidate_by_name)
             fit_candidates = partial(_fit_candidates, candidate_by_name)
-            fit_for_comparison = fit_candidates
+            fit_candidates_for_comparison = fit_candidates
 
         mixture, member_names, losses = fit_weighted_stack(
             rows,
             codes,
             weights,
             fit=fit_candidates,
-            fit_for_comparison=fit_for_comparison,
+            fit_candidates_for_comparison=fit_candidates_for_comparison,
             names=candidate_names,
             keep_predictions=self.keep_predictions,
             n_splits=self.n_splits,

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,8 +44,7 @@ class _SplinePrior:
     slope_change: float
 
 
-#: Priors from loose to nearly the identity. Splines of real tables deviate from the identity by
-#: about 0.3, which is a precision of 10.
+#: Priors from loose to nearly the identity. A precision of 10 is a typical deviation of about 0.3.
 _PRIORS = (
     _SplinePrior(median_value=1.0, mean_slope=1.0, slope_change=1.0),
     _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=1.0),
@@ -154,7 +154,7 @@ def fit_averaged_splines(
     list of SplineMap
         One spline per sample, see `fit_averaged_spline`.
     """
-    grouped_samples = [_group_on_grid(sample, grid_spacing) for sample in samples]
+    grouped_samples = [_group_rows_on_grid(sample, grid_spacing) for sample in samples]
     knots_of_samples = [
         compute_weighted_quantiles(sample.log_odds, sample.row_weights, n_knots)
         for sample in grouped_samples
@@ -205,17 +205,18 @@ def _fit_averaged_parameters(
     n_samples = len(samples)
     n_priors = len(_PRIORS)
     n_knots = len(knots_of_samples[0])
-    identity_thetas = [np.append(np.ones(n_knots), knots[0]) for knots in knots_of_samples]
-    prior_mean_of_problems = np.array(identity_thetas).repeat(n_priors, axis=0)
-    precision_of_problems = np.concatenate(
-        [
-            _compute_prior_precisions(knots, sample)
-            for knots, sample in zip(knots_of_samples, samples, strict=True)
-        ]
-    )
-    design, correct, row_weights = _stack_samples(samples, knots_of_samples)
+    identity_theta_of_samples = []
+    precisions_of_samples = []
+    for knots, sample in zip(knots_of_samples, samples, strict=True):
+        identity_theta_of_samples.append(np.append(np.ones(n_knots), knots[0]))
+        precisions_of_samples.append(_compute_prior_precisions(knots, sample))
+    prior_mean_of_problems = np.array(identity_theta_of_samples).repeat(n_priors, axis=0)
+    precision_of_problems = np.concatenate(precisions_of_samples)
+    padded_samples = _pad_samples_to_equal_length(samples, knots_of_samples)
     likelihood = partial(
-        _compute_stacked_derivatives, design, _compute_outer_products(design), correct, row_weights
+        _compute_stacked_derivatives,
+        padded_samples,
+        _compute_outer_products(padded_samples.design),
     )
     negative_log_posterior = partial(
         add_normal_prior,
@@ -228,7 +229,7 @@ def _fit_averaged_parameters(
         negative_log_posterior,
         start=prior_mean_of_problems,
         is_nonnegative=slopes_are_nonnegative,
-        total_weights=row_weights.sum(axis=1).repeat(n_priors),
+        total_weights=padded_samples.row_weights.sum(axis=1).repeat(n_priors),
         method_name="spline calibration",
         tolerance=_TOLERANCE,
     )
@@ -242,25 +243,33 @@ def _fit_averaged_parameters(
     return theta_of_samples
 
 
-def _group_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows:
+def _group_rows_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows:
     """Group rows on an even grid of log-odds, unless there are only a few rows.
 
     A row between two grid points is divided between both, so that its mean log-odds are
     preserved.
     """
-    z = sample.log_odds
+    n_rows = len(sample.log_odds)
     weights = _scale_to_effective_rows(sample.weights)
-    if len(z) <= _MAX_UNGROUPED_ROWS:
-        row_weights = np.ones(len(z)) if weights is None else weights
+    if n_rows <= _MAX_UNGROUPED_ROWS:
+        row_weights = np.ones(n_rows) if weights is None else weights
         return _GroupedRows(
-            log_odds=np.clip(z, -_MAX_LOG_ODDS, _MAX_LOG_ODDS),
+            log_odds=np.clip(sample.log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS),
             correct=sample.correct,
             row_weights=row_weights,
         )
     first_point_index = math.floor(-_MAX_LOG_ODDS / grid_spacing)
-    n_points = math.floor(_MAX_LOG_ODDS / grid_spacing) - first_point_index + 2
+    # The last interval also needs its right end.
+    last_point_index = math.floor(_MAX_LOG_ODDS / grid_spacing) + 1
+    n_points = last_point_index - first_point_index + 1
     weight_of_point, correct_weight_of_point = kernels.host_kernels.bin_linearly(
-        z, sample.correct, weights, grid_spacing, _MAX_LOG_ODDS, first_point_index, n_points
+        sample.log_odds,
+        sample.correct,
+        weights,
+        grid_spacing,
+        _MAX_LOG_ODDS,
+        first_point_index,
+        n_points,
     )
     used_points = np.flatnonzero(weight_of_point > 0.0)
     group_weight = weight_of_point[used_points]
@@ -286,9 +295,26 @@ def _scale_to_effective_rows(weights: Weights) -> Weights:
     return weights * max(1.0, float(weights.sum()) / float(weights @ weights))
 
 
-def _stack_samples(
+class _PaddedSamples(NamedTuple):
+    """Samples of equal length, padded with rows of weight zero.
+
+    Attributes
+    ----------
+    design : array of shape (n_samples, n_rows, n_parameters)
+        Design matrix of each sample, whose last column is one.
+
+    correct, row_weights : array of shape (n_samples, n_rows)
+        Fraction correct and weight of each row.
+    """
+
+    design: Float
+    correct: Float
+    row_weights: Float
+
+
+def _pad_samples_to_equal_length(
     samples: Sequence[_GroupedRows], knots_of_samples: Sequence[Float]
-) -> tuple[Float, Float, Float]:
+) -> _PaddedSamples:
     """Stack samples into arrays of equal length, padded with rows of weight zero.
 
     Parameters
@@ -301,21 +327,19 @@ def _stack_samples(
 
     Returns
     -------
-    design : array of shape (n_samples, n_rows, n_knots + 1)
-        Design matrices; the last column is one.
-
-    correct, row_weights : arrays of shape (n_samples, n_rows)
+    _PaddedSamples
     """
     n_rows = max(len(sample.log_odds) for sample in samples)
     design = np.ones((len(samples), n_rows, len(knots_of_samples[0]) + 1))
     correct = np.zeros((len(samples), n_rows))
     row_weights = np.zeros((len(samples), n_rows))
-    for i, (sample, knots) in enumerate(zip(samples, knots_of_samples, strict=True)):
+    for sample_index, sample in enumerate(samples):
+        knots = knots_of_samples[sample_index]
         n_sample_rows = len(sample.log_odds)
-        design[i, :n_sample_rows, :-1] = build_spline_design(knots, sample.log_odds)
-        correct[i, :n_sample_rows] = sample.correct
-        row_weights[i, :n_sample_rows] = sample.row_weights
-    return design, correct, row_weights
+        design[sample_index, :n_sample_rows, :-1] = build_spline_design(knots, sample.log_odds)
+        correct[sample_index, :n_sample_rows] = sample.correct
+        row_weights[sample_index, :n_sample_rows] = sample.row_weights
+    return _PaddedSamples(design=design, correct=correct, row_weights=row_weights)
 
 
 def _compute_outer_products(design: Float) -> Float:
@@ -325,20 +349,17 @@ def _compute_outer_products(design: Float) -> Float:
 
 
 def _compute_stacked_derivatives(
-    design: Float, design_products: Float, correct: Float, row_weights: Float, theta: Float
+    samples: _PaddedSamples, design_products: Float, theta: Float
 ) -> Derivatives:
     """Compute the log loss and its derivatives for all samples and priors.
 
     Parameters
     ----------
-    design : array of shape (n_samples, n_rows, n_parameters)
-        Design matrices.
+    samples : _PaddedSamples
+        Samples.
 
     design_products : array of shape (n_samples, n_rows, n_parameters**2)
         Outer products of the rows of the design matrices.
-
-    correct, row_weights : arrays of shape (n_samples, n_rows)
-        Outcome and weight of each row.
 
     theta : array of shape (n_samples * n_priors, n_parameters)
         Parameters.
@@ -349,17 +370,17 @@ def _compute_stacked_derivatives(
         Derivatives of n_samples * n_priors problems.
     """
     # Arrays get the axes (sample, prior, row). All priors of a sample share its rows.
-    correct = correct[:, None, :]
-    row_weights = row_weights[:, None, :]
-    n_samples = len(design)
+    correct = samples.correct[:, None, :]
+    row_weights = samples.row_weights[:, None, :]
+    n_samples = len(samples.design)
     theta_by_sample_and_prior = theta.reshape(n_samples, -1, theta.shape[1])
-    z = theta_by_sample_and_prior @ design.transpose(0, 2, 1)
+    z = theta_by_sample_and_prior @ samples.design.transpose(0, 2, 1)
     exp_minus_abs_z = np.exp(-np.abs(z))
     denominator = 1.0 + exp_minus_abs_z
     probability = np.where(z >= 0.0, 1.0, exp_minus_abs_z) / denominator
     loss = np.maximum(z, 0.0) + np.log(denominator) - correct * z
     hessian = (row_weights * probability * (1.0 - probability)) @ design_products
-    gradient = (row_weights * (probability - correct)) @ design
+    gradient = (row_weights * (probability - correct)) @ samples.design
     total_loss = loss @ row_weights.transpose(0, 2, 1)
     return Derivatives(
         loss=total_loss.reshape(-1),

@@ -169,7 +169,9 @@ def _average_histograms(
     average_frequency_of_step = np.zeros(len(last_point_of_step))
     first_bins = binnings.first_bin_of_binning
     for binning in np.flatnonzero(posterior_of_binning):
-        bins = slice(first_bins[binning], first_bins[binning] + binnings.n_bins_of_binning[binning])
+        first_bin = first_bins[binning]
+        end_bin = first_bin + binnings.n_bins_of_binning[binning]
+        bins = slice(first_bin, end_bin)
         bin_of_step = np.searchsorted(
             binnings.last_point_of_bin[bins], last_point_of_step, side="left"
         )
@@ -202,12 +204,13 @@ def build_equal_mass_binnings(weights: Float) -> Binnings:
     n_bins_of_binning = _choose_numbers_of_bins(float(total_weight))
     binning_size_of_bin = np.repeat(n_bins_of_binning, n_bins_of_binning)
     first_bin_of_binning = np.cumsum(n_bins_of_binning) - n_bins_of_binning
-    bin_count = np.arange(1, len(binning_size_of_bin) + 1)
-    rank_of_bin = bin_count - np.repeat(first_bin_of_binning, n_bins_of_binning)
+    bin_numbers_from_1 = np.arange(1, len(binning_size_of_bin) + 1)
+    rank_of_bin = bin_numbers_from_1 - np.repeat(first_bin_of_binning, n_bins_of_binning)
     weight_up_to_bin = total_weight * rank_of_bin / binning_size_of_bin
     last_point_of_bin = np.searchsorted(cumulative_weight, weight_up_to_bin, side="left")
     # The last bin must end at the last point in spite of rounding errors in the sum.
-    last_point_of_bin[rank_of_bin == binning_size_of_bin] = len(weights) - 1
+    is_last_bin = rank_of_bin == binning_size_of_bin
+    last_point_of_bin[is_last_bin] = len(weights) - 1
 
     is_first_bin = rank_of_bin[1:] == 1
     is_not_empty = np.append(True, (np.diff(last_point_of_bin) > 0) | is_first_bin)
@@ -215,10 +218,10 @@ def build_equal_mass_binnings(weights: Float) -> Binnings:
         return Binnings(
             last_point_of_bin=last_point_of_bin, first_bin_of_binning=first_bin_of_binning
         )
-    n_kept_before_bin = np.cumsum(is_not_empty) - is_not_empty
-    return _drop_repeated_binnings(
-        np.split(last_point_of_bin[is_not_empty], n_kept_before_bin[first_bin_of_binning[1:]])
-    )
+    n_nonempty_before_bin = np.cumsum(is_not_empty) - is_not_empty
+    later_binning_starts = n_nonempty_before_bin[first_bin_of_binning[1:]]
+    last_points_by_binning = np.split(last_point_of_bin[is_not_empty], later_binning_starts)
+    return _drop_repeated_binnings(last_points_by_binning)
 
 
 def _choose_numbers_of_bins(total_weight: float) -> Codes:

@@ -15,12 +15,11 @@ _MIN_WEIGHT = 0.03
 _PRIOR_ROWS = 0.05
 #: Number of prior rows of each member in the mixture of members near temperature scaling.
 _NEAR_PRIOR_ROWS = 1.0
-#: Gain in nats at which the mixture of all members is as probable as the mixture of the members
-#: near temperature scaling.
+#: Gain in nats at which the full mixture is as probable as the one near temperature scaling.
 _PRIOR_LOG_ODDS = 3.0
 
 
-def weight_candidates(
+def compute_candidate_weights(
     probabilities: Float, weights: Weights, handicaps: Float, is_near_temperature: Flags
 ) -> Float:
     """Compute the mixture weights of the candidates; weights below 3% become zero.
@@ -62,13 +61,15 @@ def weight_candidates(
     )
     mixture = near_temperature_mixture
     if not is_near_temperature.all():
-        penalised_table = probabilities * np.exp(-handicaps / len(probabilities))
-        full_mixture = _fit_mixture_with_prior(penalised_table, row_weights, _PRIOR_ROWS)
+        n_rows = len(probabilities)
+        penalised_probabilities = probabilities * np.exp(-handicaps / n_rows)
+        full_mixture = _fit_mixture_with_prior(penalised_probabilities, row_weights, _PRIOR_ROWS)
         with np.errstate(divide="ignore"):
             full_log_likelihood = np.log(probabilities @ full_mixture)
             row_gains = full_log_likelihood - np.log(probabilities @ near_temperature_mixture)
         mean_gain = float(np.average(row_gains, weights=row_weights))
-        gain_in_nats = mean_gain * len(row_gains) - float(handicaps @ full_mixture)
+        mean_handicap = float(handicaps @ full_mixture)
+        gain_in_nats = mean_gain * n_rows - mean_handicap
         p_full = float(expit(gain_in_nats - _PRIOR_LOG_ODDS))
         mixture = p_full * full_mixture + (1.0 - p_full) * near_temperature_mixture
     is_negligible = mixture < min(_MIN_WEIGHT, mixture.max())

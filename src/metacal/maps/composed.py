@@ -156,10 +156,11 @@ def fit_composed(
             )
     if (first, then) == DEFAULT_PAIR:
         return _fit_default_pair(LabelledRows(rows, labels, weights))
-    first_map = METHODS[first].fit_function()(rows, labels, weights)
-    first_map = ensure_min_uniform_component(first_map, rows, weights)
-    transformed_rows = transform_rows(first_map, rows)
-    then_map = METHODS[then].fit_function()(transformed_rows, labels, weights)
+    fit_first = METHODS[first].fit_function()
+    fit_then = METHODS[then].fit_function()
+    first_map = ensure_min_uniform_component(fit_first(rows, labels, weights), rows, weights)
+    rows_of_log_probabilities = transform_rows(first_map, rows)
+    then_map = fit_then(rows_of_log_probabilities, labels, weights)
     return ComposedMap(first_map, then_map)
 
 
@@ -249,9 +250,11 @@ def transform_rows(first_map: Map, rows: Rows) -> Rows:
     time it is read.
     """
     rows = rows.to_host()
-    is_on_disk = not isinstance(rows.table, np.ndarray) or isinstance(rows.table, np.memmap)
+    is_in_memory = isinstance(rows.table, np.ndarray) and not isinstance(rows.table, np.memmap)
+    is_on_disk = not is_in_memory
     max_entries = _MAX_HELD_STORED_ENTRIES if is_on_disk else _MAX_HELD_ENTRIES
-    if len(rows) * rows.n_classes > max_entries:
+    n_entries = len(rows) * rows.n_classes
+    if n_entries > max_entries:
         convert_block = partial(compute_log_probabilities, first_map)
         return rows.copy_with(table=ConvertedTable(rows.table, convert_block, np.float64))
     table = np.empty((len(rows), rows.n_classes))

@@ -118,13 +118,14 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
     distinct_uncertainties, distinct_index, n_ties = np.unique(
         uncertainty, return_inverse=True, return_counts=True
     )
-    fraction_below = (np.cumsum(n_ties) - 0.5 * n_ties) / len(uncertainty)
-    z_of_distinct = np.log1p(-fraction_below) - np.log(fraction_below)
-    z = z_of_distinct[distinct_index.ravel()]
+    # Each uncertainty is replaced by the log-odds of its mean rank, highest for certain rows.
+    fraction_below = (np.cumsum(n_ties) - 0.5 * n_ties) / n_rows
+    rank_log_odds_of_distinct = np.log1p(-fraction_below) - np.log(fraction_below)
+    rank_log_odds = rank_log_odds_of_distinct[distinct_index.ravel()]
 
-    spline_knots = compute_weighted_quantiles(z, np.ones(len(z)), _N_SPLINE_KNOTS)
+    spline_knots = compute_weighted_quantiles(rank_log_odds, np.ones(n_rows), _N_SPLINE_KNOTS)
     theta = fit_spline_slopes(
-        z,
+        rank_log_odds,
         correct=correct.astype(np.float64),
         weights=np.ones(n_rows),
         knots=spline_knots,
@@ -135,7 +136,7 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
     intercept = theta[-1]
 
     knot_indices = _choose_knot_indices(n_ties)
-    design = build_spline_design(spline_knots, z_of_distinct[knot_indices])
+    design = build_spline_design(spline_knots, rank_log_odds_of_distinct[knot_indices])
     confidence = expit(intercept + design @ slopes)
     min_confidence = 0.5 / (n_rows + 1.0)
     confidence = np.clip(confidence, min_confidence, 1.0 - min_confidence)

@@ -84,9 +84,9 @@ def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
 
 def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
     """Compute loss and confidence of each row under the softmax of the logits."""
-    others_sum = softmax_statistics.others_sum
-    loss = np.log1p(others_sum) - softmax_statistics.label_gap
-    return RowQuality.with_capped_loss(loss, confidence=1.0 / (1.0 + others_sum))
+    exp_sum_of_others = softmax_statistics.exp_sum_of_others
+    loss = np.log1p(exp_sum_of_others) - softmax_statistics.label_gap
+    return RowQuality.with_capped_loss(loss, confidence=1.0 / (1.0 + exp_sum_of_others))
 
 
 def compute_in_sample_quality(fitted: ComposedMap, row_statistics: RowStatistics) -> RowQuality:
@@ -129,7 +129,8 @@ def compute_cross_fitted_quality(
     RowQuality
     """
     n_folds = int(fold_of_row.max()) + 1
-    max_uniform = 0.0 if isinstance(fitted, TemperatureMap) else MAX_UNIFORM
+    has_uniform_component = not isinstance(fitted, TemperatureMap)
+    max_uniform = MAX_UNIFORM if has_uniform_component else 0.0
     has_spline = isinstance(fitted, ComposedMap)
     fold_maps = []
     for fold in range(n_folds):
@@ -164,22 +165,24 @@ def _compute_out_of_fold_spline(
 ) -> Float:
     """Compute the out-of-fold, spline-calibrated log-odds of each row's confidence."""
     correct = row_statistics.correct
-    log_odds_of_folds = [row_statistics.compute_log_odds(fold_map) for fold_map in fold_maps]
+    log_odds_of_folds = []
     training_samples = []
-    for fold, log_odds in enumerate(log_odds_of_folds):
+    for fold, fold_map in enumerate(fold_maps):
+        log_odds = row_statistics.compute_log_odds(fold_map)
+        log_odds_of_folds.append(log_odds)
         is_training = fold_of_row != fold
-        training_samples.append(
-            BinaryRows(
-                log_odds=log_odds[is_training],
-                correct=correct[is_training],
-                weights=_select_weights(row_statistics.weights, is_training),
-            )
+        training_sample = BinaryRows(
+            log_odds=log_odds[is_training],
+            correct=correct[is_training],
+            weights=_select_weights(row_statistics.weights, is_training),
         )
+        training_samples.append(training_sample)
     splines = fit_averaged_splines(training_samples, grid_spacing=_LOG_ODDS_SPACING)
     spline_log_odds = np.empty(len(fold_of_row))
     for fold, spline in enumerate(splines):
         is_test = fold_of_row == fold
-        spline_log_odds[is_test] = spline.curve.value(log_odds_of_folds[fold][is_test])
+        test_log_odds = log_odds_of_folds[fold][is_test]
+        spline_log_odds[is_test] = spline.curve.value(test_log_odds)
     return spline_log_odds
 
 
@@ -213,8 +216,10 @@ def _compute_quality_by_fold(
     label_gap = row_statistics.label_gap
     uniform_p = 1.0 / row_statistics.n_unmasked
     # Each row takes the parameters b and e of the map of its fold.
-    b = np.array([fold_map.inverse_temperature for fold_map in fold_maps])[fold_of_row]
-    e = np.array([fold_map.uniform for fold_map in fold_maps])[fold_of_row]
+    inverse_temperature_of_fold = np.array([fold_map.inverse_temperature for fold_map in fold_maps])
+    uniform_share_of_fold = np.array([fold_map.uniform for fold_map in fold_maps])
+    b = inverse_temperature_of_fold[fold_of_row]
+    e = uniform_share_of_fold[fold_of_row]
     # With gaps d_k = x_k - max x, softmax(b x)_k = e^{b d_k} / Σ_j e^{b d_j}.
     log_exp_sum, _, _ = log_partition(
         np, row_statistics.columns, b - row_statistics.inverse_temperature
@@ -234,7 +239,7 @@ def _compute_quality_by_fold(
         return RowQuality.with_capped_loss(loss, confidence=expit(spline_log_odds))
 
 
-def compare_cross_fitted_map(
+def compare_refitted_map_with_softmax(
     refit: FitMap, rows: Rows, labels: Codes, weights: Weights, fold_of_row: Codes
 ) -> QualityComparison:
     """Refit a map without each fold and compare it with the softmax on that fold.
@@ -258,12 +263,14 @@ def compare_cross_fitted_map(
     softmax_p = np.empty(table.shape, dtype=np.float64)
     kernels.softmax(table, 1.0, softmax_p)
     calibrated_p = np.empty(table.shape, dtype=np.float64)
-    for fold in range(int(fold_of_row.max()) + 1):
+    n_folds = int(fold_of_row.max()) + 1
+    for fold in range(n_folds):
         is_training = fold_of_row != fold
-        fitted = refit(
+        is_test = ~is_training
+        fold_map = refit(
             Rows(table[is_training]), labels[is_training], _select_weights(weights, is_training)
         )
-        calibrated_p[~is_training] = fitted(table[~is_training])
+        calibrated_p[is_test] = fold_map(table[is_test])
 
     # The prediction is the largest logit, even if a map makes another class more probable.
     predictions = kernels.predict_classes(table)

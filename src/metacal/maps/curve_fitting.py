@@ -129,12 +129,13 @@ def fit_piecewise(
     """
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     curves = []
-    for column in iterate_class_columns(sample, inverse_temperature):
-        if len(column.probability):
-            curves.append(fit_curve(pool_ties(column)))
-        else:
+    for class_column in iterate_class_columns(sample, inverse_temperature):
+        is_masked_everywhere = len(class_column.probability) == 0
+        if is_masked_everywhere:
             curves.append(make_identity_curve(interpolation))
-    return join_curves(curves, interpolation, inverse_temperature)
+        else:
+            curves.append(fit_curve(merge_equal_probabilities(class_column)))
+    return build_one_vs_rest_map(curves, interpolation, inverse_temperature)
 
 
 def fit_top_label(
@@ -171,11 +172,11 @@ def fit_top_label(
         outcome=sample.compute_correctness(),
         weight=sample.weights_or_ones,
     )
-    curve = fit_curve(pool_ties(column))
+    curve = fit_curve(merge_equal_probabilities(column))
     return TopLabelMap(curve.knots, curve.values, interpolation, inverse_temperature)
 
 
-def join_curves(
+def build_one_vs_rest_map(
     curves: Sequence[PiecewiseCurve], interpolation: str, inverse_temperature: float = 1.0
 ) -> PiecewiseMap:
     """Build a one-vs-rest map from the curve of each class."""
@@ -207,16 +208,15 @@ def iterate_class_columns(
     weights = sample.weights_or_ones
     # For two classes, the curve of the second class determines both probabilities.
     first_class_with_curve = 1 if rows.n_classes == 2 else 0
-    group_size = max(1, MAX_GROUP_ENTRIES // len(labels))
-    for group_start in range(first_class_with_curve, rows.n_classes, group_size):
-        group_stop = min(group_start + group_size, rows.n_classes)
-        group_probabilities = rows.compute_column(
-            partial(
-                compute_unmasked_probabilities,
-                inverse_temperature=inverse_temperature,
-                class_range=slice(group_start, group_stop),
-            )
+    n_classes_per_group = max(1, MAX_GROUP_ENTRIES // len(labels))
+    for group_start in range(first_class_with_curve, rows.n_classes, n_classes_per_group):
+        group_stop = min(group_start + n_classes_per_group, rows.n_classes)
+        compute_group_probabilities = partial(
+            compute_unmasked_probabilities,
+            inverse_temperature=inverse_temperature,
+            class_range=slice(group_start, group_stop),
         )
+        group_probabilities = rows.compute_column(compute_group_probabilities)
         for class_index in range(group_start, group_stop):
             probability = group_probabilities[:, class_index - group_start]
             outcome = (labels == class_index).astype(np.float64)
@@ -239,7 +239,7 @@ def compute_unmasked_probabilities(
     return probabilities
 
 
-def pool_ties(column: BinaryColumn) -> DistinctPoints:
+def merge_equal_probabilities(column: BinaryColumn) -> DistinctPoints:
     """Sort the probabilities of a class and sum the weights of equal probabilities."""
     order = np.argsort(column.probability, kind="stable")
     sorted_probability = column.probability[order]

@@ -35,8 +35,7 @@ from metacal.formulas.operations import NUMPY, Operations
 from metacal.formulas.temperature import tempered_softmax
 from metacal.maps.map import Map, TemperedMap
 
-#: Number of rounding errors by which the knots of a step function are shifted, so that all
-#: runtimes find the same step.
+#: Rounding errors by which the knots of a step function shift, so that all runtimes agree.
 _LOOKUP_SHIFT = 8.0
 #: Largest relative rounding error of a double.
 _UNIT_ROUNDOFF = 2.0**-53
@@ -100,17 +99,21 @@ class CurvesMap(TemperedMap):
         values = self.values
         is_step = self.interpolation == "step"
         first_knots_of_curves = self.offsets[:-1]
-        later_indices = np.delete(np.arange(len(knots)), first_knots_of_curves)
+        has_predecessor = np.ones(len(knots), dtype=bool)
+        has_predecessor[first_knots_of_curves] = False
+        later_indices = np.flatnonzero(has_predecessor)
         knot = knots[later_indices]
         previous_knot = knots[later_indices - 1]
         # Two steps may begin at zero, because the first one may be for p = 0 only.
         is_second_step_from_zero = (knot == 0.0) & (previous_knot == 0.0) & is_step
         is_valid_successor = (knot > previous_knot) | is_second_step_from_zero
-        if not ((knots >= 0.0) & (knots <= 1.0)).all() or not is_valid_successor.all():
+        are_knots_in_range = ((knots >= 0.0) & (knots <= 1.0)).all()
+        if not are_knots_in_range or not is_valid_successor.all():
             raise InputError("The knots of a curve must increase strictly within [0, 1].")
         if not ((values >= 0.0) & (values <= 1.0)).all():
             raise InputError("The values of a curve must lie in [0, 1].")
-        if not is_step and (values[later_indices] < values[later_indices - 1]).any():
+        decreases = values[later_indices] < values[later_indices - 1]
+        if not is_step and decreases.any():
             raise InputError("The values of an increasing curve must not decrease.")
 
     @cached_property
@@ -135,9 +138,8 @@ class CurvesMap(TemperedMap):
         distance_to_next = np.append(np.diff(self.knots), np.inf)
         last_knots_of_curves = self.offsets[1:] - 1
         distance_to_next[last_knots_of_curves] = np.inf
-        limited_knots = np.minimum(
-            shifted_knots, self.knots + _MAX_SHIFT_FRACTION * distance_to_next
-        )
+        highest_allowed_knots = self.knots + _MAX_SHIFT_FRACTION * distance_to_next
+        limited_knots = np.minimum(shifted_knots, highest_allowed_knots)
         return np.asarray(np.where(distance_to_next > 0.0, limited_knots, self.knots))
 
     @cached_property

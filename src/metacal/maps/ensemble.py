@@ -153,17 +153,19 @@ def fit_ensemble_temperature(
 
 def _limit_uniform_weight(member_weights: Float) -> tuple[float, float, float]:
     """Limit the weight of the uniform member; the other two keep their ratio."""
-    *softmax_weights, uniform_weight = member_weights.tolist()
-    uniform_weight = min(uniform_weight, MAX_UNIFORM)
-    softmax_total = sum(softmax_weights)
-    softmax_shares = [1.0, 0.0]
+    tempered_weight, untempered_weight, uniform_weight = member_weights.tolist()
+    tempered_share = 1.0
+    untempered_share = 0.0
+    softmax_total = tempered_weight + untempered_weight
     if softmax_total > 0.0:
-        softmax_shares = [weight / softmax_total for weight in softmax_weights]
-    tempered_share, untempered_share = softmax_shares
+        tempered_share = tempered_weight / softmax_total
+        untempered_share = untempered_weight / softmax_total
+    limited_uniform_weight = min(uniform_weight, MAX_UNIFORM)
+    weight_of_both_softmaxes = 1.0 - limited_uniform_weight
     return (
-        tempered_share * (1.0 - uniform_weight),
-        untempered_share * (1.0 - uniform_weight),
-        uniform_weight,
+        tempered_share * weight_of_both_softmaxes,
+        untempered_share * weight_of_both_softmaxes,
+        limited_uniform_weight,
     )
 
 
@@ -235,11 +237,14 @@ def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
     array of shape (3,)
     """
     ridge = _RELATIVE_RIDGE * np.trace(hessian) * np.eye(_N_MEMBERS)
-    best_weights = np.array([1.0, 0.0, 0.0])
+    tempered_softmax_alone = np.array([1.0, 0.0, 0.0])
+    best_weights = tempered_softmax_alone
     lowest_value = np.inf
     for n_nonzero in range(1, _N_MEMBERS + 1):
-        for face in combinations(range(_N_MEMBERS), n_nonzero):
-            weights = _minimise_on_face(hessian + ridge, gradient, nonzero_members=list(face))
+        for nonzero_members in combinations(range(_N_MEMBERS), n_nonzero):
+            weights = _minimise_over_nonzero_members(
+                hessian + ridge, gradient, nonzero_members=list(nonzero_members)
+            )
             is_nonnegative = weights.min() >= -_MAX_NEGATIVE_WEIGHT
             sums_to_one = abs(weights.sum() - 1.0) <= _MAX_SUM_ERROR
             if not (is_nonnegative and sums_to_one):
@@ -255,7 +260,9 @@ def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
     return best_weights
 
 
-def _minimise_on_face(hessian: Float, gradient: Float, nonzero_members: list[int]) -> Float:
+def _minimise_over_nonzero_members(
+    hessian: Float, gradient: Float, nonzero_members: list[int]
+) -> Float:
     """Minimise over the weights of some members, which sum to one but may be negative."""
     n_nonzero = len(nonzero_members)
     # The last equation is Σ w = 1, and the last unknown is its Lagrange multiplier.
@@ -278,7 +285,8 @@ def _fit_brier_inverse_temperature(sample: LabelledRows, start: float) -> float:
 
     def compute_slope(log_b: float) -> float:
         sum_slopes = partial(_sum_brier_slopes, float(np.exp(log_b)))
-        return float(sample.rows.sum(sum_slopes, sample.labels, sample.weights)[0])
+        (total_slope,) = sample.rows.sum(sum_slopes, sample.labels, sample.weights)
+        return float(total_slope)
 
     start_log_b = float(np.log(start))
     start_slope = compute_slope(start_log_b)
@@ -286,7 +294,8 @@ def _fit_brier_inverse_temperature(sample: LabelledRows, start: float) -> float:
     # The bracket moves downhill from the starting point until the slope changes its sign.
     for distance in _BRACKET_DISTANCES:
         far_log_b = start_log_b - float(np.sign(start_slope)) * distance
-        if compute_slope(far_log_b) * start_slope < 0.0:
+        slope_changes_sign = compute_slope(far_log_b) * start_slope < 0.0
+        if slope_changes_sign:
             lower_log_b = min(near_log_b, far_log_b)
             upper_log_b = max(near_log_b, far_log_b)
             minimum_log_b = brentq(compute_slope, lower_log_b, upper_log_b, xtol=_LOG_B_TOLERANCE)

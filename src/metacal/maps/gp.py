@@ -20,6 +20,7 @@ The variational fit is in `metacal.maps.fitting.variational`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal
@@ -50,6 +51,10 @@ Centre = Literal["mean", "log_softmax"]
 
 #: Lengthscales of the compared kernels, as fractions of the range of the inducing inputs.
 _LENGTHSCALE_FRACTIONS = (0.2, 0.4, 0.8)
+#: Largest number of inducing inputs.
+_MAX_INDUCING = 200
+#: Range of the tempered logits, relative to their size, below which they count as one value.
+_MIN_RELATIVE_RANGE = 1e-6
 #: Variances of the compared kernels, in squared tempered logits.
 _VARIANCES = (0.02, 0.2, 2.0)
 #: Number of table entries used to compare the kernels.
@@ -155,8 +160,8 @@ class GaussianProcessMap(Map):
         slope = 1.0 - self.weights @ (scaled_distance * bumps) / self.lengthscale
         scaled_bump_curvature = (scaled_distance * scaled_distance - 1.0) * bumps
         curvature = self.weights @ scaled_bump_curvature / self.lengthscale**2
-        spacing = points[1] - points[0]
-        max_decrease_between_points = 0.5 * spacing * np.abs(curvature).max()
+        half_spacing = 0.5 * (points[1] - points[0])
+        max_decrease_between_points = half_spacing * np.abs(curvature).max()
         return float(slope.min() - max_decrease_between_points)
 
 
@@ -206,26 +211,35 @@ def fit_gaussian_process(
     GaussianProcessMap
     """
     is_integer = isinstance(n_inducing, int | np.integer) and not isinstance(n_inducing, bool)
-    if not is_integer or not 2 <= n_inducing <= 200:
-        raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
+    if not is_integer or not 2 <= n_inducing <= _MAX_INDUCING:
+        raise InputError(
+            f"n_inducing must be a whole number from 2 to {_MAX_INDUCING}, got {n_inducing!r}."
+        )
     _check_centre(centre)
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     inverse_temperature = fit_temperature(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
-    subsample = _thin(sample)
+    subsample = _select_every_nth_row(sample)
     compute_masses = partial(
         kernels.probability_mass, centre=centre, inverse_temperature=inverse_temperature
     )
     logits_and_masses = subsample.rows.compute_column(
         compute_masses, subsample.labels, subsample.weights
     )
-    low, high = _find_mass_range(logits_and_masses)
-    has_one_logit = not high - low > 1e-6 * max(1.0, abs(low), abs(high))
-    if has_one_logit:
-        return GaussianProcessMap(inverse_temperature, 1.0, np.array([low]), np.zeros(1), centre)
+    lowest_logit, highest_logit = _find_mass_range(logits_and_masses)
+    size_of_logits = max(1.0, abs(lowest_logit), abs(highest_logit))
+    logits_vary = highest_logit - lowest_logit > _MIN_RELATIVE_RANGE * size_of_logits
+    if not logits_vary:
+        return GaussianProcessMap(
+            inverse_temperature=inverse_temperature,
+            lengthscale=1.0,
+            inducing=np.array([lowest_logit]),
+            weights=np.zeros(1),
+            centre=centre,
+        )
 
-    inducing = np.linspace(low, high, n_inducing)
+    inducing = np.linspace(lowest_logit, highest_logit, n_inducing)
     subsample_data = EvidenceData(subsample, subsample, inverse_temperature, centre)
     all_data = EvidenceData(sample, subsample, inverse_temperature, centre)
     basis, subsample_posterior = _choose_kernel(subsample_data, inducing)
@@ -256,10 +270,10 @@ def _check_centre(centre: str) -> None:
         )
 
 
-def _thin(sample: LabelledRows) -> LabelledRows:
+def _select_every_nth_row(sample: LabelledRows) -> LabelledRows:
     """Return every s-th row, so that few enough entries remain, without copying them."""
     n_entries = len(sample.rows) * sample.rows.n_classes
-    stride = -(-n_entries // _MAX_SAMPLE_ENTRIES)
+    stride = math.ceil(n_entries / _MAX_SAMPLE_ENTRIES)
     if stride == 1:
         return sample
     return sample.select(np.arange(len(sample.rows)) % stride == 0)
@@ -292,6 +306,7 @@ def _choose_kernel(
     """Fit every kernel roughly and return the one with the highest evidence."""
     input_range = float(inducing[-1] - inducing[0])
     candidates = []
+    evidences = []
     for lengthscale_fraction in _LENGTHSCALE_FRACTIONS:
         for variance in _VARIANCES:
             basis = build_basis(inducing, lengthscale_fraction * input_range, variance)
@@ -301,7 +316,6 @@ def _choose_kernel(
                 _COMPARISON_TOLERANCE,
             )
             candidates.append((basis, posterior))
-    evidences = [
-        compute_laplace_evidence(data, basis, posterior.mean) for basis, posterior in candidates
-    ]
-    return candidates[int(np.argmax(evidences))]
+            evidences.append(compute_laplace_evidence(data, basis, posterior.mean))
+    best_candidate = int(np.argmax(evidences))
+    return candidates[best_candidate]

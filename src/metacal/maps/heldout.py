@@ -22,7 +22,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.maps.composed import ComposedMap
 from metacal.maps.cross_fitting import (
     QualityComparison,
-    compare_cross_fitted_map,
+    compare_refitted_map_with_softmax,
     compute_cross_fitted_quality,
     compute_in_sample_quality,
     compute_softmax_quality,
@@ -41,6 +41,8 @@ from metacal.rows.draws import make_generator
 _MAX_ROWS = 4_000
 #: Largest number of table entries in the sampled rows, halved for maps that are refitted.
 _MAX_ENTRIES = 1 << 21
+#: Seed of the draw of sampled rows, so that the comparison is reproducible.
+_SAMPLING_SEED = 0
 #: Smallest number of rows for which the comparison is informative.
 _MIN_ROWS = 100
 #: Number of rows from which on two folds suffice, because each fold has many rows.
@@ -118,13 +120,18 @@ def is_fast_to_refit(fitted: Map, n_classes: int) -> bool:
     return not has_class_parameters or n_classes <= _MAX_CLASSES_TO_REFIT
 
 
+def _never_suffices(in_sample_quality: OutOfFoldQuality) -> bool:
+    """Require cross-fitting, whatever the quality of the map on the rows it was fitted on."""
+    return False
+
+
 def compute_out_of_fold_quality(
     fitted: Map,
     refit: FitMap,
     rows: Rows,
     labels: Codes,
     weights: Weights,
-    in_sample_quality_suffices: Callable[[OutOfFoldQuality], bool] = lambda _: False,
+    in_sample_quality_suffices: Callable[[OutOfFoldQuality], bool] = _never_suffices,
 ) -> OutOfFoldQuality | None:
     """Compute out-of-fold losses and confidences for a random sample of the rows.
 
@@ -171,7 +178,8 @@ def compute_out_of_fold_quality(
     if temperature_map is None:
         # A map without row statistics is refitted on each fold, which takes longer.
         max_rows //= 2
-    if min(len(rows), max_rows) < _MIN_ROWS:
+    n_sampled_rows = min(len(rows), max_rows)
+    if n_sampled_rows < _MIN_ROWS:
         return None
     positions = _draw_row_positions(len(rows), max_rows)
     device_sample = LabelledRows(rows, labels, weights).take(positions)
@@ -258,8 +266,10 @@ def _compare_by_statistics(
         calibrated_quality = compute_cross_fitted_quality(
             fitted, temperature_map, tempered_statistics, fold_of_row
         )
-    comparison = QualityComparison(calibrated_quality, uncalibrated_quality, correct)
-    return _join_positions_and_quality(sample.positions, comparison)
+    out_of_fold_comparison = QualityComparison(
+        calibrated=calibrated_quality, uncalibrated=uncalibrated_quality, correct=correct
+    )
+    return _join_positions_and_quality(sample.positions, out_of_fold_comparison)
 
 
 def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQuality | None:
@@ -272,7 +282,7 @@ def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQualit
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
         try:
-            comparison = compare_cross_fitted_map(
+            comparison = compare_refitted_map_with_softmax(
                 refit, host_rows, sample.labels, sample.weights, fold_of_row
             )
         except MetacalError:
@@ -305,7 +315,7 @@ def _draw_row_positions(n_rows: int, max_rows: int) -> Codes:
     if rows_per_draw == 1:
         return np.arange(n_rows)
     n_sampled = math.ceil(n_rows / rows_per_draw)
-    shuffled_positions = make_generator(0).permutation(n_rows)
+    shuffled_positions = make_generator(_SAMPLING_SEED).permutation(n_rows)
     return np.sort(shuffled_positions[:n_sampled])
 
 
@@ -324,9 +334,11 @@ def _assign_folds(softmax_statistics: RowStatistics, labels: Codes) -> Codes:
 
 def _sort_rows_by_confidence(softmax_statistics: RowStatistics, labels: Codes) -> Codes:
     """Sort the rows by confidence, and rows of equal confidence by other properties."""
-    sorted_rows = np.argsort(softmax_statistics.others_sum)
-    sorted_others_sum = softmax_statistics.others_sum[sorted_rows]
-    equals_previous = np.append(False, sorted_others_sum[1:] == sorted_others_sum[:-1])
+    sorted_rows = np.argsort(softmax_statistics.exp_sum_of_others)
+    sorted_exp_sum_of_others = softmax_statistics.exp_sum_of_others[sorted_rows]
+    equals_previous = np.append(
+        False, sorted_exp_sum_of_others[1:] == sorted_exp_sum_of_others[:-1]
+    )
     if not equals_previous.any():
         return sorted_rows
     equals_next = np.append(equals_previous[1:], False)
@@ -337,9 +349,10 @@ def _sort_rows_by_confidence(softmax_statistics: RowStatistics, labels: Codes) -
         labels[tied_rows],
         softmax_statistics.label_gap[tied_rows],
         softmax_statistics.mean_gap[tied_rows],
-        softmax_statistics.others_sum[tied_rows],
+        softmax_statistics.exp_sum_of_others[tied_rows],
     ]
     if softmax_statistics.weights is not None:
         sort_keys.insert(0, softmax_statistics.weights[tied_rows])
-    sorted_rows[tied_ranks] = tied_rows[np.lexsort(sort_keys)]
+    order_of_tied_rows = np.lexsort(sort_keys)
+    sorted_rows[tied_ranks] = tied_rows[order_of_tied_rows]
     return sorted_rows

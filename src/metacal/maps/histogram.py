@@ -23,10 +23,10 @@ from metacal.maps.curve_fitting import (
     DistinctPoints,
     FitCurve,
     PiecewiseCurve,
+    build_one_vs_rest_map,
     compute_unmasked_probabilities,
     fit_piecewise,
     fit_top_label,
-    join_curves,
     make_identity_curve,
 )
 from metacal.maps.curves import PiecewiseMap, TopLabelMap, one_vs_rest_columns
@@ -96,7 +96,7 @@ def fit_histogram_binning(
         _compute_class_probabilities, make_empty_counts, labels
     ):
         total_counts += block_counts
-    return join_curves(total_counts.build_curves(prior_rows), "step")
+    return build_one_vs_rest_map(total_counts.build_curves(prior_rows), "step")
 
 
 def fit_top_label_histogram_binning(
@@ -176,7 +176,8 @@ class BinCounts:
         is_unmasked = ~np.isnan(probability_table)
         probabilities = probability_table[is_unmasked]
         cells = cell_table[is_unmasked]
-        positive_cells = cells[is_true_class[is_unmasked]]
+        is_positive_cell = is_true_class[is_unmasked]
+        positive_cells = cells[is_positive_cell]
         self.sums[_N_ROWS] += np.bincount(cells, minlength=n_cells)
         self.sums[_N_POSITIVE] += np.bincount(positive_cells, minlength=n_cells)
         self._add_probability_sums(cells, probabilities)
@@ -204,19 +205,20 @@ class BinCounts:
         n_curves = len(self.classes)
         probability_sums = exact.units_to_floats(self.sums[list(_PROBABILITY_SUMS)])
         sums = np.stack([self.sums[_N_ROWS], self.sums[_N_POSITIVE], probability_sums])
-        sums_by_curve_and_bin = sums.reshape(3, n_curves, self.n_bins)
+        sums_by_curve_and_bin = sums.reshape(len(sums), n_curves, self.n_bins)
         n_rows, n_positive, probability_sum = sums_by_curve_and_bin
         inner_edges = _compute_equal_width_edges(self.n_bins)
-        return [
-            build_histogram_curve(
+        curves = []
+        for curve_index in range(n_curves):
+            curve = build_histogram_curve(
                 inner_edges,
-                weight=n_rows[k],
-                positive_weight=n_positive[k],
-                probability_sum=probability_sum[k],
+                weight=n_rows[curve_index],
+                positive_weight=n_positive[curve_index],
+                probability_sum=probability_sum[curve_index],
                 prior_rows=prior_rows,
             )
-            for k in range(n_curves)
-        ]
+            curves.append(curve)
+        return curves
 
 
 def fit_histogram_curve(
@@ -243,14 +245,13 @@ def fit_histogram_curve(
         inner_edges = distinct_points.probability[last_points_of_bins[:-1]]
     bin_of_point = np.searchsorted(inner_edges, distinct_points.probability, side="left")
     # Ties can leave fewer bins than requested.
-    n_bins = len(inner_edges) + 1
+    n_used_bins = len(inner_edges) + 1
+    weighted_probability = distinct_points.weight * distinct_points.probability
     return build_histogram_curve(
         inner_edges,
-        weight=_sum_by_bin(bin_of_point, distinct_points.weight, n_bins),
-        positive_weight=_sum_by_bin(bin_of_point, distinct_points.positive_weight, n_bins),
-        probability_sum=_sum_by_bin(
-            bin_of_point, distinct_points.weight * distinct_points.probability, n_bins
-        ),
+        weight=_sum_by_bin(bin_of_point, distinct_points.weight, n_used_bins),
+        positive_weight=_sum_by_bin(bin_of_point, distinct_points.positive_weight, n_used_bins),
+        probability_sum=_sum_by_bin(bin_of_point, weighted_probability, n_used_bins),
         prior_rows=prior_rows,
     )
 

@@ -32,8 +32,8 @@ from metacal.formulas import Codes, Float
 from metacal.maps.curve_fitting import (
     BinaryColumn,
     PiecewiseCurve,
+    build_one_vs_rest_map,
     iterate_class_columns,
-    join_curves,
     make_identity_curve,
 )
 from metacal.maps.curves import PiecewiseMap
@@ -122,12 +122,13 @@ def fit_imax_binning(
     n_bins = check_count("n_bins", n_bins, usual=15)
     prior_rows = check_prior_rows(prior_rows)
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    cells_of_classes = [_sum_in_cells(column) for column in iterate_class_columns(sample)]
+    cells_of_classes = [_sum_by_log_odds_cell(column) for column in iterate_class_columns(sample)]
     if shared:
-        curve = _fit_curve(_add_cells(cells_of_classes), n_bins, prior_rows)
-        return join_curves([curve] * len(cells_of_classes), "step")
-    curves = [_fit_curve(cells, n_bins, prior_rows) for cells in cells_of_classes]
-    return join_curves(curves, "step")
+        cells_of_all_classes = _add_cells(cells_of_classes)
+        shared_curve = _fit_most_informative_bins(cells_of_all_classes, n_bins, prior_rows)
+        return build_one_vs_rest_map([shared_curve] * len(cells_of_classes), "step")
+    curves = [_fit_most_informative_bins(cells, n_bins, prior_rows) for cells in cells_of_classes]
+    return build_one_vs_rest_map(curves, "step")
 
 
 def find_most_informative_bin_ends(weight: Float, positive: Float, n_bins: int) -> Codes:
@@ -217,7 +218,7 @@ def _trace_back_bin_ends(first_cells_by_n_bins: list[Codes], n_cells: int) -> Co
     return np.array(last_cells_in_reverse[::-1], dtype=np.intp)
 
 
-def _sum_in_cells(column: BinaryColumn) -> _CellSums:
+def _sum_by_log_odds_cell(column: BinaryColumn) -> _CellSums:
     """Sum weights and probabilities of a class in narrow cells of its log-odds."""
     p = column.probability
     with np.errstate(divide="ignore"):
@@ -225,7 +226,8 @@ def _sum_in_cells(column: BinaryColumn) -> _CellSums:
     n_cells = 2 * _MAX_LOG_ODDS * _CELLS_PER_UNIT
     # Cells include their right end, like the steps of the map.
     unbounded_cell = np.ceil((log_odds + _MAX_LOG_ODDS) * _CELLS_PER_UNIT) - 1
-    cell_of_row = np.clip(unbounded_cell, 0, n_cells - 1).astype(np.intp)
+    last_cell = n_cells - 1
+    cell_of_row = np.clip(unbounded_cell, 0, last_cell).astype(np.intp)
 
     def sum_by_cell(row_values: Float) -> Float:
         return np.asarray(np.bincount(cell_of_row, row_values, n_cells), dtype=np.float64)
@@ -246,7 +248,7 @@ def _add_cells(cells_of_classes: list[_CellSums]) -> _CellSums:
     )
 
 
-def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCurve:
+def _fit_most_informative_bins(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCurve:
     """Choose the most informative bins and compute the smoothed frequency in each."""
     used_cells = np.flatnonzero(cells.weight > 0.0)
     if not len(used_cells):
@@ -276,9 +278,10 @@ def _choose_last_cells_of_groups(cells: _CellSums, used_cells: Codes) -> Codes:
     """
     positive_weight = cells.positive_weight[used_cells]
     negative_weight = cells.weight[used_cells] - positive_weight
-    shares_by_outcome = [
-        weight / weight.sum() for weight in (positive_weight, negative_weight) if weight.sum() > 0.0
-    ]
+    shares_by_outcome = []
+    for weight in (positive_weight, negative_weight):
+        if weight.sum() > 0.0:
+            shares_by_outcome.append(weight / weight.sum())
     cumulative_share = np.cumsum(np.sum(shares_by_outcome, axis=0))
     exact_group = cumulative_share / cumulative_share[-1] * _MAX_GROUPS
     group_of_used_cell = np.ceil(exact_group - _ROUNDING_ERROR)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from metacal.maps.curve_fitting import (
     fit_piecewise,
     fit_top_label,
     make_identity_curve,
-    pool_ties,
+    merge_equal_probabilities,
 )
 from metacal.maps.curves import OneCurveMap, PiecewiseMap, TopLabelMap, softmax
 from metacal.maps.labelled import LabelledRows, Weights
@@ -188,32 +188,42 @@ def fit_irm(
         curve = make_identity_curve()
         return SharedMap(curve.knots, curve.values, inverse_temperature)
 
-    positive_pairs = pool_ties(
+    positive_pairs = merge_equal_probabilities(
         BinaryColumn(
             probability=true_probability[is_unmasked],
             outcome=np.ones(int(is_unmasked.sum())),
             weight=row_weights[is_unmasked],
         )
     )
-    piece_starts, piece_values = _fit_constant_pieces(
-        rows, row_weights, positive_pairs, inverse_temperature
-    )
-    find_piece_ends = partial(
-        _find_largest_between_cuts, cuts=piece_starts[1:], inverse_temperature=inverse_temperature
-    )
-    ends_by_block_and_piece = rows.compute_column(find_piece_ends).reshape(-1, len(piece_starts))
-    piece_ends = np.maximum(ends_by_block_and_piece.max(axis=0), piece_starts)
-    knots = np.stack([piece_starts, piece_ends], axis=1).ravel()
-    values = np.repeat(piece_values, 2)
+    pieces = _fit_constant_pieces(rows, row_weights, positive_pairs, inverse_temperature)
+    piece_ends = _find_piece_ends(rows, pieces.starts, inverse_temperature)
+    knots = np.stack([pieces.starts, piece_ends], axis=1).ravel()
+    values_at_both_ends = np.repeat(pieces.values, 2)
     is_distinct = np.append(True, np.diff(knots) > 0.0)
-    curve = PiecewiseCurve(knots=knots[is_distinct], values=values[is_distinct])
+    curve = PiecewiseCurve(knots=knots[is_distinct], values=values_at_both_ends[is_distinct])
     curve = blend_with_identity(curve, float(row_weights.sum()), prior_rows)
     return SharedMap(curve.knots, curve.values, inverse_temperature)
 
 
+class _ConstantPieces(NamedTuple):
+    """Pieces on which an isotonic regression is constant, in increasing order.
+
+    Attributes
+    ----------
+    starts : array of shape (n_pieces,)
+        Probability at which each piece starts.
+
+    values : array of shape (n_pieces,)
+        Fitted frequency of each piece.
+    """
+
+    starts: Float
+    values: Float
+
+
 def _fit_constant_pieces(
     rows: Rows, row_weights: Float, positive_pairs: DistinctPoints, inverse_temperature: float
-) -> tuple[Float, Float]:
+) -> _ConstantPieces:
     """Fit isotonic regression to the pairs of all classes; return its constant pieces.
 
     Parameters
@@ -252,7 +262,19 @@ def _fit_constant_pieces(
     frequency = positive_weight_of_group[has_weight] / weight_of_group[has_weight]
     fitted_frequency = isotonic_regression(frequency, weights=weight_of_group[has_weight]).x
     starts_piece = np.append(True, np.diff(fitted_frequency) > 0.0)
-    return start_of_group[has_weight][starts_piece], fitted_frequency[starts_piece]
+    return _ConstantPieces(
+        starts=start_of_group[has_weight][starts_piece], values=fitted_frequency[starts_piece]
+    )
+
+
+def _find_piece_ends(rows: Rows, piece_starts: Float, inverse_temperature: float) -> Float:
+    """Find the largest probability of each constant piece, which is at least its start."""
+    find_ends_in_block = partial(
+        _find_largest_between_cuts, cuts=piece_starts[1:], inverse_temperature=inverse_temperature
+    )
+    ends_by_block_and_piece = rows.compute_column(find_ends_in_block)
+    ends_by_block_and_piece = ends_by_block_and_piece.reshape(-1, len(piece_starts))
+    return np.maximum(ends_by_block_and_piece.max(axis=0), piece_starts)
 
 
 def _make_curve_fitter(prior_rows: object) -> FitCurve:
@@ -328,11 +350,12 @@ def _sum_weights_between_cuts(
     """
     is_unmasked = block > -np.inf
     probabilities = softmax(block, inverse_temperature)[is_unmasked]
-    probability_weights = np.broadcast_to(weights[:, None], block.shape)[is_unmasked]
-    order = np.argsort(probabilities, kind="stable")
-    cumulative_weight = np.append(0.0, np.cumsum(probability_weights[order]))
+    weight_table = np.broadcast_to(weights[:, None], block.shape)
+    probability_weights = weight_table[is_unmasked]
+    rising_order = np.argsort(probabilities, kind="stable")
+    cumulative_weight = np.append(0.0, np.cumsum(probability_weights[rising_order]))
     total_weight = cumulative_weight[-1:]
-    n_below_cuts = np.searchsorted(probabilities[order], cuts, side="left")
+    n_below_cuts = np.searchsorted(probabilities[rising_order], cuts, side="left")
     weight_below_cuts = cumulative_weight[n_below_cuts]
     return np.diff(np.concatenate(([0.0], weight_below_cuts, total_weight)))
 

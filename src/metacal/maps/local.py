@@ -45,6 +45,10 @@ from metacal.rows import Rows
 FEATURES = ("entropy", "log(1 + margin)", "log(1 + norm)")
 #: Lower limit of a scaled gap d in the product d e^d, because 0 * (-inf) is NaN.
 _MIN_SCALED_GAP = -800.0
+#: Ridge on the unpenalised intercept per unit of weight, so that the Hessian can be inverted.
+_RIDGE_PER_ROW = 1e-12
+#: Possible decrease of the mean loss at which the fit stops.
+_TOLERANCE = 1e-12
 #: Standard deviation below which a feature counts as constant.
 _MIN_DEVIATION = 1e-6
 
@@ -136,15 +140,20 @@ def fit_local_temperature(
     """
     check_positive("penalty", penalty)
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
-    b = fit_temperature(sample.rows, sample.labels, sample.weights).inverse_temperature
-    features = sample.rows.compute_column(partial(row_features, inverse_temperature=b))
+    temperature_map = fit_temperature(sample.rows, sample.labels, sample.weights)
+    inverse_temperature = temperature_map.inverse_temperature
+    features = sample.rows.compute_column(
+        partial(row_features, inverse_temperature=inverse_temperature)
+    )
     means = np.average(features, axis=0, weights=sample.weights)
     variances = np.average((features - means) ** 2, axis=0, weights=sample.weights)
     deviations = np.sqrt(variances)
     scales = np.where(deviations > _MIN_DEVIATION, deviations, 1.0)
     design = design_matrix(features, means, scales)
-    coefficients = _fit_coefficients(sample, design, start_log_b=np.log(b), penalty=penalty)
-    return LocalTemperatureMap(b, coefficients, means, scales)
+    coefficients = _fit_coefficients(
+        sample, design, start_log_b=np.log(inverse_temperature), penalty=penalty
+    )
+    return LocalTemperatureMap(inverse_temperature, coefficients, means, scales)
 
 
 def _fit_coefficients(
@@ -176,11 +185,12 @@ def _fit_coefficients(
     n_coefficients = len(start)
 
     def sum_over_rows(coefficients: Float) -> tuple[float, Float, Float]:
-        kernel = partial(sum_loss_derivatives, coefficients=coefficients)
-        sums = sample.rows.sum(kernel, sample.labels, sample.weights, design)
-        loss = sums[0]
-        gradient = sums[1 : 1 + n_coefficients]
-        information = sums[1 + n_coefficients :].reshape(n_coefficients, -1)
+        sum_over_block = partial(sum_loss_derivatives, coefficients=coefficients)
+        packed_sums = sample.rows.sum(sum_over_block, sample.labels, sample.weights, design)
+        end_of_gradient = 1 + n_coefficients
+        loss = packed_sums[0]
+        gradient = packed_sums[1:end_of_gradient]
+        information = packed_sums[end_of_gradient:].reshape(n_coefficients, -1)
         return loss, gradient, information
 
     def compute_objective(coefficients: Float) -> tuple[float, Float]:
@@ -192,13 +202,13 @@ def _fit_coefficients(
 
     _, _, information = sum_over_rows(start)
     hessian = information + ridge
-    hessian[0, 0] += 1e-12 * total_weight + np.finfo(np.float64).tiny
+    hessian[0, 0] += _RIDGE_PER_ROW * total_weight + np.finfo(np.float64).tiny
     inverse_hessian = np.linalg.pinv(hessian / total_weight, hermitian=True)
 
     def precondition(gradient: Float) -> Float:
         return np.asarray(inverse_hessian @ gradient)
 
-    minimum = minimise_by_lbfgs(compute_objective, start, precondition, tolerance=1e-12)
+    minimum = minimise_by_lbfgs(compute_objective, start, precondition, tolerance=_TOLERANCE)
     minimum.warn_unless_converged("local temperature scaling")
     return minimum.point
 

@@ -149,6 +149,7 @@ class _BetaVariant:
 
     compute_features: _ComputeFeatures
     identity: list[float]
+    has_intercept: bool
 
 
 def fit_platt_scaling(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
@@ -238,8 +239,7 @@ def fit_beta_calibration(
     prior_means = np.tile(identity_theta, (n_curves, 1))
     prior_precision = np.eye(len(identity_theta)) * _BETA_PRIOR_PRECISION
     start = prior_means.copy()
-    has_intercept = variant != "ab"
-    if has_intercept:
+    if _BETA_VARIANTS[variant].has_intercept:
         # The start is the curve that is constant at the frequency of the class.
         start[:, :-1] = 0.0
         start[:, -1] = curve_weights.compute_smoothed_log_odds()
@@ -388,7 +388,13 @@ def _compute_centred_log_features(block: NDArray[Any]) -> list[Float]:
 
 #: Variants of beta calibration by name.
 _BETA_VARIANTS = {
-    "abm": _BetaVariant(compute_features=_compute_log_features, identity=[1.0, 1.0, 0.0]),
-    "am": _BetaVariant(compute_features=_compute_log_odds_features, identity=[1.0, 0.0]),
-    "ab": _BetaVariant(compute_features=_compute_centred_log_features, identity=[1.0, 1.0]),
+    "abm": _BetaVariant(
+        compute_features=_compute_log_features, identity=[1.0, 1.0, 0.0], has_intercept=True
+    ),
+    "am": _BetaVariant(
+        compute_features=_compute_log_odds_features, identity=[1.0, 0.0], has_intercept=True
+    ),
+    "ab": _BetaVariant(
+        compute_features=_compute_centred_log_features, identity=[1.0, 1.0], has_intercept=False
+    ),
 }

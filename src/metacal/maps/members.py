@@ -80,8 +80,7 @@ class Member:
 
 _UNIFORM = "uniform-temperature"
 _GAUSSIAN_PROCESS = "uniform+gaussian-process"
-#: Members of the default stack by name. Their penalty strengths are fixed, because nested
-#: cross-validation is slow and noisy. The choice of the handicaps is in docs/quality.md.
+#: Members of the default stack by name, with fixed strengths and handicaps (see docs/quality.md).
 MEMBERS: dict[str, Member] = {
     "temperature": Member("temperature", is_near_temperature=True),
     _UNIFORM: Member("uniform-temperature", is_near_temperature=True),
@@ -264,17 +263,19 @@ class _MemberFitter:
     ) -> dict[str, Map]:
         """Fit a member and all requested members that differ only in their strength."""
         strength_by_name = {}
-        for other_name, other in {**self.requested, name: member}.items():
-            has_same_method = other.method == member.method
-            has_same_input = other.input_member == member.input_member
-            if has_same_method and has_same_input and "regularisation" in other.options:
-                strength_by_name[other_name] = other.options["regularisation"]
+        candidate_members = {**self.requested, name: member}
+        for other_name, other_member in candidate_members.items():
+            has_same_method = other_member.method == member.method
+            has_same_input = other_member.input_member == member.input_member
+            has_given_strength = "regularisation" in other_member.options
+            if has_same_method and has_same_input and has_given_strength:
+                strength_by_name[other_name] = other_member.options["regularisation"]
         fit_path = _FIT_PATH_FUNCTIONS[member.method]
         map_by_strength = fit_path(input_sample, tuple(strength_by_name.values()), self.tolerance)
-        return {
-            other_name: map_by_strength[strength]
-            for other_name, strength in strength_by_name.items()
-        }
+        map_by_name = {}
+        for other_name, strength in strength_by_name.items():
+            map_by_name[other_name] = map_by_strength[strength]
+        return map_by_name
 
     def _compose_with_input(self, member: Member, fitted: Map) -> Map:
         """Compose a fitted map with the map of its input member."""

@@ -67,6 +67,8 @@ from metacal.rows.arrays import to_numpy
 _N_CELLS = 2048
 #: Relative weight below which a curve is omitted from the average.
 _NEGLIGIBLE_WEIGHT = 1e-4
+#: Largest distance of the sum of the weights of a saved map from one.
+_MAX_WEIGHT_SUM_ERROR = 1e-6
 #: Suffixes of the fields of the curves in the log-odds and in the shrunken log-odds.
 _FAMILY_SUFFIXES = ("", "_2")
 #: Weight of the class frequency in the identity map.
@@ -152,7 +154,7 @@ class MonotoneMap(TemperedMap):
                     " not be negative."
                 )
             total_weight += float(getattr(self, "weight" + suffix).sum())
-        sums_to_one = abs(total_weight - 1.0) <= 1e-6
+        sums_to_one = abs(total_weight - 1.0) <= _MAX_WEIGHT_SUM_ERROR
         are_fractions = 0.0 < frequency < 1.0 and 0.0 < frequency_weight < 1.0
         if not sums_to_one or not are_fractions:
             raise InputError(

@@ -96,7 +96,7 @@ class RowStatistics:
         )
 
     @property
-    def others_sum(self) -> Any:
+    def exp_sum_of_others(self) -> Any:
         """Sum of e^{b₀ d} over the classes but the predicted one, with d = x - max x."""
         return self.columns[TAIL]
 

@@ -22,13 +22,15 @@ from metacal import kernels
 from metacal.errors import ClassMismatchError, InputError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
-from metacal.maps.candidate_weights import weight_candidates
+from metacal.maps.candidate_weights import compute_candidate_weights
 from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.members import MEMBERS, Member, fit_members, get_default_members
 from metacal.rows import Rows
 
+#: Largest distance of the sum of the weights from one.
+_MAX_WEIGHT_SUM_ERROR = 1e-9
 #: Default number of folds.
 _N_FOLDS = 5
 #: Number of folds for few rows, so that each fit has more training rows.
@@ -76,7 +78,7 @@ class StackMap(CombinedMap):
             raise InputError(
                 f"weights must be one number between 0 and 1 for each member, got {self.weights!r}."
             )
-        if abs(sum(self.weights) - 1.0) > 1e-9:
+        if abs(sum(self.weights) - 1.0) > _MAX_WEIGHT_SUM_ERROR:
             raise InputError(f"weights must sum to one, got {sum(self.weights)!r}.")
         numbers_of_classes = {member.n_classes for member in self.members} - {None}
         if len(numbers_of_classes) > 1:
@@ -180,7 +182,7 @@ def fit_stack(
         labels,
         weights,
         fit=fit_members,
-        fit_for_comparison=partial(fit_members, for_comparison=True),
+        fit_candidates_for_comparison=partial(fit_members, for_comparison=True),
         names=names,
         keep_predictions=keep_predictions,
         n_splits=n_splits,
@@ -196,7 +198,7 @@ def fit_weighted_stack(
     weights: Weights,
     *,
     fit: FitCandidates,
-    fit_for_comparison: FitCandidates,
+    fit_candidates_for_comparison: FitCandidates,
     names: Sequence[str],
     keep_predictions: bool,
     n_splits: int | None,
@@ -205,7 +207,7 @@ def fit_weighted_stack(
     """Fit candidates and weight them by the likelihood of held-out rows.
 
     Every candidate is fitted on all folds but one and gives the true classes of that fold
-    probabilities p_im. The weights maximise Σ_i log Σ_m w_m p_im with a prior (see `weight_candidates`).
+    probabilities p_im. The weights maximise Σ_i log Σ_m w_m p_im with a prior (see `compute_candidate_weights`).
     Candidates with less than 3% are omitted; the others are fitted on all rows. The folds are
     not stratified (see `random_folds`).
 
@@ -223,7 +225,7 @@ def fit_weighted_stack(
     fit : function
         Fits the candidates with the given names.
 
-    fit_for_comparison : function
+    fit_candidates_for_comparison : function
         Fits them less precisely, to compare them on held-out rows.
 
     names : sequence of str
@@ -252,7 +254,7 @@ def fit_weighted_stack(
     can_compare = len(names) > 1 and n_splits > 1
     if can_compare:
         out_of_fold = _compute_out_of_fold_probabilities(
-            sample, partial(fit_for_comparison, names), n_splits, random_state
+            sample, partial(fit_candidates_for_comparison, names), n_splits, random_state
         )
         losses = _compute_mean_losses(names, out_of_fold)
     else:
@@ -262,12 +264,16 @@ def fit_weighted_stack(
         losses = {}
 
     priors = _get_candidate_priors(names, sample.rows.n_classes)
-    candidate_weights = weight_candidates(
+    candidate_weights = compute_candidate_weights(
         out_of_fold.table, out_of_fold.weights, priors.handicaps, priors.is_near_temperature
     )
-    used_names = [name for name, weight in zip(names, candidate_weights, strict=True) if weight]
+    used_names = []
+    for name, weight in zip(names, candidate_weights, strict=True):
+        if weight != 0.0:
+            used_names.append(name)
     maps_by_name = fit(used_names, sample.rows, sample.labels, sample.weights)
-    if keep_predictions and not all(fitted.preserves_accuracy for fitted in maps_by_name.values()):
+    all_keep_predictions = all(fitted.preserves_accuracy for fitted in maps_by_name.values())
+    if keep_predictions and not all_keep_predictions:
         candidate_weights = _reweight_prediction_preserving(
             names, maps_by_name, out_of_fold, priors
         )
@@ -279,11 +285,10 @@ def _build_stack(
     names: Sequence[str], maps_by_name: dict[str, Map], candidate_weights: Float
 ) -> tuple[StackMap, tuple[str, ...]]:
     """Build the stack of the candidates with positive weight; return it with their names."""
-    weight_by_name = {
-        name: weight
-        for name, weight in zip(names, candidate_weights.tolist(), strict=True)
-        if weight
-    }
+    weight_by_name = {}
+    for name, weight in zip(names, candidate_weights.tolist(), strict=True):
+        if weight != 0.0:
+            weight_by_name[name] = weight
     stack = StackMap(
         members=tuple(maps_by_name[name] for name in weight_by_name),
         weights=tuple(weight_by_name.values()),
@@ -356,7 +361,7 @@ def _reweight_prediction_preserving(
             "No candidate preserves every prediction. Add one that does, such as 'temperature'."
         )
     candidate_weights = np.zeros(len(names))
-    candidate_weights[preserves_predictions] = weight_candidates(
+    candidate_weights[preserves_predictions] = compute_candidate_weights(
         out_of_fold.table[:, preserves_predictions],
         out_of_fold.weights,
         priors.handicaps[preserves_predictions],
@@ -406,12 +411,13 @@ def _compute_out_of_fold_probabilities(
             maps_by_name = fit(
                 training_sample.rows, training_sample.labels, training_sample.weights
             )
-        columns_of_candidates = [
-            test_sample.rows.compute_column(
-                partial(_compute_true_class_probability, fitted), test_sample.labels
+        columns_of_candidates = []
+        for fitted in maps_by_name.values():
+            compute_true_class_probability = partial(_compute_true_class_probability, fitted)
+            candidate_column = test_sample.rows.compute_column(
+                compute_true_class_probability, test_sample.labels
             )
-            for fitted in maps_by_name.values()
-        ]
+            columns_of_candidates.append(candidate_column)
         tables_of_folds.append(np.stack(columns_of_candidates, axis=1))
         held_out_rows_of_folds.append(np.flatnonzero(fold_of_row == fold))
     table = np.concatenate(tables_of_folds)

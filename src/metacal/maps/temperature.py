@@ -46,13 +46,14 @@ MIN_ROWS_TO_SAMPLE_TWICE = 8_000
 #: Bounds on the number of rows of the second sample.
 _SECOND_SAMPLE_MIN_ROWS = 4_000
 _SECOND_SAMPLE_MAX_ROWS = 20_000
+#: Largest number of passes over the rows.
 _MAX_PASSES = 100
 #: Limit of r = slope · third / curvature² in Halley's step, whose denominator 1 - r/2 is zero at 2.
-_MAX_HALLEY_R = 1.5
+_MAX_HALLEY_RATIO = 1.5
 #: Value of r above which the logarithmic step, which exists only for r < 1, is not used.
-_MAX_LOGARITHMIC_R = 0.9
+_MAX_LOGARITHMIC_RATIO = 0.9
 #: Absolute value of r below which both third-order steps agree up to rounding.
-_NEGLIGIBLE_R = 1e-8
+_NEGLIGIBLE_RATIO = 1e-8
 #: Smallest typical margin; its inverse is the largest one. 100 divided by it fits into float32.
 _MIN_MARGIN = 1e-30
 
@@ -201,11 +202,12 @@ def _fit_on_growing_samples(
             subsample_tolerance = _TOLERANCE_AFTER_SAMPLE
         else:
             subsample_tolerance = tolerance
+        compute_loss_derivatives = partial(_sum_loss_derivatives, subsample, masked_labels_dropped)
         inverse_temperature = _find_minimum(
-            partial(_sum_loss_derivatives, subsample, masked_labels_dropped),
-            inverse_temperature,
-            bounds,
-            subsample_tolerance,
+            compute_loss_derivatives,
+            start=inverse_temperature,
+            bounds=bounds,
+            tolerance=subsample_tolerance,
         )
     if inverse_temperature in bounds:
         _, upper_bound = bounds
@@ -291,17 +293,20 @@ def compute_typical_margin(rows: Rows) -> float:
 
 
 def _find_minimum(
-    compute_loss: Callable[[float], Float], b: float, bounds: tuple[float, float], tolerance: float
+    compute_loss_derivatives: Callable[[float], Float],
+    start: float,
+    bounds: tuple[float, float],
+    tolerance: float,
 ) -> float:
     """Find the inverse temperature between two bounds that minimises the loss.
 
     Parameters
     ----------
-    compute_loss : function
-        Returns the loss and its first three derivatives at b.
+    compute_loss_derivatives : function
+        Returns the loss and its first three derivatives at an inverse temperature.
 
-    b : float
-        Point to start from.
+    start : float
+        Inverse temperature to start from.
 
     bounds : tuple of float
         Lower and upper bound. A bound is the result if the root lies beyond it.
@@ -313,34 +318,39 @@ def _find_minimum(
     -------
     float
     """
+    inverse_temperature = start
     lower_bound, upper_bound = bounds
     low, high = bounds
     for _ in range(_MAX_PASSES):
-        _, slope, curvature, third_derivative = compute_loss(b)
-        minimum_is_above = b == upper_bound and slope < 0.0
-        minimum_is_below = b == lower_bound and slope > 0.0
+        _, slope, curvature, third_derivative = compute_loss_derivatives(inverse_temperature)
+        minimum_is_above = inverse_temperature == upper_bound and slope < 0.0
+        minimum_is_below = inverse_temperature == lower_bound and slope > 0.0
         if slope == 0.0 or minimum_is_above or minimum_is_below:
-            return b
+            return inverse_temperature
         if slope > 0.0:
-            high = b
+            high = inverse_temperature
         else:
-            low = b
+            low = inverse_temperature
         step, step_error = _compute_third_order_step(slope, curvature, third_derivative)
-        new_b = b - step
-        step_leaves_bracket = not low < new_b < high
+        next_inverse_temperature = inverse_temperature - step
+        step_leaves_bracket = not low < next_inverse_temperature < high
         if step_leaves_bracket:
             # The bound is tried before the bracket is halved, as the solution may lie there.
             bound_downhill = upper_bound if slope < 0.0 else lower_bound
             is_bound_untried = bound_downhill in (low, high)
             middle_of_bracket = float(np.sqrt(low * high))
-            new_b = bound_downhill if is_bound_untried else middle_of_bracket
-        elif max(abs(step / new_b) ** 3, step_error / new_b) < tolerance:
-            return float(new_b)
-        b = float(new_b)
+            next_inverse_temperature = bound_downhill if is_bound_untried else middle_of_bracket
+        else:
+            relative_error = max(
+                abs(step / next_inverse_temperature) ** 3, step_error / next_inverse_temperature
+            )
+            if relative_error < tolerance:
+                return float(next_inverse_temperature)
+        inverse_temperature = float(next_inverse_temperature)
     warn_caller(
         f"The temperature did not converge: the slope is {slope:.3g} after {_MAX_PASSES} passes."
     )
-    return b
+    return inverse_temperature
 
 
 def _compute_third_order_step(
@@ -358,13 +368,14 @@ def _compute_third_order_step(
         infinite_step = float(np.copysign(np.inf, slope))
         return infinite_step, np.inf
     newton_step = slope / curvature
-    r = slope * third_derivative / curvature**2
-    halley_step = newton_step / (1.0 - 0.5 * min(r, _MAX_HALLEY_R))
-    if not r < _MAX_LOGARITHMIC_R:
+    derivative_ratio = slope * third_derivative / curvature**2
+    halley_step = newton_step / (1.0 - 0.5 * min(derivative_ratio, _MAX_HALLEY_RATIO))
+    allows_logarithmic_step = derivative_ratio < _MAX_LOGARITHMIC_RATIO
+    if not allows_logarithmic_step:
         return float(halley_step), np.inf
     step = halley_step
-    if abs(r) > _NEGLIGIBLE_R:
-        step = newton_step * (-np.log1p(-r) / r)
+    if abs(derivative_ratio) > _NEGLIGIBLE_RATIO:
+        step = newton_step * (-np.log1p(-derivative_ratio) / derivative_ratio)
     error_estimate = float(abs(step - halley_step))
     return float(step), error_estimate
 

@@ -28,7 +28,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.formulas import Codes, Float
 from metacal.formulas.temperature import uniform_temperature
 from metacal.maps.fitting.box_newton import TOLERANCE as NEWTON_TOLERANCE
-from metacal.maps.fitting.box_newton import VALUE, minimise_in_box
+from metacal.maps.fitting.box_newton import VALUE_INDEX, minimise_in_box
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.labelled import (
     LabelledRows,
@@ -54,7 +54,7 @@ from metacal.maps.temperature import (
 from metacal.rows import Rows
 
 #: Index of log b in a point (log b, uniform) of the search.
-_LOG_B = 0
+_LOG_B_INDEX = 0
 #: Largest weight of the uniform component, below one so that predictions are preserved.
 MAX_UNIFORM = 1.0 - 2.0**-10
 #: Weights of the uniform component at the starting points of the search.
@@ -68,8 +68,9 @@ _FIRST_SAMPLE_ROWS = 1_000
 _MAX_ROWS = 1 << 21
 #: Largest distance in log b over which the statistics of one pass are used.
 _MAX_LOG_B_DISTANCE = 0.5
-#: The error of a search is estimated by the fourth power of its last step in log b.
-#: A search on a small table stops at this error.
+#: The error of a search is estimated by this power of its last step in log b.
+_ERROR_ORDER = 4
+#: A search on a small table stops at this estimated error.
 _MAX_ERROR = 1e-10
 #: A search on all rows that starts from the minimum of a sample stops at this error.
 _MAX_ERROR_AFTER_SAMPLE = 1e-7
@@ -83,6 +84,9 @@ _NEGLIGIBLE_LOSS_DIFFERENCE = 1e-9
 _MIN_LOSS_DECREASE = 1e-10
 #: Largest difference of the mean losses of two searches that found the same minimum.
 _MAX_LOSS_DIFFERENCE_OF_MINIMUM = 1e-4
+#: Factor by which the step in log b is reduced if the loss increased.
+_STEP_REDUCTION = 0.25
+#: Largest number of passes over the rows in a search.
 _MAX_PASSES = 50
 
 
@@ -167,7 +171,7 @@ class _Expansion:
     @classmethod
     def compute(cls, compute_row_statistics: ComputeRowStatistics, point: Float) -> _Expansion:
         """Expand the loss around a point, with one pass over the rows."""
-        statistics = compute_row_statistics(float(np.exp(point[_LOG_B])))
+        statistics = compute_row_statistics(float(np.exp(point[_LOG_B_INDEX])))
         usable_statistics = statistics.drop_masked_labels()
         if not len(usable_statistics):
             raise build_all_labels_masked_error()
@@ -177,11 +181,11 @@ class _Expansion:
     @property
     def loss(self) -> Any:
         """Mean loss at the point."""
-        return self.loss_derivatives[VALUE]
+        return self.loss_derivatives[VALUE_INDEX]
 
     def minimise_nearby(self, max_log_b_step: float, box: Float, tolerance: float) -> Minimum:
         """Minimise the series of the loss, with log b within `max_log_b_step` of the point."""
-        log_b = self.point[_LOG_B]
+        log_b = self.point[_LOG_B_INDEX]
         lower_limits = [log_b - max_log_b_step, 0.0]
         upper_limits = [log_b + max_log_b_step, 1.0]
         nearby_box = np.clip(box, lower_limits, upper_limits)
@@ -287,8 +291,8 @@ def _warn_about_fit(result: _SearchResult, box: Float) -> None:
     n_masked = n_rows - len(result.statistics.drop_masked_labels())
     if n_masked:
         warn_masked_labels(n_masked, n_rows)
-    log_b = result.minimum.point[_LOG_B]
-    lowest_log_b, highest_log_b = box[:, _LOG_B]
+    log_b = result.minimum.point[_LOG_B_INDEX]
+    lowest_log_b, highest_log_b = box[:, _LOG_B_INDEX]
     if log_b in (lowest_log_b, highest_log_b):
         warn_temperature_at_bound(
             all_correct=bool(log_b == highest_log_b), temperature=float(np.exp(-log_b))
@@ -330,7 +334,7 @@ def _search_on_growing_samples(
     # A sample may contain none of the few rows that need a uniform component.
     min_uniform = 1.0 / (n_rows + 1.0)
     for compute_row_statistics in statistics_functions[1:]:
-        start = np.maximum(result.minimum.point, [lowest_point[_LOG_B], min_uniform])
+        start = np.maximum(result.minimum.point, [lowest_point[_LOG_B_INDEX], min_uniform])
         is_last = compute_row_statistics is statistics_functions[-1]
         max_error = _MAX_ERROR_AFTER_SAMPLE if is_last else _SAMPLE_MAX_ERROR
         result = _search_by_expansions(
@@ -367,20 +371,25 @@ def _search_from_several_starts(
         The plain temperature if a uniform component does not decrease the loss.
     """
     search_from = partial(_search_from, compute_row_statistics, box=box, max_error=max_error)
-    result_from_plain = search_from(b=plain_inverse_temperature, uniform=_SMALL_UNIFORM)
-    result_from_untempered = search_from(b=1.0, uniform=_LARGE_UNIFORM)
+    result_from_plain = search_from(
+        inverse_temperature=plain_inverse_temperature, uniform=_SMALL_UNIFORM
+    )
+    result_from_untempered = search_from(inverse_temperature=1.0, uniform=_LARGE_UNIFORM)
     results = [result_from_plain, result_from_untempered]
     loss_difference = abs(result_from_plain.minimum.value - result_from_untempered.minimum.value)
     if loss_difference > _MAX_LOSS_DIFFERENCE_OF_MINIMUM:
-        sharper_b = plain_inverse_temperature * _SHARPENING_FACTOR
-        results.append(search_from(b=sharper_b, uniform=_LARGE_UNIFORM))
+        sharper_inverse_temperature = plain_inverse_temperature * _SHARPENING_FACTOR
+        result_from_sharper = search_from(
+            inverse_temperature=sharper_inverse_temperature, uniform=_LARGE_UNIFORM
+        )
+        results.append(result_from_sharper)
     best_result = min(results, key=lambda result: result.minimum.value)
 
     # The plain temperature is preferred if a uniform component does not decrease the loss.
     plain_point = np.clip([np.log(plain_inverse_temperature), 0.0], *box)
-    statistics = compute_row_statistics(float(np.exp(plain_point[_LOG_B])))
+    statistics = compute_row_statistics(float(np.exp(plain_point[_LOG_B_INDEX])))
     plain_derivatives = statistics.drop_masked_labels().compute_mean_loss(plain_point)
-    plain_loss = float(plain_derivatives[VALUE])
+    plain_loss = float(plain_derivatives[VALUE_INDEX])
     if plain_loss > best_result.minimum.value + _NEGLIGIBLE_LOSS_DIFFERENCE:
         return best_result
     plain_minimum = Minimum(
@@ -396,7 +405,7 @@ def _search_from_several_starts(
 
 def _search_from(
     compute_row_statistics: ComputeRowStatistics,
-    b: float,
+    inverse_temperature: float,
     uniform: float,
     box: Float,
     max_error: float,
@@ -408,7 +417,7 @@ def _search_from(
     compute_row_statistics, box, max_error
         See `_search_by_expansions`.
 
-    b : float
+    inverse_temperature : float
         Inverse temperature to start from.
 
     uniform : float
@@ -418,7 +427,7 @@ def _search_from(
     -------
     _SearchResult
     """
-    start = np.clip([np.log(b), uniform], *box)
+    start = np.clip([np.log(inverse_temperature), uniform], *box)
     return _search_by_expansions(compute_row_statistics, start=start, box=box, max_error=max_error)
 
 
@@ -457,14 +466,14 @@ def _search_by_expansions(
     current_expansion = _Expansion.compute(compute_row_statistics, point=start)
     for _ in range(_MAX_PASSES):
         minimum = current_expansion.minimise_nearby(max_log_b_step, box, newton_tolerance)
-        log_b_step = abs(minimum.point[_LOG_B] - current_expansion.point[_LOG_B])
-        estimated_error = log_b_step**4
+        log_b_step = abs(minimum.point[_LOG_B_INDEX] - current_expansion.point[_LOG_B_INDEX])
+        estimated_error = log_b_step**_ERROR_ORDER
         if estimated_error <= max_error:
             return _SearchResult(minimum, current_expansion.statistics)
         next_expansion = _Expansion.compute(compute_row_statistics, point=minimum.point)
         if next_expansion.loss > current_expansion.loss + _NEGLIGIBLE_LOSS_DIFFERENCE:
             # The loss increased, so the series was not accurate at this distance.
-            max_log_b_step = 0.25 * log_b_step
+            max_log_b_step = _STEP_REDUCTION * log_b_step
             continue
         if current_expansion.loss - next_expansion.loss <= _MIN_LOSS_DECREASE:
             return _SearchResult(minimum, next_expansion.statistics)

@@ -48,7 +48,7 @@ class WeightedErrorBlocks(ErrorBlocks):
     """
 
     @property
-    def errors_before(self) -> Float:
+    def errors_before_block(self) -> Float:
         """Weight of the errors that rank before each block."""
         return np.cumsum(self.n_errors, axis=1) - self.n_errors
 
@@ -60,9 +60,9 @@ class WeightedErrorBlocks(ErrorBlocks):
         of all weight. Errors of density c between the fractions a and b add c ∫ -log t dt from a to
         b, and the antiderivative of -log t is t - t log t.
         """
-        start = self.rows_before / self.total_rows
-        stop = self.rows_through / self.total_rows
-        block_weight = self.rows_through - self.rows_before
+        start = self.rows_before_block / self.total_rows
+        stop = self.rows_through_block / self.total_rows
+        block_weight = self.rows_through_block - self.rows_before_block
         density = np.divide(
             self.n_errors, block_weight, out=np.zeros_like(block_weight), where=block_weight > 0
         )
@@ -99,8 +99,8 @@ class RowRuns:
         # The arrays of blocks have one row per resample; here the sample is the only one.
         unit_weights = np.ones((1, len(ranking)), dtype=np.intp)
         blocks = ranking.get_error_blocks(unit_weights)
-        rows_before_block = blocks.rows_before[0]
-        rows_through_block = blocks.rows_through[0]
+        rows_before_block = blocks.rows_before_block[0]
+        rows_through_block = blocks.rows_through_block[0]
         n_incorrect = blocks.n_errors[0]
         n_rows = blocks.total_rows[0]
         rows_before_gap = np.concatenate(([0.0], rows_through_block))
@@ -124,14 +124,13 @@ class RowRuns:
             _N_UNMERGED_BLOCKS, n_blocks, _N_MERGED_BLOCKS, endpoint=False
         ).astype(np.intp)
         first_old_blocks = np.concatenate([unmerged_blocks, first_merged_blocks])
+        first_old_gaps = np.append(first_old_blocks, n_blocks)
         # Correct rows between two blocks that are merged belong to the merged block.
         absorbed_weights = self.weights_between_blocks[:-1].copy()
         absorbed_weights[first_old_blocks] = 0.0
         correct_weights = self.correct_weights + absorbed_weights
         return RowRuns(
-            weights_between_blocks=self.weights_between_blocks[
-                np.append(first_old_blocks, n_blocks)
-            ],
+            weights_between_blocks=self.weights_between_blocks[first_old_gaps],
             correct_weights=np.add.reduceat(correct_weights, first_old_blocks),
             incorrect_weights=np.add.reduceat(self.incorrect_weights, first_old_blocks),
         )
@@ -179,8 +178,8 @@ class RowRuns:
         block_total = block_weights.sum(axis=1, keepdims=True)
         return WeightedErrorBlocks(
             total_rows=gap_total + block_total,
-            rows_before=weight_through_block - block_weights,
-            rows_through=weight_through_block,
+            rows_before_block=weight_through_block - block_weights,
+            rows_through_block=weight_through_block,
             n_errors=self.incorrect_weights,
         )
 
@@ -213,8 +212,10 @@ class WeightedResamples:
         no_weight = np.zeros_like(weight_of_first)
         return WeightedErrorBlocks(
             total_rows=total_rows,
-            rows_before=np.hstack([no_weight, observed.rows_before + weight_of_first]),
-            rows_through=np.hstack([weight_of_first, observed.rows_through + weight_of_first]),
+            rows_before_block=np.hstack([no_weight, observed.rows_before_block + weight_of_first]),
+            rows_through_block=np.hstack(
+                [weight_of_first, observed.rows_through_block + weight_of_first]
+            ),
             n_errors=np.hstack([weight_of_first, observed.n_errors]),
         )
 
@@ -224,21 +225,21 @@ class WeightedResamples:
         weight_of_first = self.unseen_weights[:, :1]
         weight_of_last = self.unseen_weights[:, 1:]
         total_rows = observed.total_rows + weight_of_first
-        rows_before = observed.rows_before + weight_of_first
-        rows_through = observed.rows_through + weight_of_first
+        rows_before = observed.rows_before_block + weight_of_first
+        rows_through = observed.rows_through_block + weight_of_first
         if not adds_incorrect_row_last:
             return WeightedErrorBlocks(
                 total_rows=total_rows,
-                rows_before=rows_before,
-                rows_through=rows_through,
+                rows_before_block=rows_before,
+                rows_through_block=rows_through,
                 n_errors=observed.n_errors,
             )
         # The last row is an error block of its own.
         new_total_rows = total_rows + weight_of_last
         return WeightedErrorBlocks(
             total_rows=new_total_rows,
-            rows_before=np.hstack([rows_before, total_rows]),
-            rows_through=np.hstack([rows_through, new_total_rows]),
+            rows_before_block=np.hstack([rows_before, total_rows]),
+            rows_through_block=np.hstack([rows_through, new_total_rows]),
             n_errors=np.hstack([observed.n_errors, weight_of_last]),
         )
 
@@ -327,8 +328,10 @@ def compute_area_limits(
 
     limits = {}
     for name, statistic in statistics.items():
-        lower_limit = _sample_quantile(lowered_areas_by_batch[name], tail_probability)
-        upper_limit = _sample_quantile(raised_areas_by_batch[name], 1.0 - tail_probability)
+        lower_limit = _compute_quantile_of_batches(lowered_areas_by_batch[name], tail_probability)
+        upper_limit = _compute_quantile_of_batches(
+            raised_areas_by_batch[name], 1.0 - tail_probability
+        )
         # Merging blocks changes the area slightly, so the limits are shifted back by the change.
         sample_area = statistic.compute_area(all_runs.to_unit_weight_blocks())[0]
         merged_sample_area = statistic.compute_area(merged_runs.to_unit_weight_blocks())[0]
@@ -337,7 +340,7 @@ def compute_area_limits(
     return limits
 
 
-def _sample_quantile(value_batches: list[Float], probability: float) -> float:
+def _compute_quantile_of_batches(value_batches: list[Float], probability: float) -> float:
     """Compute a quantile of the values of all batches, without interpolation."""
     values = np.concatenate(value_batches)
     return float(np.quantile(values, probability, method="inverted_cdf"))

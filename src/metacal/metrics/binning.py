@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from metacal.metrics.toplabel import TopLabel
 
 
-#: Row weights of shape (n_resamples, n_rows), all whole numbers. They are int8 for statistics of a
-#: whole table, and otherwise floats, contiguous in memory for each row.
+#: Whole-number weights of shape (n_resamples, n_rows): int8, or floats contiguous for each row.
 Weights = Array
 
 #: Function from row weights of shape (n_resamples, n_rows) to one value per resample.
@@ -291,7 +290,7 @@ def vectorize_statistic(function: Callable[[Weights], float]) -> Statistic:
     return evaluate_each_resample
 
 
-def mean_statistic(column: Float) -> Statistic:
+def build_mean_statistic(column: Float) -> Statistic:
     """Build the statistic of the weighted mean of a column.
 
     A row with an infinite value and weight 0 does not change the mean.

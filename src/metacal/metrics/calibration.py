@@ -30,9 +30,9 @@ from metacal.metrics.binning import (
     equal_width,
     evaluate_on_sample,
 )
-from metacal.metrics.classwise import ClassGaps, classwise_ece_statistic
+from metacal.metrics.classwise import ClassGaps, build_classwise_ece_statistic
 from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, register
-from metacal.metrics.smooth import smooth_ece_statistic
+from metacal.metrics.smooth import build_smooth_ece_statistic
 from metacal.metrics.toplabel import checked_table, read_top_label
 
 Classes = Sequence[Any] | None
@@ -44,7 +44,7 @@ _register_error = partial(register, input=TOP_LABEL, calibration_error=True)
 @register(
     title="accuracy",
     input=TOP_LABEL,
-    statistic=gaps.accuracy_statistic,
+    statistic=gaps.build_accuracy_statistic,
     compute_counts=gaps.accuracy_counts,
     smaller_is_better=False,
     evaluated=True,
@@ -69,14 +69,14 @@ def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     (0.75, 0.75)
     """
     top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.accuracy_statistic(top), len(top))
+    return evaluate_on_sample(gaps.build_accuracy_statistic(top), len(top))
 
 
 @_register_error(
     title="ECE, equal width",
     heading="ECE",
-    statistic=gaps.ece_statistic,
-    debiased=gaps.debiased_ece_statistic,
+    statistic=gaps.build_ece_statistic,
+    debiased=gaps.build_debiased_ece_statistic,
     evaluated=True,
     compared=True,
 )
@@ -134,14 +134,14 @@ def ece(
     0.133333
     """
     top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.ece_statistic(top, n_bins, binning, norm), len(top))
+    return evaluate_on_sample(gaps.build_ece_statistic(top, n_bins, binning, norm), len(top))
 
 
 @_register_error(
     title="ECE, equal mass",
     heading="ECE eq. mass",
-    statistic=partial(gaps.ece_statistic, binning=equal_mass),
-    debiased=partial(gaps.debiased_ece_statistic, binning=equal_mass),
+    statistic=partial(gaps.build_ece_statistic, binning=equal_mass),
+    debiased=partial(gaps.build_debiased_ece_statistic, binning=equal_mass),
     evaluated=True,
     compared=True,
 )
@@ -182,7 +182,7 @@ def ece_equal_mass(
     title="ECE, class-wise",
     heading="class-wise",
     input=PROBABILITIES,
-    statistic=classwise_ece_statistic,
+    statistic=build_classwise_ece_statistic,
     make_accumulator=ClassGaps,
     evaluated=True,
 )
@@ -215,10 +215,10 @@ def classwise_ece(
     0.4
     """
     table = checked_table(proba, labels, classes=classes)
-    return evaluate_on_sample(classwise_ece_statistic(table, n_bins), len(table))
+    return evaluate_on_sample(build_classwise_ece_statistic(table, n_bins), len(table))
 
 
-@_register_error(title="ECE, debiased", statistic=gaps.debiased_ece_statistic)
+@_register_error(title="ECE, debiased", statistic=gaps.build_debiased_ece_statistic)
 def debiased_ece(
     proba: ArrayLike,
     labels: ArrayLike,
@@ -260,10 +260,10 @@ def debiased_ece(
     (0.125, 0.078549)
     """
     top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.debiased_ece_statistic(top, n_bins, binning), len(top))
+    return evaluate_on_sample(gaps.build_debiased_ece_statistic(top, n_bins, binning), len(top))
 
 
-@_register_error(title="RMS calibration error", statistic=partial(gaps.ece_statistic, norm=2))
+@_register_error(title="RMS calibration error", statistic=partial(gaps.build_ece_statistic, norm=2))
 def rms_calibration_error(
     proba: ArrayLike,
     labels: ArrayLike,
@@ -297,7 +297,9 @@ def rms_calibration_error(
     return ece(proba, labels, n_bins, binning, norm=2, classes=classes)
 
 
-@_register_error(title="RMS calibration error, debiased", statistic=gaps.debiased_rms_statistic)
+@_register_error(
+    title="RMS calibration error, debiased", statistic=gaps.build_debiased_rms_statistic
+)
 def debiased_rms_calibration_error(
     proba: ArrayLike,
     labels: ArrayLike,
@@ -333,10 +335,12 @@ def debiased_rms_calibration_error(
     0.458258
     """
     top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.debiased_rms_statistic(top, n_bins, binning), len(top))
+    return evaluate_on_sample(gaps.build_debiased_rms_statistic(top, n_bins, binning), len(top))
 
 
-@_register_error(title="largest calibration error", statistic=partial(gaps.ece_statistic, norm=inf))
+@_register_error(
+    title="largest calibration error", statistic=partial(gaps.build_ece_statistic, norm=inf)
+)
 def max_calibration_error(
     proba: ArrayLike,
     labels: ArrayLike,
@@ -372,7 +376,7 @@ def max_calibration_error(
 
 @_register_error(
     title="ECE, sup over binnings",
-    statistic=gaps.sup_ece_statistic,
+    statistic=gaps.build_sup_ece_statistic,
     printed_title=None,
     evaluated=True,
     needs_errors=True,
@@ -401,10 +405,10 @@ def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
     0.4
     """
     top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.sup_ece_statistic(top), len(top))
+    return evaluate_on_sample(gaps.build_sup_ece_statistic(top), len(top))
 
 
-@_register_error(title="ECE, smooth", statistic=smooth_ece_statistic, evaluated=True)
+@_register_error(title="ECE, smooth", statistic=build_smooth_ece_statistic, evaluated=True)
 def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
     """Compute the smooth ECE, which has no bins and a bandwidth chosen by the data.
 
@@ -432,10 +436,10 @@ def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) 
     0.2169
     """
     top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(smooth_ece_statistic(top), len(top))
+    return evaluate_on_sample(build_smooth_ece_statistic(top), len(top))
 
 
-@_register_error(title="KS calibration error", statistic=gaps.ks_statistic)
+@_register_error(title="KS calibration error", statistic=gaps.build_ks_statistic)
 def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
     """Compute the Kolmogorov-Smirnov calibration error, the largest cumulative gap.
 
@@ -463,7 +467,7 @@ def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     0.133333
     """
     top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.ks_statistic(top), len(top))
+    return evaluate_on_sample(gaps.build_ks_statistic(top), len(top))
 
 
 def reliability_curve(

@@ -32,11 +32,9 @@ from metacal.metrics.binning import (
 from metacal.metrics.replicates import split_into_float_batches
 from metacal.metrics.toplabel import CheckedTable
 
-#: Number of rows per block of a matrix product in single precision. Sums of so few rows are precise
-#: enough.
+#: Number of rows per block of a product in single precision, few enough for precise sums.
 _SINGLE_PRECISION_ROWS = 256
-#: Number of elements per block of a matrix product in double precision, which copies a float32
-#: table.
+#: Number of elements per block of a product in double precision, which copies a float32 table.
 _PRODUCT_ELEMENTS = 1 << 17
 #: Smallest number of classes at which resamples use single precision.
 _MANY_CLASSES = 128
@@ -134,24 +132,26 @@ class ClassGaps:
         self.n_rows = np.zeros(2, dtype=np.int64)
         self._edges = equal_width(confidence=np.empty(0), n_bins=self.n_bins)
         # The first axis separates coarse and fine units, the second rejected and accepted rows.
-        # The cells of the first bin in `_cell_units` are not used.
         self._class_totals = np.zeros((2, 2, n_classes), dtype=np.int64)
+
+        # The cells of the first bin are not used.
         self._cell_units = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
+
         # Float sums of recent rows are moved into `_class_totals` before they become inexact.
         self._pending_sums = np.zeros((2, 2, n_classes))
         self._n_pending_rows = 0
 
     def add(self, table: CheckedTable, accept: Flags | None = None) -> None:
-        """Add the rows of a table; `accept` is the mask of accepted rows (default: all)."""
+        """Add the rows of a table. `accept` is the mask of accepted rows (default: all)."""
         is_accepted = np.ones(len(table), dtype=bool) if accept is None else accept
         for start, block in table.blocks():
-            self._reserve_pending_rows(len(block))
-            block_accepted = is_accepted[start : start + len(block)]
+            self._flush_sums_before_adding(len(block))
+            is_block_row_accepted = is_accepted[start : start + len(block)]
             _add_class_units(
-                block, block_accepted, self._edges, self._pending_sums, self._cell_units
+                block, is_block_row_accepted, self._edges, self._pending_sums, self._cell_units
             )
         # Every true class adds a probability of one, in coarse units, to its class and cell.
-        decision_codes = is_accepted.astype(np.intp)
+        decision_codes = is_accepted.astype(np.intp)  # 0 is a rejection and 1 an acceptance.
         label_bins = assign_bins(table.true_probability, self._edges)
         label_cells = table.label_codes * self.n_bins + label_bins
         coarse_class_totals = self._class_totals[_COARSE]
@@ -162,7 +162,7 @@ class ClassGaps:
         np.add.at(coarse_cell_units, (decision_codes, label_cells), _UNITS_PER_PROBABILITY_ONE)
         self.n_rows += np.bincount(decision_codes, minlength=2)
 
-    def _reserve_pending_rows(self, n_rows: int) -> None:
+    def _flush_sums_before_adding(self, n_rows: int) -> None:
         """Flush the pending float sums if they would not stay exact with `n_rows` more rows."""
         if self._n_pending_rows + n_rows > _MAX_EXACT_ROWS:
             self._flush_pending_sums()
@@ -238,7 +238,7 @@ class ClassGaps:
         self._cell_units[..., used_cells] = values
 
 
-def classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Statistic:
+def build_classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Statistic:
     """Build the statistic of the class-wise ECE.
 
     (1/K) Σ_k (1/n) Σ_b |Σ_{p_ik in b} (1(y_i = k) - p_ik)|
@@ -274,22 +274,24 @@ class _ResampledClasswiseEce:
     def __init__(self, table: CheckedTable, n_bins: int) -> None:
         self._table = table
         upper_entries = find_upper_entries(table, n_bins)
-        cells, entry_cells = np.unique(upper_entries.cell_index, return_inverse=True)
+        cells, cell_of_entry = np.unique(upper_entries.cell_index, return_inverse=True)
         self._n_cells = len(cells)
         self._compute_upper_gaps = GroupSums(
-            groups=entry_cells.reshape(-1),
+            groups=cell_of_entry.reshape(-1),
             n_groups=len(cells),
             values=upper_entries.is_label - upper_entries.probability,
             entry_rows=upper_entries.row_index,
         )
         self._compute_label_counts = GroupSums(table.label_codes, table.n_classes)
         # Cells are ordered by class, so the cells of a class are consecutive.
-        self._upper_classes, self._first_cells = np.unique(cells // n_bins, return_index=True)
+        class_of_cell = cells // n_bins
+        self._upper_classes, self._first_cells = np.unique(class_of_cell, return_index=True)
 
     def __call__(self, row_weights: Weights) -> Float:
         """Compute the class-wise ECE of each resample."""
         n_resamples, n_rows = row_weights.shape
-        first_bin_gaps = -compute_weighted_column_sums(self._table, row_weights)
+        class_probability_sums = compute_weighted_column_sums(self._table, row_weights)
+        first_bin_gaps = -class_probability_sums
         absolute_sums = np.empty(n_resamples)
         start = 0
         for float_weights in split_into_float_batches(row_weights):

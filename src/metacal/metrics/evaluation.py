@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError, warn_caller
 from metacal.formulas import Flags, Float
 from metacal.metrics import registry
-from metacal.metrics.binning import mean_statistic
+from metacal.metrics.binning import build_mean_statistic
 from metacal.metrics.evaluation_result import Evaluation
 from metacal.metrics.intervals import Interval
 from metacal.metrics.marginal import PredictedClasses, find_predicted_columns
@@ -41,8 +41,7 @@ from metacal.metrics.toplabel import (
 )
 from metacal.rows.memory import release_freed_memory
 
-#: Metrics to compute, each with the numbers of successes and trials, the statistic or the value from
-#: which its interval is computed.
+#: Metrics, each with the counts, the statistic or the value that its interval is computed from.
 MetricSources = list[tuple[Metric, IntervalSource]]
 
 #: Number of classes in the evaluation of scores, which have no probability table.
@@ -265,14 +264,18 @@ def evaluate_columns(
     """
     top = columns.top
     is_accepted: Flags | None = None
+    n_accepted: int | None = None
     accepted_intervals: dict[str, Interval] | None = None
     if accept is not None:
         is_accepted = read_bool_column(accept, "accept")
         check_same_length(proba=top.confidence, accept=is_accepted)
+        n_accepted = int(is_accepted.sum())
     if is_accepted is not None and is_accepted.any():
-        accepted_sources = columns.select_accepted(is_accepted).prepare_metric_sources(n_bins)
+        accepted_columns = columns.select_accepted(is_accepted)
         accepted_intervals = resampling.compute_intervals(
-            accepted_sources, int(is_accepted.sum()), _count_errors(top.correct[is_accepted])
+            accepted_columns.prepare_metric_sources(n_bins),
+            n_rows=len(accepted_columns.top),
+            n_errors=_count_errors(accepted_columns.top.correct),
         )
         release_freed_memory(len(top) * n_classes)
 
@@ -283,9 +286,12 @@ def evaluate_columns(
     if is_paper_map:
         # The prediction for a uniform row cannot be read from its probabilities.
         known_correct = top.correct[is_accepted]
-    n_errors = _count_errors(known_correct)
-    all_intervals = resampling.compute_intervals(metric_sources, len(top), n_errors)
-    gate_intervals = {metric.name: all_intervals.pop(metric.name) for metric, _ in gate_sources}
+    all_intervals = resampling.compute_intervals(
+        metric_sources, n_rows=len(top), n_errors=_count_errors(known_correct)
+    )
+    gate_intervals = {}
+    for metric, _ in gate_sources:
+        gate_intervals[metric.name] = all_intervals.pop(metric.name)
     if correct is None and is_accepted is not None:
         gate_intervals = _set_unknown_metrics_to_nan(gate_intervals, top, is_accepted, resampling)
     marginal_check = None
@@ -296,7 +302,7 @@ def evaluate_columns(
         accepted_rows=accepted_intervals,
         gate=gate_intervals,
         n_rows=len(top),
-        n_accepted=None if is_accepted is None else int(is_accepted.sum()),
+        n_accepted=n_accepted,
         n_classes=n_classes,
         level=resampling.level,
         n_bins=n_bins,
@@ -359,7 +365,7 @@ class ProbabilityColumns:
     def _prepare_interval_source(self, metric: Metric, n_bins: int) -> IntervalSource:
         """Return the data from which the interval of a metric is computed, NaN if none."""
         if metric.losses is not None:
-            return mean_statistic(self.losses[metric.name])
+            return build_mean_statistic(self.losses[metric.name])
         metric_input = self.top if metric.input is TOP_LABEL else self.table
         if metric_input is not None:
             options = {"n_bins": n_bins} if metric.has_bins else {}

@@ -118,18 +118,20 @@ class Evaluation:
         return display.make_frame(records, index, ["rows", "metric"])
 
     def __str__(self) -> str:
-        return self.text(self._header_lines(), before=None, caveat=self._marginal_lines())
+        return self.text(self._make_header_lines(), before=None, caveat=self._make_marginal_lines())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         tables = []
-        for heading, *rows in self._text_tables():
+        for heading, *table_rows in self._build_text_tables():
             row_title, *column_titles = heading
-            html_heading = [row_title, *(title or "value" for title in column_titles)]
-            tables.append(display.make_table_html(tuple(html_heading), rows))
-        header = display.make_paragraphs_html(*self._header_lines())
-        footer = display.make_paragraphs_html(*self._marginal_lines(), *self._remarks())
+            html_heading = [row_title]
+            for column_title in column_titles:
+                html_heading.append(column_title or "value")
+            tables.append(display.make_table_html(tuple(html_heading), table_rows))
+        header = display.make_paragraphs_html(*self._make_header_lines())
+        footer = display.make_paragraphs_html(*self._make_marginal_lines(), *self._make_remarks())
         return f"<div>{header}{''.join(tables)}{footer}</div>"
 
     @property
@@ -162,63 +164,70 @@ class Evaluation:
         str
         """
         tables = []
-        for text_table in self._text_tables(before):
+        for text_table in self._build_text_tables(before):
             tables.append("\n".join(display.align_columns(text_table)))
         probability_table, *other_tables = tables
-        paragraphs = ["\n".join(head), probability_table, *caveat, *other_tables, *self._remarks()]
+        paragraphs = [
+            "\n".join(head),
+            probability_table,
+            *caveat,
+            *other_tables,
+            *self._make_remarks(),
+        ]
         return "\n\n".join(paragraphs)
 
-    def _header_lines(self) -> list[str]:
+    def _make_header_lines(self) -> list[str]:
         """Return the size and the confidence level as text."""
         return [self.size, f"(in brackets: {100 * self.level:g}% intervals)"]
 
-    def _marginal_lines(self) -> list[str]:
+    def _make_marginal_lines(self) -> list[str]:
         """Return the marginal check as text, or nothing if there is none."""
         if self.marginal is None:
             return []
         return [str(self.marginal)]
 
-    def _remarks(self) -> list[str]:
+    def _make_remarks(self) -> list[str]:
         """Return the note on the paper's map if the probabilities of rejected rows are 1/K."""
         return [_PAPER_MAP_NOTE] if self.is_paper_map else []
 
-    def _text_tables(self, before: Evaluation | None = None) -> list[TextTable]:
+    def _build_text_tables(self, before: Evaluation | None = None) -> list[TextTable]:
         """Return the table of probabilities and, if there is a gate or score, the gate's table."""
-        tables = [self._probability_table(before)]
+        tables = [self._build_probability_table(before)]
         if self.gate:
-            gate_rows = [
-                (title, str(self.gate[name]))
-                for name, title in registry.get_printed_names(self.gate).items()
-            ]
+            printed_names = registry.get_printed_names(self.gate)
+            gate_rows = [(title, str(self.gate[name])) for name, title in printed_names.items()]
             heading = "ranking of the rows" if self.n_accepted is None else "gate"
             if gate_rows:
                 tables.append([(heading, ""), *gate_rows])
         return tables
 
-    def _probability_table(self, before: Evaluation | None) -> TextTable:
+    def _build_probability_table(self, before: Evaluation | None) -> TextTable:
         """Return the metrics of the probabilities as text.
 
         The columns are the accepted rows, if there is a gate, and all rows. If `before` is given,
         each of them is followed by a column of the uncalibrated estimates.
         """
-        evaluations = [self] if before is None else [self, before]
-        intervals_by_group: dict[str, list[Intervals]] = {}
-        if self.n_accepted is not None:
-            intervals_by_group["accepted rows"] = [each.accepted_rows or {} for each in evaluations]
-        all_rows_name = "all rows, paper's map" if self.is_paper_map else "all rows"
-        intervals_by_group[all_rows_name] = [each.all_rows for each in evaluations]
-
         heading = ["probabilities" if self.n_classes else "confidence"]
-        for group_name in intervals_by_group:
-            heading.append(group_name)
+        all_rows_heading = "all rows, paper's map" if self.is_paper_map else "all rows"
+        if self.n_accepted is not None:
+            heading.append("accepted rows")
             if before is not None:
                 heading.append("uncalibrated")
+        heading.append(all_rows_heading)
+        if before is not None:
+            heading.append("uncalibrated")
+
+        printed_names = registry.get_printed_names(self.all_rows)
         table: TextTable = [tuple(heading)]
-        for name, title in registry.get_printed_names(self.all_rows).items():
+        for metric_name, title in printed_names.items():
             cells = [title]
-            for calibrated, *uncalibrated in intervals_by_group.values():
-                cells.append(_interval_text(calibrated.get(name)))
-                cells += [_estimate_text(intervals.get(name)) for intervals in uncalibrated]
+            if self.n_accepted is not None:
+                cells.append(_format_interval(self.accepted_rows, metric_name))
+                if before is not None:
+                    cells.append(_format_estimate(before.accepted_rows, metric_name))
+            cells.append(_format_interval(self.all_rows, metric_name))
+            if before is not None:
+                cells.append(_format_estimate(before.all_rows, metric_name))
             table.append(tuple(cells))
         return table
 
@@ -230,13 +239,15 @@ def _intervals_to_dict(intervals: Intervals | None) -> dict[str, Any] | None:
     return {name: interval.to_dict() for name, interval in intervals.items()}
 
 
-def _interval_text(interval: Interval | None) -> str:
-    """Return an interval as text, "undefined" if there is none."""
+def _format_interval(intervals: Intervals | None, metric_name: str) -> str:
+    """Return the interval of a metric as text, "undefined" if there is none."""
+    interval = None if intervals is None else intervals.get(metric_name)
     return "undefined" if interval is None else str(interval)
 
 
-def _estimate_text(interval: Interval | None) -> str:
-    """Return the estimate of an interval as text, "undefined" if there is none."""
+def _format_estimate(intervals: Intervals | None, metric_name: str) -> str:
+    """Return the estimate of a metric as text, "undefined" if there is none."""
+    interval = None if intervals is None else intervals.get(metric_name)
     return "undefined" if interval is None else f"{interval.estimate:.4f}"
 
 
@@ -275,17 +286,18 @@ def describe_harm(after: Evaluation, before: Evaluation) -> str | None:
         calibrated_intervals = after.all_rows
         uncalibrated_intervals = before.all_rows
     worse_metrics = []
-    for name, title in (("nll", "log loss"), ("ece", "ECE")):
-        value = calibrated_intervals[name].estimate
-        uncalibrated_value = uncalibrated_intervals[name].estimate
-        if value - uncalibrated_value > _standard_error(calibrated_intervals[name]):
-            worse_metrics.append(f"{title} {value:.4f} against {uncalibrated_value:.4f} without")
+    for metric_name, title in (("nll", "log loss"), ("ece", "ECE")):
+        calibrated = calibrated_intervals[metric_name].estimate
+        uncalibrated = uncalibrated_intervals[metric_name].estimate
+        standard_error = _compute_standard_error(calibrated_intervals[metric_name])
+        if calibrated - uncalibrated > standard_error:
+            worse_metrics.append(f"{title} {calibrated:.4f} against {uncalibrated:.4f} without")
     if not worse_metrics:
         return None
     return f"Calibration does not help on these {rows_name}: {', '.join(worse_metrics)}."
 
 
-def _standard_error(interval: Interval) -> float:
+def _compute_standard_error(interval: Interval) -> float:
     """Compute the standard error from the width of an interval, 0 if it has no finite width."""
     normal_quantile = float(ndtri(0.5 * (1.0 + interval.level)))
     standard_error = (interval.high - interval.low) / (2.0 * normal_quantile)

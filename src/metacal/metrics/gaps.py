@@ -22,9 +22,9 @@ from metacal.metrics.binning import (
     Statistic,
     Weights,
     assign_bins,
+    build_mean_statistic,
     compute_bin_edges,
     equal_width,
-    mean_statistic,
     rank_distinct_values,
 )
 from metacal.metrics.toplabel import TopLabel
@@ -33,9 +33,9 @@ from metacal.metrics.toplabel import TopLabel
 BinContribution = Callable[[Float, Float, Float], Float]
 
 
-def accuracy_statistic(top: TopLabel) -> Statistic:
+def build_accuracy_statistic(top: TopLabel) -> Statistic:
     """Build the statistic of the accuracy, the mean correctness of the rows."""
-    return mean_statistic(top.correct)
+    return build_mean_statistic(top.correct)
 
 
 def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
@@ -45,7 +45,7 @@ def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
     return int(top.correct.sum()), len(top)
 
 
-def ece_statistic(
+def build_ece_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: object = 1
 ) -> Statistic:
     """Build the statistic of the expected calibration error (ECE) in a norm p.
@@ -78,7 +78,7 @@ def ece_statistic(
         )
     power = float(norm)
     residuals = top.correct - top.confidence
-    compute_residual_sums, compute_row_counts = _prepare_bin_sums(
+    compute_residual_sums, compute_row_counts = _make_bin_sum_functions(
         top, n_bins, binning, [residuals, np.ones(len(top))]
     )
 
@@ -88,7 +88,7 @@ def ece_statistic(
 
     def compute_gap_in_norm(row_weights: Weights) -> Float:
         n_rows = row_weights.shape[1]
-        row_counts = compute_row_counts(_absolute_weights(row_weights))
+        row_counts = compute_row_counts(_compute_absolute_weights(row_weights))
         bin_gaps = np.abs(compute_residual_sums(row_weights)) / np.maximum(row_counts, 1.0)
         largest_gap = bin_gaps.max(axis=1)
         if np.isinf(power):
@@ -105,7 +105,7 @@ def ece_statistic(
     return compute_gap_in_norm
 
 
-def debiased_ece_statistic(
+def build_debiased_ece_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width
 ) -> Statistic:
     """Build the statistic of the debiased ECE.
@@ -114,12 +114,12 @@ def debiased_ece_statistic(
     """
 
     def compute_debiased_gaps(row_counts: Float, mean_gaps: Float, standard_errors: Float) -> Float:
-        return 2.0 * np.abs(mean_gaps) - _folded_normal_mean(mean_gaps, standard_errors)
+        return 2.0 * np.abs(mean_gaps) - _compute_folded_normal_mean(mean_gaps, standard_errors)
 
     return _build_debiased_statistic(top, n_bins, binning, compute_debiased_gaps)
 
 
-def debiased_rms_statistic(
+def build_debiased_rms_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width
 ) -> Statistic:
     """Build the statistic of the debiased root-mean-square calibration error.
@@ -142,7 +142,7 @@ def debiased_rms_statistic(
     return lambda row_weights: np.sqrt(mean_square_statistic(row_weights))
 
 
-def sup_ece_statistic(top: TopLabel) -> Statistic:
+def build_sup_ece_statistic(top: TopLabel) -> Statistic:
     """Build the statistic of the supremum of the ECE over all binnings.
 
     (1/n) Σ_z |Σ_{conf_i = z} (c_i - z)|
@@ -164,14 +164,14 @@ def sup_ece_statistic(top: TopLabel) -> Statistic:
 
     def compute_sup_ece(row_weights: Weights) -> Float:
         n_rows = row_weights.shape[1]
-        sum_of_unique_gaps = _absolute_weights(row_weights) @ gap_if_unique
+        sum_of_unique_gaps = _compute_absolute_weights(row_weights) @ gap_if_unique
         sum_of_tied_gaps = np.abs(compute_residual_sums_of_ties(row_weights)).sum(axis=1)
         return np.asarray((sum_of_unique_gaps + sum_of_tied_gaps) / n_rows)
 
     return compute_sup_ece
 
 
-def ks_statistic(top: TopLabel) -> Statistic:
+def build_ks_statistic(top: TopLabel) -> Statistic:
     """Build the statistic of the Kolmogorov-Smirnov calibration error.
 
     max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|
@@ -189,7 +189,7 @@ def ks_statistic(top: TopLabel) -> Statistic:
     return compute_largest_cumulative_gap
 
 
-def _prepare_bin_sums(
+def _make_bin_sum_functions(
     top: TopLabel, n_bins: int, binning: Binning, columns: list[Float]
 ) -> list[GroupSums]:
     """Prepare weighted sums of several columns over the bins of the confidence.
@@ -218,7 +218,7 @@ def _prepare_bin_sums(
     return [GroupSums(bin_indices, n_edge_bins, column) for column in columns]
 
 
-def _absolute_weights(row_weights: Weights) -> Float:
+def _compute_absolute_weights(row_weights: Weights) -> Float:
     """Return the absolute weights as float64, without a copy if no weight is negative."""
     weights = np.asarray(row_weights, dtype=np.float64)
     if weights.min(initial=0.0) >= 0.0:
@@ -254,12 +254,12 @@ def _build_debiased_statistic(
     residuals = top.correct - top.confidence
     columns = [np.ones(len(top)), residuals, top.correct, top.correct**2]
     compute_row_counts, compute_residual_sums, compute_correct_sums, compute_square_sums = (
-        _prepare_bin_sums(top, n_bins, binning, columns)
+        _make_bin_sum_functions(top, n_bins, binning, columns)
     )
 
     # Arrays in this function have the shape (n_resamples, n_bins).
     def compute_debiased_error(row_weights: Weights) -> Float:
-        weights_without_signs = _absolute_weights(row_weights)
+        weights_without_signs = _compute_absolute_weights(row_weights)
         row_counts = compute_row_counts(weights_without_signs)
         divisors = np.maximum(row_counts, 1.0)
         accuracy = compute_correct_sums(weights_without_signs) / divisors
@@ -273,7 +273,7 @@ def _build_debiased_statistic(
     return compute_debiased_error
 
 
-def _folded_normal_mean(mean: Float, deviation: Float) -> Float:
+def _compute_folded_normal_mean(mean: Float, deviation: Float) -> Float:
     """Compute the mean of a folded normal distribution, E|N(mean, deviation²)|."""
     divisor = np.where(deviation > 0, deviation, 1.0)
     ratio = mean / divisor

@@ -111,7 +111,7 @@ def missed_labels(truth: ArrayLike, answer: ArrayLike) -> Float:
     array([0.5, 0. ])
     """
     true_labels, given_labels = _read_label_tables(truth, answer)
-    return _fraction_of_labels(true_labels & ~given_labels, true_labels, empty=0.0)
+    return _compute_label_fraction(true_labels & ~given_labels, true_labels, empty=0.0)
 
 
 @loss
@@ -136,7 +136,7 @@ def false_labels(truth: ArrayLike, answer: ArrayLike, *, empty: float = 0.0) -> 
     array([0.5, 1. ])
     """
     true_labels, given_labels = _read_label_tables(truth, answer)
-    return _fraction_of_labels(given_labels & ~true_labels, given_labels, empty=empty)
+    return _compute_label_fraction(given_labels & ~true_labels, given_labels, empty=empty)
 
 
 @loss
@@ -149,7 +149,7 @@ def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Float:
     true_labels, given_labels = _read_label_tables(truth, answer)
     n_common = (true_labels & given_labels).sum(axis=1)
     n_total = true_labels.sum(axis=1) + given_labels.sum(axis=1)
-    return _one_minus_f1(n_common, n_total)
+    return _compute_one_minus_f1(n_common, n_total)
 
 
 # ── losses of texts, JSON fields and marks ───────────────────────────────────────────────────────────
@@ -164,14 +164,16 @@ def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Float:
     >>> one_minus_token_f1(["the cat sat"], ["The cat"]).round(2)
     array([0.2])
     """
-    word_counts = []
+    n_common_words = []
+    n_words_of_both_texts = []
     for true_text, given_text in _pair_rows(truth, answer):
         true_words = Counter(true_text.casefold().split())
         given_words = Counter(given_text.casefold().split())
-        n_common = (true_words & given_words).total()
-        word_counts.append((n_common, true_words.total() + given_words.total()))
-    n_common_words, n_total_words = np.array(word_counts).reshape(-1, 2).T
-    return _one_minus_f1(n_common_words, n_total_words)
+        n_common_words.append((true_words & given_words).total())
+        n_words_of_both_texts.append(true_words.total() + given_words.total())
+    return _compute_one_minus_f1(
+        n_common=np.array(n_common_words), n_total=np.array(n_words_of_both_texts)
+    )
 
 
 @loss
@@ -209,7 +211,7 @@ def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Float:
             raise NumberError(
                 f"Row {row}: the truth is not a JSON object; got {str(true_object)[:60]!r}."
             )
-        row_losses.append(_fraction_of_wrong_fields(true_fields, _flatten_fields(given_object)))
+        row_losses.append(_compute_wrong_field_fraction(true_fields, _flatten_fields(given_object)))
     return np.array(row_losses)
 
 
@@ -276,14 +278,14 @@ def _read_label_tables(truth: ArrayLike, answer: ArrayLike) -> tuple[Flags, Flag
     return true_labels.astype(bool), given_labels.astype(bool)
 
 
-def _fraction_of_labels(is_counted: Flags, is_label: Flags, *, empty: float) -> Float:
+def _compute_label_fraction(is_counted: Flags, is_label: Flags, *, empty: float) -> Float:
     """Divide the number of counted labels of each row by its labels; `empty` if it has none."""
     n_labels = is_label.sum(axis=1)
     n_counted = is_counted.sum(axis=1)
     return np.where(n_labels > 0, n_counted / np.maximum(n_labels, 1), empty)
 
 
-def _one_minus_f1(n_common: Array, n_total: Array) -> Float:
+def _compute_one_minus_f1(n_common: Array, n_total: Array) -> Float:
     """Compute 1 - F1 from the common items and the sum of both sizes; 0 if both are empty."""
     return np.where(n_total > 0, 1.0 - 2.0 * n_common / np.maximum(n_total, 1), 0.0)
 
@@ -299,7 +301,7 @@ def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, A
     return list(zip(truths, answers, strict=True))
 
 
-def _fraction_of_wrong_fields(
+def _compute_wrong_field_fraction(
     true_fields: dict[tuple[str, ...], Any], given_fields: dict[tuple[str, ...], Any] | None
 ) -> float:
     """Return the fraction of fields that differ, 1 if the answer is not an object (None)."""
@@ -308,11 +310,14 @@ def _fraction_of_wrong_fields(
     paths = true_fields.keys() | given_fields.keys()
     if not paths:
         return 0.0
-    missing_entry = object()
-    n_wrong = 0
+    missing_value = object()
+    n_wrong_fields = 0
     for path in paths:
-        n_wrong += true_fields.get(path, missing_entry) != given_fields.get(path, missing_entry)
-    return n_wrong / len(paths)
+        true_value = true_fields.get(path, missing_value)
+        given_value = given_fields.get(path, missing_value)
+        if true_value != given_value:
+            n_wrong_fields += 1
+    return n_wrong_fields / len(paths)
 
 
 def _flatten_fields(value: Any) -> dict[tuple[str, ...], Any] | None:

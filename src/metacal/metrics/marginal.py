@@ -279,41 +279,43 @@ def check_predicted_classes(
     -------
     MarginalCheck
     """
-    correct = np.asarray(correct, dtype=np.float64)
+    is_correct = np.asarray(correct, dtype=np.float64)
     row_variance = confidence * (1.0 - confidence)
     cells = _assign_cells(predicted, row_variance)
-    n_correct = np.bincount(cells, correct)
+    n_correct = np.bincount(cells, is_correct)
     confidence_sums = np.bincount(cells, confidence)
-    variance = np.asarray(np.bincount(cells, row_variance), np.float64)
+    cell_variance = np.asarray(np.bincount(cells, row_variance), np.float64)
     gaps = np.subtract(n_correct, confidence_sums, dtype=np.float64)
     if fitted:
-        gaps, covariance = _remove_functions_of_confidence(
-            gaps, np.diag(variance), cells, confidence, correct
+        gaps, covariance = _remove_gaps_explained_by_confidence(
+            gaps, np.diag(cell_variance), cells, confidence, is_correct
         )
         eigenvalues, eigenvectors = np.linalg.eigh(covariance)
         gap_variance = np.maximum(np.diag(covariance), 0.0)
     else:
-        eigenvalues = variance
-        eigenvectors = np.eye(len(variance))
-        gap_variance = variance
+        eigenvalues = cell_variance
+        eigenvectors = np.eye(len(cell_variance))
+        gap_variance = cell_variance
 
-    is_tested = eigenvalues > _RELATIVE_RANK_TOLERANCE * variance.max(initial=0.0)
-    dof = float(is_tested.sum())
-    if not dof or variance.max() < _MIN_VARIANCE:
+    is_tested = eigenvalues > _RELATIVE_RANK_TOLERANCE * cell_variance.max(initial=0.0)
+    degrees_of_freedom = float(is_tested.sum())
+    if degrees_of_freedom == 0.0 or cell_variance.max() < _MIN_VARIANCE:
         return _NO_RESULT
-    gap_components = eigenvectors[:, is_tested].T @ gaps
-    statistic = float((gap_components**2 / eigenvalues[is_tested]).sum())
-    scale = _satterthwaite_scale(cells, row_variance, variance, dof)
-    excess_gaps = np.abs(gaps) - np.sqrt(2.0 / np.pi * gap_variance)
+    tested_components = eigenvectors[:, is_tested].T @ gaps
+    chi_squared = float((tested_components**2 / eigenvalues[is_tested]).sum())
+    scale = _compute_satterthwaite_scale(cells, row_variance, cell_variance, degrees_of_freedom)
+    p_value = float(chdtrc(degrees_of_freedom / scale, chi_squared / scale))
+    gaps_expected_by_chance = np.sqrt(2.0 / np.pi * gap_variance)
+    excess_gaps = np.abs(gaps) - gaps_expected_by_chance
     worst_cell = int(np.argmax(np.abs(gaps)))
     n_worst = int(np.bincount(cells, np.ones(len(cells)))[worst_cell])
     return MarginalCheck(
-        statistic=statistic,
-        dof=dof,
-        p_value=float(chdtrc(dof / scale, statistic / scale)),
+        statistic=chi_squared,
+        dof=degrees_of_freedom,
+        p_value=p_value,
         gap=max(0.0, float(excess_gaps.sum() / len(cells))),
         wrong=float(1.0 - confidence.mean()),
-        worst=_class_of_cell(predicted[cells == worst_cell], classes),
+        worst=_find_class_of_cell(predicted[cells == worst_cell], classes),
         worst_rows=n_worst,
         worst_right=float(n_correct[worst_cell] / n_worst),
         worst_confidence=float(confidence_sums[worst_cell] / n_worst),
@@ -332,8 +334,8 @@ def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
     return np.asarray(cell_of_class)[class_of_row]
 
 
-def _satterthwaite_scale(
-    cells: Codes, row_variance: Float, cell_variance: Float, dof: float
+def _compute_satterthwaite_scale(
+    cells: Codes, row_variance: Float, cell_variance: Float, degrees_of_freedom: float
 ) -> float:
     """Compute the factor a of the distribution a·χ²_f with the moments of the statistic.
 
@@ -348,8 +350,8 @@ def _satterthwaite_scale(
     cell_variance : array of shape (n_cells,)
         Sums of `row_variance` over the cells.
 
-    dof : float
-        Degrees of freedom.
+    degrees_of_freedom : float
+        Number of tested components of the gaps.
 
     Returns
     -------
@@ -359,10 +361,10 @@ def _satterthwaite_scale(
     excess_variance = (
         fourth_cumulant_of_cell / np.maximum(cell_variance, _MIN_VARIANCE) ** 2
     ).sum()
-    return 1.0 + float(excess_variance) / (2.0 * dof)
+    return 1.0 + float(excess_variance) / (2.0 * degrees_of_freedom)
 
 
-def _class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None) -> Any:
+def _find_class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None) -> Any:
     """Return the class of the rows of a cell, or None if they belong to several classes."""
     columns = np.unique(predicted).tolist()
     if len(columns) > 1:
@@ -372,7 +374,7 @@ def _class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None) -> A
     return np.asarray(classes)[columns[0]].tolist()
 
 
-def _remove_functions_of_confidence(
+def _remove_gaps_explained_by_confidence(
     gaps: Float, covariance: Float, cells: Codes, confidence: Float, correct: Float
 ) -> tuple[Float, Float]:
     """Remove the part of the gaps that step functions of the confidence explain.
@@ -403,14 +405,18 @@ def _remove_functions_of_confidence(
     row_variance = confidence * (1.0 - confidence)
     bin_of_row, n_bins = _assign_bins_of_equal_variance(confidence, row_variance)
     # Per bin: the variance I and the gap S. Per cell and bin: the variance C.
-    bin_variance = np.bincount(bin_of_row, row_variance, n_bins)
+    bin_variance = np.bincount(bin_of_row, weights=row_variance, minlength=n_bins)
     bin_variance = np.maximum(bin_variance, _SMALLEST_DIVISOR)
-    bin_gaps = np.bincount(bin_of_row, correct - confidence, n_bins)
-    pair_of_row = cells * n_bins + bin_of_row
-    cell_bin_variance = np.bincount(pair_of_row, row_variance, n_cells * n_bins)
+    bin_gaps = np.bincount(bin_of_row, weights=correct - confidence, minlength=n_bins)
+    cell_and_bin_of_row = cells * n_bins + bin_of_row
+    cell_bin_variance = np.bincount(
+        cell_and_bin_of_row, weights=row_variance, minlength=n_cells * n_bins
+    )
     cell_bin_variance = cell_bin_variance.reshape(n_cells, n_bins)
     coefficients = cell_bin_variance / bin_variance
-    return gaps - coefficients @ bin_gaps, covariance - coefficients @ cell_bin_variance.T
+    remaining_gaps = gaps - coefficients @ bin_gaps
+    remaining_covariance = covariance - coefficients @ cell_bin_variance.T
+    return remaining_gaps, remaining_covariance
 
 
 def _assign_bins_of_equal_variance(confidence: Float, row_variance: Float) -> tuple[Codes, int]:
@@ -424,13 +430,14 @@ def _assign_bins_of_equal_variance(confidence: Float, row_variance: Float) -> tu
     n_bins : int
         Number of bins.
     """
-    order = np.argsort(confidence, kind="stable")
-    cumulative_variance = np.cumsum(row_variance[order])
+    confidence_order = np.argsort(confidence, kind="stable")
+    cumulative_variance = np.cumsum(row_variance[confidence_order])
     n_bins = 1
     if len(cumulative_variance):
         n_bins = int(np.clip(cumulative_variance[-1] / _MIN_BIN_VARIANCE, 1, _MAX_BINS))
     total_variance = max(cumulative_variance[-1], _SMALLEST_DIVISOR)
-    sorted_bins = (n_bins * cumulative_variance / total_variance).astype(np.intp)
-    bin_of_row = np.empty(len(order), dtype=np.intp)
-    bin_of_row[order] = np.minimum(sorted_bins, n_bins - 1)
+    bins_in_order = (n_bins * cumulative_variance / total_variance).astype(np.intp)
+    last_bin = n_bins - 1
+    bin_of_row = np.empty(len(confidence_order), dtype=np.intp)
+    bin_of_row[confidence_order] = np.minimum(bins_in_order, last_bin)
     return bin_of_row, n_bins

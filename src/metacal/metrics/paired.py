@@ -33,6 +33,8 @@ from metacal.rows.draws import make_generator
 STANDARD_ERRORS = 3.0
 #: Number of resamples for the standard error of a statistic that is not a mean.
 _N_RESAMPLES = 100
+#: Seed of the resamples, so that a comparison is reproducible.
+_RESAMPLING_SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,18 +167,22 @@ def compare_by_resamples(
     statistics: Sequence[Statistic], n_rows: int, smaller_is_better: bool = True
 ) -> PairedEstimates:
     """Compare methods by one statistic per method, on the same resamples of rows."""
-    random = make_generator(0)
+    random = make_generator(_RESAMPLING_SEED)
 
     def draw_weights() -> Weights:
         drawn_rows = random.integers(n_rows, size=n_rows)
         return np.bincount(drawn_rows, minlength=n_rows)
 
-    targets = {str(index): Target(statistic) for index, statistic in enumerate(statistics)}
+    sample_values = []
+    targets = {}
+    for method_index, statistic in enumerate(statistics):
+        sample_values.append(evaluate_on_sample(statistic, n_rows))
+        targets[str(method_index)] = Target(statistic)
     weight_batches = draw_batches(_N_RESAMPLES, n_rows, draw_weights)
-    values_by_target = compute_replicates(targets, weight_batches)
+    replicates_by_method = compute_replicates(targets, weight_batches)
     return PairedEstimates(
-        estimates=np.array([evaluate_on_sample(statistic, n_rows) for statistic in statistics]),
-        replicates=np.array(list(values_by_target.values())),
+        estimates=np.array(sample_values),
+        replicates=np.array(list(replicates_by_method.values())),
         scale=1.0,
         smaller_is_better=smaller_is_better,
     )

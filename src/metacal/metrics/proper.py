@@ -254,18 +254,26 @@ class _CellSums:
         total_count = np.full(n_classes, float(n_rows))
         unit_weights = np.ones((1, n_rows), dtype=np.intp)
         total_probability = compute_weighted_column_sums(table, unit_weights)[0]
-        total_square = _column_sums_of_squares(table)
+        total_square = _compute_column_sums_of_squares(table)
         total_true = sum_by_group(table.label_codes, table.true_probability, n_classes)
         return cls(
-            entry_count=_sum_cells(upper_entries, np.ones(len(probability)), total_count, n_bins),
-            label_count=_sum_cells(upper_entries, is_label, label_counts, n_bins),
-            forecast_sum=_sum_cells(upper_entries, probability, total_probability, n_bins),
-            square_sum=_sum_cells(upper_entries, probability**2, total_square, n_bins),
-            true_forecast_sum=_sum_cells(upper_entries, probability * is_label, total_true, n_bins),
+            entry_count=_sum_entries_by_cell(
+                upper_entries, np.ones(len(probability)), total_count, n_bins
+            ),
+            label_count=_sum_entries_by_cell(upper_entries, is_label, label_counts, n_bins),
+            forecast_sum=_sum_entries_by_cell(
+                upper_entries, probability, total_probability, n_bins
+            ),
+            square_sum=_sum_entries_by_cell(upper_entries, probability**2, total_square, n_bins),
+            true_forecast_sum=_sum_entries_by_cell(
+                upper_entries, probability * is_label, total_true, n_bins
+            ),
         )
 
 
-def _sum_cells(upper: UpperEntries, values: Float, column_totals: Float, n_bins: int) -> Float:
+def _sum_entries_by_cell(
+    upper: UpperEntries, values: Float, column_totals: Float, n_bins: int
+) -> Float:
     """Sum values of all entries per class and bin, given those above the first bin.
 
     Parameters
@@ -294,7 +302,7 @@ def _sum_cells(upper: UpperEntries, values: Float, column_totals: Float, n_bins:
     return cell_sums
 
 
-def _column_sums_of_squares(table: CheckedTable) -> Float:
+def _compute_column_sums_of_squares(table: CheckedTable) -> Float:
     """Compute the sum of squared probabilities of each class in float64."""
     square_sums = np.zeros(table.n_classes)
     for _, block in table.blocks():

@@ -47,10 +47,11 @@ class Ranking:
         n_blocks = len(error_block_ranks)
         next_block = np.searchsorted(error_block_ranks, score_ranks)
         is_in_block = _find_rows_in_blocks(score_ranks, error_block_ranks, next_block)
-        # Gaps and blocks alternate in ranking order: group 2b contains the rows of the gap between
-        # block b - 1 and block b, and group 2b + 1 contains the rows in block b.
+        # Group 2b contains the rows between the blocks b - 1 and b, and group 2b + 1 block b.
+        gap_or_block_of_row = 2 * next_block + is_in_block
+        n_gaps_and_blocks = 2 * n_blocks + 1
         self._compute_gap_and_block_sizes = GroupSums(
-            groups=2 * next_block + is_in_block, n_groups=2 * n_blocks + 1
+            groups=gap_or_block_of_row, n_groups=n_gaps_and_blocks
         )
         self._compute_error_counts = GroupSums(
             groups=next_block[is_incorrect],
@@ -70,7 +71,7 @@ class Ranking:
             self._last_weights = row_weights
         return self._last_blocks
 
-    def statistic(self, function: Callable[[ErrorBlocks], Float]) -> Statistic:
+    def build_statistic(self, function: Callable[[ErrorBlocks], Float]) -> Statistic:
         """Build a statistic from a function of `ErrorBlocks`.
 
         Its interval is that of the plain bootstrap.
@@ -83,14 +84,14 @@ class Ranking:
         gap_and_block_sizes = np.ascontiguousarray(
             self._compute_gap_and_block_sizes(row_weights), np.int64
         )
-        rows_through = np.cumsum(gap_and_block_sizes, axis=1).astype(np.float64)
+        cumulative_sizes = np.cumsum(gap_and_block_sizes, axis=1).astype(np.float64)
         # Gaps of correct rows and error blocks alternate. A gap is first and last.
-        rows_through_gap = rows_through[:, 0:-1:2]
-        rows_through_block = rows_through[:, 1::2]
+        rows_through_gap = cumulative_sizes[:, 0:-1:2]
+        rows_through_block = cumulative_sizes[:, 1::2]
         return ErrorBlocks(
-            total_rows=rows_through[:, -1:],
-            rows_before=rows_through_gap,
-            rows_through=rows_through_block,
+            total_rows=cumulative_sizes[:, -1:],
+            rows_before_block=rows_through_gap,
+            rows_through_block=rows_through_block,
             n_errors=np.ascontiguousarray(self._compute_error_counts(row_weights)),
         )
 
@@ -118,10 +119,10 @@ class ErrorBlocks:
     total_rows : array of shape (n_resamples, 1)
         Number of rows of each resample.
 
-    rows_before : array of shape (n_resamples, n_blocks)
+    rows_before_block : array of shape (n_resamples, n_blocks)
         Number of rows that rank before each block.
 
-    rows_through : array of shape (n_resamples, n_blocks)
+    rows_through_block : array of shape (n_resamples, n_blocks)
         Number of rows that rank before each block or in it.
 
     n_errors : array of shape (n_resamples, n_blocks)
@@ -129,12 +130,12 @@ class ErrorBlocks:
     """
 
     total_rows: Float
-    rows_before: Float
-    rows_through: Float
+    rows_before_block: Float
+    rows_through_block: Float
     n_errors: Float
 
     @property
-    def errors_before(self) -> Float:
+    def errors_before_block(self) -> Float:
         """Number of errors that rank before each block."""
         # A cumulative sum of integers is faster than one of floats.
         return np.cumsum(self.n_errors.astype(np.int64), axis=1) - self.n_errors
@@ -149,17 +150,19 @@ class ErrorBlocks:
         w errors, (m - a) w / (b - a) of them are among the first m on average over the orders of
         the tied rows.
         """
-        # A block adds w (H_n - H_b) for the ranks after it, and w - w / (b - a) a (H_b - H_a) for
-        # the ranks in it.
         n_rows = self.total_rows[:, 0].astype(np.intp)
-        harmonic_numbers = _harmonic_numbers(int(n_rows.max(initial=0)))
-        h_n = harmonic_numbers[n_rows][:, None]
-        h_a = harmonic_numbers[self.rows_before.astype(np.intp)]
-        h_b = harmonic_numbers[self.rows_through.astype(np.intp)]
-        error_rate = self.n_errors / np.maximum(self.rows_through - self.rows_before, 1.0)
-        block_sums = self.n_errors * (h_n - h_b + 1.0)
-        block_sums = block_sums - error_rate * self.rows_before * (h_b - h_a)
-        return np.asarray(block_sums.sum(axis=1) / n_rows)
+        harmonic_numbers = _compute_harmonic_numbers(int(n_rows.max(initial=0)))
+        h_of_all_rows = harmonic_numbers[n_rows][:, None]
+        h_before_block = harmonic_numbers[self.rows_before_block.astype(np.intp)]
+        h_through_block = harmonic_numbers[self.rows_through_block.astype(np.intp)]
+        block_sizes = self.rows_through_block - self.rows_before_block
+        error_rates = self.n_errors / np.maximum(block_sizes, 1.0)
+        # The ranks after a block add w (H_n - H_b), those in it w - w / (b - a) a (H_b - H_a).
+        terms_of_blocks = self.n_errors * (h_of_all_rows - h_through_block + 1.0)
+        terms_of_blocks = terms_of_blocks - error_rates * self.rows_before_block * (
+            h_through_block - h_before_block
+        )
+        return np.asarray(terms_of_blocks.sum(axis=1) / n_rows)
 
 
 def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:
@@ -179,7 +182,7 @@ def read_ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[Float, F
 
 # All resamples of a sample have the same number of rows, so the cache is hit often.
 @lru_cache(maxsize=2)
-def _harmonic_numbers(n: int) -> Float:
+def _compute_harmonic_numbers(n: int) -> Float:
     """Return the harmonic numbers H_0 to H_n."""
     harmonic_numbers: Float = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
     harmonic_numbers.setflags(write=False)

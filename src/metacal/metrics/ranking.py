@@ -27,12 +27,12 @@ RANKING: Input = read_ranking
 _register_area = partial(register, input=RANKING, evaluated=True)
 
 
-def aurc_statistic(ranking: Ranking) -> Statistic:
+def build_aurc_statistic(ranking: Ranking) -> Statistic:
     """Build the statistic of the area under the risk-coverage curve (AURC)."""
     return AreaStatistic(ranking, lambda blocks: blocks.aurc)
 
 
-def e_aurc_statistic(ranking: Ranking) -> Statistic:
+def build_e_aurc_statistic(ranking: Ranking) -> Statistic:
     """Build the statistic of the excess AURC over a ranking with every error last."""
 
     def compute_excess_aurc(blocks: ErrorBlocks) -> Float:
@@ -41,8 +41,8 @@ def e_aurc_statistic(ranking: Ranking) -> Statistic:
         n_correct = np.maximum(blocks.total_rows - n_errors, 0.0)
         oracle_blocks = type(blocks)(
             total_rows=blocks.total_rows,
-            rows_before=n_correct,
-            rows_through=blocks.total_rows,
+            rows_before_block=n_correct,
+            rows_through_block=blocks.total_rows,
             n_errors=n_errors,
         )
         return np.maximum(0.0, blocks.aurc - oracle_blocks.aurc)
@@ -50,7 +50,7 @@ def e_aurc_statistic(ranking: Ranking) -> Statistic:
     return AreaStatistic(ranking, compute_excess_aurc, compares_correct_with_incorrect=True)
 
 
-def augrc_statistic(ranking: Ranking) -> Statistic:
+def build_augrc_statistic(ranking: Ranking) -> Statistic:
     """Build the statistic of the area under the generalized-risk-coverage curve (AUGRC).
 
     The area is (1/n²) Σ over errors of the number of rows that rank after them. A tied row counts
@@ -59,13 +59,15 @@ def augrc_statistic(ranking: Ranking) -> Statistic:
 
     def compute_augrc(blocks: ErrorBlocks) -> Float:
         n_rows = blocks.total_rows[:, 0]
-        rows_after = blocks.total_rows - 0.5 * (blocks.rows_before + blocks.rows_through)
+        rows_after = blocks.total_rows - 0.5 * (
+            blocks.rows_before_block + blocks.rows_through_block
+        )
         return np.asarray((blocks.n_errors * rows_after).sum(axis=1) / n_rows**2)
 
     return AreaStatistic(ranking, compute_augrc)
 
 
-def auroc_statistic(ranking: Ranking) -> Statistic:
+def build_auroc_statistic(ranking: Ranking) -> Statistic:
     """Build the statistic of the area under the ROC curve (AUROC) of a ranking score.
 
     The area is the fraction of (incorrect, correct) pairs in which the correct row ranks first. A
@@ -76,8 +78,8 @@ def auroc_statistic(ranking: Ranking) -> Statistic:
         n_errors = blocks.n_errors.sum(axis=1)
         n_pairs = n_errors * (blocks.total_rows[:, 0] - n_errors)
         # Half of the rows that are tied with an error count as ranking before it.
-        rows_before_error = 0.5 * (blocks.rows_before + blocks.rows_through)
-        errors_before_error = blocks.errors_before + 0.5 * blocks.n_errors
+        rows_before_error = 0.5 * (blocks.rows_before_block + blocks.rows_through_block)
+        errors_before_error = blocks.errors_before_block + 0.5 * blocks.n_errors
         correct_before_error = rows_before_error - errors_before_error
         n_ordered_pairs = (blocks.n_errors * correct_before_error).sum(axis=1)
         undefined_areas = np.full_like(n_pairs, np.nan)
@@ -88,7 +90,7 @@ def auroc_statistic(ranking: Ranking) -> Statistic:
     )
 
 
-def exponential_statistic(ranking: Ranking) -> Statistic:
+def build_exponential_statistic(ranking: Ranking) -> Statistic:
     """Build the statistic of the exponential ranking loss.
 
     The loss is the mean of exp(-score) over incorrect rows times the mean of exp(score) over correct
@@ -134,7 +136,7 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
     return compute_exponential_loss
 
 
-@_register_area(title="AURC", printed_title="AURC (0 is best)", statistic=aurc_statistic)
+@_register_area(title="AURC", printed_title="AURC (0 is best)", statistic=build_aurc_statistic)
 def aurc(score: ArrayLike, correct: ArrayLike) -> float:
     """Compute the area under the risk-coverage curve (AURC).
 
@@ -162,10 +164,10 @@ def aurc(score: ArrayLike, correct: ArrayLike) -> float:
     0.111111
     """
     ranking = read_ranking(score, correct)
-    return evaluate_on_sample(aurc_statistic(ranking), len(ranking))
+    return evaluate_on_sample(build_aurc_statistic(ranking), len(ranking))
 
 
-@_register_area(title="excess AURC", statistic=e_aurc_statistic)
+@_register_area(title="excess AURC", statistic=build_e_aurc_statistic)
 def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
     """Compute the excess of the AURC over an oracle that ranks all errors last.
 
@@ -188,10 +190,10 @@ def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
     0.0
     """
     ranking = read_ranking(score, correct)
-    return evaluate_on_sample(e_aurc_statistic(ranking), len(ranking))
+    return evaluate_on_sample(build_e_aurc_statistic(ranking), len(ranking))
 
 
-@_register_area(title="AUGRC", printed_title="AUGRC (0 is best)", statistic=augrc_statistic)
+@_register_area(title="AUGRC", printed_title="AUGRC (0 is best)", statistic=build_augrc_statistic)
 def augrc(score: ArrayLike, correct: ArrayLike) -> float:
     """Compute the area under the generalized-risk-coverage curve (AUGRC).
 
@@ -217,10 +219,12 @@ def augrc(score: ArrayLike, correct: ArrayLike) -> float:
     0.055556
     """
     ranking = read_ranking(score, correct)
-    return evaluate_on_sample(augrc_statistic(ranking), len(ranking))
+    return evaluate_on_sample(build_augrc_statistic(ranking), len(ranking))
 
 
-@_register_area(title="AUROC of the score", statistic=auroc_statistic, smaller_is_better=False)
+@_register_area(
+    title="AUROC of the score", statistic=build_auroc_statistic, smaller_is_better=False
+)
 def auroc(score: ArrayLike, correct: ArrayLike) -> float:
     """Compute the area under the ROC curve of the score as a detector of errors.
 
@@ -242,13 +246,13 @@ def auroc(score: ArrayLike, correct: ArrayLike) -> float:
     0.875
     """
     ranking = read_ranking(score, correct)
-    return evaluate_on_sample(auroc_statistic(ranking), len(ranking))
+    return evaluate_on_sample(build_auroc_statistic(ranking), len(ranking))
 
 
 @register(
     title="exponential ranking loss",
     input=RANKING,
-    statistic=exponential_statistic,
+    statistic=build_exponential_statistic,
     range=(0.0, np.inf),
     has_interval=False,
 )
@@ -288,4 +292,4 @@ def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
     1.0
     """
     ranking = read_ranking(score, correct)
-    return evaluate_on_sample(exponential_statistic(ranking), len(ranking))
+    return evaluate_on_sample(build_exponential_statistic(ranking), len(ranking))

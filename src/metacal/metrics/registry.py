@@ -15,18 +15,16 @@ from typing import Any, TypeVar
 
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.metrics.binning import Statistic, mean_statistic
+from metacal.metrics.binning import Statistic, build_mean_statistic
 from metacal.metrics.toplabel import CheckedTable, checked_table, read_top_label
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Data from which an interval is computed: the numbers of successes and trials of a proportion, or a
-#: statistic of row weights. A bare number has no interval.
+#: Numbers of successes and trials, a statistic of row weights, or a bare value without interval.
 IntervalSource = tuple[int, int] | Statistic | float
 
 
-#: Kind of data that a metric takes, represented by the function that reads it: from the arguments
-#: of the public function to the validated object that `Metric.statistic` takes.
+#: Function that validates the arguments of a metric. It also names the kind of data in the registry.
 Input = Callable[..., Any]
 #: (proba, labels), read as a `CheckedTable`.
 PROBABILITIES: Input = checked_table
@@ -179,7 +177,7 @@ class Metric:
         array([0.35, 0.1 ])
         """
         if self.losses is not None:
-            return mean_statistic(self.losses(source))
+            return build_mean_statistic(self.losses(source))
         if self.statistic is None:
             raise TypeError(f"{self.name} is counted, so it has no statistic of row weights.")
         return self.statistic(source, **options)

@@ -28,7 +28,7 @@ so there is no interval.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, nan
 
@@ -66,6 +66,8 @@ _FEW_ROWS = 1 << 14
 _MIN_ERRORS = 5
 #: Factor that allows for rounding errors when an estimate is compared with a limit.
 _ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
+#: Largest number of rows whose indices fit into int32.
+_MAX_INT32_ROWS = 1 << 31
 #: Number of draws of random signs.
 _N_SIGN_DRAWS = 200
 
@@ -128,17 +130,7 @@ class Resampling:
         dict of str to Interval
             Intervals in the order of `metric_sources`, keyed by the names of the metrics.
         """
-        targets = {
-            metric.name: Target(
-                source,
-                low=metric.range[0],
-                high=metric.range[1],
-                calibration_error=metric.calibration_error,
-                reads_whole_table=metric.reads_whole_table,
-            )
-            for metric, source in metric_sources
-            if callable(source) and metric.has_interval
-        }
+        targets = _collect_resampling_targets(metric_sources)
         resampled_intervals: dict[str, Interval] = {}
         if targets:
             resampled_intervals = self.resample_statistics(targets, n_rows)
@@ -148,24 +140,27 @@ class Resampling:
         intervals: dict[str, Interval] = {}
         for metric, source in metric_sources:
             if not callable(source):
-                # The source is not a statistic, but the counts of a proportion or a bare value.
-                intervals[metric.name] = self._make_interval_without_resampling(source)
+                counts_or_value = source
+                intervals[metric.name] = self._make_interval_without_resampling(counts_or_value)
                 continue
             if metric.has_interval:
                 interval = resampled_intervals[metric.name]
             else:
-                interval = self.make_point_estimate(evaluate_on_sample(source, n_rows))
+                sample_value = evaluate_on_sample(source, n_rows)
+                interval = self.make_point_estimate(sample_value)
             if has_too_few_errors and metric.needs_errors and isfinite(interval.estimate):
                 point_estimate = self.make_point_estimate(interval.estimate)
                 interval = replace(point_estimate, method=TOO_FEW_ERRORS)
             intervals[metric.name] = interval
         return intervals
 
-    def _make_interval_without_resampling(self, source: tuple[int, int] | float) -> Interval:
+    def _make_interval_without_resampling(
+        self, counts_or_value: tuple[int, int] | float
+    ) -> Interval:
         """Compute the interval of a proportion from its counts, or wrap a bare value."""
-        if not isinstance(source, tuple):
-            return self.make_point_estimate(source)
-        n_successes, n_trials = source
+        if not isinstance(counts_or_value, tuple):
+            return self.make_point_estimate(counts_or_value)
+        n_successes, n_trials = counts_or_value
         exact_interval = clopper_pearson(n_successes, n_trials, self.level)
         if self.n_resamples or self.exact_proportions:
             return exact_interval
@@ -273,39 +268,32 @@ class Resampling:
         -------
         dict of str to Interval
         """
-        # Draws are the same for both types, and int32 takes half the time.
-        index_type = np.int32 if n_rows <= 1 << 31 else np.int64
-
-        def draw_weights() -> Weights:
-            drawn_rows = random.integers(n_rows, size=n_rows, dtype=index_type)
-            return np.bincount(drawn_rows, minlength=n_rows)
-
-        def draw_signs() -> Weights:
-            return 2 * sign_random.integers(2, size=n_rows) - 1
-
         n_resamples = self.n_resamples if targets else 0
-        weight_batches = draw_batches(n_resamples, n_rows, draw_weights)
-        values_by_name = compute_replicates(targets, weight_batches)
+        weight_batches = _draw_bootstrap_weights(n_resamples, n_rows, random)
+        replicates_by_name = compute_replicates(targets, weight_batches)
         intervals: dict[str, Interval] = {}
         for name, target in targets.items():
             # A resample without any row in the denominator of the metric gives NaN.
-            values = values_by_name[name]
-            values_by_name[name] = values[~np.isnan(values)]
+            replicates = replicates_by_name[name]
+            replicates_by_name[name] = replicates[~np.isnan(replicates)]
             intervals[name] = self._compute_bootstrap_interval(
-                estimates[name], values_by_name[name], target
+                estimates[name], replicates_by_name[name], target
             )
 
-        positive_targets = {
-            name: target
-            for name, target in targets.items()
-            if target.calibration_error and intervals[name].low > 0
-        }
-        n_sign_draws = _N_SIGN_DRAWS if positive_targets else 0
-        sign_batches = draw_batches(n_sign_draws, n_rows, draw_signs)
-        chance_values = compute_replicates(positive_targets, sign_batches)
-        for name, target in positive_targets.items():
+        # A positive low end claims miscalibration, which chance alone must not explain.
+        targets_above_zero = {}
+        for name, target in targets.items():
+            if target.calibration_error and intervals[name].low > 0:
+                targets_above_zero[name] = target
+        n_sign_draws = _N_SIGN_DRAWS if targets_above_zero else 0
+        sign_batches = _draw_random_signs(n_sign_draws, n_rows, sign_random)
+        chance_values_by_name = compute_replicates(targets_above_zero, sign_batches)
+        for name, target in targets_above_zero.items():
             intervals[name] = self._allow_for_chance(
-                intervals[name], chance_values[name], values_by_name[name], target
+                intervals[name],
+                chance_values=chance_values_by_name[name],
+                replicate_values=replicates_by_name[name],
+                target=target,
             )
         return intervals
 
@@ -406,3 +394,45 @@ class Resampling:
         debiased_estimate = interval.estimate - float(chance_values.mean())
         low = min(interval.low, debiased_estimate - half_width)
         return replace(interval, low=max(0.0, low))
+
+
+def _collect_resampling_targets(
+    metric_sources: list[tuple[Metric, IntervalSource]],
+) -> dict[str, Target]:
+    """Return the statistics that are resampled, keyed by the names of their metrics."""
+    targets = {}
+    for metric, source in metric_sources:
+        if callable(source) and metric.has_interval:
+            smallest_value, largest_value = metric.range
+            targets[metric.name] = Target(
+                source,
+                low=smallest_value,
+                high=largest_value,
+                calibration_error=metric.calibration_error,
+                reads_whole_table=metric.reads_whole_table,
+            )
+    return targets
+
+
+def _draw_bootstrap_weights(
+    n_resamples: int, n_rows: int, random: np.random.Generator
+) -> Iterator[Weights]:
+    """Yield how often each resample contains each row, in batches of resamples."""
+    # Draws are the same for both types, and int32 takes half the time.
+    index_type = np.int32 if n_rows <= _MAX_INT32_ROWS else np.int64
+
+    def draw_weights() -> Weights:
+        drawn_rows = random.integers(n_rows, size=n_rows, dtype=index_type)
+        return np.bincount(drawn_rows, minlength=n_rows)
+
+    return draw_batches(n_resamples, n_rows, draw_weights)
+
+
+def _draw_random_signs(n_draws: int, n_rows: int, random: np.random.Generator) -> Iterator[Weights]:
+    """Yield a weight of 1 or -1 for each row, in batches of draws."""
+
+    def draw_signs() -> Weights:
+        zeros_and_ones = random.integers(2, size=n_rows)
+        return 2 * zeros_and_ones - 1
+
+    return draw_batches(n_draws, n_rows, draw_signs)

@@ -25,12 +25,9 @@ from metacal.formulas import Codes, Float
 from metacal.metrics.binning import GroupSums, Statistic, Weights
 from metacal.metrics.toplabel import TopLabel
 
-#: Number of cells of the mesh on [0, 1]. The mesh increases the variance of the kernel by at most
-#: (1 / cells)² / 4.
+#: Number of cells of the mesh on [0, 1], which adds at most (1 / cells)² / 4 to the kernel's variance.
 MESH_CELLS = 4096
-#: Smallest width of the kernel, in cells, on a mesh that was made coarser. The error of the width is
-#: then at most 1 in 2,000. This changes the values of resamples by a millionth, about a hundredth of
-#: their variation.
+#: Smallest width of the kernel in cells of a coarser mesh, for an error of at most 1 in 2,000.
 _MIN_CELLS_PER_WIDTH = 16
 
 #: Factors π²k²/2 in the exponents of the smoothed cosine coefficients.
@@ -42,23 +39,24 @@ _RESAMPLE_TOLERANCE = 1e-6
 _MAX_STEPS = 60
 
 
-def smooth_ece_statistic(top: TopLabel) -> Statistic:
+def build_smooth_ece_statistic(top: TopLabel) -> Statistic:
     """Build the statistic of the smooth ECE."""
     n_rows = len(top)
-    sum_on_fine_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS)
+    sum_on_fine_mesh = _make_mesh_sum_function(top, n_cells=MESH_CELLS)
     sample_sums = sum_on_fine_mesh(np.ones((1, n_rows)))
     sample_coefficients = _compute_cosine_coefficients(sample_sums, n_rows)
     smooth_ece_of_sample = float(_find_fixed_points(sample_coefficients)[0])
     # The bandwidth at the fixed point is the smooth ECE itself.
-    cells_per_width = MESH_CELLS * smooth_ece_of_sample
-    n_halvings = int(np.log2(max(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0)))
-    sum_on_coarse_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS >> n_halvings)
+    cells_per_kernel_width = MESH_CELLS * smooth_ece_of_sample
+    n_halvings = int(np.log2(max(cells_per_kernel_width / _MIN_CELLS_PER_WIDTH, 1.0)))
+    n_coarse_cells = MESH_CELLS >> n_halvings
+    sum_on_coarse_mesh = _make_mesh_sum_function(top, n_cells=n_coarse_cells)
 
     def compute_smooth_ece(row_weights: Weights) -> Float:
-        # Random signs give the error of chance alone, which can be far smaller than the error of
-        # the sample. The coarse mesh would be too coarse for it.
+        # Random signs can give a far smaller error than the sample, so they need the fine mesh.
         are_random_signs = row_weights[0].min() < 0
-        needs_fine_mesh = len(row_weights) == 1 or are_random_signs
+        has_one_resample = len(row_weights) == 1
+        needs_fine_mesh = has_one_resample or are_random_signs
         sum_on_mesh = sum_on_fine_mesh if needs_fine_mesh else sum_on_coarse_mesh
         node_sums = np.ascontiguousarray(sum_on_mesh(row_weights))
         cosine_coefficients = _compute_cosine_coefficients(node_sums, n_rows)
@@ -67,7 +65,7 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
     return compute_smooth_ece
 
 
-def _prepare_mesh_sums(top: TopLabel, n_cells: int) -> GroupSums:
+def _make_mesh_sum_function(top: TopLabel, n_cells: int) -> GroupSums:
     """Prepare the sums of the residuals at the nodes of a mesh on [0, 1].
 
     Each residual is divided linearly between the two nodes next to its confidence.
@@ -110,8 +108,8 @@ def _compute_smece(cosine_coefficients: Float, bandwidths: Float) -> Float:
         n_nodes = n_coarse_cells + 1
         exponents = _HALF_SQUARED_FREQUENCIES[:n_nodes] * -(bandwidths[resamples, None] ** 2)
         smoothed_coefficients = cosine_coefficients[resamples, :n_nodes] * np.exp(exponents)
-        density = np.fft.irfft(smoothed_coefficients, 2 * n_coarse_cells)[:, :n_nodes]
-        absolute_density = np.abs(density)
+        mirrored_density = np.fft.irfft(smoothed_coefficients, 2 * n_coarse_cells)
+        absolute_density = np.abs(mirrored_density[:, :n_nodes])
         # The trapezoidal rule counts the two end nodes one half.
         half_of_ends = 0.5 * (absolute_density[:, 0] + absolute_density[:, -1])
         smece[resamples] = (absolute_density.sum(axis=1) - half_of_ends) / n_cells
@@ -247,12 +245,14 @@ class _SecantSearch:
         slope = (excess - self.last_excess[active]) / (sigma - self.last_sigma[active])
         has_valid_slope = slope < 0.0
         secant_sigma = sigma - excess / np.where(has_valid_slope, slope, -1.0)
-        is_inside = has_valid_slope & (low < secant_sigma) & (secant_sigma < high)
+        is_inside_bracket = (low < secant_sigma) & (secant_sigma < high)
+        takes_secant = has_valid_slope & is_inside_bracket
 
         self.low[active] = low
         self.high[active] = high
         self.solution[active] = midpoint
         self.last_sigma[active] = sigma
         self.last_excess[active] = excess
-        self.sigma[active] = np.where(is_inside, secant_sigma, midpoint)
-        self.active_resamples = active[high - low > self.tolerance]
+        self.sigma[active] = np.where(takes_secant, secant_sigma, midpoint)
+        is_unsolved = high - low > self.tolerance
+        self.active_resamples = active[is_unsolved]

@@ -30,12 +30,10 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows import validate
 from metacal.rows.arrays import as_plain_array
 
-#: Number of elements per block of rows. A block stays in the cache between the computation of its
-#: maxima and of its sums.
+#: Number of elements per block of rows, which stays in the cache between its maxima and its sums.
 _BLOCK_ELEMENTS = 1 << 17
 
-#: Largest distance of a row sum from 1 that passes the fast check, by item size. Tables with other
-#: rows go through the full validation.
+#: Largest distance of a row sum from 1 that passes the fast check, keyed by bytes per number.
 _FAST_SUM_TOLERANCE = {2: 2e-3, 4: 5e-5, 8: 5e-5}
 
 #: Largest probability that two classes can share: one half plus the tolerance of the row sum.
@@ -423,8 +421,7 @@ def _compute_maxima_if_valid(table: Any) -> Array | None:
     if n_rows == 0 or n_classes < 2:
         return None
 
-    # Read as unsigned integers, the bits of the floats from 0 to 1 have the order of the floats,
-    # and the bits of negative numbers, larger numbers and NaN are larger than those of 1.
+    # As unsigned integers, the bits of floats in [0, 1] keep their order, and all others are larger.
     unsigned_type = np.dtype(f"u{item_size}")
     table_bits = table.view(unsigned_type)
     bits_of_one = np.ones(1, table.dtype).view(unsigned_type)[0]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from metacal.promises.cascade import MaxLoss
 
 # At least this factor times n^(2/3) of n rows are labelled (`benchmarks.answers` measures it).
-_LABEL_COUNT_FACTOR = 0.7
+_LABELS_PER_TWO_THIRDS_POWER = 0.7
 # Enough rows are labelled to expect this many bad answers if the limit is just kept.
-_MIN_EXPECTED_BAD_LABELS = 6
+_MIN_EXPECTED_BAD_ANSWERS = 6
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ class BadAnswerLimit:
             # Without a pool, the number of bad answers among the tested rows is binomial.
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
         max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
-        # With one threshold, the tested rows keep the answer of the last model. Bad answers to them
-        # are observed and do not count against the limit.
+        # With one threshold, tested rows finally get the answer of the last model, which is never bad.
         n_bad_that_do_not_count = n_bad if has_one_threshold else 0
         n_bad_if_just_broken = max_bad_in_pool + 1 + n_bad_that_do_not_count
         return _hypergeometric_cdf(
@@ -146,15 +145,29 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     [265, 265, 462, 1463]
     """
     limit = BadAnswerLimit(max_bad_share=promise.epsilon, significance_level=promise.delta)
-    n_labels_for_threshold = _LABEL_COUNT_FACTOR * n_rows ** (2 / 3)
-    n_labels_for_limit = _MIN_EXPECTED_BAD_LABELS / promise.epsilon
-    n_labels = min(n_rows, math.ceil(max(n_labels_for_threshold, n_labels_for_limit)))
+    n_labels_for_threshold = _LABELS_PER_TWO_THIRDS_POWER * n_rows ** (2 / 3)
+    n_labels_for_limit = _MIN_EXPECTED_BAD_ANSWERS / promise.epsilon
+    n_desired_labels = math.ceil(max(n_labels_for_threshold, n_labels_for_limit))
+    n_labels = min(n_rows, n_desired_labels)
     max_bad_rows = limit.find_max_bad_rows(n_labels, has_one_threshold=True)
     if max_bad_rows is None:
         return n_labels
     return limit.find_min_tested_rows(
         n_bad=max_bad_rows, n_available=n_labels, has_one_threshold=True
     )
+
+
+def compute_rows_needed_without_bad_answer(max_bad_share: float, significance_level: float) -> int:
+    """Compute how many tested rows pass the binomial test if no answer is bad.
+
+    The p-value of n rows without a bad answer is (1 - max_bad_share) ** n.
+
+    Examples
+    --------
+    >>> compute_rows_needed_without_bad_answer(0.01, 0.1)
+    230
+    """
+    return math.ceil(math.log(significance_level) / math.log1p(-max_bad_share))
 
 
 def _hypergeometric_cdf(k: int, *, population_size: int, n_marked: int, n_draws: int) -> float:

@@ -55,6 +55,9 @@ def _register_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
     return register_rule(name, text, assumptions)
 
 
+# Fraction of delta at which each of the two paths of thresholds of a cascade is tested.
+PATH_DELTA_FRACTION = 0.5
+
 # Names of the rules that need no labels. The key is (has_pool, tests_path).
 _AGREEMENT_RULES = {
     (has_pool, tests_path): _register_agreement_rule(has_pool=has_pool, tests_path=tests_path)
@@ -193,35 +196,41 @@ class CascadeLoss:
         self, certificate: Certificate, stages: Stages, delta: float
     ) -> bool:
         """Check whether the number of bad answers passes the test of an agreement rule."""
-        has_one_threshold = certificate.rule in (
+        if stages.n_better:
+            return False
+        rules_of_one_threshold = (
             get_agreement_rule(has_pool=False, tests_path=False),
             get_agreement_rule(has_pool=True, tests_path=False),
         )
-        significance_level = delta
-        n_pilot = 0
-        tests_two_paths = not has_one_threshold
-        if tests_two_paths:
-            # The pilot rows choose two paths of thresholds. Each path is tested at half of delta.
-            significance_level = delta * 0.5
+        has_one_threshold = certificate.rule in rules_of_one_threshold
+        if has_one_threshold:
+            significance_level = delta
+            n_pilot = 0
+        else:
+            significance_level = delta * PATH_DELTA_FRACTION
             n_pilot = stages.n_pilot_rows
-        pool_size = stages.pool_size
         population_size = None
-        is_pool_large_enough = True
-        if pool_size is not None:
-            population_size = pool_size - n_pilot
-            is_pool_large_enough = pool_size >= stages.n_pilot_rows + certificate.n_rows
+        if stages.pool_size is not None:
+            n_labelled = stages.n_pilot_rows + certificate.n_rows
+            if n_labelled > stages.pool_size:
+                return False
+            population_size = stages.pool_size - n_pilot
         limit = BadAnswerLimit(
             max_bad_share=self.epsilon,
             significance_level=bounds.ONE_PLUS_ROUNDING_ERROR * significance_level,
             population_size=population_size,
-            pool_size=pool_size,
+            pool_size=stages.pool_size,
         )
-        n_bad_answers = stages.n_disagreements
-        if n_bad_answers is None:
-            # If people answer last, they count as correct, so each error of a model is bad.
-            n_bad_answers = stages.n_worse or 0
-        passes_limit = limit.passes(
-            n_bad=n_bad_answers, n_tested=certificate.n_rows, has_one_threshold=has_one_threshold
+        return limit.passes(
+            n_bad=_get_bad_answer_count(stages),
+            n_tested=certificate.n_rows,
+            has_one_threshold=has_one_threshold,
         )
-        has_no_better_answer = not stages.n_better
-        return has_no_better_answer and is_pool_large_enough and passes_limit
+
+
+def _get_bad_answer_count(stages: Stages) -> int:
+    """Return the number of answers that differ from those of the last model, or of people."""
+    if stages.n_disagreements is not None:
+        return stages.n_disagreements
+    # If people answer last, they count as correct, so each error of a model is bad.
+    return stages.n_worse or 0

@@ -158,6 +158,11 @@ class CascadePlan:
     random_state: int | None = None
     thresholds_from: Float | None = None
 
+    @property
+    def has_separate_pilot_scores(self) -> bool:
+        """Whether scores of other rows choose the thresholds, so that no pilot rows are drawn."""
+        return self.thresholds_from is not None
+
 
 # Default options: without people, and with pilot rows that choose the thresholds.
 DEFAULT_PLAN = CascadePlan()
@@ -185,14 +190,14 @@ def draw_pilot_rows(
     array of int
         Positions of the pilot rows in increasing order. Empty if other rows choose the thresholds.
     """
-    if plan.thresholds_from is not None:
+    if plan.has_separate_pilot_scores:
         return np.empty(0, dtype=np.intp)
-    policy = _UNLABELLED_PILOT_POLICY
+    size_policy = _UNLABELLED_PILOT_POLICY
     if plan.has_human_review:
-        policy = _LABELLED_PILOT_POLICY
-    n_pilot = policy.compute_pilot_size(len(models_agree))
+        size_policy = _LABELLED_PILOT_POLICY
+    n_pilot = size_policy.compute_pilot_size(len(models_agree))
     draws = RowDraws(small_score, large_score, models_agree, random_state=plan.random_state)
-    random_order = draws.draw_row_order("thresholds of a cascade")
+    random_order = draws.draw_row_order(purpose="thresholds of a cascade")
     return np.sort(random_order[:n_pilot])
 
 
@@ -227,10 +232,11 @@ def split_pilot_rows(
         return _make_unlabelled_pilot(plan.thresholds_from), rows
     n_rows = len(rows)
     pilot_index = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
-    if n_rows <= 2 * len(pilot_index):
+    largest_insufficient_size = 2 * len(pilot_index)
+    if n_rows <= largest_insufficient_size:
         raise TooFewRowsError(
             f"Got {n_rows} rows, but certifying this cascade needs more than"
-            f" {2 * len(pilot_index)}. Pass more rows."
+            f" {largest_insufficient_size}. Pass more rows."
         )
     tested_index = np.setdiff1d(np.arange(n_rows), pilot_index)
     return rows.take(pilot_index), rows.take(tested_index)

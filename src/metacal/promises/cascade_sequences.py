@@ -149,14 +149,15 @@ def build_review_sequences(
     small_grid, large_grid = grids
     small_thresholds = _compute_pair_thresholds(pilot_rows.small_score, small_grid)
     large_thresholds = _compute_pair_thresholds(pilot_rows.large_score, large_grid)
-    n_small, n_large = _sum_over_answered_rows(
+    n_pilot = len(pilot_rows)
+    answer_counts = _sum_over_answered_rows(
         pilot_rows,
         small_thresholds=small_thresholds,
         large_thresholds=large_thresholds,
-        small_values=np.ones(len(pilot_rows)),
-        large_values=np.ones(len(pilot_rows)),
+        small_values=np.ones(n_pilot),
+        large_values=np.ones(n_pilot),
     )
-    n_small_errors, n_large_errors = _sum_over_answered_rows(
+    expected_errors = _sum_over_answered_rows(
         pilot_rows,
         small_thresholds=small_thresholds,
         large_thresholds=large_thresholds,
@@ -164,27 +165,29 @@ def build_review_sequences(
         large_values=estimate_error_probabilities(pilot_rows.large_score, pilot_rows.large_correct),
     )
 
-    # A table has a row for each threshold of the small model, and a column for each of the large.
-    n_answered = n_small[:, None] + n_large
-    n_errors = n_small_errors[:, None] + n_large_errors
-    n_sent_to_large = (len(pilot_rows) - n_small)[:, None]
-    n_sent_to_people = len(pilot_rows) - n_answered
-    costs = n_sent_to_large + review_cost * n_sent_to_people
-    tested_per_pilot_row = n_tested / len(pilot_rows)
-    expected_p_values = compute_expected_p_value(
-        n_answered=tested_per_pilot_row * n_answered,
-        n_errors=tested_per_pilot_row * n_errors,
+    # Each table has one row per threshold of the small model and one column per large threshold.
+    n_answered_table = answer_counts.sum_both_models()
+    n_errors_table = expected_errors.sum_both_models()
+    n_sent_to_large_column = (n_pilot - answer_counts.of_small_model)[:, None]
+    n_sent_to_people_table = n_pilot - n_answered_table
+    cost_table = n_sent_to_large_column + review_cost * n_sent_to_people_table
+    tested_per_pilot_row = n_tested / n_pilot
+    expected_p_value_table = compute_expected_p_value(
+        n_answered=tested_per_pilot_row * n_answered_table,
+        n_errors=tested_per_pilot_row * n_errors_table,
         min_accuracy=min_accuracy,
     )
-    pareto_optimal_pairs = [
-        Candidate(
+
+    pareto_front = _find_pareto_front(
+        risks=expected_p_value_table, costs=cost_table, is_allowed=n_answered_table > 0
+    )
+    pareto_optimal_pairs = []
+    for small_index, large_index in pareto_front:
+        candidate = Candidate(
             small_threshold=float(small_thresholds[small_index]),
             large_threshold=float(large_thresholds[large_index]),
         )
-        for small_index, large_index in _find_pareto_front(
-            risks=expected_p_values, costs=costs, is_allowed=n_answered > 0
-        )
-    ]
+        pareto_optimal_pairs.append(candidate)
     return [CandidateSequence(pareto_optimal_pairs, delta_fraction=1.0)]
 
 
@@ -237,6 +240,25 @@ def _compute_pair_thresholds(scores: Float, grid: Grid) -> Float:
     return np.array([-math.inf, *thresholds])
 
 
+class _SumsOverAnsweredRows(NamedTuple):
+    """Sums over the rows that each model of a cascade answers, for all pairs of thresholds.
+
+    Attributes
+    ----------
+    of_small_model : array of shape (n_small_thresholds,)
+        Sums over the rows that the small model answers.
+    of_large_model : array of shape (n_small_thresholds, n_large_thresholds)
+        Sums over the rows that the large model answers.
+    """
+
+    of_small_model: Float
+    of_large_model: Float
+
+    def sum_both_models(self) -> Float:
+        """Return the sums over the rows that either model answers, for each pair of thresholds."""
+        return self.of_small_model[:, None] + self.of_large_model
+
+
 def _sum_over_answered_rows(
     rows: PairedPredictions,
     *,
@@ -244,7 +266,7 @@ def _sum_over_answered_rows(
     large_thresholds: Float,
     small_values: Float,
     large_values: Float,
-) -> tuple[Float, Float]:
+) -> _SumsOverAnsweredRows:
     """Sum values over the rows that each model answers, for all pairs of thresholds.
 
     Parameters
@@ -258,14 +280,11 @@ def _sum_over_answered_rows(
 
     Returns
     -------
-    small_sums : array of shape (n_small,)
-        Sums over the rows that the small model answers.
-    large_sums : array of shape (n_small, n_large)
-        Sums over the rows that the large model answers.
+    _SumsOverAnsweredRows
     """
     n_small = len(small_thresholds)
     n_large = len(large_thresholds)
-    # A model accepts a row at the first threshold that is not below its score, and at all higher ones.
+    # A model accepts a row at every threshold that is not below its score.
     first_accepting_small_index = np.searchsorted(small_thresholds, rows.small_score)
     first_accepting_large_index = np.searchsorted(large_thresholds, rows.large_score)
     small_sums_by_first_index = np.bincount(
@@ -273,7 +292,7 @@ def _sum_over_answered_rows(
     )
     small_sums = small_sums_by_first_index[:-1].cumsum()
 
-    # A table has a row for each threshold of the small model, and a column for each of the large.
+    # Each table has one row per threshold of the small model and one column per large threshold.
     large_sums_by_first_indices = np.zeros((n_small + 1, n_large + 1))
     np.add.at(
         large_sums_by_first_indices,
@@ -284,4 +303,4 @@ def _sum_over_answered_rows(
     # The small model rejects a row at all thresholds before the first one that accepts the row.
     sums_rejected_by_previous_small = sums_accepted_by_large[::-1].cumsum(axis=0)[::-1]
     large_sums = sums_rejected_by_previous_small[1:, :-1]
-    return small_sums, large_sums
+    return _SumsOverAnsweredRows(of_small_model=small_sums, of_large_model=large_sums)

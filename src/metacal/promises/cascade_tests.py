@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from metacal.errors import InfeasibleTargetError, MissingLabelsError, Unsupporte
 from metacal.formulas import Flags
 from metacal.kernels.grid import Grid
 from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.bad_answer_limit import compute_rows_needed_without_bad_answer
 from metacal.promises.cascade import MaxLoss
 from metacal.promises.cascade_candidates import CascadePlan, OutcomeCounts, PairedPredictions
 from metacal.promises.cascade_sequences import (
@@ -51,7 +51,7 @@ class CascadeTest(ABC):
 
         Parameters
         ----------
-        pilot_rows, tested : PairedPredictions
+        pilot_rows, tested_rows : PairedPredictions
             Pilot rows and tested rows. Of the tested rows only the number and the missing labels
             may be used.
         plan : CascadePlan
@@ -173,9 +173,10 @@ class LossTest(CascadeTest):
                 f"the smallest these rows support {self.promise.confidence_phrase} is"
                 f" {smallest_loss:.4f}"
             )
-        # The p-value of n rows without a worse answer is (1 - max_loss) ** n.
         level_of_difference = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
-        n_needed_if_never_worse = math.ceil(math.log(level_of_difference) / math.log1p(-max_loss))
+        n_needed_if_never_worse = compute_rows_needed_without_bad_answer(
+            max_loss, level_of_difference
+        )
         advice = "use more rows or a better small model"
         rows_needed = None
         if n_needed_if_never_worse > n_tested:

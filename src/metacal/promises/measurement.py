@@ -195,19 +195,20 @@ class Measurement:
                 f"Testing whether the {quantity} is kept needs the cost of each row. Pass losses."
             )
         costs_in_row_order = losses.counted_by(quantity, accept)
-        # The bets are in random order. If the rows are sorted by cost, the order would look like drift.
-        bet_order = RowDraws(costs_in_row_order).draw_row_order("order of bets")
+        # The bets are in random order, because sorted costs would look like drift.
+        bet_order = RowDraws(costs_in_row_order).draw_row_order(purpose="order of bets")
         costs = costs_in_row_order[bet_order]
         relative_costs = costs / losses.max_loss
         mean_cost = None
         if len(costs) > 0:
             mean_cost = float(costs.mean())
         has_graded_costs = not losses.is_all_or_nothing
+        n_rows_with_cost = int((costs > 0.0).sum())
         return cls(
             quantity=quantity,
             target=target,
             value=mean_cost,
-            n_bad=int((costs > 0.0).sum()),
+            n_bad=n_rows_with_cost,
             n_rows=len(costs),
             largest_cost=losses.max_loss,
             total_cost=float(losses.max_loss * relative_costs.sum()),
@@ -220,9 +221,25 @@ class Measurement:
         return self.quantity.max_violation_rate(self.target) / self.largest_cost
 
     @property
+    def has_graded_costs(self) -> bool:
+        """Whether the quantity is a mean of costs that may lie between 0 and the largest cost."""
+        return self.relative_costs is not None
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether rows depend on each other within clusters."""
+        return self.cluster_counts is not None
+
+    @property
+    def is_error_rate_difference(self) -> bool:
+        """Whether the quantity is an error rate of a cascade minus that of its last model."""
+        return self.n_better is not None
+
+    @property
     def is_binomial(self) -> bool:
         """Whether the number of bad rows is binomial, so that exact binomial tests apply."""
-        return self.relative_costs is None and self.n_better is None and self.cluster_counts is None
+        is_share_of_rows = not self.has_graded_costs and not self.is_error_rate_difference
+        return is_share_of_rows and not self.has_clusters
 
     def compute_interval(self, confidence_level: float) -> tuple[float, float]:
         """Compute a two-sided confidence interval for the quantity.
@@ -240,25 +257,29 @@ class Measurement:
         low, high : float
         """
         assert self.value is not None
-        if self.n_better is not None:
-            # This quantity is the error rate of a cascade minus the error rate of its last model.
-            return difference_interval(
-                n_only_first_incorrect=self.n_bad,
-                n_only_second_incorrect=self.n_better,
-                n=self.n_rows,
-                confidence_level=confidence_level,
-            )
+        if self.is_error_rate_difference:
+            return self._compute_error_difference_interval(confidence_level)
         tail_probability = (1.0 - confidence_level) / 2.0
-        if self.cluster_counts is not None:
-            low, high = self._compute_cluster_interval(self.cluster_counts, tail_probability)
-        elif self.relative_costs is not None:
-            low, high = self._compute_relative_cost_interval(self.relative_costs, tail_probability)
+        if self.has_clusters:
+            low, high = self._compute_cluster_interval(tail_probability)
+        elif self.has_graded_costs:
+            low, high = self._compute_relative_cost_interval(tail_probability)
         else:
             low, high = self._compute_binomial_interval(tail_probability)
         low_in_cost_units = self.largest_cost * low
         high_in_cost_units = self.largest_cost * high
         # Because of rounding errors, the computed interval may exclude the measured value.
         return min(low_in_cost_units, self.value), max(high_in_cost_units, self.value)
+
+    def _compute_error_difference_interval(self, confidence_level: float) -> tuple[float, float]:
+        """Compute the interval of the difference between two error rates by an exact test."""
+        assert self.n_better is not None
+        return difference_interval(
+            n_only_first_incorrect=self.n_bad,
+            n_only_second_incorrect=self.n_better,
+            n=self.n_rows,
+            confidence_level=confidence_level,
+        )
 
     def _compute_binomial_interval(self, tail_probability: float) -> tuple[float, float]:
         """Compute the interval of Clopper and Pearson for a share of independent rows."""
@@ -270,20 +291,20 @@ class Measurement:
         high = bounds.clopper_pearson_upper(n_events, self.n_rows, tail_probability)
         return low, high
 
-    def _compute_relative_cost_interval(
-        self, relative_costs: Float, tail_probability: float
-    ) -> tuple[float, float]:
+    def _compute_relative_cost_interval(self, tail_probability: float) -> tuple[float, float]:
         """Compute a betting interval for the mean of costs in [0, 1]."""
+        assert self.relative_costs is not None
         guessed_mean = min(0.5, self.max_bad_share)
-        low = betting.mean_lower_bound(relative_costs, tail_probability, guessed_mean)
-        high = betting.mean_upper_bound(relative_costs, tail_probability, guessed_mean)
+        low = betting.mean_lower_bound(self.relative_costs, tail_probability, guessed_mean)
+        high = betting.mean_upper_bound(self.relative_costs, tail_probability, guessed_mean)
         return low, high
 
-    def _compute_cluster_interval(
-        self, cluster_counts: ClusterCounts, tail_probability: float
-    ) -> tuple[float, float]:
+    def _compute_cluster_interval(self, tail_probability: float) -> tuple[float, float]:
         """Compute a confidence interval for the quantity from the counts of clusters."""
-        lowest_bad_rate, highest_bad_rate = cluster_counts.confidence_interval(tail_probability)
+        assert self.cluster_counts is not None
+        lowest_bad_rate, highest_bad_rate = self.cluster_counts.confidence_interval(
+            tail_probability
+        )
         if self.quantity.has_upper_limit:
             return lowest_bad_rate, highest_bad_rate
         return 1.0 - highest_bad_rate, 1.0 - lowest_bad_rate
@@ -312,37 +333,42 @@ class Measurement:
         >>> round(measurement.compute_p_value(0.05), 4)
         0.0755
         """
-        if self.n_better is not None:
-            return self._compute_p_value_of_cascade_loss(self.n_better, significance_level)
-        if self.cluster_counts is not None:
-            limit = self.max_bad_share
-            cluster_values = self.cluster_counts.convert_to_values_with_mean_at_limit(limit)
-            return betting.p_value_of_mean_above(
-                cluster_values, limit=limit, significance_level=significance_level
-            )
-        if self.relative_costs is not None:
-            return self._compute_p_value_of_mean_cost(self.relative_costs, significance_level)
+        if self.is_error_rate_difference:
+            return self._compute_error_difference_p_value(significance_level)
+        if self.has_clusters:
+            return self._compute_cluster_p_value(significance_level)
+        if self.has_graded_costs:
+            return self._compute_relative_cost_p_value(significance_level)
         return self._compute_binomial_p_value()
 
-    def _compute_p_value_of_cascade_loss(self, n_better: int, significance_level: float) -> float:
+    def _compute_error_difference_p_value(self, significance_level: float) -> float:
         """Compute the p-value of an exact test of the difference between two error rates."""
+        assert self.n_better is not None
         return p_value_of_noninferiority(
             n_only_first_incorrect=self.n_bad,
-            n_only_second_incorrect=n_better,
+            n_only_second_incorrect=self.n_better,
             n=self.n_rows,
             margin=self.target,
             gamma=NUISANCE_LEVEL_FRACTION * significance_level,
         )
 
-    def _compute_p_value_of_mean_cost(
-        self, relative_costs: Float, significance_level: float
-    ) -> float:
+    def _compute_cluster_p_value(self, significance_level: float) -> float:
+        """Compute the p-value of bets on whole clusters."""
+        assert self.cluster_counts is not None
+        limit = self.max_bad_share
+        cluster_values = self.cluster_counts.convert_to_values_with_mean_at_limit(limit)
+        return betting.p_value_of_mean_above(
+            cluster_values, limit=limit, significance_level=significance_level
+        )
+
+    def _compute_relative_cost_p_value(self, significance_level: float) -> float:
         """Compute the p-value of bets against a mean of costs in [0, 1]."""
+        assert self.relative_costs is not None
         limit_is_always_kept = self.max_bad_share >= 1.0
         if limit_is_always_kept:
             return 1.0
         return betting.p_value_of_mean_above(
-            relative_costs, limit=self.max_bad_share, significance_level=significance_level
+            self.relative_costs, limit=self.max_bad_share, significance_level=significance_level
         )
 
     def _compute_binomial_p_value(self) -> float:

@@ -204,7 +204,7 @@ def _draw_threshold_rows(
         if score is not None:
             candidate_scores = score[candidate_rows]
         draws = RowDraws(correct[candidate_rows], candidate_scores)
-        random_order = draws.draw_row_order("the paper's split")
+        random_order = draws.draw_row_order(purpose="the paper's split")
         drawn_rows = candidate_rows[random_order[:n_drawn]]
     else:
         rng = make_generator(random_state)

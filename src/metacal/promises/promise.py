@@ -169,6 +169,12 @@ class Promise(ABC):
         """Names of all rules that may certify the promise on rows of one model."""
         return (self.rule,)
 
+    def get_cascade_rule(self, *, has_human_review: bool) -> str:
+        """Return the name of the rule for a cascade, with or without people."""
+        if has_human_review:
+            return self.cascade_rules[-1]
+        return self.cascade_rules[0]
+
     def rules_allowed_in(self, certificate: Certificate) -> tuple[str, ...]:
         """Return the names of the rules that a certificate of the promise may name.
 
@@ -320,8 +326,8 @@ class Promise(ABC):
         if contradiction is not None:
             return contradiction
         certificate_counts_cases = certificate.cases is not None
-        has_same_unit = self.counts_cases == certificate_counts_cases
-        if not has_same_unit or not self._has_same_terms(certificate):
+        counts_same_unit = self.counts_cases == certificate_counts_cases
+        if not counts_same_unit or not self._has_same_terms(certificate):
             return format_promise_mismatch(self)
         allowed_rules = self.rules_allowed_in(certificate)
         if circumstances.counts_whole_clusters:

@@ -71,8 +71,11 @@ from metacal.errors import InfeasibleTargetError, UnsupportedPromiseError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.bad_answer_limit import BadAnswerLimit
-from metacal.promises.cascade import MaxLoss
+from metacal.promises.bad_answer_limit import (
+    BadAnswerLimit,
+    compute_rows_needed_without_bad_answer,
+)
+from metacal.promises.cascade import PATH_DELTA_FRACTION, MaxLoss
 from metacal.promises.cascade_tests import make_accuracy_error
 from metacal.promises.promise import Promise
 from metacal.promises.staged_certificate import build_accuracy_certificate, build_loss_certificate
@@ -207,11 +210,13 @@ class CascadeScores(Evidence):
             thresholds = self._find_single_threshold(tested_rows, max_bad_rows=max_bad_rows)
         else:
             pilot = self._select_pilot(random_row_order[:n_pilot])
-            end_points = [
-                self._find_last_passing_point(path, tested_rows, max_bad_rows=max_bad_rows)
-                for path in self._build_threshold_paths(pilot, tolerated_bad_share=0.0)
-            ]
-            thresholds = self._find_cheapest_thresholds(end_points, tested_rows)
+            last_passing_points = []
+            for path in self._build_threshold_paths(pilot, tolerated_bad_share=0.0):
+                last_passing_point = self._find_last_passing_point(
+                    path, tested_rows, max_bad_rows=max_bad_rows
+                )
+                last_passing_points.append(last_passing_point)
+            thresholds = self._find_cheapest_thresholds(last_passing_points, tested_rows)
         return build_loss_certificate(
             self,
             promise,
@@ -227,7 +232,7 @@ class CascadeScores(Evidence):
         tests_two_paths = self.n_models > 1
         if tests_two_paths:
             # The promise fails only if a test along one of the paths fails, so they share delta.
-            significance_level = promise.delta * 0.5
+            significance_level = promise.delta * PATH_DELTA_FRACTION
         if not self.is_finite_pool:
             return BadAnswerLimit(
                 max_bad_share=promise.epsilon, significance_level=significance_level
@@ -252,18 +257,21 @@ class CascadeScores(Evidence):
             paths = self._build_threshold_paths(pilot, tolerated_bad_share)
         significance_level = (promise.delta or 0.0) / len(paths)
 
-        path_tests = [
-            self._test_accuracy_along_path(
+        path_tests = []
+        for path in paths:
+            path_test = self._test_accuracy_along_path(
                 promise, path, pilot, split.tested_rows, significance_level=significance_level
             )
-            for path in paths
-        ]
-        certified_points = [point for test in path_tests for point in test.certified_points]
+            path_tests.append(path_test)
+
+        certified_points = []
+        counts_of_failed_points = []
+        for path_test in path_tests:
+            certified_points += path_test.certified_points
+            if path_test.failed_counts is not None:
+                counts_of_failed_points.append(path_test.failed_counts)
         if not certified_points:
-            failed_counts = [
-                test.failed_counts for test in path_tests if test.failed_counts is not None
-            ]
-            reported_counts = _choose_counts_to_report(failed_counts)
+            reported_counts = _choose_counts_to_report(counts_of_failed_points)
             raise make_accuracy_error(
                 promise,
                 n_errors=reported_counts.n_bad,
@@ -271,10 +279,11 @@ class CascadeScores(Evidence):
                 significance_level=significance_level,
                 has_human_review=self.has_human_review,
             )
+        cheapest_thresholds = self._find_cheapest_thresholds(certified_points, split.tested_rows)
         return build_accuracy_certificate(
             self,
             promise,
-            thresholds=self._find_cheapest_thresholds(certified_points, split.tested_rows),
+            thresholds=cheapest_thresholds,
             tested_rows=split.tested_rows,
             n_pilot=len(split.pilot_rows),
         )
@@ -324,7 +333,7 @@ class CascadeScores(Evidence):
     def _draw_row_order(self) -> Codes:
         """Draw a random order of the labelled rows."""
         draws = RowDraws(*self.uncertainty.T, *self.is_bad.T, random_state=self.random_state)
-        return draws.draw_row_order("staged rows")
+        return draws.draw_row_order(purpose="staged rows")
 
     def _split_rows(self) -> _RowSplit:
         """Split the labelled rows at random into pilot rows and tested rows."""
@@ -333,7 +342,7 @@ class CascadeScores(Evidence):
         return _RowSplit(pilot_rows=row_order[:n_pilot], tested_rows=row_order[n_pilot:])
 
     def _select_pilot(self, pilot_rows: Codes) -> PilotScores:
-        """Select the columns of the pilot rows."""
+        """Select the scores and bad-answer flags of the pilot rows."""
         return PilotScores(
             uncertainty=self.uncertainty[pilot_rows],
             is_bad=self.select_bad_flags(pilot_rows),
@@ -344,7 +353,7 @@ class CascadeScores(Evidence):
     def _build_threshold_paths(
         self, pilot: PilotScores, tolerated_bad_share: float
     ) -> list[list[Float]]:
-        """Build the common-rank path and the price path from pilot rows."""
+        """Build the two paths of threshold vectors that are tested, from pilot rows."""
         return [
             pilot.build_common_rank_path(),
             pilot.build_price_path(tolerated_bad_share, uses_joint_risk=self.uses_joint_risk),
@@ -363,7 +372,7 @@ class CascadeScores(Evidence):
     def _find_last_passing_point(
         self, path: list[Float], tested_rows: Codes, *, max_bad_rows: int
     ) -> Float:
-        """Return the last thresholds of a path before too many bad rows are accepted."""
+        """Return the last point of a path before models give too many bad answers."""
         last_passing_point = np.full(self.n_models, -math.inf)
         for thresholds in path:
             if self.count_answers(thresholds, tested_rows).n_bad > max_bad_rows:
@@ -376,8 +385,8 @@ class CascadeScores(Evidence):
         total_costs = self.costs.cumsum()
 
         def compute_mean_cost(thresholds: Float) -> float:
-            answering_model = self.find_answering_model(thresholds, rows)
-            return float(total_costs[answering_model].mean())
+            answering_model_index = self.find_answering_model(thresholds, rows)
+            return float(total_costs[answering_model_index].mean())
 
         return min(candidates, key=compute_mean_cost)
 
@@ -386,7 +395,10 @@ class CascadeScores(Evidence):
         return find_answering_model(self.uncertainty[rows], thresholds)
 
     def select_bad_flags(self, rows: Codes) -> Flags:
-        """Return the bad-answer flags of the m models, and of the last model or people."""
+        """Return a table of flags: whether the answer of each model to each row is bad.
+
+        Its last column is for the last model, or for people.
+        """
         is_bad = self.is_bad[rows]
         n_flag_columns = is_bad.shape[1]
         has_flags_of_last_model = n_flag_columns > self.n_models
@@ -398,12 +410,13 @@ class CascadeScores(Evidence):
 
     def count_answers(self, thresholds: Float, rows: Codes) -> AnswerCounts:
         """Count the rows that models answer at the given thresholds, and the bad answers."""
-        answering_model = self.find_answering_model(thresholds, rows)
-        is_bad = self.select_bad_flags(rows)[np.arange(len(rows)), answering_model]
+        answering_model_index = self.find_answering_model(thresholds, rows)
+        is_bad_by_model = self.select_bad_flags(rows)
+        is_bad_answer = is_bad_by_model[np.arange(len(rows)), answering_model_index]
         n_answered = len(rows)
         if self.has_human_review:
-            n_answered = int(np.count_nonzero(answering_model < self.n_models))
-        return AnswerCounts(n_answered=n_answered, n_bad=int(is_bad.sum()))
+            n_answered = int(np.count_nonzero(answering_model_index < self.n_models))
+        return AnswerCounts(n_answered=n_answered, n_bad=int(is_bad_answer.sum()))
 
 
 def _compute_pilot_size(n_rows: int) -> int:
@@ -424,8 +437,7 @@ def _make_loss_error(
 ) -> InfeasibleTargetError:
     """Build the error that states how many tested rows are needed without a disagreement."""
     max_bad_share = limit.max_bad_share
-    # The p-value of n rows without a bad answer is (1 - max_bad_share) ** n.
-    rows_needed = math.ceil(math.log(limit.significance_level) / math.log1p(-max_bad_share))
+    rows_needed = compute_rows_needed_without_bad_answer(max_bad_share, limit.significance_level)
     message = (
         f"Cannot certify a loss of {max_bad_share:g} on {n_tested:,} labelled rows"
         f" {promise.confidence_phrase}. Even without a disagreement, at least {rows_needed:,} rows are"

@@ -52,7 +52,7 @@ def build_loss_certificate(
     -------
     Certificate
     """
-    answering_model = cascade.find_answering_model(thresholds, tested_rows)
+    answering_model_index = cascade.find_answering_model(thresholds, tested_rows)
     n_bad = cascade.count_answers(thresholds, tested_rows).n_bad
     n_worse = None
     n_better = None
@@ -65,7 +65,7 @@ def build_loss_certificate(
     stages = Stages(
         _build_stage_counts(
             thresholds,
-            answering_model,
+            answering_model_index,
             n_wrong_by_model=None,
             has_human_review=cascade.has_human_review,
         ),
@@ -118,21 +118,25 @@ def build_accuracy_certificate(
     -------
     Certificate
     """
-    answering_model = cascade.find_answering_model(thresholds, tested_rows)
+    answering_model_index = cascade.find_answering_model(thresholds, tested_rows)
     is_model_wrong = cascade.select_bad_flags(tested_rows)
-    is_answer_wrong = is_model_wrong[np.arange(len(tested_rows)), answering_model]
-    n_wrong_by_model = np.bincount(answering_model[is_answer_wrong], minlength=cascade.n_models + 1)
+    is_answer_wrong = is_model_wrong[np.arange(len(tested_rows)), answering_model_index]
+    n_wrong_by_model = np.bincount(
+        answering_model_index[is_answer_wrong], minlength=cascade.n_models + 1
+    )
 
     # The last model has a threshold of its own only if people answer after it.
-    last_model = cascade.n_models - 1 if cascade.has_human_review else cascade.n_models
-    is_answered_earlier = answering_model < last_model
-    is_last_model_wrong = is_model_wrong[:, last_model]
+    last_model_index = cascade.n_models
+    if cascade.has_human_review:
+        last_model_index = cascade.n_models - 1
+    is_answered_earlier = answering_model_index < last_model_index
+    is_last_model_wrong = is_model_wrong[:, last_model_index]
     is_worse = is_answered_earlier & is_answer_wrong & ~is_last_model_wrong
     is_better = is_answered_earlier & ~is_answer_wrong & is_last_model_wrong
     stages = Stages(
         _build_stage_counts(
             thresholds,
-            answering_model,
+            answering_model_index,
             n_wrong_by_model=n_wrong_by_model.tolist(),
             has_human_review=cascade.has_human_review,
         ),
@@ -206,7 +210,7 @@ def _build_certificate_from_stages(
 
 def _build_stage_counts(
     thresholds: Float,
-    answering_model: Codes,
+    answering_model_index: Codes,
     *,
     n_wrong_by_model: list[int] | None,
     has_human_review: bool,
@@ -217,7 +221,7 @@ def _build_stage_counts(
     ----------
     thresholds : array of shape (m,)
         Certified thresholds.
-    answering_model : array of int of shape (n_rows,)
+    answering_model_index : array of int of shape (n_rows,)
         Index of the model that answers each row. The index m is the last model, or people.
     n_wrong_by_model : list of int, optional
         Number of wrong answers of each model. None if it was not observed.
@@ -232,24 +236,24 @@ def _build_stage_counts(
     if not has_human_review:
         last_model_threshold = math.inf
         model_thresholds.append(last_model_threshold)
-    n_rows_by_model = np.bincount(answering_model, minlength=len(model_thresholds))
+    n_rows_by_model = np.bincount(answering_model_index, minlength=len(model_thresholds))
     stages = []
-    for model, name in enumerate(_name_models(len(model_thresholds))):
+    for model_index, model_name in enumerate(_make_model_names(len(model_thresholds))):
         n_wrong = None
         if n_wrong_by_model is not None:
-            n_wrong = n_wrong_by_model[model]
+            n_wrong = n_wrong_by_model[model_index]
         stage = StageCount(
-            name=name,
+            name=model_name,
             score="score",
-            threshold=model_thresholds[model],
-            n_rows=int(n_rows_by_model[model]),
+            threshold=model_thresholds[model_index],
+            n_rows=int(n_rows_by_model[model_index]),
             n_wrong=n_wrong,
         )
         stages.append(stage)
     return tuple(stages)
 
 
-def _name_models(n_models: int) -> list[str]:
+def _make_model_names(n_models: int) -> list[str]:
     """Return the names of the models: small, middle (numbered if several), large."""
     if n_models == 3:
         return ["small", "middle", "large"]

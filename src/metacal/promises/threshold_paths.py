@@ -107,10 +107,12 @@ class PilotScores:
         """
         row_order_by_model = []
         excess_risk_by_model = []
-        for model in range(self.n_models):
-            scores = self.uncertainty[:, model]
-            row_order_by_model.append(np.argsort(scores, kind="stable"))
-            bad_probability = fit_error_probabilities(scores, correct=~self.is_bad[:, model])
+        for model_index in range(self.n_models):
+            model_scores = self.uncertainty[:, model_index]
+            row_order_by_model.append(np.argsort(model_scores, kind="stable"))
+            bad_probability = fit_error_probabilities(
+                model_scores, correct=~self.is_bad[:, model_index]
+            )
             excess_risk_by_model.append(bad_probability - tolerated_bad_share)
         last_model_risk = float(self.is_bad[:, -1].mean())
 
@@ -118,15 +120,17 @@ class PilotScores:
         thresholds = np.full((len(prices), self.n_models), -math.inf)
         for price_index, price_of_bad_answer in enumerate(prices):
             mean_later_cost = price_of_bad_answer * last_model_risk
-            for model in reversed(range(self.n_models)):
-                row_order = row_order_by_model[model]
-                cost_of_passing_on = self.costs[model + 1] + mean_later_cost
-                cost_of_answering = price_of_bad_answer * excess_risk_by_model[model]
+            for model_index in reversed(range(self.n_models)):
+                row_order = row_order_by_model[model_index]
+                cost_of_passing_on = self.costs[model_index + 1] + mean_later_cost
+                cost_of_answering = price_of_bad_answer * excess_risk_by_model[model_index]
                 is_worth_answering = cost_of_answering[row_order] <= cost_of_passing_on
                 n_answered = _count_leading_true(is_worth_answering)
                 if n_answered > 0:
                     last_answered_row = row_order[n_answered - 1]
-                    thresholds[price_index, model] = self.uncertainty[last_answered_row, model]
+                    thresholds[price_index, model_index] = self.uncertainty[
+                        last_answered_row, model_index
+                    ]
                 mean_later_cost = float(np.minimum(cost_of_answering, cost_of_passing_on).mean())
         return thresholds
 
@@ -139,27 +143,28 @@ class PilotScores:
         row_order_by_model = np.argsort(self.uncertainty, axis=0, kind="stable")
         ranks = np.argsort(row_order_by_model, axis=0, kind="stable")
         excess_risk_by_model = []
-        for model in models:
-            scores_so_far = self.uncertainty[:, : model + 1]
-            bad_probability = fit_error_probabilities(scores_so_far, correct=~self.is_bad[:, model])
+        for model_index in models:
+            scores_so_far = self.uncertainty[:, : model_index + 1]
+            bad_probability = fit_error_probabilities(
+                scores_so_far, correct=~self.is_bad[:, model_index]
+            )
             excess_risk_by_model.append(bad_probability - tolerated_bad_share)
-        excess_risk_by_model.append(self.is_bad[:, -1].astype(np.float64))
+        last_model_risk = self.is_bad[:, -1].astype(np.float64)
+        excess_risks = np.stack([*excess_risk_by_model, last_model_risk], axis=1)
 
         prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
         thresholds = np.full((len(prices), self.n_models), -math.inf)
         # The search for each price starts at the accepted counts of the previous price.
         n_accepted = np.zeros(self.n_models, dtype=np.intp)
         for price_index, price_of_bad_answer in enumerate(prices):
-            cost_if_answered_by = self.costs.cumsum() + price_of_bad_answer * np.stack(
-                excess_risk_by_model, axis=1
-            )
+            cost_if_answered_by = self.costs.cumsum() + price_of_bad_answer * excess_risks
             for _ in range(_N_SWEEPS):
-                for model in reversed(models):
-                    n_accepted[model] = _find_cheapest_accepted_count(
-                        model,
+                for model_index in reversed(models):
+                    n_accepted[model_index] = _find_cheapest_accepted_count(
+                        model_index,
                         current_n_accepted=n_accepted,
                         ranks=ranks,
-                        row_order=row_order_by_model[:, model],
+                        row_order=row_order_by_model[:, model_index],
                         cost_if_answered_by=cost_if_answered_by,
                     )
             last_accepted_rows = row_order_by_model[n_accepted - 1, models]
@@ -187,22 +192,23 @@ class PilotScores:
         -------
         int
         """
-        tested_per_pilot_row = (n_tested + self.n_rows) / self.n_rows - 1.0
+        labelled_per_pilot_row = (n_tested + self.n_rows) / self.n_rows
+        tested_per_pilot_row = labelled_per_pilot_row - 1.0
         error_probabilities = self.is_bad.astype(np.float64)
-        for model in range(self.n_models):
-            error_probabilities[:, model] = estimate_error_probabilities(
-                self.uncertainty[:, model], correct=~self.is_bad[:, model]
+        for model_index in range(self.n_models):
+            error_probabilities[:, model_index] = estimate_error_probabilities(
+                self.uncertainty[:, model_index], correct=~self.is_bad[:, model_index]
             )
 
         expected_n_answered = []
         expected_n_errors = []
         pilot_rows = np.arange(self.n_rows)
         for thresholds in path:
-            answering_model = find_answering_model(self.uncertainty, thresholds)
+            answering_model_index = find_answering_model(self.uncertainty, thresholds)
             n_pilot_answered = self.n_rows
             if has_human_review:
-                n_pilot_answered = int(np.count_nonzero(answering_model < self.n_models))
-            n_pilot_errors = error_probabilities[pilot_rows, answering_model].sum()
+                n_pilot_answered = int(np.count_nonzero(answering_model_index < self.n_models))
+            n_pilot_errors = error_probabilities[pilot_rows, answering_model_index].sum()
             expected_n_answered.append(tested_per_pilot_row * n_pilot_answered)
             expected_n_errors.append(tested_per_pilot_row * n_pilot_errors)
         p_values = compute_expected_p_value(
@@ -221,18 +227,18 @@ def _count_leading_true(flags: Flags) -> int:
 
 
 def _find_cheapest_accepted_count(
-    model: int,
+    model_index: int,
     *,
     current_n_accepted: Codes,
     ranks: Codes,
     row_order: Codes,
     cost_if_answered_by: Float,
 ) -> int:
-    """Find how many rows a model should accept while the other thresholds stay fixed.
+    """Find how many rows a model accepts at the lowest total cost, if no other threshold moves.
 
     Parameters
     ----------
-    model : int
+    model_index : int
         Index of the model.
     current_n_accepted : array of int of shape (m,)
         Number of lowest scores that each model accepts now.
@@ -250,10 +256,10 @@ def _find_cheapest_accepted_count(
     n_rows = len(ranks)
     last_model_accepts = np.ones(n_rows, dtype=bool)
     is_accepted = np.column_stack([ranks < current_n_accepted, last_model_accepts])
-    next_accepting_model = model + 1 + is_accepted[:, model + 1 :].argmax(axis=1)
+    next_accepting_model = model_index + 1 + is_accepted[:, model_index + 1 :].argmax(axis=1)
     cost_of_passing_on = cost_if_answered_by[np.arange(n_rows), next_accepting_model]
-    saving_if_reached = cost_of_passing_on - cost_if_answered_by[:, model]
-    is_answered_earlier = is_accepted[:, :model].any(axis=1)
+    saving_if_reached = cost_of_passing_on - cost_if_answered_by[:, model_index]
+    is_answered_earlier = is_accepted[:, :model_index].any(axis=1)
     saving_of_row = np.where(is_answered_earlier, 0.0, saving_if_reached)
     total_saving_of_first_n = np.concatenate(([0.0], saving_of_row[row_order].cumsum()))
     return int(np.argmax(total_saving_of_first_n))

@@ -52,6 +52,7 @@ from metacal.promises.cascade_candidates import (
     DEFAULT_PLAN,
     Candidate,
     CascadePlan,
+    OutcomeCounts,
     PairedPredictions,
     count_outcomes,
     split_pilot_rows,
@@ -152,29 +153,11 @@ class TwoModelEvidence(Evidence):
         """
         counts = count_outcomes(tested_rows, candidate)
         has_all_labels = bool(tested_rows.has_label.all())
-        n_small_errors = None
-        n_large_errors = None
         n_correct = 0
         if has_all_labels:
-            n_small_errors = counts.n_small_errors
-            n_large_errors = counts.n_large_errors
             n_correct = counts.n_answered - counts.n_errors
-        small_stage = StageCount(
-            name="small",
-            score="score",
-            threshold=candidate.small_threshold,
-            n_rows=counts.n_small,
-            n_wrong=n_small_errors,
-        )
-        large_stage = StageCount(
-            name="large",
-            score="score",
-            threshold=candidate.large_threshold,
-            n_rows=counts.n_large,
-            n_wrong=n_large_errors,
-        )
         stages = Stages(
-            (small_stage, large_stage),
+            _build_stage_counts(candidate, counts, counts_errors=has_all_labels),
             has_human_review=self.plan.has_human_review,
             n_worse=counts.n_worse,
             n_better=counts.n_better,
@@ -189,15 +172,19 @@ class TwoModelEvidence(Evidence):
             highest_accepted=None,
             lowest_rejected=None,
         )
-        rule_name = promise.cascade_rules[0]
-        if self.plan.has_human_review:
-            rule_name = promise.cascade_rules[-1]
+        rule_name = promise.get_cascade_rule(has_human_review=self.plan.has_human_review)
         notes: tuple[Note, ...] = ()
         if ran_out_of_labels:
             notes = (labels_ran_out(),)
         quantity, target = promise.limits[0]
         certificate = build_certificate(
-            quantity, target, promise.delta, rule_name, candidate.small_threshold, outcome, notes
+            quantity,
+            target=target,
+            delta=promise.delta,
+            rule_name=rule_name,
+            threshold=candidate.small_threshold,
+            outcome=outcome,
+            notes=notes,
         )
         certificate = replace(certificate, has_labels=has_all_labels, stages=stages)
         # Only the draw of pilot rows uses the seed, so the seed is recorded if rows were drawn.
@@ -205,6 +192,46 @@ class TwoModelEvidence(Evidence):
         if stages.n_pilot_rows > 0:
             random_state = self.plan.random_state
         return add_circumstances(certificate, Circumstances(random_state=random_state))
+
+
+def _build_stage_counts(
+    candidate: Candidate, counts: OutcomeCounts, *, counts_errors: bool
+) -> tuple[StageCount, StageCount]:
+    """Build the certified threshold and the counts of the small and of the large model.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        Certified thresholds.
+    counts : OutcomeCounts
+        Counts of the tested rows at these thresholds.
+    counts_errors : bool
+        Whether the errors are counted, which needs all labels.
+
+    Returns
+    -------
+    small_stage, large_stage : StageCount
+    """
+    n_small_errors = None
+    n_large_errors = None
+    if counts_errors:
+        n_small_errors = counts.n_small_errors
+        n_large_errors = counts.n_large_errors
+    small_stage = StageCount(
+        name="small",
+        score="score",
+        threshold=candidate.small_threshold,
+        n_rows=counts.n_small,
+        n_wrong=n_small_errors,
+    )
+    large_stage = StageCount(
+        name="large",
+        score="score",
+        threshold=candidate.large_threshold,
+        n_rows=counts.n_large,
+        n_wrong=n_large_errors,
+    )
+    return small_stage, large_stage
 
 
 class _SequenceResult(NamedTuple):
@@ -242,27 +269,38 @@ def _test_sequences(
     for sequence in sequences:
         significance_level = sequence.delta_fraction * delta
         for candidate in sequence.candidates:
-            needs_label = cascade_test.find_rows_needing_labels(
-                tested_rows, candidate.small_threshold
-            )
-            n_missing_labels = int((needs_label & ~tested_rows.has_label).sum())
+            n_missing_labels = _count_missing_labels(cascade_test, tested_rows, candidate)
             if n_missing_labels > 0:
-                if last_passed is not None:
-                    return _SequenceResult(
-                        last_passed, highest_tested_threshold, ran_out_of_labels=True
-                    )
-                raise MissingLabelsError(
-                    f"{n_missing_labels:,} rows on which the two models disagree, and on"
-                    " which the small model is most confident, have no label. Label them;"
-                    " rows on which the models agree need none."
+                if last_passed is None:
+                    raise _build_missing_labels_error(n_missing_labels)
+                return _SequenceResult(
+                    last_passed, highest_tested_threshold, ran_out_of_labels=True
                 )
             highest_tested_threshold = max(highest_tested_threshold, candidate.small_threshold)
-            counts = count_outcomes(tested_rows, candidate)
-            if not cascade_test.passes(
-                counts, n_tested=len(tested_rows), significance_level=significance_level
-            ):
+            candidate_passes = cascade_test.passes(
+                count_outcomes(tested_rows, candidate),
+                n_tested=len(tested_rows),
+                significance_level=significance_level,
+            )
+            if not candidate_passes:
                 break
             last_passed = candidate
         if last_passed is not None:
             break
     return _SequenceResult(last_passed, highest_tested_threshold, ran_out_of_labels=False)
+
+
+def _count_missing_labels(
+    cascade_test: CascadeTest, tested_rows: PairedPredictions, candidate: Candidate
+) -> int:
+    """Count the rows without a label that the test of a candidate needs."""
+    needs_label = cascade_test.find_rows_needing_labels(tested_rows, candidate.small_threshold)
+    return int((needs_label & ~tested_rows.has_label).sum())
+
+
+def _build_missing_labels_error(n_missing_labels: int) -> MissingLabelsError:
+    """Build the error for a cascade whose first candidate needs labels that are missing."""
+    return MissingLabelsError(
+        f"{n_missing_labels:,} rows on which the two models disagree, and on which the small model is"
+        " most confident, have no label. Label them; rows on which the models agree need none."
+    )

@@ -35,8 +35,14 @@ if TYPE_CHECKING:
 # Advice to label more rows names at most this multiple of the rows.
 _MAX_ROW_MULTIPLE = 100
 
+# Advice to label more rows names at least this multiple of the rows.
+_MIN_ROW_MULTIPLE = 2
+
 # A value that differs by less than this from the target counts as equal to it.
 _MIN_DIFFERENCE = 1e-12
+
+# Confidence levels of single intervals are rounded to this many decimals.
+_LEVEL_DECIMALS = 12
 
 # Smallest number of printed decimals. More are printed if a value would look like the target.
 _MIN_DECIMALS = 4
@@ -170,7 +176,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict in a word or two: kept, undecided, refuted or not judged."""
+        """Name of the verdict: kept, undecided, refuted or not judged."""
         if self.fit_rows is not None:
             return "not judged"
         if self.refuted:
@@ -208,63 +214,70 @@ class Verdict:
 
     @property
     def advice(self) -> str:
-        """What to do next, as one sentence."""
+        """Sentence that recommends the next step."""
         if self.fit_rows is not None:
             return self.fit_rows.advice
         if self.refuted:
             return _ADVICE_IF_REFUTED
-        inconclusive_tests = [test for test in self.tests if not test._is_kept_beyond_chance]
+        inconclusive_tests = [test for test in self.tests if not test._has_interval_on_kept_side]
         if not inconclusive_tests:
             return "None needed."
-        if any(test.value is None for test in inconclusive_tests):
-            return f"Label {self._noun} that the promise is about: there is none here."
-        multiple_needed = max(test._estimate_row_multiple() for test in inconclusive_tests)
-        times_as_many = _describe_row_multiple(multiple_needed)
+        counts_no_row = any(test.value is None for test in inconclusive_tests)
+        if counts_no_row:
+            return f"Label {self._counted_noun} that the promise is about: there is none here."
+        largest_multiple = max(
+            test._estimate_multiple_of_rows_needed() for test in inconclusive_tests
+        )
+        times_as_many = _describe_row_multiple(largest_multiple)
         if self.kept:
             return (
                 "None needed. The estimate meets the target, but the interval includes values that"
-                f" miss it; {times_as_many} labelled {self._noun} would settle it."
+                f" miss it; {times_as_many} labelled {self._counted_noun} would settle it."
             )
         return (
-            f"Label more {self._noun} before you rely on the gate: {times_as_many} would settle it, if they"
-            " look the same."
+            f"Label more {self._counted_noun} before you rely on the gate: {times_as_many} would settle"
+            " it, if they look the same."
         )
 
     @property
-    def _is_kept_beyond_chance(self) -> bool:
+    def _has_interval_on_kept_side(self) -> bool:
         """Whether the whole interval meets the target."""
         if self.low is None or self.high is None:
             return False
-        return self.quantity.is_kept(self.low, self.target) and self.quantity.is_kept(
-            self.high, self.target
-        )
+        low_end_meets_target = self.quantity.is_kept(self.low, self.target)
+        high_end_meets_target = self.quantity.is_kept(self.high, self.target)
+        return low_end_meets_target and high_end_meets_target
 
     @property
-    def _noun(self) -> str:
+    def _counted_noun(self) -> str:
         """Plural of what the quantity counts."""
         return "cases" if self.quantity.counts_cases else "rows"
 
-    def _estimate_row_multiple(self) -> int:
+    def _estimate_multiple_of_rows_needed(self) -> int:
         """Estimate how many times as many rows would decide, if the value stays the same."""
         assert self.value is not None
         more_than_advisable = _MAX_ROW_MULTIPLE + 1
-        difference = self.value - self.target
-        if abs(difference) < _MIN_DIFFERENCE:
+        distance_from_target = self.value - self.target
+        if abs(distance_from_target) < _MIN_DIFFERENCE:
             return more_than_advisable
-        measurement = self.measurement
-        if measurement.is_binomial:
-            # The normal approximation gives the number of rows that exclude the target.
-            z_score = float(ndtri(0.5 + 0.5 * self.level))
-            bad_share = measurement.max_bad_share
-            relative_difference = difference / measurement.largest_cost
-            n_needed = z_score**2 * bad_share * (1.0 - bad_share) / relative_difference**2
-            row_multiple = n_needed / measurement.n_rows
+        if self.measurement.is_binomial:
+            row_multiple = self._estimate_binomial_row_multiple(distance_from_target)
         else:
             # The width of an interval shrinks with the square root of the number of rows.
-            end_near_target = self.low if difference > 0.0 else self.high
-            assert end_near_target is not None
-            row_multiple = ((self.value - end_near_target) / difference) ** 2
-        return max(2, math.ceil(min(row_multiple, more_than_advisable)))
+            interval_end_near_target = self.low if distance_from_target > 0.0 else self.high
+            assert interval_end_near_target is not None
+            interval_half_width = self.value - interval_end_near_target
+            row_multiple = (interval_half_width / distance_from_target) ** 2
+        return max(_MIN_ROW_MULTIPLE, math.ceil(min(row_multiple, more_than_advisable)))
+
+    def _estimate_binomial_row_multiple(self, distance_from_target: float) -> float:
+        """Estimate by the normal approximation the rows that exclude the target, per row."""
+        measurement = self.measurement
+        two_sided_quantile = float(ndtri(0.5 + 0.5 * self.level))
+        bad_share = measurement.max_bad_share
+        relative_distance = distance_from_target / measurement.largest_cost
+        n_rows_needed = two_sided_quantile**2 * bad_share * (1.0 - bad_share) / relative_distance**2
+        return n_rows_needed / measurement.n_rows
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the verdict to a dictionary of JSON types."""
@@ -307,11 +320,13 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        """The verdict and the measured value with its interval, on one line."""
+        """Line with the verdict, the measured value and its interval."""
         if self.fit_rows is not None:
             return f"{self.word}: {self.fit_rows}."
         if self.value is None or self.low is None or self.high is None:
-            return f"{self.word}: these {self._noun} do not show the {self.measured_quantity}."
+            return (
+                f"{self.word}: these {self._counted_noun} do not show the {self.measured_quantity}."
+            )
         value_text = _format_distinct_from_target(self.value, self.target)
         interval_text = format_interval(self.low, self.high)
         return (
@@ -388,7 +403,7 @@ def judge(
 
 
 class _MeasuredSubgroup(NamedTuple):
-    """Subgroup, and its promised quantity measured on its rows."""
+    """Certificate of a subgroup, with its promised quantity measured on its rows."""
 
     subgroup: SubgroupCertificate
     measurement: Measurement
@@ -414,6 +429,43 @@ def _judge_subgroups(
         raise GroupsError(
             f"This promise holds for each {subgroups.by}. Pass the {subgroups.by} of every row."
         )
+    measured_subgroups = _measure_subgroups_with_rows(
+        certificate,
+        subgroups,
+        accept=accept,
+        correct=correct,
+        row_names=row_names,
+        clusters=clusters,
+    )
+    if not measured_subgroups:
+        quantity, target = certificate.limits[0]
+        no_row = np.zeros_like(accept)
+        empty_measurement = Measurement.from_rows(quantity, target, accept=no_row, correct=no_row)
+        return Verdict.from_measurement(empty_measurement, level)
+    measured_subgroups.sort(key=lambda measured: measured.measurement.compute_p_value(level))
+    interval_level = _compute_bonferroni_level(level, n_intervals=len(measured_subgroups))
+    verdicts = []
+    for subgroup, measurement in measured_subgroups:
+        verdict = Verdict.from_measurement(
+            measurement,
+            interval_level,
+            subgroup=_get_shown_name(subgroup, subgroups),
+            class_name=subgroup.promised_class,
+        )
+        verdicts.append(verdict)
+    return Verdict.combine(verdicts)
+
+
+def _measure_subgroups_with_rows(
+    certificate: Certificate,
+    subgroups: SubgroupCertificates,
+    *,
+    accept: Flags,
+    correct: Flags,
+    row_names: NDArray[Any],
+    clusters: Clusters | None,
+) -> list[_MeasuredSubgroup]:
+    """Measure the promised quantity of each subgroup, and leave out subgroups without rows."""
     common_quantity, common_target = certificate.limits[0]
     measured_subgroups: list[_MeasuredSubgroup] = []
     for judged_rows in subgroups.iterate_judged_rows(row_names, accept, correct):
@@ -430,24 +482,7 @@ def _judge_subgroups(
         )
         if measurement.n_rows > 0:
             measured_subgroups.append(_MeasuredSubgroup(subgroup, measurement))
-    if not measured_subgroups:
-        no_row = np.zeros_like(accept)
-        empty_measurement = Measurement.from_rows(
-            common_quantity, common_target, accept=no_row, correct=no_row
-        )
-        return Verdict.from_measurement(empty_measurement, level)
-    measured_subgroups.sort(key=lambda measured: measured.measurement.compute_p_value(level))
-    interval_level = _compute_bonferroni_level(level, n_intervals=len(measured_subgroups))
-    verdicts = [
-        Verdict.from_measurement(
-            measured.measurement,
-            interval_level,
-            subgroup=_get_shown_name(measured.subgroup, subgroups),
-            class_name=measured.subgroup.promised_class,
-        )
-        for measured in measured_subgroups
-    ]
-    return Verdict.combine(verdicts)
+    return measured_subgroups
 
 
 def _get_shown_name(subgroup: SubgroupCertificate, subgroups: SubgroupCertificates) -> str | None:
@@ -459,7 +494,8 @@ def _get_shown_name(subgroup: SubgroupCertificate, subgroups: SubgroupCertificat
 
 def _compute_bonferroni_level(level: float, *, n_intervals: int) -> float:
     """Compute the confidence level of each interval so that all hold together (Bonferroni)."""
-    return round(1.0 - (1.0 - level) / n_intervals, 12)
+    error_probability_per_interval = (1.0 - level) / n_intervals
+    return round(1.0 - error_probability_per_interval, _LEVEL_DECIMALS)
 
 
 def _describe_row_multiple(row_multiple: int) -> str:
@@ -470,7 +506,7 @@ def _describe_row_multiple(row_multiple: int) -> str:
     """
     if row_multiple > _MAX_ROW_MULTIPLE:
         return f"more than {_MAX_ROW_MULTIPLE} times as many"
-    if row_multiple == 2:
+    if row_multiple == _MIN_ROW_MULTIPLE:
         return "twice as many"
     return f"about {row_multiple} times as many"
 

@@ -125,7 +125,7 @@ class Verification:
 
     @property
     def advice(self) -> str:
-        """What to do next, as one sentence."""
+        """Sentence that recommends the next step."""
         return self.verdict.advice
 
     @property
@@ -200,18 +200,20 @@ class Verification:
 
     def _format_tests(self) -> list[str]:
         """Return the printed lines of the tests and of the tested claim."""
-        lines = []
+        printed_lines = []
         for test in self.tests[:_MAX_PRINTED_TESTS]:
-            lines += _format_test(test)
-        n_omitted = len(self.tests) - _MAX_PRINTED_TESTS
-        if self.certificate.has_promise_per_subgroup and n_omitted > 0:
-            lines.append(f"  measured     and {n_omitted:,} more, with less against them")
-        max_false_refutations = format_percent_ceil(0.5 * (1.0 - self.confidence))
-        lines.append(
+            printed_lines += _format_test(test)
+        n_omitted_tests = len(self.tests) - _MAX_PRINTED_TESTS
+        if self.certificate.has_promise_per_subgroup and n_omitted_tests > 0:
+            printed_lines.append(
+                f"  measured     and {n_omitted_tests:,} more, with less against them"
+            )
+        max_false_refutation_rate = 0.5 * (1.0 - self.confidence)
+        printed_lines.append(
             f"  tested       {self.tested_claim}; a kept promise is called refuted by at most "
-            f"{max_false_refutations} of such tests"
+            f"{format_percent_ceil(max_false_refutation_rate)} of such tests"
         )
-        return lines
+        return printed_lines
 
     def _repr_html_(self) -> str:
         statement, *lines = self.text().splitlines()
@@ -397,34 +399,39 @@ def verify_decisions(
         raise InputError(
             f"confidence must be above 0.5, got {confidence}. Pass, for example, 0.95."
         )
-    rows = _LabelledRows(accept, correct, losses, row_names)
-    counted_by: CountedBy | None = None
+    labelled_rows = _LabelledRows(
+        accept=accept, correct=correct, losses=losses, row_names=row_names
+    )
+    cluster_counting: CountedBy | None = None
     if units is not None:
-        counted_by = certificate.circumstances.cluster_counting or "row"
-        if counted_by == "unit":
-            rows = _draw_one_row_of_each_cluster(rows, units)
+        circumstances = certificate.circumstances
+        cluster_counting = circumstances.cluster_counting or "row"
+        if cluster_counting == "unit":
+            labelled_rows = _draw_one_row_of_each_cluster(labelled_rows, units)
         else:
-            max_known_size = max(units.largest or 0, certificate.circumstances.largest_cluster or 0)
-            rows = _group_into_clusters(
-                rows, units, max_known_size, count_means=counted_by == "mean"
+            labelled_rows = _group_into_clusters(
+                labelled_rows,
+                units,
+                declared_cluster_size=max(units.largest or 0, circumstances.largest_cluster or 0),
+                count_means=cluster_counting == "mean",
             )
     verdict = judge(
         certificate,
-        rows.accept,
-        rows.correct,
-        confidence,
-        losses=rows.losses,
-        row_names=rows.row_names,
-        clusters=rows.clusters,
+        accept=labelled_rows.accept,
+        correct=labelled_rows.correct,
+        level=confidence,
+        losses=labelled_rows.losses,
+        row_names=labelled_rows.row_names,
+        clusters=labelled_rows.clusters,
         fit_rows=fit_rows,
     )
     return Verification(
         certificate=certificate,
         verdict=verdict,
         confidence=confidence,
-        n_rows=len(rows.accept),
-        n_accepted=int(rows.accept.sum()),
-        units=counted_by,
+        n_rows=len(labelled_rows.accept),
+        n_accepted=int(labelled_rows.accept.sum()),
+        units=cluster_counting,
     )
 
 
@@ -438,7 +445,7 @@ def _draw_one_row_of_each_cluster(rows: _LabelledRows, units: Units) -> _Labelle
 
 
 def _group_into_clusters(
-    rows: _LabelledRows, units: Units, max_known_size: int, *, count_means: bool
+    rows: _LabelledRows, units: Units, *, declared_cluster_size: int, count_means: bool
 ) -> _LabelledRows:
     """Add a column with the cluster of each row, numbered in random order for bets.
 
@@ -448,7 +455,7 @@ def _group_into_clusters(
         Tested rows.
     units : Units
         Names of the clusters.
-    max_known_size : int
+    declared_cluster_size : int
         Declared largest number of rows of a cluster. 0 if none is declared.
     count_means : bool
         Whether a cluster counts once, by the mean of its rows.
@@ -459,11 +466,11 @@ def _group_into_clusters(
     """
     cluster_codes = units.encode_names(len(rows.accept))
     draws = RowDraws(*rows.draw_columns, units=cluster_codes)
-    shuffled_codes = draws.draw_cluster_numbers("whole units")
+    shuffled_codes = draws.draw_cluster_numbers(purpose="whole units")
     largest_observed_size = int(np.bincount(cluster_codes).max())
     clusters = Clusters.from_codes(
         shuffled_codes,
-        max(max_known_size, largest_observed_size),
+        max(declared_cluster_size, largest_observed_size),
         uses_cluster_means=count_means,
     )
     return replace(rows, clusters=clusters)

@@ -128,13 +128,15 @@ def compute_row_features(block: NDArray[Any], n_top: int = 5) -> Float:
     n_classes = block.shape[1]
     n_top = min(n_top, n_classes)
     error_probability = kernels.one_minus_max_probability(block)
-    log_error_probability = np.log(np.maximum(error_probability, np.exp(-MAX_LOGIT_GAP)))
-    top_logits = np.partition(block, n_classes - n_top, axis=1)[:, -n_top:].astype(np.float64)
+    smallest_error_probability = np.exp(-MAX_LOGIT_GAP)
+    log_error_probability = np.log(np.maximum(error_probability, smallest_error_probability))
+    partitioned_logits = np.partition(block, n_classes - n_top, axis=1)
+    top_logits = partitioned_logits[:, -n_top:].astype(np.float64)
     top_logits.sort(axis=1)
     descending_logits = top_logits[:, ::-1]
     largest_logit = descending_logits[:, 0]
-    gaps = descending_logits[:, 1:] - descending_logits[:, :1]
-    gaps_to_largest = np.maximum(gaps, -MAX_LOGIT_GAP)
+    other_top_logits = descending_logits[:, 1:]
+    gaps_to_largest = np.maximum(other_top_logits - largest_logit[:, None], -MAX_LOGIT_GAP)
     return np.column_stack(
         [
             kernels.entropy(block),
@@ -445,7 +447,8 @@ def _fit_logistic_regression(signed_features: Float, penalties: Float) -> Float:
     current_loss = compute_loss(w)
     for _ in range(_MAX_NEWTON_STEPS):
         # This is the logistic function of -w·u, in a form that cannot overflow.
-        p_other_outcome = 0.5 - 0.5 * np.tanh(0.5 * (signed_features @ w))
+        log_odds = signed_features @ w
+        p_other_outcome = 0.5 - 0.5 * np.tanh(0.5 * log_odds)
         gradient = penalties * w - signed_features.T @ p_other_outcome / n_rows
         variance = p_other_outcome * (1.0 - p_other_outcome)
         information = (signed_features * variance[:, None]).T @ signed_features / n_rows
@@ -458,6 +461,7 @@ def _fit_logistic_regression(signed_features: Float, penalties: Float) -> Float:
             trial_loss = compute_loss(w - step_fraction * newton_step)
         w = w - step_fraction * newton_step
         current_loss = min(trial_loss, current_loss)
-        if float(newton_step @ gradient) < _NEWTON_TOLERANCE:
+        squared_newton_decrement = float(newton_step @ gradient)
+        if squared_newton_decrement < _NEWTON_TOLERANCE:
             break
     return w

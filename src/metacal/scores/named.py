@@ -206,22 +206,22 @@ def compute_score_and_correctness(
     score_kernel = resolve(score).compute_unrounded
     grid = get_rounding_grid(score)
     if rows.is_on_device and kernels.reads_tensors(score_kernel):
-        return _score_on_device(rows, score_kernel, grid, label_codes)
+        return _compute_columns_on_device(rows, score_kernel, grid, label_codes)
     if (
         rows.gives_kernels_whole_blocks
         and isinstance(score_kernel, kernels.FormulaKernel)
         and score_kernel.host_kernel is not None
     ):
-        return _score_with_c_kernel(rows, score_kernel, grid, label_codes)
+        return _compute_columns_with_c_kernel(rows, score_kernel, grid, label_codes)
     validated_rows, score_and_correctness = score_and_validate_rows(
         rows, ScoreAndCorrectness(score), label_codes
     )
-    scores = grid.round(score_and_correctness[:, 0])
+    unrounded_scores = score_and_correctness[:, 0]
     is_correct = score_and_correctness[:, 1] > 0.0
-    return validated_rows, scores, is_correct
+    return validated_rows, grid.round(unrounded_scores), is_correct
 
 
-def _score_on_device(
+def _compute_columns_on_device(
     rows: Rows, score_kernel: Callable[..., Any], grid: Grid, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
     """Compute score and correctness on the device of the table.
@@ -251,12 +251,13 @@ def _score_on_device(
         )
 
     validated_rows, score_and_correctness = _compute_scores_and_validate(rows, compute_columns)
-    scores = device_kernels.round_to_grid(score_and_correctness[:, 0].contiguous(), grid)
+    unrounded_scores = score_and_correctness[:, 0].contiguous()
+    scores = device_kernels.round_to_grid(unrounded_scores, grid)
     is_correct = score_and_correctness[:, 1] > 0.0
     return validated_rows, scores, is_correct
 
 
-def _score_with_c_kernel(
+def _compute_columns_with_c_kernel(
     rows: Rows, score_kernel: kernels.FormulaKernel, grid: Grid, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
     """Compute rounded score and correctness with the C kernel, without temporary arrays.

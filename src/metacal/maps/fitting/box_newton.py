@@ -19,17 +19,19 @@ from metacal.maps.fitting.lbfgs import Minimum
 #: Function that returns value, gradient and Hessian at a point as six numbers.
 FunctionOfTwo = Callable[[Float], Float]
 #: Indices of the value and of the gradient among the six numbers.
-VALUE = 0
-_GRADIENT = slice(1, 3)
+VALUE_INDEX = 0
+_GRADIENT_INDICES = slice(1, 3)
 
 #: Expected decrease at which the iteration stops, after one more step.
 TOLERANCE = 1e-9
 #: Expected decrease below which values are not compared, because rounding dominates them.
 _MAX_UNCHECKED_DECREASE = 1e-6
+#: Near the minimum, the expected decrease must fall by at least this factor in each step.
+_STAGNATION_RATIO = 0.25
 #: Expected decrease that rounding errors can leave at the minimum.
-_ROUNDING = 1e-8
+_MAX_ROUNDING_DECREASE = 1e-8
 #: Largest change of the first parameter, the logarithm of a temperature, in one step.
-_MAX_STEP_0 = 1.0
+_MAX_LOG_STEP = 1.0
 _MAX_STEPS = 100
 _MAX_HALVINGS = 30
 #: Fraction of the predicted linear decrease that a step must achieve.
@@ -166,10 +168,9 @@ def minimise_in_box(
     final_decrease = 0.0
     for n_steps in range(1, _MAX_STEPS + 1):  # noqa: B007 used after the loop
         step, expected_decrease = _compute_newton_step(derivatives, step_bounds=box - point)
-        is_stagnating = (
-            previous_decrease <= _MAX_UNCHECKED_DECREASE
-            and expected_decrease > 0.25 * previous_decrease
-        )
+        was_near_minimum = previous_decrease <= _MAX_UNCHECKED_DECREASE
+        improves_slowly = expected_decrease > _STAGNATION_RATIO * previous_decrease
+        is_stagnating = was_near_minimum and improves_slowly
         if expected_decrease <= tolerance or is_stagnating:
             point = np.clip(point + step, *box)
             final_decrease = max(expected_decrease, 0.0)
@@ -185,11 +186,11 @@ def minimise_in_box(
         previous_decrease = expected_decrease
     return Minimum(
         point=point,
-        value=float(derivatives[VALUE]) - final_decrease,
+        value=float(derivatives[VALUE_INDEX]) - final_decrease,
         remaining_decrease=expected_decrease,
-        gradient_norm=math.hypot(*derivatives[_GRADIENT]),
+        gradient_norm=math.hypot(*derivatives[_GRADIENT_INDICES]),
         n_steps=n_steps,
-        converged=expected_decrease <= _ROUNDING,
+        converged=expected_decrease <= _MAX_ROUNDING_DECREASE,
     )
 
 
@@ -227,7 +228,7 @@ def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float,
     if not min_step_0 <= step_0 <= max_step_0:
         step_0 = min(max(step_0, min_step_0), max_step_0)
         step_1 = model.find_best_step_1(step_0)
-    step_0 = min(max(step_0, min_step_0, -_MAX_STEP_0), max_step_0, _MAX_STEP_0)
+    step_0 = min(max(step_0, min_step_0, -_MAX_LOG_STEP), max_step_0, _MAX_LOG_STEP)
     step_1 = min(max(step_1, min_step_1), max_step_1)
     return np.array([step_0, step_1]), model.compute_decrease(step_0, step_1)
 
@@ -256,12 +257,12 @@ def _halve_until_sufficient_decrease(
     tuple of arrays or None
         Shortened step, and value, gradient and Hessian after it. None if no step is found.
     """
-    value = derivatives[VALUE]
-    gradient = derivatives[_GRADIENT]
+    value = derivatives[VALUE_INDEX]
+    gradient = derivatives[_GRADIENT_INDICES]
     for _ in range(_MAX_HALVINGS):
         trial_derivatives = function(point + step)
         linear_change = float(gradient @ step)
-        if trial_derivatives[VALUE] <= value + _SUFFICIENT_DECREASE * linear_change:
+        if trial_derivatives[VALUE_INDEX] <= value + _SUFFICIENT_DECREASE * linear_change:
             return step, trial_derivatives
         step = 0.5 * step
     return None

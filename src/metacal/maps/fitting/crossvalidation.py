@@ -173,18 +173,17 @@ def choose_strength(
     best_parameters = start
     n_without_improvement = 0
     for strength in strengths:
-        fold_parameters = [
-            fit(fold.training, strength, parameters)
-            for fold, parameters in zip(folds, fold_parameters, strict=True)
-        ]
-        held_out_loss = sum(
-            sum_loss(fold.test, parameters)
-            for fold, parameters in zip(folds, fold_parameters, strict=True)
-        )
+        # Each fit starts from the parameters of the same fold at the previous strength.
+        held_out_loss = 0.0
+        for fold_index, fold in enumerate(folds):
+            parameters = fit(fold.training, strength, fold_parameters[fold_index])
+            fold_parameters[fold_index] = parameters
+            held_out_loss += sum_loss(fold.test, parameters)
         if held_out_loss < best_loss:
             best_loss = held_out_loss
             best_strength = strength
-            best_parameters = sum(fold_parameters[1:], start=fold_parameters[0]) / len(folds)
+            parameter_sum = sum(fold_parameters[1:], start=fold_parameters[0])
+            best_parameters = parameter_sum / len(folds)
             n_without_improvement = 0
         else:
             n_without_improvement += 1
@@ -205,7 +204,8 @@ def _sample_folds(
     n_rows = len(sample.labels)
     fold_of_row = random_folds(n_rows, min(n_folds, n_rows), random_state)
     n_used_folds = 1 if is_large else int(fold_of_row.max()) + 1
-    return [
-        _Fold(training=sample.select(fold_of_row != fold), test=sample.select(fold_of_row == fold))
-        for fold in range(n_used_folds)
-    ]
+    folds = []
+    for fold_number in range(n_used_folds):
+        is_test = fold_of_row == fold_number
+        folds.append(_Fold(training=sample.select(~is_test), test=sample.select(is_test)))
+    return folds

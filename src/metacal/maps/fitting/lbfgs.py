@@ -1,7 +1,7 @@
 """Preconditioned L-BFGS for smooth convex functions that are sums over rows.
 
 Each step takes one pass over the table. The method is that of Liu & Nocedal, "On the
-limited memory BFGS method for large scale optimization", Mathematical Programming, 1989.
+limited recent_steps BFGS method for large scale optimization", Mathematical Programming, 1989.
 The caller supplies the initial inverse Hessian, which is well known for calibration maps.
 """
 
@@ -21,10 +21,16 @@ Objective = Callable[[Float], tuple[float, Float]]
 Preconditioner = Callable[[Float], Float]
 
 #: Number of remembered pairs of steps and gradient changes.
-_MEMORY = 10
+_MAX_RECENT_STEPS = 10
 #: Fraction of the predicted linear decrease that a step must achieve.
 _SUFFICIENT_DECREASE = 1e-4
-_MAX_HALVINGS = 40
+#: Bounds on the ratio of a step length to the previous one, which was too long.
+_MIN_SHORTENING = 0.1
+_MAX_SHORTENING = 0.5
+#: Largest number of step lengths that are tried in one direction.
+_MAX_SHORTENINGS = 40
+#: Rounding error of the value, relative to its size.
+_VALUE_ROUNDING_ERROR = 1e-13
 #: Relative decrease of the objective below which rounding errors hide any progress.
 _RELATIVE_ROUNDING_ERROR = 1e-16
 
@@ -141,24 +147,24 @@ def minimise_by_lbfgs(
     >>> minimise_by_lbfgs(bowl, np.zeros(2)).point.round(6)
     array([3., 3.])
     """
-    memory: list[_Step] = []
+    recent_steps: list[_Step] = []
     start_value, start_gradient = objective(start)
     current = _Evaluation(point=start, value=start_value, gradient=start_gradient)
     for n_steps in range(max_steps + 1):
         gradient = current.gradient
-        direction = -_apply_inverse_hessian(gradient, memory, precondition)
+        direction = -_apply_inverse_hessian(gradient, recent_steps, precondition)
         slope = float(np.vdot(gradient, direction))
         preconditioned_decrease = float(np.vdot(gradient, precondition(gradient)))
         remaining_decrease = 0.5 * max(-slope, preconditioned_decrease)
         if remaining_decrease <= tolerance:
             break
-        if slope >= 0.0 and memory:
+        if slope >= 0.0 and recent_steps:
             # The direction does not descend because of rounding errors, so start afresh.
-            memory.clear()
+            recent_steps.clear()
             continue
         if n_steps == max_steps:
             break
-        next_evaluation = _search_line(objective, current, direction, slope)
+        next_evaluation = _find_sufficient_step(objective, current, direction, slope)
         if next_evaluation is None:
             break
         step = _Step(
@@ -166,12 +172,12 @@ def minimise_by_lbfgs(
             gradient_change=next_evaluation.gradient - current.gradient,
         )
         if step.curvature > 0.0:
-            memory.append(step)
-        del memory[:-_MEMORY]
+            recent_steps.append(step)
+        del recent_steps[:-_MAX_RECENT_STEPS]
         current = next_evaluation
 
     # A decrease below the rounding error of the value cannot be detected.
-    rounding_error = 1e-13 * max(1.0, abs(current.value))
+    rounding_error = _VALUE_ROUNDING_ERROR * max(1.0, abs(current.value))
     return Minimum(
         point=current.point,
         value=current.value,
@@ -183,30 +189,30 @@ def minimise_by_lbfgs(
 
 
 def _apply_inverse_hessian(
-    gradient: Float, memory: list[_Step], precondition: Preconditioner
+    gradient: Float, recent_steps: list[_Step], precondition: Preconditioner
 ) -> Float:
     """Multiply the gradient by the approximate inverse Hessian of L-BFGS."""
     # Symbols as in Nocedal & Wright, "Numerical optimization", algorithm 7.4.
     product = gradient.copy()
     alphas = []
-    for step in reversed(memory):
+    for step in reversed(recent_steps):
         alpha = float(np.vdot(step.displacement, product)) / step.curvature
         product -= alpha * step.gradient_change
         alphas.append(alpha)
     product = precondition(product)
-    if memory:
+    if recent_steps:
         # The caller's inverse Hessian is rescaled to agree with the last step.
-        last_step = memory[-1]
+        last_step = recent_steps[-1]
         gradient_change = last_step.gradient_change
         preconditioned_change = precondition(gradient_change)
         product *= last_step.curvature / float(np.vdot(gradient_change, preconditioned_change))
-    for step, alpha in zip(memory, reversed(alphas), strict=True):
+    for step, alpha in zip(recent_steps, reversed(alphas), strict=True):
         beta = float(np.vdot(step.gradient_change, product)) / step.curvature
         product = product + (alpha - beta) * step.displacement
     return product
 
 
-def _search_line(
+def _find_sufficient_step(
     objective: Objective, current: _Evaluation, direction: Float, slope: float
 ) -> _Evaluation | None:
     """Find a step along a descent direction with sufficient decrease.
@@ -231,19 +237,20 @@ def _search_line(
         New point, or None if no step decreases the value sufficiently.
     """
     step_length = 1.0
-    for _ in range(_MAX_HALVINGS):
+    for _ in range(_MAX_SHORTENINGS):
         trial_point = current.point + step_length * direction
         trial_value, trial_gradient = objective(trial_point)
-        if trial_value <= current.value + _SUFFICIENT_DECREASE * step_length * slope:
+        max_value = current.value + _SUFFICIENT_DECREASE * step_length * slope
+        if trial_value <= max_value:
             return _Evaluation(point=trial_point, value=trial_value, gradient=trial_gradient)
         # The next step minimises the parabola with the same slope and the same two values.
         quadratic_term = trial_value - current.value - step_length * slope
         parabola_minimum = 0.0
         if np.isfinite(quadratic_term) and quadratic_term > 0.0:
             parabola_minimum = -0.5 * slope * step_length**2 / quadratic_term
-        min_length = 0.1 * step_length
-        max_length = 0.5 * step_length
-        step_length = float(np.clip(parabola_minimum, min_length, max_length))
+        shortest_length = _MIN_SHORTENING * step_length
+        longest_length = _MAX_SHORTENING * step_length
+        step_length = float(np.clip(parabola_minimum, shortest_length, longest_length))
         linear_decrease = -step_length * slope
         if linear_decrease < _RELATIVE_ROUNDING_ERROR * abs(current.value):
             return None

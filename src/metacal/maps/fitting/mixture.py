@@ -78,16 +78,19 @@ def fit_mixture_weights(member_probabilities: Float, weights: Float | None = Non
             if abs(expected_decrease) <= _TOLERANCE:
                 mixture_weights = np.maximum(quadratic_minimum, 0.0) / quadratic_minimum.sum()
             break
-        step_length = _search_line(
-            member_probabilities, row_weights, mixture_weights, direction, loss, expected_decrease
+        step_length = _find_sufficient_step_length(
+            member_probabilities,
+            row_weights,
+            mixture_weights,
+            direction=direction,
+            loss=loss,
+            expected_decrease=expected_decrease,
         )
         if step_length is None:
             break
-        mixture_weights = mixture_weights + step_length * direction
-        mixture_weights = mixture_weights * (
-            1.0 - _compute_gradient(member_probabilities, row_weights, mixture_weights)
+        mixture_weights = _take_expectation_maximisation_step(
+            member_probabilities, row_weights, mixture_weights + step_length * direction
         )
-        mixture_weights /= mixture_weights.sum()
         loss = _compute_loss(member_probabilities, row_weights, mixture_weights)
 
     gradient = _compute_gradient(member_probabilities, row_weights, mixture_weights)
@@ -104,6 +107,15 @@ def fit_mixture_weights(member_probabilities: Float, weights: Float | None = Non
     return mixture_weights
 
 
+def _take_expectation_maximisation_step(
+    member_probabilities: Float, row_weights: Float, mixture_weights: Float
+) -> Float:
+    """Multiply each weight by the mean responsibility per unit of weight, and normalise."""
+    gradient = _compute_gradient(member_probabilities, row_weights, mixture_weights)
+    new_weights = mixture_weights * (1.0 - gradient)
+    return np.asarray(new_weights / new_weights.sum())
+
+
 def _compute_loss(member_probabilities: Float, row_weights: Float, mixture_weights: Float) -> float:
     """Compute -mean log(P w) + Σ w, infinite if a row has probability zero."""
     probabilities = member_probabilities @ mixture_weights
@@ -116,9 +128,8 @@ def _compute_gradient(
     member_probabilities: Float, row_weights: Float, mixture_weights: Float
 ) -> Float:
     """Compute the gradient of the loss, 1 - Rᵀ1 / n."""
-    return np.asarray(
-        1.0 - (row_weights / (member_probabilities @ mixture_weights)) @ member_probabilities
-    )
+    row_probabilities = member_probabilities @ mixture_weights
+    return np.asarray(1.0 - (row_weights / row_probabilities) @ member_probabilities)
 
 
 def _minimise_quadratic_model(
@@ -145,7 +156,8 @@ def _minimise_quadratic_model(
     gradient : array of shape (n_members,)
         Gradient of the loss at `mixture_weights`.
     """
-    ratios = member_probabilities / (member_probabilities @ mixture_weights)[:, None]
+    row_probabilities = member_probabilities @ mixture_weights
+    ratios = member_probabilities / row_probabilities[:, None]
     gradient = 1.0 - row_weights @ ratios
     hessian = (row_weights[:, None] * ratios).T @ ratios
     # The weights are scaled so that the Hessian has a unit diagonal.
@@ -160,7 +172,7 @@ def _minimise_quadratic_model(
     return minimum, gradient
 
 
-def _search_line(
+def _find_sufficient_step_length(
     member_probabilities: Float,
     row_weights: Float,
     mixture_weights: Float,
@@ -189,10 +201,10 @@ def _search_line(
     float or None
         Length of the step, or None if no step decreases the loss sufficiently.
     """
-    for length in 0.5 ** np.arange(_MAX_HALVINGS):
-        trial_loss = _compute_loss(
-            member_probabilities, row_weights, mixture_weights + length * direction
-        )
-        if trial_loss <= loss - _SUFFICIENT_DECREASE * length * expected_decrease:
-            return float(length)
+    for step_length in 0.5 ** np.arange(_MAX_HALVINGS):
+        trial_weights = mixture_weights + step_length * direction
+        trial_loss = _compute_loss(member_probabilities, row_weights, trial_weights)
+        required_decrease = _SUFFICIENT_DECREASE * step_length * expected_decrease
+        if trial_loss <= loss - required_decrease:
+            return float(step_length)
     return None

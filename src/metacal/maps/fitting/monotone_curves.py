@@ -149,10 +149,11 @@ def _compute_prior_covariances(x: Float, cells: Cells, knots: Float) -> Float:
     deviation = max(variance**0.5, _MIN_DEVIATION)
     line = np.append(knots[0], piece_widths)
     standardised_line = np.append(knots[0] - mean, piece_widths) / deviation
-    covariances = [_compute_line_covariance(prior, line) for prior in _PRIORS]
-    covariances += [
-        _compute_line_covariance(prior, standardised_line) for prior in _STANDARDISED_PRIORS
-    ]
+    covariances = []
+    for prior in _PRIORS:
+        covariances.append(_compute_line_covariance(prior, line))
+    for prior in _STANDARDISED_PRIORS:
+        covariances.append(_compute_line_covariance(prior, standardised_line))
     return np.stack(covariances)
 
 
@@ -186,18 +187,19 @@ def _choose_knots(x: Float, cells: Cells) -> Float:
     rarer_class_weight = min(positive_total, negative_total)
     n_pieces = int(np.clip(2.0 * np.sqrt(rarer_class_weight), _MIN_PIECES, _MAX_PIECES))
 
-    order = np.argsort(x, kind="stable")
-    cumulative_share = np.cumsum((positive_share + negative_share)[order])
+    rising_order = np.argsort(x, kind="stable")
+    cumulative_share = np.cumsum((positive_share + negative_share)[rising_order])
     # Quantiles are not interpolated, so that a row of weight two is equivalent to two rows.
     quantile_levels = np.linspace(0.0, cumulative_share[-1], n_pieces + 1) - _LEVEL_SHIFT
     quantile_ranks = np.searchsorted(cumulative_share, quantile_levels)
-    quantiles = x[order][np.minimum(quantile_ranks, len(x) - 1)]
+    last_rank = len(x) - 1
+    quantiles = x[rising_order][np.minimum(quantile_ranks, last_rank)]
 
     # Only the first of several quantiles within the smallest distance becomes a knot.
     min_distance = _MIN_RELATIVE_KNOT_DISTANCE * max(1.0, float(x.max() - x.min()))
     n_distances_from_first = np.floor((quantiles - quantiles[0]) / min_distance)
-    _, well_separated = np.unique(n_distances_from_first, return_index=True)
-    knots = quantiles[well_separated]
+    _, first_index_of_each = np.unique(n_distances_from_first, return_index=True)
+    knots = quantiles[first_index_of_each]
     if len(knots) == 1:
         return knots[0] + np.array([-0.5, 0.5])
     return knots

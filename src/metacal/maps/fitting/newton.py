@@ -18,7 +18,9 @@ from metacal.formulas import Flags, Float
 #: Expected decrease per unit of weight below which a problem counts as solved.
 _TOLERANCE = 1e-13
 #: Expected decrease per unit of weight that rounding errors can leave.
-_ROUNDING = 1e-10
+_MAX_ROUNDING_DECREASE = 1e-10
+#: Rounding error of the loss per unit of weight.
+_RELATIVE_LOSS_ERROR = _MAX_ROUNDING_DECREASE * 1e-4
 #: Ridge added to the unit diagonal of a scaled Hessian, because it may be singular.
 _RIDGE = 1e-12
 _MAX_STEPS = 100
@@ -191,23 +193,30 @@ def minimise_by_newton(
     derivatives = compute_derivatives(start)
     loss_scale = np.maximum(total_weights, 1.0)
     has_failed = np.zeros(len(theta), dtype=bool)
-    rounding_error = _ROUNDING * 1e-4 * loss_scale
+    rounding_error = _RELATIVE_LOSS_ERROR * loss_scale
     for _ in range(_MAX_STEPS):
         is_at_bound = is_nonnegative & (theta <= 0.0) & (derivatives.gradient > 0.0)
         step, expected_decrease = _compute_newton_step(derivatives, is_at_bound)
         is_finished = (expected_decrease <= tolerance * loss_scale) | has_failed
         if is_finished.all():
-            if tolerance > _TOLERANCE:
+            is_rough_fit = tolerance > _TOLERANCE
+            if is_rough_fit:
+                # The last step was computed anyway, and a rough fit can still gain by it.
                 theta = theta + np.where(has_failed[:, None], 0.0, step)
                 theta[:, is_nonnegative] = np.maximum(theta[:, is_nonnegative], 0.0)
             break
         step[is_finished] = 0.0
         theta, derivatives, has_decreased = _halve_until_sufficient_decrease(
-            compute_derivatives, theta, derivatives, step, is_nonnegative, rounding_error
+            compute_derivatives,
+            theta,
+            derivatives=derivatives,
+            step=step,
+            is_nonnegative=is_nonnegative,
+            rounding_error=rounding_error,
         )
         has_failed |= ~has_decreased
 
-    is_unsolved = expected_decrease > max(_ROUNDING, tolerance) * loss_scale
+    is_unsolved = expected_decrease > max(_MAX_ROUNDING_DECREASE, tolerance) * loss_scale
     if is_unsolved.any():
         free_gradient = np.where(is_at_bound, 0.0, derivatives.gradient)
         gradient_norm = np.abs(free_gradient).max(axis=1) / loss_scale

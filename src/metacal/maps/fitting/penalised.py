@@ -43,6 +43,11 @@ _TOLERANCE = 1e-10
 _COMPARISON_TOLERANCE = 1e-6
 #: Largest number of steps of a fit that only compares strengths.
 _MAX_COMPARISON_STEPS = 100
+#: Number of strengths without improvement after which the comparison ends.
+_FULL_MATRIX_PATIENCE = 1
+_DIAGONAL_PATIENCE = 2
+#: Ridge on the Hessian, relative to its mean diagonal, that allows for rounding errors.
+_RELATIVE_ROUNDING_RIDGE = 1e-9
 #: Number of curvatures that `kernels.hessian_parts` returns for each class of a full matrix.
 _N_CLASS_CURVATURES = 4
 #: Largest number of classes for which the Hessian of a diagonal matrix is inverted.
@@ -155,7 +160,7 @@ class SoftmaxRegression:
         """
         if selection.regularisation is not None:
             check_strength("regularisation", selection.regularisation)
-        regression, usable_sample, start = self._find_scale_and_start(sample)
+        regression, usable_sample, start = self._prepare_regression(sample)
         if selection.regularisation is None:
             strength, start = regression._choose_strength(usable_sample, start, selection)
         else:
@@ -164,7 +169,7 @@ class SoftmaxRegression:
         minimum.warn_unless_converged(
             "matrix scaling" if self.has_full_matrix else "vector scaling"
         )
-        return RegressionFit(regression._unscale(minimum.point), strength)
+        return RegressionFit(regression._convert_to_unscaled_features(minimum.point), strength)
 
     def solve_path(
         self, sample: LabelledRows, strengths: Sequence[float], tolerance: float
@@ -187,14 +192,14 @@ class SoftmaxRegression:
         list of RegressionFit
             Fit at each strength, strongest first.
         """
-        regression, usable_sample, theta = self._find_scale_and_start(sample)
+        regression, usable_sample, theta = self._prepare_regression(sample)
         fits = []
         for strength in sorted(strengths, reverse=True):
             minimum = regression._minimise(
                 usable_sample, strength, start=theta, tolerance=tolerance
             )
             theta = minimum.point
-            fits.append(RegressionFit(regression._unscale(theta), strength))
+            fits.append(RegressionFit(regression._convert_to_unscaled_features(theta), strength))
         return fits
 
     def _choose_strength(
@@ -213,12 +218,14 @@ class SoftmaxRegression:
             return minimum.point
 
         def sum_loss(test: LabelledRows, theta: Float) -> float:
-            return float(self._sum_over_rows(kernels.loss, test, theta)[0])
+            (total_loss,) = self._sum_over_rows(kernels.loss, test, theta)
+            return float(total_loss)
 
         # Weak penalties on a full matrix are slow, and never help with hundreds of classes.
         strengths: Sequence[float] = STRENGTHS
         if self.has_full_matrix and sample.rows.n_classes > _MANY_CLASSES:
             strengths = _STRONG_STRENGTHS
+        patience = _FULL_MATRIX_PATIENCE if self.has_full_matrix else _DIAGONAL_PATIENCE
         return choose_strength(
             sample,
             fit=fit_theta,
@@ -227,10 +234,10 @@ class SoftmaxRegression:
             n_folds=selection.n_folds,
             random_state=selection.random_state,
             strengths=strengths,
-            patience=1 if self.has_full_matrix else 2,
+            patience=patience,
         )
 
-    def _find_scale_and_start(self, sample: LabelledRows) -> _PreparedRegression:
+    def _prepare_regression(self, sample: LabelledRows) -> _PreparedRegression:
         """Drop unusable rows, then determine feature scale and curvature from the others.
 
         Returns
@@ -251,7 +258,7 @@ class SoftmaxRegression:
             sample = regression._precompute_features(sample)
             regression = replace(regression, features=kernels.read_features)
         temperature_scaling = regression._make_temperature_scaling(sample.rows.n_classes)
-        regression = regression._with_curvature(sample, temperature_scaling)
+        regression = regression._with_curvature_at(sample, temperature_scaling)
         return _PreparedRegression(regression, sample, start=temperature_scaling)
 
     def _make_temperature_scaling(self, n_classes: int) -> Float:
@@ -261,7 +268,7 @@ class SoftmaxRegression:
         theta[get_diagonal_index(theta.shape)] = self.diagonal
         return theta
 
-    def _with_curvature(self, sample: LabelledRows, theta: Float) -> Self:
+    def _with_curvature_at(self, sample: LabelledRows, theta: Float) -> Self:
         """Return the regression with the mean curvature of the loss at some coefficients."""
         hessian_part_sums = self._sum_over_rows(kernels.hessian_parts, sample, theta)
         mean_hessian_parts = hessian_part_sums / sample.total_weight
@@ -284,11 +291,11 @@ class SoftmaxRegression:
         inverse_temperature = fit_temperature(
             sample.rows, sample.labels, sample.weights
         ).inverse_temperature
-        sum_of_squares = sample.rows.sum(
+        (sum_of_squares,) = sample.rows.sum(
             partial(kernels.sum_squared_features, features=self.features), sample.weights
         )
         n_entries = sample.total_weight * sample.rows.n_classes
-        root_mean_square = float(np.sqrt(sum_of_squares[0] / n_entries))
+        root_mean_square = float(np.sqrt(sum_of_squares / n_entries))
         feature_scale = inverse_temperature
         if root_mean_square > 0.0:
             feature_scale = max(inverse_temperature, 1.0 / root_mean_square)
@@ -296,7 +303,7 @@ class SoftmaxRegression:
             self, feature_scale=feature_scale, diagonal=inverse_temperature / feature_scale
         )
 
-    def _unscale(self, theta: Float) -> Float:
+    def _convert_to_unscaled_features(self, theta: Float) -> Float:
         """Convert coefficients of scaled features to those of the unscaled features."""
         theta = theta.copy()
         theta[:-1] *= self.feature_scale or 1.0
@@ -357,14 +364,16 @@ class SoftmaxRegression:
         def compute_objective(theta: Float) -> tuple[float, Float]:
             loss_and_gradient = self._sum_over_rows(kernels.loss_and_gradient, sample, theta)
             loss_and_gradient /= sample.total_weight
-            deviation = theta - penalty.targets
+            mean_loss = loss_and_gradient[0]
             gradient = loss_and_gradient[1:].reshape(theta.shape)
+            deviation = theta - penalty.targets
             gradient += 2.0 * penalty_weights * deviation
-            loss = loss_and_gradient[0] + np.vdot(penalty_weights * deviation, deviation)
-            return float(loss), gradient
+            penalised_loss = mean_loss + np.vdot(penalty_weights * deviation, deviation)
+            return float(penalised_loss), gradient
 
         ridge = 2.0 * penalty_weights
-        if self.has_full_matrix or start.shape[1] > _MAX_CLASSES_TO_INVERT:
+        n_classes = start.shape[1]
+        if self.has_full_matrix or n_classes > _MAX_CLASSES_TO_INVERT:
             precondition = BlockPreconditioner(self.curvature, self.spectrum, ridge)
             return minimise_by_lbfgs(
                 compute_objective, start, precondition, tolerance=tolerance, max_steps=max_steps
@@ -406,12 +415,13 @@ class SoftmaxRegression:
         """
         n_steps = 0
         while True:
+            remaining_steps = max_steps - n_steps
             minimum = minimise_by_lbfgs(
                 objective,
                 start,
                 self._make_newton_preconditioner(sample, start, ridge),
                 tolerance=tolerance,
-                max_steps=min(_STEPS_PER_HESSIAN, max_steps - n_steps),
+                max_steps=min(_STEPS_PER_HESSIAN, remaining_steps),
             )
             start = minimum.point
             n_steps += minimum.n_steps
@@ -428,7 +438,8 @@ class SoftmaxRegression:
         """
         n_classes = theta.shape[1]
         n_hessian_rows = max(_MIN_HESSIAN_ROWS, 2 * n_classes)
-        subsample = sample.every_nth_row(max(1, len(sample.labels) // n_hessian_rows))
+        stride = max(1, len(sample.labels) // n_hessian_rows)
+        subsample = sample.every_nth_row(stride)
         # The rows form one block, because each block would need a Hessian of its own.
         block = subsample.rows.to_array()
         hessian_sum = kernels.full_hessian(
@@ -436,7 +447,7 @@ class SoftmaxRegression:
         )
         hessian = hessian_sum / subsample.total_weight
         on_diagonal = np.diag_indices_from(hessian)
-        rounding_ridge = 1e-9 * hessian.diagonal().mean()
+        rounding_ridge = _RELATIVE_ROUNDING_RIDGE * hessian.diagonal().mean()
         hessian[on_diagonal] += ridge.ravel() + rounding_ridge
         cholesky_factor = cho_factor(hessian)
 

@@ -9,6 +9,8 @@ from metacal.maps.fitting.penalties import get_diagonal_index
 
 #: Smallest eigenvalue that the preconditioner uses, relative to the mean eigenvalue.
 _MIN_RELATIVE_EIGENVALUE = 0.1
+#: Smallest divisor, which avoids a division by zero.
+_SMALLEST_DIVISOR = 1e-300
 #: Factor on two curvatures that keeps the determinant of their block positive despite rounding.
 _ENLARGEMENT = 1.0 + 1e-6
 
@@ -39,7 +41,7 @@ class BlockPreconditioner:
     def __init__(
         self, curvature: Float, spectrum: tuple[Float, Float] | None, ridge: Float
     ) -> None:
-        slope_curvature, cross_curvature, intercept_curvature = curvature[:3]
+        slope_curvature, cross_curvature, intercept_curvature, *other_curvatures = curvature
         self._diagonal_index = get_diagonal_index(ridge.shape)
         intercept_ridge = ridge[-1]
         self._slope_curvature = (slope_curvature + ridge[self._diagonal_index]) * _ENLARGEMENT
@@ -54,8 +56,8 @@ class BlockPreconditioner:
             # Centred features have no curvature along (1, ..., 1), so eigenvalues are bounded.
             min_eigenvalue = _MIN_RELATIVE_EIGENVALUE * eigenvalues.mean()
             eigenvalues = np.maximum(eigenvalues, min_eigenvalue)
-            total_curvature = curvature[3]
-            factor_by_class = total_curvature / max(eigenvalues.sum(), 1e-300)
+            (total_curvature,) = other_curvatures
+            factor_by_class = total_curvature / max(eigenvalues.sum(), _SMALLEST_DIVISOR)
             off_diagonal_ridge = ridge[0, 1]
             self._other_curvature = eigenvalues[:, None] * factor_by_class + off_diagonal_ridge
 

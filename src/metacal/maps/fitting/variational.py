@@ -272,7 +272,7 @@ def compute_bound(
     sums = data.sum_over_rows(tabulate_latent(basis, mean, covariance), basis)
     n_features = len(mean)
     identity = np.eye(n_features)
-    log_determinant = np.linalg.slogdet(precision)[1]
+    _, log_determinant = np.linalg.slogdet(precision)
     divergence = 0.5 * (np.trace(covariance) + mean @ mean - n_features + log_determinant)
     mass_difference = sums.true_mass - sums.expected_mass
     return EvidenceBound(
@@ -342,9 +342,9 @@ def maximise_bound(
         min_value = bound.value - _RELATIVE_ROUNDING_ERROR * abs(bound.value)
         while not new_bound.value >= min_value and step_fraction > _MIN_STEP_FRACTION:
             step_fraction *= 0.5
-            new_bound = evaluate(
-                mean + step_fraction * mean_step, precision + step_fraction * precision_step
-            )
+            trial_mean = mean + step_fraction * mean_step
+            trial_precision = precision + step_fraction * precision_step
+            new_bound = evaluate(trial_mean, trial_precision)
         mean = mean + step_fraction * mean_step
         precision = precision + step_fraction * precision_step
         bound = new_bound

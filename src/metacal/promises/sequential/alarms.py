@@ -172,44 +172,53 @@ class Alarms:
         Alarms
         """
         check_fraction("delta", delta)
+        has_promise = certificate is not None
+        has_score_bins = profile is not None and len(profile.bin_edges) > 0
         is_comparable = explain_incomparable_rows(certificate) == ""
-        monitors_abstention = is_comparable and certificate is not None
-        monitors_scores = is_comparable and profile is not None and len(profile.bin_edges) > 0
+        monitors_abstention = is_comparable and has_promise
+        monitors_scores = is_comparable and has_score_bins
         monitors_calibration = is_comparable and calibrated
-        monitors_lines = most_unreadable is not None
-        if certificate is None and not (monitors_scores or monitors_calibration):
+        monitors_unreadable_lines = most_unreadable is not None
+        if not (has_promise or monitors_scores or monitors_calibration):
             raise MissingPromiseError(
                 "This gate has neither a promise nor a calibrated confidence, so no alarm"
                 " can be computed. Fit it with a promise."
             )
-        drift_alarms = [monitors_abstention, monitors_scores, monitors_calibration, monitors_lines]
-        n_drift_alarms = drift_alarms.count(True)
+        is_drift_monitored = [
+            monitors_abstention,
+            monitors_scores,
+            monitors_calibration,
+            monitors_unreadable_lines,
+        ]
+        n_drift_alarms = is_drift_monitored.count(True)
         drift_delta = _compute_drift_delta(
-            delta, has_promise=certificate is not None, has_drift_alarms=n_drift_alarms > 0
+            delta, has_promise=has_promise, has_drift_alarms=n_drift_alarms > 0
         )
-        alarm_delta = drift_delta / max(n_drift_alarms, 1)
+        delta_per_drift_alarm = drift_delta / max(n_drift_alarms, 1)
         alarms = cls(delta)
         if certificate is not None:
             alarms.promise = PromiseMonitor.of(
                 certificate,
-                delta - drift_delta,
+                delta=delta - drift_delta,
                 largest=largest,
                 least_probability=least_probability,
             )
         if certificate is not None and monitors_abstention:
-            alarms.abstention = AbstentionMonitor.from_certificate(certificate, alarm_delta)
+            alarms.abstention = AbstentionMonitor.from_certificate(
+                certificate, delta=delta_per_drift_alarm
+            )
         if profile is not None and monitors_scores:
-            alarms.score = (ScoreMonitor(profile, alarm_delta),)
+            alarms.score = (ScoreMonitor(profile, delta_per_drift_alarm),)
         if monitors_calibration:
             calibration_monitor = CalibrationMonitor.from_profile(
                 profile,
-                delta=alarm_delta,
+                delta=delta_per_drift_alarm,
                 tolerance=tolerance,
                 least_probability=least_probability,
             )
             alarms.calibration = (calibration_monitor,)
         if most_unreadable is not None:
-            alarms.unreadable = (UnreadableMonitor(most_unreadable, alarm_delta),)
+            alarms.unreadable = (UnreadableMonitor(most_unreadable, delta_per_drift_alarm),)
         return alarms
 
     def add_decisions(

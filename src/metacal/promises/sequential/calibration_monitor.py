@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,7 +52,9 @@ _N_CONFIDENCE_BINS = len(CONFIDENCE_BIN_STARTS)
 _ALL_ROWS_CAPITAL_SHARES = [0.25, 0.25]
 #: Two shares of the capital, for bets on overconfidence and on underconfidence in one bin.
 _BIN_CAPITAL_SHARES = [0.5 / _N_CONFIDENCE_BINS / 2.0] * 2
-_CAPITAL_SHARES = _ALL_ROWS_CAPITAL_SHARES + _BIN_CAPITAL_SHARES * _N_CONFIDENCE_BINS
+_CAPITAL_SHARE_OF_EACH_WAGER = _ALL_ROWS_CAPITAL_SHARES + _BIN_CAPITAL_SHARES * _N_CONFIDENCE_BINS
+# Number of wagers: two on the gaps of all rows, and two for each bin of the confidence.
+_N_WAGERS = len(_CAPITAL_SHARE_OF_EACH_WAGER)
 
 
 @dataclass
@@ -101,22 +103,23 @@ class CalibrationMonitor(Monitor):
         check_fraction("tolerance", self.tolerance)
         n_allowances = 1 + _N_CONFIDENCE_BINS
         if self.allowances:
+            # Saved files contain each allowance as a list.
             self.allowances = tuple((over, under) for over, under in self.allowances)
         else:
             self.allowances = ((self.tolerance, self.tolerance),) * n_allowances
-        are_valid = all(
+        are_in_range = all(
             0.0 < min(allowance) <= max(allowance) <= _MAX_GAP for allowance in self.allowances
         )
-        if len(self.allowances) != n_allowances or not are_valid:
+        if len(self.allowances) != n_allowances or not are_in_range:
             raise InputError(
                 "The allowed gaps must be one number for each side, for all rows and for"
                 " each bin of the confidence."
             )
         # Each wager starts as if 1/tolerance earlier rows had had a gap of twice the tolerance.
-        wagers = [
-            Wager(n_imaginary_rows=1.0 / self.tolerance, imaginary_payoff_sum=1.0)
-            for _ in _CAPITAL_SHARES
-        ]
+        wagers = []
+        for _ in range(_N_WAGERS):
+            wager = Wager(n_imaginary_rows=1.0 / self.tolerance, imaginary_payoff_sum=1.0)
+            wagers.append(wager)
         self.initialize_capital(*wagers)
 
     @classmethod
@@ -143,17 +146,16 @@ class CalibrationMonitor(Monitor):
         if profile is None or not profile.confidence_bin_counts:
             return cls(tolerance=tolerance, delta=delta, least_probability=least_probability)
         # There is one bound for each wager. They share their part of delta equally (Bonferroni).
-        n_bounds = len(_CAPITAL_SHARES)
-        log_inverse_level = math.log(n_bounds / (INTERVAL_DELTA_FRACTION * delta))
-        all_bins = profile.confidence_bins
-        groups_of_bins = [all_bins, *((confidence_bin,) for confidence_bin in all_bins)]
+        log_inverse_level = math.log(_N_WAGERS / (INTERVAL_DELTA_FRACTION * delta))
+        bins_of_allowances = [profile.confidence_bins]
+        for confidence_bin in profile.confidence_bins:
+            bins_of_allowances.append((confidence_bin,))
         allowances = []
-        for confidence_bins in groups_of_bins:
-            max_overconfidence, max_underconfidence = _bound_calibration_gaps(
-                confidence_bins, log_inverse_level
-            )
-            allowance = (max(tolerance, max_overconfidence), max(tolerance, max_underconfidence))
-            allowances.append(allowance)
+        for confidence_bins in bins_of_allowances:
+            gap_bounds = _bound_calibration_gaps(confidence_bins, log_inverse_level)
+            allowed_overconfidence = max(tolerance, gap_bounds.overconfidence)
+            allowed_underconfidence = max(tolerance, gap_bounds.underconfidence)
+            allowances.append((allowed_overconfidence, allowed_underconfidence))
         return cls(
             tolerance=tolerance,
             delta=delta,
@@ -194,7 +196,7 @@ class CalibrationMonitor(Monitor):
                 bin_start=bin_start,
                 allowance=bin_allowances[bin_index],
             )
-        self.current_capital.bet(bets, shares=_CAPITAL_SHARES)
+        self.current_capital.bet(bets, shares=_CAPITAL_SHARE_OF_EACH_WAGER)
         self.n_rows += n_rows
         self.n_correct += int(is_correct.sum())
         # `np.cumsum` adds row by row, so the sum does not depend on how rows arrive in batches.
@@ -218,16 +220,23 @@ class CalibrationMonitor(Monitor):
         )
 
 
+class _GapBounds(NamedTuple):
+    """Upper bounds of how much the mean confidence is too high, and too low."""
+
+    overconfidence: float
+    underconfidence: float
+
+
 def _bound_calibration_gaps(
     confidence_bins: tuple[ConfidenceBin, ...], log_inverse_level: float
-) -> tuple[float, float]:
+) -> _GapBounds:
     """Compute upper bounds of the overconfidence and the underconfidence in some bins.
 
     The bounds are ĝ + t and t - ĝ of the module docstring, where `log_inverse_level` is L.
     """
     n_rows = sum(confidence_bin.n_rows for confidence_bin in confidence_bins)
     if n_rows == 0:
-        return _MAX_GAP, _MAX_GAP
+        return _GapBounds(overconfidence=_MAX_GAP, underconfidence=_MAX_GAP)
     n_correct = sum(confidence_bin.n_correct for confidence_bin in confidence_bins)
     confidence_sum = sum(confidence_bin.confidence_sum for confidence_bin in confidence_bins)
     accuracy = n_correct / n_rows
@@ -236,9 +245,10 @@ def _bound_calibration_gaps(
     bernstein_margin = math.sqrt(
         2.0 * variance * log_inverse_level / n_rows
     ) + 2.0 * log_inverse_level / (3.0 * n_rows)
-    max_overconfidence = min(_MAX_GAP, mean_confidence - accuracy + bernstein_margin)
-    max_underconfidence = min(_MAX_GAP, accuracy - mean_confidence + bernstein_margin)
-    return max_overconfidence, max_underconfidence
+    return _GapBounds(
+        overconfidence=min(_MAX_GAP, mean_confidence - accuracy + bernstein_margin),
+        underconfidence=min(_MAX_GAP, accuracy - mean_confidence + bernstein_margin),
+    )
 
 
 def _build_bets_on_gaps(
@@ -266,20 +276,20 @@ def _build_bets_on_gaps(
     typical_accuracy = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
     variance = typical_accuracy * (1.0 - typical_accuracy)
     # A bet on overconfidence loses most if a row with the confidence `bin_start` is correct.
-    largest_overconfidence_loss = 1.0 - bin_start + allowed_overconfidence
-    largest_underconfidence_loss = 1.0 + allowed_underconfidence
+    max_overconfidence_loss = 1.0 - bin_start + allowed_overconfidence
+    max_underconfidence_loss = 1.0 + allowed_underconfidence
     overconfidence_bets = Bets(
         payoffs=weights * (gaps - allowed_overconfidence),
         weights=weights,
         variance=variance,
         min_stake=0.0,
-        max_stake=MAX_LOST_CAPITAL_SHARE / largest_overconfidence_loss,
+        max_stake=MAX_LOST_CAPITAL_SHARE / max_overconfidence_loss,
     )
     underconfidence_bets = Bets(
         payoffs=weights * (-gaps - allowed_underconfidence),
         weights=weights,
         variance=variance,
         min_stake=0.0,
-        max_stake=MAX_LOST_CAPITAL_SHARE / largest_underconfidence_loss,
+        max_stake=MAX_LOST_CAPITAL_SHARE / max_underconfidence_loss,
     )
     return [overconfidence_bets, underconfidence_bets]

@@ -156,22 +156,22 @@ class AbstentionMonitor(Monitor):
                     delta=delta,
                 ),
             )
-        accepting_subgroups = [
-            subgroup
-            for subgroup in certificate.subgroups.items
-            if subgroup.status != "always rejected" and subgroup.n_rows > 0
-        ]
-        subgroup_delta = delta / max(1, len(accepting_subgroups))
-        return tuple(
-            cls(
+        accepting_subgroups = []
+        for subgroup in certificate.subgroups.items:
+            if subgroup.status != "always rejected" and subgroup.n_rows > 0:
+                accepting_subgroups.append(subgroup)
+        delta_per_subgroup = delta / max(1, len(accepting_subgroups))
+        monitors = []
+        for subgroup in accepting_subgroups:
+            monitor = cls(
                 n_calibration_rows=subgroup.n_rows,
                 n_accepted_calibration_rows=subgroup.n_accepted,
-                delta=subgroup_delta,
+                delta=delta_per_subgroup,
                 subgroup_names=subgroup.names,
                 predicted_class=subgroup.predicted_class,
             )
-            for subgroup in accepting_subgroups
-        )
+            monitors.append(monitor)
+        return tuple(monitors)
 
     @property
     def expected_rejection_rates(self) -> tuple[float, float]:
@@ -303,23 +303,26 @@ class ScoreMonitor(Monitor):
             self.n_rows_before_restart + self.n_rows, len(new_scores)
         )
         bin_of_row = self.profile.assign_bins(new_scores, tie_breakers)
-        is_in_bin = (bin_of_row[:, None] == np.arange(len(self.bin_counts))).astype(np.int64)
-        old_counts = np.array(self.bin_counts)
-        n_earlier_rows_in_bin = np.cumsum(is_in_bin, axis=0) - is_in_bin + old_counts
+        all_bins = np.arange(len(self.bin_counts))
+        bin_indicators = (bin_of_row[:, None] == all_bins).astype(np.int64)
+        old_bin_counts = np.array(self.bin_counts)
+        bin_counts_before_row = np.cumsum(bin_indicators, axis=0) - bin_indicators + old_bin_counts
         # Without drift, the bin of each row is drawn from a Pólya urn (`sequential.profile`).
-        n_earlier_rows = n_earlier_rows_in_bin.sum(axis=1)
-        urn_sizes = (self.profile.n_rows + 1.0 + n_earlier_rows)[:, None]
-        bin_probabilities = (self.profile.urn_bin_counts + n_earlier_rows_in_bin) / urn_sizes
-        # The mean of the positions shows a shift of the scores, and the mean of the squared
-        # positions shows a change of their spread.
+        n_rows_before_row = bin_counts_before_row.sum(axis=1)
+        urn_sizes = self.profile.n_rows + 1.0 + n_rows_before_row
+        urn_contents = self.profile.urn_bin_counts + bin_counts_before_row
+        bin_probabilities = urn_contents / urn_sizes[:, None]
+        # The mean position shows a shift of the scores, the mean square a change of their spread.
         values_showing_shift = self._bin_positions
         values_showing_spread = 2.0 * values_showing_shift**2 - 1.0
-        bets = [
-            _build_bets_on_bin_values(bin_values, bin_of_row, bin_probabilities)
-            for bin_values in (values_showing_shift, values_showing_spread)
-        ]
-        self.current_capital.bet(bets)
-        self.bin_counts = tuple((old_counts + is_in_bin.sum(axis=0)).tolist())
+        bets_on_shift = _build_bets_on_bin_values(
+            values_showing_shift, bin_of_row, bin_probabilities
+        )
+        bets_on_spread = _build_bets_on_bin_values(
+            values_showing_spread, bin_of_row, bin_probabilities
+        )
+        self.current_capital.bet([bets_on_shift, bets_on_spread])
+        self.bin_counts = tuple((old_bin_counts + bin_indicators.sum(axis=0)).tolist())
         return self
 
     @property

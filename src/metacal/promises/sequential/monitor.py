@@ -228,12 +228,12 @@ class PromiseMonitor(Monitor):
     ) -> tuple[Self, ...]:
         """Build a monitor for each class or group that accepts rows, sharing delta equally."""
         assert certificate.subgroups is not None
-        monitored_subgroups = [
-            subgroup
-            for accepting_status in ("certified", "accepts everything")
-            for subgroup in certificate.subgroups.items
-            if subgroup.status == accepting_status
-        ]
+        # Certified subgroups come first, then those that accept every row.
+        monitored_subgroups = []
+        for accepting_status in ("certified", "accepts everything"):
+            for subgroup in certificate.subgroups.items:
+                if subgroup.status == accepting_status:
+                    monitored_subgroups.append(subgroup)
         monitors = []
         for subgroup in monitored_subgroups:
             quantity = subgroup.quantity or certificate.quantity

@@ -42,6 +42,11 @@ CONFIDENCE_BIN_STARTS = (0.0, 0.8, 0.95, 0.99)
 _MAX_DRAWN_NUMBERS = 1 << 20
 #: A sum of confidences in a file may be off by this factor, because of rounding.
 _ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
+# Increment and multipliers of the generator SplitMix64.
+_SPLITMIX_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_SPLITMIX_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_SPLITMIX_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+
 #: Seed of the tie breakers. It is fixed, so that the tie breakers do not depend on the rows.
 _TIE_BREAKER_SEED = 0
 
@@ -278,9 +283,9 @@ def uniform_numbers_at_positions(first_position: int, n_positions: int) -> Float
     positions = np.arange(first_position, first_position + n_positions, dtype=np.uint64)
     # SplitMix64 computes modulo 2^64, so the products are meant to overflow.
     with np.errstate(over="ignore"):
-        splitmix_state = (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        bits = (splitmix_state ^ (splitmix_state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        splitmix_states = (positions + np.uint64(1)) * _SPLITMIX_INCREMENT
+        bits = (splitmix_states ^ (splitmix_states >> np.uint64(30))) * _SPLITMIX_MULTIPLIER_1
+        bits = (bits ^ (bits >> np.uint64(27))) * _SPLITMIX_MULTIPLIER_2
         bits ^= bits >> np.uint64(31)
     highest_53_bits = bits >> np.uint64(11)
     return np.asarray(highest_53_bits.astype(np.float64) * 2.0**-53)

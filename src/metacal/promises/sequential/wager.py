@@ -247,7 +247,7 @@ class Wager:
         )
 
     def bet(self, bets: Bets) -> Float:
-        """Bet on consecutive rows and return the logarithm of the capital after each."""
+        """Bet on consecutive rows, and return the logarithm of the capital after each row."""
         n_rows = len(bets.payoffs)
         row_bets = bets.expand_to_rows()
         weight_sums = _compute_running_sums(row_bets.weights, initial_sum=self.weight_sum)
@@ -406,7 +406,7 @@ class Capital:
             raise InputError("evidence must be a number.")
 
     def bet(self, bets: Sequence[Bets], shares: Sequence[float] | None = None) -> Float:
-        """Bet on rows with all wagers, and return the logarithm of the evidence after each.
+        """Bet with all wagers, and return the logarithm of the evidence after each row.
 
         Parameters
         ----------
@@ -423,14 +423,13 @@ class Capital:
         n_wagers = len(bets)
         if shares is None:
             shares = [1.0 / n_wagers] * n_wagers
-        log_capitals_of_wagers = [
-            wager.bet(wager_bets) + math.log(share)
-            for wager, wager_bets, share in zip(self.wagers, bets, shares)
-        ]
-        if n_wagers == 1:
-            (log_total_capital,) = log_capitals_of_wagers
-        else:
-            log_total_capital = log_sum_exp(np.array(log_capitals_of_wagers))
+        log_capitals = []
+        for wager, wager_bets, share in zip(self.wagers, bets, shares):
+            log_growth = wager.bet(wager_bets)
+            log_capitals.append(log_growth + math.log(share))
+        log_total_capital = log_capitals[0]
+        if n_wagers > 1:
+            log_total_capital = log_sum_exp(np.array(log_capitals))
         log_evidence = self.log_merged_evidence + log_total_capital
         has_rows = len(log_evidence) > 0
         if has_rows:
