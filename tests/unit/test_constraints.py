@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certificates.counts import Traffic
 from metacal.certificates.number_format import format_percent
 from metacal.certification.ranking import Ranking
@@ -153,7 +153,7 @@ def test_expected_prefix_in_exact_arithmetic(beta):
 def test_ties_are_accepted_or_rejected_together():
     coarse = np.round(SCORES, 1)
     certificate = mc.MinAccuracy(0.9).certify(coarse, CORRECT)
-    accept = accepts(coarse, certificate.threshold)
+    accept = accept_up_to_threshold(coarse, certificate.threshold)
     assert 0 < accept.sum() < 3000
     assert set(coarse[accept]).isdisjoint(coarse[~accept])
     assert certificate.n_accepted == accept.sum()
@@ -304,7 +304,9 @@ def test_parameters_are_searchable():
 
 class TestPaper:
     def test_split_sets_aside_a_tenth_of_the_correct_rows(self):
-        threshold_rows, base_rows = mc.paper.MaxMiscoverage(0.05, random_state=3).split_rows(CORRECT)
+        threshold_rows, base_rows = mc.paper.MaxMiscoverage(0.05, random_state=3).split_rows(
+            CORRECT
+        )
         assert threshold_rows.sum() == CORRECT.sum() // 10
         assert CORRECT[threshold_rows].all()
         assert (threshold_rows ^ base_rows).all()
@@ -314,7 +316,9 @@ class TestPaper:
         assert (other != threshold_rows).any()
 
     def test_split_stops_at_500(self):
-        assert mc.paper.MinCoverageAccuracy(0.9).split_rows(np.ones(9000, dtype=bool))[0].sum() == 500
+        assert (
+            mc.paper.MinCoverageAccuracy(0.9).split_rows(np.ones(9000, dtype=bool))[0].sum() == 500
+        )
 
     def test_too_few_rows(self):
         with pytest.raises(mc.InputError, match="at least 10"):

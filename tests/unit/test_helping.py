@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.certificates.notes import not_compared, weights_not_certified
+from metacal.certificates.notes import note_not_compared, note_weights_not_certified
 from metacal.cli import main
 from metacal.gate.softmax_comparison import (
     MetricComparison,
@@ -84,9 +84,9 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
     for calibrator in (None, "temperature", "spline"):
         assert fitted(calibrator, X=logits, y=labels).certificate_.notes == ()
     weighted = fitted(None, X=logits, y=labels, sample_weight=np.linspace(0.0, 1.0, 1000))
-    assert weighted.certificate_.notes == (weights_not_certified(),)
+    assert weighted.certificate_.notes == (note_weights_not_certified(),)
     assert fitted(mc.AutoCalibrator(["temperature"]), X=logits, y=labels).certificate_.notes == (
-        not_compared(),
+        note_not_compared(),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -176,10 +176,13 @@ def test_harm_is_more_than_a_standard_error():
     assert found.ece.calibrated == pytest.approx(mc.metrics.ece(sharper, right), abs=1e-12)
     assert found.ece.uncalibrated == pytest.approx(mc.metrics.ece(chance, right), abs=1e-12)
     assert found.map_increases_a_metric
-    assert found.log_loss.is_increased_by_map and found.ece.is_increased_by_map
+    assert found.log_loss.is_increased_by_map
+    assert found.ece.is_increased_by_map
     assert " rows): log loss " in str(found.build_note(uses_softmax=False))
     assert " and ECE " in str(found.build_note(uses_softmax=False))
-    assert not compare_metrics(OutOfFoldQuality(rows, loss, chance, worse, sharper, right)).map_increases_a_metric
+    assert not compare_metrics(
+        OutOfFoldQuality(rows, loss, chance, worse, sharper, right)
+    ).map_increases_a_metric
     assert not SoftmaxComparison(
         MetricComparison(0.3, 0.3, 0.0), MetricComparison(0.02, 0.015, 0.006), 100
     ).map_increases_a_metric

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificates.notes import Note, miscalibrated_by_class, not_compared
+from metacal.certificates.notes import Note, note_miscalibrated_by_class, note_not_compared
 from metacal.errors import TooFewRowsError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.calibration_table import CertifiedTable
@@ -215,7 +215,7 @@ class CalibrationMapFitter:
         """
         n_classes = training_rows.rows.n_classes
         if not is_fast_to_refit(fitted_map, n_classes):
-            note_that_map_was_not_compared = not_compared()
+            note_that_map_was_not_compared = note_not_compared()
             return FittedMap(fitted_map, notes=(note_that_map_was_not_compared,))
         comparison = compare_with_softmax(
             fitted_map,
@@ -244,8 +244,8 @@ def _build_comparison_notes(comparison: SoftmaxComparison, uses_softmax: bool) -
     if comparison.map_increases_a_metric:
         notes.append(comparison.build_note(uses_softmax=uses_softmax))
     check_by_class = comparison.check_by_predicted_class
-    if check_by_class is not None and check_by_class.failure is not None:
-        notes.append(miscalibrated_by_class(**check_by_class.failure))
+    if check_by_class is not None and check_by_class.failure_facts is not None:
+        notes.append(note_miscalibrated_by_class(**check_by_class.failure_facts))
     return notes
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certification.ranking import Ranking
 from metacal.certification.row_selection import RowSelection, SelectedRows
@@ -108,7 +108,7 @@ class RowColumns:
     @cached_property
     def is_accepted(self) -> Flags:
         """Whether each row is accepted."""
-        return accepts(self.scores, self.thresholds)
+        return accept_up_to_threshold(self.scores, self.thresholds)
 
 
 @dataclass(frozen=True, eq=False)

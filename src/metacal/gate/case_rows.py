@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.certificates.notes import Note, unlabelled_cases
+from metacal.certificates.notes import Note, note_unlabelled_cases
 from metacal.certificates.quantity import Quantity
 from metacal.certification.case_items import Cases
 from metacal.certification.units import find_missing_names
@@ -109,7 +109,7 @@ def read_usable_items(
     notes: tuple[Note, ...] = ()
     if is_unusable_case.any():
         n_unusable_cases = int(is_unusable_case.sum())
-        notes = (unlabelled_cases(unlabelled=n_unusable_cases, cases=len(is_unusable_case)),)
+        notes = (note_unlabelled_cases(unlabelled=n_unusable_cases, cases=len(is_unusable_case)),)
     is_item_of_usable_case = ~is_unusable_case[case_codes]
     usable_scores = scores[is_item_of_usable_case]
     usable_correct = is_correct[is_item_of_usable_case]

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.notes import Note, declared_extension, pool_without_score
+from metacal.certificates.notes import Note, note_declared_extension, note_pool_without_score
 from metacal.certification.arriving import (
     DELTA_FRACTIONS,
     LabellingProgress,
@@ -353,7 +353,9 @@ class Certifier:
         """Return the fraction of the drawn rows that a threshold accepts."""
         if threshold is None:
             return None
-        is_accepted = accepts(self.unlabelled_pool.uncertainty_scores[self.drawn_rows], threshold)
+        is_accepted = accept_up_to_threshold(
+            self.unlabelled_pool.uncertainty_scores[self.drawn_rows], threshold
+        )
         return float(is_accepted.mean())
 
     def _list_started_phases(self) -> list[_Phase]:
@@ -455,10 +457,10 @@ class Certifier:
         notes = self._pool_notes
         n_without_score = self.n_pool - len(self._draw_order)
         if n_without_score > 0:
-            notes += (pool_without_score(missing=n_without_score, rows=self.n_pool),)
+            notes += (note_pool_without_score(missing=n_without_score, rows=self.n_pool),)
         if self.may_extend:
             initial_size, extended_size = self._sample_sizes
-            extension_note = declared_extension(
+            extension_note = note_declared_extension(
                 rows=initial_size, extended=extended_size, shares=DELTA_FRACTIONS
             )
             notes += (extension_note,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metacal.certificates.notes import Note, not_calibrated
+from metacal.certificates.notes import Note, note_not_calibrated
 from metacal.errors import UnsupportedPromiseError
 from metacal.formulas import Codes
 from metacal.gate.calibrate import assemble_gate
@@ -98,7 +98,7 @@ def _fit_temperature(
     known_codes = true_codes[has_true_class]
     are_all_correct = (known_codes == predictions.predicted_codes[has_true_class]).all()
     if len(known_codes) < _MIN_LABELS_FOR_TEMPERATURE or are_all_correct:
-        return TemperatureMap(1.0), (not_calibrated(),)
+        return TemperatureMap(1.0), (note_not_calibrated(),)
     return fit_temperature(predictions.rows.select(has_true_class), known_codes), ()
 
 

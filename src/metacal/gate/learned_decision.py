@@ -14,9 +14,9 @@ from metacal import kernels
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.notes import (
     Note,
-    about_largest_logit,
-    decision_disagrees,
-    decision_learned,
+    note_about_largest_logit,
+    note_changed_predictions,
+    note_decision_learned,
 )
 from metacal.certification.ranking import find_even_odds_score
 from metacal.certification.row_selection import RowSelection, SelectedRows
@@ -104,7 +104,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     certifying_index = counted_index[~is_pilot]
 
     decision_offset = find_even_odds_score(row_log_odds[pilot_index], host_labels[pilot_index] == 1)
-    note = decision_learned(aside=len(pilot_index), at=decision_offset)
+    note = note_decision_learned(aside=len(pilot_index), at=decision_offset)
     return LearnedDecision(
         decision_offset=decision_offset,
         shifted_rows=shift_rows(rows, decision_offset),
@@ -170,12 +170,14 @@ def build_note_on_changed_predictions(rows: Rows, calibration_map: Map, is_accep
     """
     has_two_classes = rows.n_classes == 2
     if not has_two_classes or rows.is_on_device or not is_accepted.any():
-        return about_largest_logit()
+        return note_about_largest_logit()
     accepted_rows = rows.select(is_accepted)
     largest_logit_codes = accepted_rows.compute_column(kernels.predict_classes)
     probabilities = Rows(calibration_map(accepted_rows.to_array()))
     most_probable_codes = probabilities.compute_column(kernels.predict_classes)
     n_different = int((largest_logit_codes != most_probable_codes).sum())
     if n_different == 0:
-        return about_largest_logit()
-    return decision_disagrees(rows=len(largest_logit_codes), differ=n_different).issue_warning()
+        return note_about_largest_logit()
+    return note_changed_predictions(
+        rows=len(largest_logit_codes), differ=n_different
+    ).issue_warning()

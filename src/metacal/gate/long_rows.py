@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import Note
 from metacal.certificates.row_checks import check_error_count, check_repeated_rows, check_ties
@@ -243,7 +243,7 @@ class _BlockDecider:
         """Return one byte per row, with a bit for accepted and a bit for correct."""
         columns = self.compute_columns(logits, labels, **kernel_options)
         scores = self.grid.round(columns[:, 0])
-        is_accepted = accepts(scores, self.threshold).view(np.uint8)
+        is_accepted = accept_up_to_threshold(scores, self.threshold).view(np.uint8)
         is_correct = (columns[:, 1] > 0.0).view(np.uint8)
         return is_accepted + _CORRECT_BIT * is_correct
 

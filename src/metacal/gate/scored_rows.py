@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.certificates.notes import Note, unlabelled_entries, unlabelled_table_rows
+from metacal.certificates.notes import Note, note_unlabelled_entries, note_unlabelled_table_rows
 from metacal.certification.case_items import Cases
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import RowSelection, SelectedRows
@@ -323,7 +323,7 @@ def note_unlabelled(entries: LabelledEntries, omitted: Omitted) -> tuple[Note, .
         return ()
     n_unlabelled = entries.n_unlabelled
     if omitted == "entry":
-        note = unlabelled_entries(unlabelled=n_unlabelled, entries=entries.n_total)
+        note = note_unlabelled_entries(unlabelled=n_unlabelled, entries=entries.n_total)
     else:
-        note = unlabelled_table_rows(unlabelled=n_unlabelled, rows=entries.n_total)
+        note = note_unlabelled_table_rows(unlabelled=n_unlabelled, rows=entries.n_total)
     return (note.issue_warning(),)
