@@ -22,7 +22,7 @@ from metacal.gate.judged import (
 from metacal.gate.traffic import BatchLines, Id, LateLabel
 from metacal.gate.waiting_rows import EncodedLabel
 from metacal.gate.watch_labels import encode_labels, encode_late_labels
-from metacal.gate.watched_clusters import read_unit_ids
+from metacal.gate.watched_clusters import read_cluster_ids
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class WatchBatch:
         Code of each label, -1 if it is not known.
     ids : sequence or None
         Id of each row.
-    unit_ids : list or None
+    cluster_ids : list or None
         Cluster of each row.
     late_labels : deque of EncodedLabel
         Labels of earlier rows. The watch removes those that it has used.
@@ -52,7 +52,7 @@ class WatchBatch:
     rows: NDArray[Any]
     label_codes: NDArray[Any]
     ids: Sequence[Id | None] | None
-    unit_ids: list[Id] | None
+    cluster_ids: list[Id] | None
     late_labels: deque[EncodedLabel]
     probabilities: Float | None
     groups: NDArray[Any] | None
@@ -85,7 +85,7 @@ class WatchBatch:
             rows=rows,
             label_codes=encode_labels(gate, row_labels, len(rows)),
             ids=ids,
-            unit_ids=read_unit_ids(gate.certificate, units, len(rows)),
+            cluster_ids=read_cluster_ids(gate.certificate, units, len(rows)),
             late_labels=deque(encode_late_labels(gate, late)),
             probabilities=None if probability is None else np.asarray(probability, np.float64),
             groups=None if groups is None else np.asarray(groups),

@@ -73,7 +73,7 @@ def add_complete_cases(
     """
     assert gate.certificate is not None
     assert isinstance(gate.promise, CasePromise)
-    sizes = [len(list(case_rows)) for _, case_rows in groupby(rows, key=lambda row: row.unit)]
+    sizes = [len(list(case_rows)) for _, case_rows in groupby(rows, key=lambda row: row.cluster_id)]
     codes = np.repeat(np.arange(len(sizes)), sizes)
     # A correct row without a score is rejected, which is a miss, so no item is uncovered.
     cases = Cases(codes, has_correct_item_without_score=np.zeros(len(sizes), dtype=bool))
@@ -107,13 +107,16 @@ def draw_one_row_per_cluster(
 
     Examples
     --------
-    >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
+    >>> rows = [PendingRow(True, 0, None, None, None, k, cluster_id=name) for k, name in enumerate("aab")]
     >>> membership = draw_one_row_per_cluster(rows, Circumstances(cluster_counting="unit"))
     >>> membership.cluster_of_row.tolist(), membership.weight_divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
     cluster_sizes = np.array(
-        [len(list(cluster_rows)) for _, cluster_rows in groupby(rows, key=lambda row: row.unit)],
+        [
+            len(list(cluster_rows))
+            for _, cluster_rows in groupby(rows, key=lambda row: row.cluster_id)
+        ],
         dtype=np.intp,
     )
     n_clusters = len(cluster_sizes)
@@ -181,7 +184,7 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
         )
 
 
-def read_unit_ids(certificate: Certificate | None, units: Any, n_rows: int) -> list[Id] | None:
+def read_cluster_ids(certificate: Certificate | None, units: Any, n_rows: int) -> list[Id] | None:
     """Return the cluster id of each row, in the form in which ids are stored.
 
     Parameters
