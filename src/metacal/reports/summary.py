@@ -318,8 +318,11 @@ def summarise(
     user_gate, inputs = find_gate_and_inputs(gate, X, large)
     has_cases = user_gate is not None and is_about_cases(user_gate)
     if user_gate is not None and has_cases and has_several_columns(inputs[0]):
-        items, y, cases, groups = flatten_case_table(user_gate, inputs[0], y, cases, groups)
-        inputs = (items,)
+        items = flatten_case_table(user_gate, inputs[0], y, cases, groups)
+        inputs = (items.scores,)
+        y = items.correct
+        cases = items.cases
+        groups = items.types
     effective_gate, tables = read_tables(user_gate, inputs, classes, input)
     n_input_rows = len(tables[0])
     n_classes = effective_gate.n_classes
