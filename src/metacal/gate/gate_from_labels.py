@@ -60,7 +60,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
             reject_label=check_reject_label(None, pool.predictions.classes),
         )
     # The sample has hashes of rows with an answer only, because the other rows may test the gate.
-    hashes_of_labelled_rows = pool.sample_row_hashes(certifier.answers.is_known)
+    hashes_of_labelled_rows = pool.sample_row_hashes(certifier.answers.has_answer)
     return assemble_gate(
         certificate,
         fitted_sources,
@@ -72,7 +72,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
 
 def _fit_score_source(certifier: Certifier) -> ScoreSource:
     """Fit the confidence curve of a pool of scores on the rows with an answer."""
-    has_answer = certifier.answers.is_known
+    has_answer = certifier.answers.has_answer
     scores = certifier.unlabelled_pool.uncertainty_scores[has_answer]
     is_correct = certifier.answers.is_correct[has_answer]
     confidence_curve = fit_confidence(scores, is_correct)
