@@ -22,7 +22,7 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certification.plans import RankPlan
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.test_sequences import plan_rank_ranges
@@ -49,7 +49,7 @@ def best_starts(sample: Sample, beta: float, scores: np.ndarray, top: np.ndarray
                 rank_ranges=plan_rank_ranges(ranking.n_rows, beta, DELTA, ((start, Fraction(1)),)),
             )
             threshold = FixedSequenceRule().certify(ranking, plan, DELTA).threshold
-            found[k, s] = 0.0 if threshold is None else accepts(own, threshold).sum()
+            found[k, s] = 0.0 if threshold is None else accept_up_to_threshold(own, threshold).sum()
     return found
 
 
@@ -73,7 +73,7 @@ def measured(path: str, n: int, beta: float, shares: str) -> dict[str, Any]:
             from_starts += best_starts(sample, beta, scores, top)
             continue
         try:
-            accept = accepts(
+            accept = accept_up_to_threshold(
                 scores,
                 get_certified_thresholds(promise.certify(sample), classes).get_row_thresholds(top),
             )

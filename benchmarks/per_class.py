@@ -25,7 +25,7 @@ import numpy as np
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import datasets
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.gate.thresholds import get_certified_thresholds
 from metacal.promises import Sample
 from metacal.rows import Rows
@@ -93,7 +93,7 @@ def per_class(**options: object) -> object:
             found = promise.certify(sample)
         except mc.InfeasibleTargetError:
             return np.zeros(len(population.top), dtype=bool)
-        return accepts(
+        return accept_up_to_threshold(
             population.scores,
             get_certified_thresholds(found, classes).get_row_thresholds(population.top),
         )

@@ -19,7 +19,7 @@ import numpy as np
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import metrics
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import count_certified_rows
 from metacal.rows import Rows
@@ -54,7 +54,7 @@ def simulate(name: str, rule_of: Callable[[int], object], n: int, draws: int) ->
         rows = rng.integers(0, len(scores), n)
         s = threshold(rule_of(seed), scores[rows], correct[rows])
         if s is not None:
-            accept = accepts(scores, s)
+            accept = accept_up_to_threshold(scores, s)
             right = accept & correct
             found.append(
                 (1 - right.sum() / correct.sum(), right.sum() / accept.sum(), accept.mean())
@@ -95,7 +95,9 @@ def after_looking(draws: int) -> dict[str, float]:
         )
         for i, accepted in enumerate(chosen):
             accept = (
-                accepts(scores, ranking.largest_threshold_accepting_exactly(accepted))
+                accept_up_to_threshold(
+                    scores, ranking.largest_threshold_accepting_exactly(accepted)
+                )
                 if accepted
                 else np.zeros(len(scores), bool)
             )
@@ -162,7 +164,7 @@ def copies(name: str, beta: float, draws: int) -> dict[str, dict[str, float]]:
             several = np.repeat(rows, int(times))
             for kind, promise in promises.items():
                 s = threshold(promise, scores[several], correct[several])
-                accept = accepts(scores, -np.inf if s is None else s)
+                accept = accept_up_to_threshold(scores, -np.inf if s is None else s)
                 right = accept & correct
                 missed = 1 - right.sum() / correct.sum() > 0.05
                 wrong = accept.any() and right.sum() < beta * accept.sum()
@@ -189,7 +191,7 @@ def base_rows(name: str, beta: float, n: int, splits: int = 40) -> dict[str, flo
         s = threshold(mc.MinAccuracy(beta), score, x.argmax(axis=1) == y)
         if s is None:
             continue
-        kept, accept = accepts(score, s), accepts(new_score, s)
+        kept, accept = accept_up_to_threshold(score, s), accept_up_to_threshold(new_score, s)
         errors = int((x.argmax(axis=1) != y)[kept].sum())
         if errors == 0:  # nothing to fit a temperature to
             without += 1

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import metrics
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.scores import score_rows
 from metacal.scores.learned import (
     LogisticRanker,
@@ -90,7 +90,7 @@ def one_split(data: str, seed: int) -> dict[str, list[float]]:
     for name, (score, (logits, labels)) in candidates.items():
         test_scores = score(test_logits)
         certificate = mc.MinAccuracy(beta).certify(score(logits), logits.argmax(axis=1) == labels)
-        accept = accepts(test_scores, certificate.threshold)
+        accept = accept_up_to_threshold(test_scores, certificate.threshold)
         gate = mc.MetaCal(
             mc.paper.MaxMiscoverage(ALPHA, random_state=seed), mc.TemperatureScaling(), score=score
         )

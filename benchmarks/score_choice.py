@@ -24,13 +24,13 @@ from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import find_last_passed_rank
 from metacal.rows import Rows
 from metacal.scores import score_rows
-from metacal.scores.registry import get_auto_candidates
+from metacal.scores.registry import get_delta_fractions_of_auto_scores
 
 BETAS, SIZES, DELTA = (0.87, 0.9, 0.95, 0.97, 0.99), (1000, 5000), 0.1
 ALONE = ("entropy", "max_probability", "margin", "maxlogit_pnorm", "energy")
 SHARED = {
-    "auto: shares .8, .1, .1": get_auto_candidates(3),
-    "the same three at a third each": dict.fromkeys(get_auto_candidates(3), 1 / 3),
+    "auto: shares .8, .1, .1": get_delta_fractions_of_auto_scores(3),
+    "the same three at a third each": dict.fromkeys(get_delta_fractions_of_auto_scores(3), 1 / 3),
     "all five at a fifth each": dict.fromkeys(ALONE, 1 / 5),
 }
 PARTS = {"chosen on a tenth of the rows": 0.1, "chosen on a fifth of the rows": 0.2}
@@ -78,7 +78,7 @@ def one_draw(
     for title, part in PARTS.items():
         few = round(part * len(correct))
         name = max(
-            get_auto_candidates(3),
+            get_delta_fractions_of_auto_scores(3),
             key=lambda name: promising(scores[name][:few], correct[:few], beta),
         )
         found[title] = name, certified(scores[name][few:], correct[few:], beta, DELTA)[1]

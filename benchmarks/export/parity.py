@@ -21,7 +21,7 @@ import numpy as np
 import onnxruntime
 
 import metacal as mc
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.estimators import CALIBRATORS
 from metacal.export.onnx import to_onnx
 from metacal.scores import NAMED
@@ -65,7 +65,7 @@ def parity(name):
             for gate in gates.values():
                 gate.calibrator_, gate.gate_ = base, gate.gate_.with_source(map=base.map_)
                 probs, _, accept = session(to_onnx(gate, dtype=dtype)).run(None, {"logits": table})
-                expected = accepts(gate.ranking_scores(table), gate.threshold_)
+                expected = accept_up_to_threshold(gate.ranking_scores(table), gate.threshold_)
                 flips += int((accept != expected).sum())
                 worst = max(worst, float(np.abs(probs - plain).max()))
         yield {

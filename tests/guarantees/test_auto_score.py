@@ -15,7 +15,7 @@ from metacal.gate.calibrate import calibrate
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 from metacal.scores import score_rows
-from metacal.scores.registry import get_auto_candidates
+from metacal.scores.registry import get_delta_fractions_of_auto_scores
 
 DELTA = 0.1
 
@@ -39,7 +39,10 @@ def same_map(rows, codes, weights):
 )
 def test_kept_on_real_logits(embedded_set, n, draws):
     logits, labels, correct = embedded_set.logits, embedded_set.labels, embedded_set.correct
-    scores = {name: score_rows(Rows(logits), name) for name in get_auto_candidates(logits.shape[1])}
+    scores = {
+        name: score_rows(Rows(logits), name)
+        for name in get_delta_fractions_of_auto_scores(logits.shape[1])
+    }
     rng, broken = np.random.default_rng(n), np.zeros(2)
     for _ in range(draws):
         chosen = rng.integers(0, len(labels), n)

@@ -19,7 +19,7 @@ from benchmarks.score_populations import (
     left_bands,
     surprising_thresholds,
 )
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.both import AfterLooking, Both
 from metacal.statistics.bands import (
@@ -205,7 +205,7 @@ def test_the_exact_recursion_agrees_with_simulation():
 
 def broken(real_set, certificate):
     """Which of the promised limits the whole set breaks at the certificate's threshold."""
-    accept = accepts(real_set.scores, certificate.threshold)
+    accept = accept_up_to_threshold(real_set.scores, certificate.threshold)
     right = accept & real_set.correct
     found = {
         "miscoverage": 1 - right.sum() / real_set.correct.sum(),

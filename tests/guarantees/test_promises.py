@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metacal import MaxMiscoverage, MinAccuracy
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import count_certified_rows, find_last_passed_rank
 from metacal.promises import paper
@@ -37,7 +37,7 @@ def draws(real_set, n):
 
 def truth(real_set, threshold):
     """True miscoverage, selective accuracy and coverage of a threshold."""
-    accept = accepts(real_set.scores, threshold)
+    accept = accept_up_to_threshold(real_set.scores, threshold)
     right = accept & real_set.correct
     return (
         1 - right.sum() / real_set.correct.sum(),

@@ -16,7 +16,7 @@ import pytest
 
 import metacal as mc
 from metacal import kernels
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.gate import Gate, LogitsSource
 from metacal.kernels import numpy as definition
 from metacal.maps.temperature import TemperatureMap
@@ -106,7 +106,7 @@ def test_nothing_accepts_it_and_the_map_is_uniform(kernel, dtype):
         values = score_rows(Rows(bad), score)
         assert np.isnan(values).all()
         for threshold in (np.inf, 0.5, -np.inf):
-            assert not accepts(values, threshold).any()
+            assert not accept_up_to_threshold(values, threshold).any()
             gate = Gate.from_source(
                 LogitsSource(TemperatureMap(1.0), np.arange(5), score), threshold
             )

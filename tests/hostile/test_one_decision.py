@@ -226,7 +226,7 @@ def test_a_saved_file_keeps_its_decisions(path):
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
     rows = Rows(validate.read_logits(table, gate.gate_.source.input))
     raw = scores.score_and_validate_rows(
-        rows, scores.resolve(gate.gate_.source.score).compute_unrounded
+        rows, scores.resolve_score(gate.gate_.source.score).compute_unrounded
     )[1]
     far = (
         np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored))
@@ -255,7 +255,7 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
     for kernel in decisions.kernel_names():
         with decisions.using(kernel):
             own_scores = scores.score_and_validate_rows(
-                rows, scores.resolve("entropy").compute_unrounded
+                rows, scores.resolve_score("entropy").compute_unrounded
             )[1]
         found = fingerprint_rows(own_scores, correct)
         assert found.data_hash == gate.data_hash_

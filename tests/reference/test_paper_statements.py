@@ -15,7 +15,7 @@ import pytest
 
 import metacal as mc
 from metacal import bounds, metrics
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 
 
 def all_binnings_ece(confidence, correct):
@@ -167,8 +167,14 @@ def test_the_ranking_risk_with_its_missing_sign_is_one_minus_the_auroc():
 
 def test_the_smallest_miscoverage_is_that_of_one_score_only():
     score, right = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, False, True, True])
-    kept = [s for s in score if metrics.selective_accuracy(accepts(score, s), right) >= 0.99]
-    assert min(metrics.miscoverage(accepts(score, s), right) for s in kept) == pytest.approx(2 / 3)
+    kept = [
+        s
+        for s in score
+        if metrics.selective_accuracy(accept_up_to_threshold(score, s), right) >= 0.99
+    ]
+    assert min(
+        metrics.miscoverage(accept_up_to_threshold(score, s), right) for s in kept
+    ) == pytest.approx(2 / 3)
     other_map = score != 2.0
     assert metrics.selective_accuracy(other_map, right) == 1.0
     assert metrics.miscoverage(other_map, right) == 0.0

@@ -12,8 +12,13 @@ import metacal as mc
 from metacal.certificates.circumstances import Circumstances
 from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
-from metacal.scores import resolve
-from metacal.scores.registry import NAMED, NamedScore, get_auto_candidates, register_score
+from metacal.scores import resolve_score
+from metacal.scores.registry import (
+    NAMED,
+    NamedScore,
+    get_delta_fractions_of_auto_scores,
+    register_score,
+)
 
 (LOGITS, LABELS), _ = mc.datasets.load("cifar10-resnet110").split(3000, random_state=0)
 
@@ -33,7 +38,7 @@ def crowded():
 def test_the_p_norm_of_the_rivals_ranks_as_the_largest_logit_over_the_p_norm():
     centred = LOGITS.astype(np.float64) - LOGITS.mean(axis=1, keepdims=True, dtype=np.float64)
     textbook = centred.max(axis=1) / np.linalg.norm(centred, ord=8, axis=1)
-    ours = resolve("maxlogit_pnorm")(LOGITS)
+    ours = resolve_score("maxlogit_pnorm")(LOGITS)
     np.testing.assert_allclose(textbook, (1.0 + ours**8) ** (-1 / 8), rtol=1e-7)
 
 
@@ -44,11 +49,11 @@ def test_the_p_norm_of_odd_rows():
         [2.0, -np.inf, -np.inf, -np.inf],
         [np.nan, 0.0, 0.0, 0.0],
     ]
-    score = resolve("maxlogit_pnorm")(np.array(masked))
-    without = resolve("maxlogit_pnorm")(np.array([[3.0, 1.0, 0.0]]))
+    score = resolve_score("maxlogit_pnorm")(np.array(masked))
+    without = resolve_score("maxlogit_pnorm")(np.array([[3.0, 1.0, 0.0]]))
     np.testing.assert_allclose(score[:3], [without[0], 3 ** (1 / 8), 0.0], rtol=1e-8)
     assert np.isnan(score[3])
-    wide = resolve("maxlogit_pnorm")(
+    wide = resolve_score("maxlogit_pnorm")(
         np.array([[1.5e308, -1.5e308, 0.0], [1.5, -1.5, 0.0], [1.5e-300, -1.5e-300, 0.0]])
     )
     np.testing.assert_allclose(wide[1:], wide[1], rtol=1e-8)
@@ -61,7 +66,7 @@ def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     auto = mc.MetaCal(promise, score="auto").fit(logits, labels)
     alone = {
         name: mc.MetaCal(promise, score=name).fit(logits, labels).certificate_.coverage
-        for name in get_auto_candidates(6)
+        for name in get_delta_fractions_of_auto_scores(6)
     }
     assert (
         auto.gate_.source.score

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 import metacal as mc
-from metacal.certificates.notes import labels_ran_out
+from metacal.certificates.notes import note_labels_ran_out
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.promises.cascade_candidates import (
     Candidate,
@@ -162,7 +162,7 @@ def test_the_walk_goes_as_far_as_labels_do(data, relative):
     with pytest.warns(MetacalWarning):
         found = clone(relative).fit(small, few, large=large).certificate_
     assert found.threshold < relative.certificate_.threshold
-    assert labels_ran_out() in found.notes
+    assert note_labels_ran_out() in found.notes
     with pytest.raises(InputError, match="have no label"):  # the one threshold accepts every row
         clone(relative).fit(small, few, large=large, thresholds_from=np.zeros((1, 5)))
 

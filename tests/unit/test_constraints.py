@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certificates.counts import Traffic
 from metacal.certificates.number_format import format_percent
 from metacal.certification.ranking import Ranking
@@ -153,7 +153,7 @@ def test_expected_prefix_in_exact_arithmetic(beta):
 def test_ties_are_accepted_or_rejected_together():
     coarse = np.round(SCORES, 1)
     certificate = mc.MinAccuracy(0.9).certify(coarse, CORRECT)
-    accept = accepts(coarse, certificate.threshold)
+    accept = accept_up_to_threshold(coarse, certificate.threshold)
     assert 0 < accept.sum() < 3000
     assert set(coarse[accept]).isdisjoint(coarse[~accept])
     assert certificate.n_accepted == accept.sum()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.estimators import CALIBRATORS
 from metacal.gate import Gate
 from metacal.io.artifact.audit import decode_certificate
@@ -63,7 +63,7 @@ def assert_same(gate, table, model):
     assert found["probs"].dtype == gate.predict_proba(table[:1]).dtype
     # What is decided can be checked by whoever reads the outputs.
     level = float({p.key: p.value for p in model.metadata_props}["metacal.threshold"])
-    assert (accepts(found["score"], level) == found["accept"]).all()
+    assert (accept_up_to_threshold(found["score"], level) == found["accept"]).all()
     assert np.abs(found["score"] - gate.ranking_scores(table)).max() < 1e-4
 
 

@@ -58,7 +58,7 @@ def test_onnx_decides_like_python_by_class(n_classes, score, dtype):
     probs, _, accept = session(to_onnx(cal, dtype=dtype)).run(None, {"logits": X})
     expected = cal.accepts(X)
     assert 0 < expected.sum() < len(X)
-    assert len(set(cal.gate_.subgroup_thresholds.values)) > 2
+    assert len(set(cal.gate_.subgroup_thresholds.subgroup_thresholds)) > 2
     assert (accept == expected).all()
     tolerance = 2e-6 if dtype != "float16" else 2e-3
     np.testing.assert_allclose(probs, cal.predict_proba(X), atol=tolerance)

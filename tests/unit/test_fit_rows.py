@@ -190,7 +190,7 @@ def test_rows_that_were_labelled_are_known_and_the_rest_of_the_pool_judges():
     while len(rows := certifier.propose()):
         certifier.update(rows, CORRECT[FIT][rows])
     gate = certifier.gate()
-    labelled = certifier.answers.is_known
+    labelled = certifier.answers.has_answer
     assert (
         mc.verify(gate, MARKS[FIT][labelled], CORRECT[FIT][labelled]).verdict.word == "not judged"
     )

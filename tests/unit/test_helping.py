@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.certificates.notes import not_compared, weights_not_certified
+from metacal.certificates.notes import note_not_compared, note_weights_not_certified
 from metacal.cli import main
 from metacal.gate.softmax_comparison import (
     MetricComparison,
@@ -84,9 +84,9 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
     for calibrator in (None, "temperature", "spline"):
         assert fitted(calibrator, X=logits, y=labels).certificate_.notes == ()
     weighted = fitted(None, X=logits, y=labels, sample_weight=np.linspace(0.0, 1.0, 1000))
-    assert weighted.certificate_.notes == (weights_not_certified(),)
+    assert weighted.certificate_.notes == (note_weights_not_certified(),)
     assert fitted(mc.AutoCalibrator(["temperature"]), X=logits, y=labels).certificate_.notes == (
-        not_compared(),
+        note_not_compared(),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -67,7 +67,7 @@ def test_each_says_what_it_promises_of_all():
 def test_every_way_to_decide_agrees():
     cal, (X, _) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(2000, seed=1)
     top, accept = X.argmax(axis=1), cal.accepts(X)
-    limits = np.array([cal.gate_.subgroup_thresholds.values[k] for k in top])
+    limits = np.array([cal.gate_.subgroup_thresholds.subgroup_thresholds[k] for k in top])
     assert (accept == (cal.ranking_scores(X) <= limits)).all()
     assert 0 < accept.sum() < len(X)
     assert (cal.predict(X) == np.where(accept, cal.classes_[top], "?")).all()
@@ -219,7 +219,12 @@ def test_pooled_classes_share_a_threshold():
     pool = cal.certificate_.subgroups.items[-1]
     assert len(pool.names) >= 2
     assert "pooled" in cal.certificate_.statement or "taken together" in cal.certificate_.statement
-    own = dict(zip(cal.gate_.subgroup_thresholds.names, cal.gate_.subgroup_thresholds.values))
+    own = dict(
+        zip(
+            cal.gate_.subgroup_thresholds.subgroup_names,
+            cal.gate_.subgroup_thresholds.subgroup_thresholds,
+        )
+    )
     assert {own[name] for name in pool.names} == {pool.threshold}
 
 

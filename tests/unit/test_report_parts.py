@@ -56,7 +56,12 @@ def test_shares_and_intervals_are_those_of_the_rows(data, per_class):
             )
             assert table["accuracy"].low[k] == pytest.approx(exact.low, abs=1e-9)
             assert table["accuracy"].high[k] == pytest.approx(exact.high, abs=1e-9)
-    own = dict(zip(per_class.gate_.thresholds.names, per_class.gate_.thresholds.values))
+    own = dict(
+        zip(
+            per_class.gate_.thresholds.subgroup_names,
+            per_class.gate_.thresholds.subgroup_thresholds,
+        )
+    )
     assert [own[int(name)] for name in by_class["name"]] == by_class["threshold"].tolist()
     assert "in class" in found.promise.verdicts[0]["counted"]
 

@@ -314,7 +314,9 @@ def test_each_group_of_scores_has_its_own_promise(tmp_path):
         assert right[4000:][own].mean() >= 0.88
     thresholds = dict(
         zip(
-            gate.gate_.subgroup_thresholds.names, gate.gate_.subgroup_thresholds.values, strict=True
+            gate.gate_.subgroup_thresholds.subgroup_names,
+            gate.gate_.subgroup_thresholds.subgroup_thresholds,
+            strict=True,
         )
     )
     assert thresholds["easy"] > thresholds["hard"]

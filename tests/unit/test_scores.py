@@ -13,7 +13,7 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import ABSOLUTE_GRID, RELATIVE_GRID
 from metacal.rows import Rows
-from metacal.scores import NAMED, get_score_name, resolve, score_and_validate_rows, score_rows
+from metacal.scores import NAMED, get_score_name, resolve_score, score_and_validate_rows, score_rows
 
 LOGITS = np.random.default_rng(0).normal(scale=3, size=(200, 7))
 
@@ -82,7 +82,7 @@ def test_any_callable_ranks():
 )
 def test_bad_scores(score, message):
     with pytest.raises(mc.InputError, match=message):
-        score_rows(Rows(LOGITS), resolve(score))
+        score_rows(Rows(LOGITS), resolve_score(score))
 
 
 @pytest.mark.parametrize("score", sorted(NAMED))
@@ -90,17 +90,17 @@ def test_bad_scores(score, message):
 def test_a_table_is_looked_over_while_it_is_scored(score, bad):
     table = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
     rows = Rows(table, is_unvalidated=True)
-    seen, values = score_and_validate_rows(rows, resolve(score).compute_unrounded)
+    seen, values = score_and_validate_rows(rows, resolve_score(score).compute_unrounded)
     assert not seen.is_unvalidated
     assert np.array_equal(
-        values, score_and_validate_rows(Rows(table), resolve(score).compute_unrounded)[1]
+        values, score_and_validate_rows(Rows(table), resolve_score(score).compute_unrounded)[1]
     )
     table[7, 3] = bad
     with pytest.raises(InputError, match="row 7, column 3"):
-        score_and_validate_rows(rows, resolve(score).compute_unrounded)
+        score_and_validate_rows(rows, resolve_score(score).compute_unrounded)
     table[7] = -np.inf
     with pytest.raises(InputError, match="row 7 has -infinity in every column"):
-        score_and_validate_rows(rows, resolve(score).compute_unrounded)
+        score_and_validate_rows(rows, resolve_score(score).compute_unrounded)
 
 
 @pytest.mark.parametrize("score", sorted(NAMED))
@@ -110,9 +110,9 @@ def test_masks_are_found_while_rows_are_scored(score, dtype):
     table[5:, 2] = -1e4
     with pytest.warns(MetacalWarning, match="masked class"):
         rows, values = score_and_validate_rows(
-            Rows(table, is_unvalidated=True), resolve(score).compute_unrounded
+            Rows(table, is_unvalidated=True), resolve_score(score).compute_unrounded
         )
     assert np.isneginf(rows.table[5:, 2]).all()
     assert np.array_equal(
-        values, score_and_validate_rows(Rows(rows.table), resolve(score).compute_unrounded)[1]
+        values, score_and_validate_rows(Rows(rows.table), resolve_score(score).compute_unrounded)[1]
     )

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.cli import main
 from metacal.errors import InputError
 from metacal.reports.operating import (
@@ -170,7 +170,7 @@ def test_the_thresholds_of_the_page_accept_the_rows_they_say(data, gate, summary
     scores = gate.ranking_scores(data.logits[NEW])
     curves = json.loads(json.dumps(summary.to_dict()))["curves"]
     for threshold, accepted in zip(curves["threshold"], curves["accepted"]):
-        assert accepts(scores, threshold).sum() == accepted
+        assert accept_up_to_threshold(scores, threshold).sum() == accepted
     assert curves["accepted"][-1] == len(scores)
     assert curves["accepted"][curves["current"]] == gate.accepts(data.logits[NEW]).sum()
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates.notes import suspicion
+from metacal.certificates.notes import note_suspicious_input
 from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.rows.plausibility import (
     Suspicion,
@@ -139,7 +139,7 @@ def test_metacal_says_it_once_and_writes_it_down(rows):
         )
     assert [str(found.message) for found in said] == [Suspicion("probabilities").remark] * 2
     assert {found.filename for found in said} == {__file__}
-    assert cal.certificate_.notes == (suspicion(looks="probabilities", lowest=None),)
+    assert cal.certificate_.notes == (note_suspicious_input(looks="probabilities", lowest=None),)
     assert mc.MetaCal(PROMISE, input="probabilities").fit(softmax(x), y).certificate_.notes == ()
 
 

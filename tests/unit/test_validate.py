@@ -145,7 +145,7 @@ def test_a_masked_class_is_legal_everywhere():
     correct = masked.argmax(axis=1) == LABELS
     assert correct.any()
     for score in NAMED:
-        values = mc.scores.resolve(score)(masked)
+        values = mc.scores.resolve_score(score)(masked)
         assert np.isfinite(values).all()
     with np.errstate(invalid="raise", divide="raise", over="raise"):
         cal = mc.MetaCal(mc.MaxMiscoverage(0.3)).fit(masked, LABELS)

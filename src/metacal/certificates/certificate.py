@@ -46,7 +46,7 @@ from metacal.formulas import Flags, Float
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
 
-def accepts(score: Float, threshold: float | Float) -> Flags:
+def accept_up_to_threshold(score: Float, threshold: float | Float) -> Flags:
     """Return which rows are accepted: those with score <= threshold, and never a NaN score.
 
     Parameters
@@ -62,7 +62,7 @@ def accepts(score: Float, threshold: float | Float) -> Flags:
 
     Examples
     --------
-    >>> accepts(np.array([0.1, 0.2, np.nan]), 0.1)
+    >>> accept_up_to_threshold(np.array([0.1, 0.2, np.nan]), 0.1)
     array([ True, False, False])
     """
     return np.asarray(score <= threshold)

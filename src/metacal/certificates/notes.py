@@ -25,7 +25,7 @@ NOTE_TEXTS: dict[str, Callable[..., str]] = {}
 class Note:
     """Remark about a fit: its kind, and its facts by name.
 
-    >>> note = few_errors(errors=0, rows=1200)
+    >>> note = note_few_errors(errors=0, rows=1200)
     >>> note.kind, note.to_dict()
     ('few_errors', {'kind': 'few_errors', 'errors': 0, 'rows': 1200})
     >>> str(note)[:45]
@@ -79,7 +79,7 @@ def register_note(kind: str) -> Callable[[Callable[Facts, str]], Callable[Facts,
 
 
 @register_note("remark")
-def remark(*, text: str) -> str:
+def note_remark(*, text: str) -> str:
     """Repeat a remark of another component, such as a file reader."""
     return text
 
@@ -88,7 +88,7 @@ def remark(*, text: str) -> str:
 
 
 @register_note("too_few_right")
-def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
+def note_too_few_correct_rows(*, right: int, alpha: float, best: float, needed: int) -> str:
     """Report that too few correct rows allow no rejection under a miscoverage limit."""
     return (
         f"Every row is accepted: with only {right} correct rows, none can be rejected at a"
@@ -98,7 +98,7 @@ def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
 
 
 @register_note("too_few_to_review")
-def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> str:
+def note_too_few_rows_to_review(*, rows: int, share: float, best: float, needed: int) -> str:
     """Report that too few rows allow no rejection under a limit on the review rate."""
     return (
         f"Every row is accepted: with only {rows} rows, none can be rejected at a review rate"
@@ -108,7 +108,7 @@ def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> s
 
 
 @register_note("too_few_units")
-def too_few_units(*, units: int, rows: int) -> str:
+def note_too_few_clusters(*, units: int, rows: int) -> str:
     """Report that too few clusters allow no rejection."""
     return (
         f"Every row is accepted: {units:,} clusters ({rows:,} rows) are too few to reject any"
@@ -117,7 +117,7 @@ def too_few_units(*, units: int, rows: int) -> str:
 
 
 @register_note("class_never_predicted")
-def class_never_predicted(
+def note_class_never_predicted(
     *,
     called: str,
     quantity: str,
@@ -137,7 +137,7 @@ def class_never_predicted(
 
 
 @register_note("review_is_cheapest")
-def review_is_cheapest(*, review: float) -> str:
+def note_review_is_cheapest(*, review: float) -> str:
     """Report that sending every row to review has the lowest expected cost."""
     return (
         f"Every row is rejected: on these rows, reviewing all of them (cost {review:g} per"
@@ -146,7 +146,7 @@ def review_is_cheapest(*, review: float) -> str:
 
 
 @register_note("one_row_of_each_unit")
-def one_row_of_each_unit(*, units: int, rows: int) -> str:
+def note_one_row_per_cluster(*, units: int, rows: int) -> str:
     """Report that one random row of each cluster was tested."""
     return (
         f"The certificate counts one random row from each of {units:,} clusters ({rows:,} rows in"
@@ -155,13 +155,13 @@ def one_row_of_each_unit(*, units: int, rows: int) -> str:
 
 
 @register_note("items_without_score")
-def items_without_score(*, missing: int, rows: int) -> str:
+def note_items_without_score(*, missing: int, rows: int) -> str:
     """Report that items of cases have no score."""
     return f"{missing:,} of {rows:,} items have no score. Such items are never accepted."
 
 
 @register_note("uncovered_items")
-def uncovered_items(*, uncovered: int, cases: int) -> str:
+def note_uncovered_items(*, uncovered: int, cases: int) -> str:
     """Report that some cases have a true item without a score, which counts as missed."""
     return (
         f"{uncovered:,} of {cases:,} cases with a true item have a true item without a score."
@@ -170,13 +170,13 @@ def uncovered_items(*, uncovered: int, cases: int) -> str:
 
 
 @register_note("unlabelled_entries")
-def unlabelled_entries(*, unlabelled: int, entries: int) -> str:
+def note_unlabelled_entries(*, unlabelled: int, entries: int) -> str:
     """Report that entries of a table without a label were left out."""
     return f"{unlabelled:,} of {entries:,} entries have no label and were left out."
 
 
 @register_note("unlabelled_table_rows")
-def unlabelled_table_rows(*, unlabelled: int, rows: int) -> str:
+def note_unlabelled_table_rows(*, unlabelled: int, rows: int) -> str:
     """Report that rows of a table with an unlabelled entry were left out."""
     return (
         f"{unlabelled:,} of {rows:,} rows of the table have an unlabelled entry and were left"
@@ -185,7 +185,7 @@ def unlabelled_table_rows(*, unlabelled: int, rows: int) -> str:
 
 
 @register_note("unlabelled_cases")
-def unlabelled_cases(*, unlabelled: int, cases: int) -> str:
+def note_unlabelled_cases(*, unlabelled: int, cases: int) -> str:
     """Report that cases with an item of unknown correctness were left out."""
     return (
         f"{unlabelled:,} of {cases:,} cases have an unlabelled item and were left out. The"
@@ -194,7 +194,7 @@ def unlabelled_cases(*, unlabelled: int, cases: int) -> str:
 
 
 @register_note("whole_units_counted")
-def whole_units_counted(*, units: int, rows: int) -> str:
+def note_whole_clusters_counted(*, units: int, rows: int) -> str:
     """Report that all rows of each cluster were tested."""
     return (
         f"The certificate counts every row of {units:,} clusters ({rows:,} rows in total) and"
@@ -204,7 +204,7 @@ def whole_units_counted(*, units: int, rows: int) -> str:
 
 
 @register_note("kept_by_weight")
-def kept_by_weight(*, kept: int, rows: int) -> str:
+def note_rows_drawn_by_weight(*, kept: int, rows: int) -> str:
     """Report that rows were kept at random in proportion to their weights."""
     return (
         f"{kept:,} of {rows:,} rows were drawn at random, in proportion to their weights. The"
@@ -213,7 +213,7 @@ def kept_by_weight(*, kept: int, rows: int) -> str:
 
 
 @register_note("cross_fitted")
-def cross_fitted(*, folds: int) -> str:
+def note_cross_fitted(*, folds: int) -> str:
     """Explain why a cross-fitted promise is approximate."""
     return (
         f"The confidence level is approximate: the rows were scored by {folds} cross-fitted"
@@ -224,14 +224,14 @@ def cross_fitted(*, folds: int) -> str:
 
 
 @register_note("score_chosen")
-def score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
+def note_score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
     """Report which ranking score was chosen, and how the scores shared delta."""
     shares_text = ", ".join(f"{name} {share:g}" for name, share in shares)
     return f"The score {score} was chosen among scores that shared delta ({shares_text})."
 
 
 @register_note("decision_learned")
-def decision_learned(*, aside: int, at: float) -> str:
+def note_decision_learned(*, aside: int, at: float) -> str:
     """Report the log-odds at which pilot rows put the decision between two classes."""
     return (
         "The promise covers the decision that predicts the second class if its log-odds"
@@ -241,7 +241,7 @@ def decision_learned(*, aside: int, at: float) -> str:
 
 
 @register_note("decision_disagrees")
-def decision_disagrees(*, rows: int, differ: int) -> str:
+def note_changed_predictions(*, rows: int, differ: int) -> str:
     """Report accepted rows whose predicted class is the less probable of two classes."""
     return (
         f"For {differ:,} of {rows:,} accepted rows, the classifier predicts the class with"
@@ -252,13 +252,13 @@ def decision_disagrees(*, rows: int, differ: int) -> str:
 
 
 @register_note("weights_not_certified")
-def weights_not_certified() -> str:
+def note_weights_not_certified() -> str:
     """Report that sample weights affect only the calibrator."""
     return "Sample weights affect only the calibrator. The certificate counts every row once."
 
 
 @register_note("about_largest_logit")
-def about_largest_logit() -> str:
+def note_about_largest_logit() -> str:
     """Report that the calibrator may change the most probable class."""
     return (
         "The base calibrator may change which class is most probable. The promise covers the"
@@ -270,13 +270,13 @@ def about_largest_logit() -> str:
 
 
 @register_note("suspicion")
-def suspicion(*, looks: Suspected, lowest: float | None) -> str:
+def note_suspicious_input(*, looks: Suspected, lowest: float | None) -> str:
     """Report that the input does not look like logits."""
     return Suspicion(looks, lowest).remark
 
 
 @register_note("few_errors")
-def few_errors(*, errors: int, rows: int) -> str:
+def note_few_errors(*, errors: int, rows: int) -> str:
     """Report that so few errors suggest training data."""
     return (
         f"Only {errors} errors in {rows:,} rows. If these rows are training data, the promise"
@@ -285,7 +285,7 @@ def few_errors(*, errors: int, rows: int) -> str:
 
 
 @register_note("frozen_few_errors")
-def frozen_few_errors(*, errors: int, rows: int) -> str:
+def note_frozen_few_errors(*, errors: int, rows: int) -> str:
     """Report that a frozen classifier makes as few errors as on rows that it was fitted on."""
     return (
         f"The frozen classifier makes only {errors:,} errors on {rows:,} calibration rows. If"
@@ -299,7 +299,7 @@ ScoreOrigin = Literal["logits", "sampled logits", "given scores"]
 
 
 @register_note("tied_scores")
-def tied_scores(*, tied: int, rows: int, of: ScoreOrigin) -> str:
+def note_tied_scores(*, tied: int, rows: int, of: ScoreOrigin) -> str:
     """Report that many rows share their score with other rows."""
     score_origin = of
     qualifier = "sampled " if score_origin == "sampled logits" else ""
@@ -314,7 +314,7 @@ def tied_scores(*, tied: int, rows: int, of: ScoreOrigin) -> str:
 
 
 @register_note("repeated_rows")
-def repeated_rows(*, repeated: int, rows: int) -> str:
+def note_repeated_rows(*, repeated: int, rows: int) -> str:
     """Report that many rows repeat the logits of an earlier row."""
     return (
         f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row. If they are"
@@ -325,7 +325,7 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
 
 
 @register_note("rows_without_score")
-def rows_without_score(*, missing: int, rows: int) -> str:
+def note_rows_without_score(*, missing: int, rows: int) -> str:
     """Report that rows without a score were left out."""
     return (
         f"{missing:,} of {rows:,} rows have no score and were left out. Rows without a score"
@@ -334,7 +334,7 @@ def rows_without_score(*, missing: int, rows: int) -> str:
 
 
 @register_note("pool_without_score")
-def pool_without_score(*, missing: int, rows: int) -> str:
+def note_pool_without_score(*, missing: int, rows: int) -> str:
     """Report that rows of the pool without a score are always rejected."""
     return (
         f"{missing:,} of {rows:,} rows of the pool have no score. Rows without a score are always"
@@ -343,7 +343,7 @@ def pool_without_score(*, missing: int, rows: int) -> str:
 
 
 @register_note("declared_extension")
-def declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
+def note_declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
     """Report how delta is shared by the first rows and a declared extension."""
     return (
         f"The test of the first {rows:,} rows used {shares[0]:g} of delta, and the test of"
@@ -352,7 +352,7 @@ def declared_extension(*, rows: int, extended: int, shares: tuple[float, float])
 
 
 @register_note("upside_down")
-def score_seems_reversed(*, higher_is: Literal["surer", "doubtful"], losses: bool = False) -> str:
+def note_reversed_score(*, higher_is: Literal["surer", "doubtful"], losses: bool = False) -> str:
     """Report that confident rows are incorrect more often than others.
 
     The user probably passed a score with the opposite direction or, if `losses` is true, a quality
@@ -377,7 +377,7 @@ MetricComparison = tuple[float, float, float]
 
 
 @register_note("calibration_harms")
-def calibration_harms(
+def note_harmful_calibration(
     *, rows: int, log_loss: MetricComparison | None, ece: MetricComparison | None, softmax: bool
 ) -> str:
     """Report that the calibrator does not improve the log loss or the ECE.
@@ -402,7 +402,7 @@ def calibration_harms(
 
 
 @register_note("off_by_class")
-def miscalibrated_by_class(
+def note_miscalibrated_by_class(
     *, gap: float, predicted: str | None, rows: int, right: float, said: float
 ) -> str:
     """Report that confidence is miscalibrated given the predicted class."""
@@ -416,7 +416,7 @@ def miscalibrated_by_class(
 
 
 @register_note("not_compared")
-def not_compared() -> str:
+def note_not_compared() -> str:
     """Report that refitting the calibrator for a comparison would take too long."""
     return (
         "The effect of calibration on accepted rows was not measured, because refitting this"
@@ -425,7 +425,7 @@ def not_compared() -> str:
 
 
 @register_note("not_calibrated")
-def not_calibrated() -> str:
+def note_not_calibrated() -> str:
     """Report that no calibrator was fitted, because the rows had no labels."""
     return (
         "No calibrator was fitted, because the rows have no labels. The probabilities are"
@@ -434,7 +434,7 @@ def not_calibrated() -> str:
 
 
 @register_note("cascade_not_calibrated")
-def cascade_not_calibrated() -> str:
+def note_cascade_not_calibrated() -> str:
     """Report that a cascade with partial labels has no calibrator."""
     return (
         "No calibrator was fitted, because labels are missing where the models agree. The"
@@ -443,7 +443,7 @@ def cascade_not_calibrated() -> str:
 
 
 @register_note("labels_ran_out")
-def labels_ran_out() -> str:
+def note_labels_ran_out() -> str:
     """Report that the test sequence of a cascade ended at a row without a label."""
     return (
         "Testing stopped at a row without a label. To accept more rows, label more rows on"

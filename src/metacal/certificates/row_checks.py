@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from metacal.certificates.notes import (
     Note,
     ScoreOrigin,
-    few_errors,
-    frozen_few_errors,
-    repeated_rows,
-    tied_scores,
+    note_few_errors,
+    note_frozen_few_errors,
+    note_repeated_rows,
+    note_tied_scores,
 )
 from metacal.formulas import Float
 
@@ -73,7 +73,7 @@ def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
     """Check for an error rate that suggests training data."""
     if n_rows < _MIN_ROWS_TO_SUSPECT or n_errors > _SUSPICIOUS_ERROR_RATE * n_rows:
         return []
-    return [few_errors(errors=n_errors, rows=n_rows)]
+    return [note_few_errors(errors=n_errors, rows=n_rows)]
 
 
 def check_frozen_error_count(n_errors: int, n_rows: int) -> list[Note]:
@@ -86,7 +86,7 @@ def check_frozen_error_count(n_errors: int, n_rows: int) -> list[Note]:
     """
     if n_rows < _MIN_ROWS_TO_SUSPECT or n_errors > _SUSPICIOUS_FROZEN_ERROR_RATE * n_rows:
         return []
-    return [frozen_few_errors(errors=n_errors, rows=n_rows)]
+    return [note_frozen_few_errors(errors=n_errors, rows=n_rows)]
 
 
 def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
@@ -104,7 +104,7 @@ def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
     n_tied = int(tie_sizes[is_larger_than_pair].sum())
     if n_tied <= _MAX_TIED_SHARE * n_rows:
         return []
-    return [tied_scores(tied=n_tied, rows=n_rows, of=origin)]
+    return [note_tied_scores(tied=n_tied, rows=n_rows, of=origin)]
 
 
 def check_repeated_rows(
@@ -147,7 +147,7 @@ def check_repeated_rows(
     n_repeated = len(row_hashes) - len(np.unique(row_hashes))
     if n_repeated <= max_repeated:
         return []
-    return [repeated_rows(repeated=n_repeated, rows=n_rows)]
+    return [note_repeated_rows(repeated=n_repeated, rows=n_rows)]
 
 
 def _hash_rows(block: NDArray[Any]) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ import numpy as np
 from metacal.certificates.case_counts import CaseCounts
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certificates.notes import Note, uncovered_items
+from metacal.certificates.notes import Note, note_uncovered_items
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import register_rule
 from metacal.certification.case_cuts import (
@@ -201,7 +201,7 @@ class CaseCutProcedure(CaseProcedure):
         cuts = self._find_cuts(division, n_tolerated, has_types=has_types)
         notes: tuple[Note, ...] = ()
         if n_uncovered:
-            notes = (uncovered_items(uncovered=n_uncovered, cases=division.n_counted),)
+            notes = (note_uncovered_items(uncovered=n_uncovered, cases=division.n_counted),)
         return build_case_certificate(
             rows,
             cases,

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from metacal.certificates.case_counts import CaseCounts
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.notes import Note
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
@@ -142,7 +142,7 @@ def build_case_certificate(
     types = np.zeros(len(tested_rows), dtype=np.intp)
     if tested_rows.subgroups is not None:
         types = tested_rows.subgroups.codes
-    is_accepted = accepts(tested_rows.scores, thresholds[types])
+    is_accepted = accept_up_to_threshold(tested_rows.scores, thresholds[types])
     threshold = REJECT_ALL_ROWS
     subgroups = None
     if tested_rows.subgroups is None:

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certificates.notes import Note, too_few_units
+from metacal.certificates.notes import Note, note_too_few_clusters
 from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.certification.case_statements import (
@@ -176,7 +176,7 @@ def _certify_clusters(
         )
     if threshold is None:
         threshold = rule.fallback_threshold
-        note = too_few_units(units=n_test_clusters, rows=len(test_rows)).issue_warning()
+        note = note_too_few_clusters(units=n_test_clusters, rows=len(test_rows)).issue_warning()
         notes = (note,)
     return build_certificate_for_threshold(
         test_rows,
@@ -294,7 +294,7 @@ def _count_accepted_rows(
         rows, decision_points=decision_point_by_code[row_codes]
     )
     row_thresholds = thresholds_by_code[row_codes, decision_columns.threshold_indices]
-    is_accepted = accepts(decision_columns.uncertainty, row_thresholds)
+    is_accepted = accept_up_to_threshold(decision_columns.uncertainty, row_thresholds)
     is_correct = decision_columns.correct
     return ThresholdOutcome(
         n_rows=len(rows),

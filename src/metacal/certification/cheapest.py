@@ -9,7 +9,7 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certificates.notes import Note, review_is_cheapest
+from metacal.certificates.notes import Note, note_review_is_cheapest
 from metacal.certificates.quantities import COST_PER_ROW
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.losses import RELATIVE_TOLERANCE, is_close
@@ -136,7 +136,7 @@ class CheapestThreshold:
     ) -> Certificate:
         """Build the certificate of the cheapest candidate."""
         threshold = REJECT_ALL_ROWS
-        notes: tuple[Note, ...] = (review_is_cheapest(review=self.review_cost),)
+        notes: tuple[Note, ...] = (note_review_is_cheapest(review=self.review_cost),)
         if n_accepted > 0:
             threshold = loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted)
             notes = ()

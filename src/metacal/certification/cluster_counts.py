@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certificates.quantity import Quantity
 from metacal.certification.rows import CalibrationRows, Clusters
 from metacal.formulas import Flags, Float
@@ -128,7 +128,7 @@ class ClusterCounter:
         -------
         ClusterCounts
         """
-        is_accepted = accepts(self.rows.scores, threshold)
+        is_accepted = accept_up_to_threshold(self.rows.scores, threshold)
         return count_violations_per_cluster(
             self.quantity, self.clusters, is_accepted, self.rows.correct
         )

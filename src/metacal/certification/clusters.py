@@ -59,7 +59,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
@@ -240,7 +240,7 @@ class ClusterBettingRule:
         threshold = find_last_passing_candidate(self, cluster_counter, plan, significance_level)
         if threshold is None:
             return NOTHING_CERTIFIED
-        n_accepted = int(accepts(rows.scores, threshold).sum())
+        n_accepted = int(accept_up_to_threshold(rows.scores, threshold).sum())
         return ThresholdResult(n_accepted=n_accepted, threshold=threshold)
 
     def find_highest_accuracy(self, failed_limit: float, certifies: Certifies) -> float | None:

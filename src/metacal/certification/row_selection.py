@@ -31,9 +31,9 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import (
     Note,
-    kept_by_weight,
-    one_row_of_each_unit,
-    whole_units_counted,
+    note_one_row_per_cluster,
+    note_rows_drawn_by_weight,
+    note_whole_clusters_counted,
 )
 from metacal.certification.importance import Importance
 from metacal.certification.rows import Clusters
@@ -227,11 +227,11 @@ class RowSelection:
         if self.cluster_codes is not None:
             n_clusters = int(self.cluster_codes.max()) + 1
             if self._draws_one_row_per_cluster:
-                notes.append(one_row_of_each_unit(units=n_clusters, rows=self.n_rows))
+                notes.append(note_one_row_per_cluster(units=n_clusters, rows=self.n_rows))
             else:
-                notes.append(whole_units_counted(units=n_clusters, rows=self.n_rows))
+                notes.append(note_whole_clusters_counted(units=n_clusters, rows=self.n_rows))
         if self.importance is not None:
-            notes.append(kept_by_weight(kept=n_kept, rows=n_unweighted))
+            notes.append(note_rows_drawn_by_weight(kept=n_kept, rows=n_unweighted))
         return tuple(notes)
 
 

@@ -14,9 +14,9 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import Counts
 from metacal.certificates.notes import (
     Note,
-    class_never_predicted,
-    too_few_right,
-    too_few_to_review,
+    note_class_never_predicted,
+    note_too_few_correct_rows,
+    note_too_few_rows_to_review,
 )
 from metacal.certificates.number_format import format_percent_floor
 from metacal.certificates.quantity import Quantity
@@ -130,11 +130,11 @@ def warn_about_too_few_rows(
     """
     best_limit = bounds.smallest_certifiable_miscoverage(n_reference_rows, delta)
     if quantity.needs_labels:
-        note = too_few_right(
+        note = note_too_few_correct_rows(
             right=n_reference_rows, alpha=float(target), best=best_limit, needed=n_required_rows
         )
     else:
-        note = too_few_to_review(
+        note = note_too_few_rows_to_review(
             rows=n_reference_rows, share=float(target), best=best_limit, needed=n_required_rows
         )
     return note.issue_warning()
@@ -331,7 +331,7 @@ def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
 
 def warn_about_uncertified_class(shortfall: ClassShortfall) -> Note:
     """Warn that no row is predicted as the class of a promise, and return the note."""
-    note = class_never_predicted(
+    note = note_class_never_predicted(
         called=str(shortfall.predicted_class),
         quantity=shortfall.class_promise.quantity.name,
         positive=str(shortfall.positive_class),

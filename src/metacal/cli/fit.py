@@ -347,7 +347,7 @@ def _fit_table(
     -------
     Gate
     """
-    from metacal.certificates.notes import remark
+    from metacal.certificates.notes import note_remark
     from metacal.certification.row_selection import build_row_selection
     from metacal.gate import LogitsData
     from metacal.gate.calibrate import calibrate
@@ -371,7 +371,7 @@ def _fit_table(
         reject_label=reject_label,
         selection=build_row_selection(len(predictions), clusters, random_state=options.seed),
         groups=predictions.groups,
-        notes=[remark(text=text) for text in predictions.remarks],
+        notes=[note_remark(text=text) for text in predictions.remarks],
     )
     return calibrate(data, promise)
 

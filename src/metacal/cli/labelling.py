@@ -245,7 +245,7 @@ def _may_hold_unrecorded_answers(certifier: Certifier, content: bytes) -> bool:
         return True
     for line in answer_lines:
         is_row_of_pool = 0 <= line.row < certifier.n_pool
-        if not is_row_of_pool or not certifier.answers.is_known[line.row]:
+        if not is_row_of_pool or not certifier.answers.has_answer[line.row]:
             return True
     return False
 

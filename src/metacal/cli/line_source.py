@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metacal.errors import InputError, MonitoringError
-from metacal.gate.judged import split_model_outputs
+from metacal.gate.model_outputs import split_model_outputs
 from metacal.gate.traffic import LateLabel
 from metacal.gate.watch_batch import read_rows
 from metacal.io.artifact.watch_journal import ReceivedBatch, UnreadableLine

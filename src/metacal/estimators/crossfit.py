@@ -35,7 +35,7 @@ from sklearn.utils.validation import (
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certificates.notes import cross_fitted
+from metacal.certificates.notes import note_cross_fitted
 from metacal.estimators.responses import (
     expand_columns,
     get_classifier_classes,
@@ -190,5 +190,5 @@ def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
     """
     approximate_certificate = add_circumstances(certificate, Circumstances(n_folds=n_folds))
-    notes = (*certificate.notes, cross_fitted(folds=n_folds))
+    notes = (*certificate.notes, note_cross_fitted(folds=n_folds))
     return replace(approximate_certificate, notes=notes)

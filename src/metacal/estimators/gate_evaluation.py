@@ -9,7 +9,7 @@ from typing import Any
 from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import FitRows
-from metacal.certificates.notes import miscalibrated_by_class
+from metacal.certificates.notes import note_miscalibrated_by_class
 from metacal.certificates.number_format import format_percent_floor
 from metacal.metrics.evaluation_result import Evaluation, describe_harm
 from metacal.metrics.intervals import Interval
@@ -107,8 +107,8 @@ class GateEvaluation:
         notes = []
         if self.before is not None:
             notes.append(describe_harm(self.after, self.before))
-        if self.after.marginal is not None and self.after.marginal.failure is not None:
-            notes.append(str(miscalibrated_by_class(**self.after.marginal.failure)))
+        if self.after.marginal is not None and self.after.marginal.failure_facts is not None:
+            notes.append(str(note_miscalibrated_by_class(**self.after.marginal.failure_facts)))
         sentences = [f"{note[0].upper()}{note[1:]}" for note in notes if note is not None]
         return " ".join(sentences) or None
 

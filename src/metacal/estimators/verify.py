@@ -17,7 +17,7 @@ from metacal.errors import CombinationError, MissingLabelsError, MissingPromiseE
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
 from metacal.gate.judged_cases import check_case_columns, judge_case_rows
-from metacal.gate.scored_rows import note_unlabelled_table_rows
+from metacal.gate.scored_rows import warn_about_unlabelled_table_rows
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows.score_tables import flatten_labelled_table, has_several_columns
 
@@ -108,7 +108,7 @@ def verify(
             groups = entries.columns
         else:
             entries = entries.without_unlabelled_rows()
-            note_unlabelled_table_rows(entries)
+            warn_about_unlabelled_table_rows(entries)
             # The entries of one row of the table form a cluster.
             units = entries.rows
             groups = None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificates.notes import Note, miscalibrated_by_class, not_compared
+from metacal.certificates.notes import Note, note_miscalibrated_by_class, note_not_compared
 from metacal.errors import TooFewRowsError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.calibration_table import CertifiedTable
@@ -81,6 +81,19 @@ class MapTrainingRows:
     is_accepted: Flags
     is_whole_table: bool
 
+    def select(self, mask: Flags) -> MapTrainingRows:
+        """Return the rows in a mask."""
+        selected_weights = None
+        if self.weights is not None:
+            selected_weights = self.weights[mask]
+        return MapTrainingRows(
+            rows=self.rows.select(mask),
+            labels=self.labels[mask],
+            weights=selected_weights,
+            is_accepted=self.is_accepted[mask],
+            is_whole_table=False,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class CalibrationMapFitter:
@@ -138,12 +151,11 @@ class CalibrationMapFitter:
         predicts_largest_logit = not np.any(table.decision_offset)
         if not predicts_largest_logit:
             return fitted_map
-        prescribes_calibrator = promise.default_calibrator is not None
-        # If the promise prescribes a calibrator, its map is not compared with the softmax.
-        if not prescribes_calibrator:
+        promise_prescribes_calibrator = promise.default_calibrator is not None
+        if not promise_prescribes_calibrator:
             fitted_map = self._choose_between_map_and_softmax(fitted_map.map, training_rows)
-        quantity = table.certificate.quantity
-        if fitted_map.map.preserves_accuracy or quantity.accepting_cannot_break_promise:
+        keeps_predictions = fitted_map.map.preserves_accuracy
+        if keeps_predictions or table.certificate.quantity.accepting_cannot_break_promise:
             return fitted_map
         note = build_note_on_changed_predictions(
             table.rows, fitted_map.map, is_accepted=table.columns.is_accepted
@@ -154,51 +166,30 @@ class CalibrationMapFitter:
         self, table: CertifiedTable, labels: Codes, promise: Promise
     ) -> MapTrainingRows:
         """Select the rows that the promise allows for fitting a map."""
-        columns = table.columns
-        scores = columns.scores
-        has_subgroup_thresholds = table.certificate.subgroups is not None
-        if has_subgroup_thresholds:
-            # No single threshold separates these scores, so they are replaced by -inf for accepted
-            # and +inf for rejected rows.
-            scores = np.where(columns.is_accepted, -np.inf, np.inf)
-        is_available = columns.may_train_calibrator
-        if not table.rows.is_on_device:
-            label_is_a_class = labels >= 0
-            is_available = is_available & label_is_a_class
-        is_training_row = promise.select_map_training_rows(
-            is_available, scores, columns.correct, table.certificate
+        all_rows = MapTrainingRows(
+            rows=table.rows,
+            labels=labels,
+            weights=self.weights,
+            is_accepted=table.columns.is_accepted,
+            is_whole_table=True,
         )
+        is_training_row = _find_training_rows(table, labels, promise)
         if not is_training_row.any():
             raise TooFewRowsError(
                 "No row is left to fit the base calibrator on. Use more rows, or relax the promise."
             )
         if is_training_row.all():
-            return MapTrainingRows(
-                rows=table.rows,
-                labels=labels,
-                weights=self.weights,
-                is_accepted=columns.is_accepted,
-                is_whole_table=True,
-            )
-        training_weights = None
-        if self.weights is not None:
-            training_weights = self.weights[is_training_row]
-        return MapTrainingRows(
-            rows=table.rows.select(is_training_row),
-            labels=labels[is_training_row],
-            weights=training_weights,
-            is_accepted=columns.is_accepted[is_training_row],
-            is_whole_table=False,
-        )
+            return all_rows
+        return all_rows.select(is_training_row)
 
     def _get_background_map_or_fit(
         self, table: CertifiedTable, training_rows: MapTrainingRows
     ) -> Map:
         """Return the map that was fitted in the background, or fit it now."""
         background_map = table.background_map
-        if not training_rows.is_whole_table or background_map is None:
-            return self._fit_map(training_rows)
-        if not background_map.is_fitted:
+        has_background_map = background_map is not None and background_map.is_fitted
+        # The background map was fitted on all rows of the table.
+        if background_map is None or not has_background_map or not training_rows.is_whole_table:
             return self._fit_map(training_rows)
         return background_map.get_result()
 
@@ -215,8 +206,7 @@ class CalibrationMapFitter:
         """
         n_classes = training_rows.rows.n_classes
         if not is_fast_to_refit(fitted_map, n_classes):
-            note_that_map_was_not_compared = not_compared()
-            return FittedMap(fitted_map, notes=(note_that_map_was_not_compared,))
+            return FittedMap(fitted_map, notes=(note_not_compared(),))
         comparison = compare_with_softmax(
             fitted_map,
             self.refit_map,
@@ -230,22 +220,43 @@ class CalibrationMapFitter:
             return FittedMap(fitted_map)
         map_increases_log_loss = comparison.log_loss.is_increased_by_map
         uses_softmax = self.allow_softmax_fallback and map_increases_log_loss
-        notes = tuple(
-            note.issue_warning() for note in _build_comparison_notes(comparison, uses_softmax)
-        )
-        if uses_softmax:
-            return FittedMap(make_softmax_map(n_classes), notes=notes)
-        return FittedMap(fitted_map, notes=notes)
+        comparison_notes = _build_comparison_notes(comparison, uses_softmax=uses_softmax)
+        for note in comparison_notes:
+            note.issue_warning()
+        chosen_map = make_softmax_map(n_classes) if uses_softmax else fitted_map
+        return FittedMap(chosen_map, notes=tuple(comparison_notes))
 
 
-def _build_comparison_notes(comparison: SoftmaxComparison, uses_softmax: bool) -> list[Note]:
+def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) -> Flags:
+    """Return a mask of the rows that a promise allows for fitting the calibration map."""
+    columns = table.columns
+    scores_for_promise = columns.scores
+    has_subgroup_thresholds = table.certificate.subgroups is not None
+    if has_subgroup_thresholds:
+        # No single threshold separates the scores, so they are replaced by -inf and +inf.
+        scores_for_promise = np.where(columns.is_accepted, -np.inf, np.inf)
+    is_available = columns.may_train_calibrator
+    # Labels on a device are a tensor, which cannot be combined with a NumPy mask.
+    labels_are_in_main_memory = not table.rows.is_on_device
+    if labels_are_in_main_memory:
+        label_is_a_class = labels >= 0
+        is_available = is_available & label_is_a_class
+    return promise.select_map_training_rows(
+        is_available,
+        scores=scores_for_promise,
+        correct=columns.correct,
+        certificate=table.certificate,
+    )
+
+
+def _build_comparison_notes(comparison: SoftmaxComparison, *, uses_softmax: bool) -> list[Note]:
     """Build a note on a map that makes a metric worse, and one on a miscalibrated class."""
     notes: list[Note] = []
     if comparison.map_increases_a_metric:
         notes.append(comparison.build_note(uses_softmax=uses_softmax))
     check_by_class = comparison.check_by_predicted_class
-    if check_by_class is not None and check_by_class.failure is not None:
-        notes.append(miscalibrated_by_class(**check_by_class.failure))
+    if check_by_class is not None and check_by_class.failure_facts is not None:
+        notes.append(note_miscalibrated_by_class(**check_by_class.failure_facts))
     return notes
 
 
@@ -265,17 +276,24 @@ def build_monitoring_profile(calibration_map: Map, table: CertifiedTable) -> Pro
     if rows.is_on_device or len(accepted_index) == 0:
         # The profile of the scores alone needs no accepted rows.
         return build_profile(columns.ranking)
-    sampled_index = accepted_index
     max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
-    if len(accepted_index) > max_sampled_rows:
-        random_order = make_generator(_PROFILE_SAMPLE_SEED).permutation(len(accepted_index))
-        sampled_index = np.sort(accepted_index[random_order[:max_sampled_rows]])
-    decision_offsets = np.broadcast_to(table.decision_offset, len(rows))[sampled_index]
-    compute_confidence = partial(_compute_confidence, calibration_map)
-    confidence = rows.take(sampled_index).compute_column(compute_confidence, decision_offsets)
+    sampled_index = _sample_rows(accepted_index, max_sampled_rows)
+    decision_offset_of_row = np.broadcast_to(table.decision_offset, len(rows))
+    confidence = rows.take(sampled_index).compute_column(
+        partial(_compute_confidence, calibration_map), decision_offset_of_row[sampled_index]
+    )
     return build_profile(
         columns.ranking, confidence=confidence, correct=columns.correct[sampled_index]
     )
+
+
+def _sample_rows(row_index: Codes, max_rows: int) -> Codes:
+    """Return the rows of an index, or a random sample of them if there are too many."""
+    if len(row_index) <= max_rows:
+        return row_index
+    generator = make_generator(_PROFILE_SAMPLE_SEED)
+    random_order = generator.permutation(len(row_index))
+    return np.sort(row_index[random_order[:max_rows]])
 
 
 def _compute_confidence(
@@ -286,11 +304,12 @@ def _compute_confidence(
     The predicted class has the largest logit after the second of two classes is shifted by the
     decision offset.
     """
-    dtype = np.float64 if logits.dtype == np.float64 else np.float32
-    probabilities = np.empty(logits.shape, dtype=dtype)
+    probability_dtype = np.float64 if logits.dtype == np.float64 else np.float32
+    probabilities = np.empty(logits.shape, dtype=probability_dtype)
     calibration_map.fill(logits, probabilities)
     decision_logits = logits
     if decision_offsets.any():
         decision_logits = shift_second_class(logits, decision_offsets)
     predicted_codes = kernels.predict_classes(decision_logits)
-    return probabilities[np.arange(len(logits)), predicted_codes]
+    row_index = np.arange(len(logits))
+    return probabilities[row_index, predicted_codes]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certification.ranking import Ranking
 from metacal.certification.row_selection import RowSelection, SelectedRows
@@ -71,7 +71,7 @@ class CalibrationTable:
         return self.subgroups.codes
 
     def draw_selected_rows(self, *columns: ArrayLike | None) -> SelectedRows | None:
-        """Draw the rows to certify, seeded by the columns. Return None if all rows count."""
+        """Draw the rows to certify, with a seed from the columns. Return None if all rows count."""
         if self.selection is None:
             return None
         return self.selection.draw(*columns)
@@ -108,7 +108,7 @@ class RowColumns:
     @cached_property
     def is_accepted(self) -> Flags:
         """Whether each row is accepted."""
-        return accepts(self.scores, self.thresholds)
+        return accept_up_to_threshold(self.scores, self.thresholds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class CertifiedTable:
 
 
 def check_two_classes(n_classes: int, option_name: str) -> None:
-    """Raise InputError if an option for two classes is used with more classes."""
+    """Raise InputError unless an option for two classes is used with two classes."""
     if n_classes != 2:
         raise UnsupportedPromiseError(
             f"{option_name} needs two classes, but the table has {n_classes} columns."

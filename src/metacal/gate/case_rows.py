@@ -8,12 +8,12 @@ score is never accepted, so its label does not matter.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.certificates.notes import Note, unlabelled_cases
+from metacal.certificates.notes import Note, note_unlabelled_cases
 from metacal.certificates.quantity import Quantity
 from metacal.certification.case_items import Cases
 from metacal.certification.units import find_missing_names
@@ -22,6 +22,26 @@ from metacal.formulas import Codes, Flags
 from metacal.gate.thresholds import check_groups
 from metacal.rows.arrays import as_plain_array
 from metacal.rows.score_columns import check_known_correctness, check_scores
+
+
+class _ItemColumns(NamedTuple):
+    """Validated columns with one entry for each item.
+
+    Attributes
+    ----------
+    scores : array of float of shape (n_items,)
+        Score of each item, NaN if it has none.
+
+    is_correct : array of bool of shape (n_items,)
+        Whether each item is correct. False if it is not known.
+
+    has_label : array of bool of shape (n_items,)
+        Whether it is known if the item is correct.
+    """
+
+    scores: NDArray[np.floating[Any]]
+    is_correct: Flags
+    has_label: Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,16 +123,17 @@ def read_usable_items(
     InputError
         If a column is missing or invalid, an item has no case, or no case is usable.
     """
-    scores, is_correct, has_label = _read_columns(score, correct, quantity)
-    case_codes = encode_cases(cases, len(scores))
-    is_unusable_case = _find_unusable_cases(scores, has_label, case_codes, quantity)
+    columns = _read_item_columns(score, correct, quantity)
+    case_codes = encode_cases(cases, len(columns.scores))
+    is_unusable_case = _find_unusable_cases(columns, case_codes, quantity)
     notes: tuple[Note, ...] = ()
-    if is_unusable_case.any():
-        n_unusable_cases = int(is_unusable_case.sum())
-        notes = (unlabelled_cases(unlabelled=n_unusable_cases, cases=len(is_unusable_case)),)
+    n_unusable_cases = int(is_unusable_case.sum())
+    if n_unusable_cases > 0:
+        n_cases = len(is_unusable_case)
+        notes = (note_unlabelled_cases(unlabelled=n_unusable_cases, cases=n_cases),)
     is_item_of_usable_case = ~is_unusable_case[case_codes]
-    usable_scores = scores[is_item_of_usable_case]
-    usable_correct = is_correct[is_item_of_usable_case]
+    usable_scores = columns.scores[is_item_of_usable_case]
+    usable_correct = columns.is_correct[is_item_of_usable_case]
     usable_cases = _renumber_cases(
         case_codes[is_item_of_usable_case],
         is_correct_without_score=usable_correct & np.isnan(usable_scores),
@@ -133,15 +154,19 @@ def _renumber_cases(
     """Number the cases of the remaining items from 0, without gaps."""
     distinct_codes, consecutive_codes = np.unique(case_codes, return_inverse=True)
     has_correct_item_without_score = np.zeros(len(distinct_codes), dtype=bool)
-    cases_to_mark = consecutive_codes[is_correct_without_score]
-    has_correct_item_without_score[cases_to_mark] = True
-    return Cases(consecutive_codes, has_correct_item_without_score, random_state)
+    cases_with_such_an_item = consecutive_codes[is_correct_without_score]
+    has_correct_item_without_score[cases_with_such_an_item] = True
+    return Cases(
+        codes=consecutive_codes,
+        has_correct_item_without_score=has_correct_item_without_score,
+        random_state=random_state,
+    )
 
 
-def _read_columns(
+def _read_item_columns(
     score: ArrayLike, correct: ArrayLike | None, quantity: Quantity
-) -> tuple[NDArray[np.floating[Any]], Flags, Flags]:
-    """Return the score of each item, whether it is correct, and whether that is known."""
+) -> _ItemColumns:
+    """Validate the score of each item, and whether it is correct."""
     scores = check_scores(score)
     if len(scores) == 0:
         raise NoRowsError("There is no item: got 0 scores. Pass the scores of at least one case.")
@@ -156,22 +181,20 @@ def _read_columns(
             f"Got {len(scores)} scores but {len(is_correct)} entries of correct. Pass one of"
             " each per row."
         )
-    return scores, is_correct, has_label
+    return _ItemColumns(scores=scores, is_correct=is_correct, has_label=has_label)
 
 
-def _find_unusable_cases(
-    scores: NDArray[np.floating[Any]], has_label: Flags, case_codes: Codes, quantity: Quantity
-) -> Flags:
+def _find_unusable_cases(columns: _ItemColumns, case_codes: Codes, quantity: Quantity) -> Flags:
     """Return whether an item of each case lacks a label that may decide the outcome of the case."""
-    lacks_needed_label = ~has_label
+    lacks_needed_label = ~columns.has_label
     only_accepted_items_matter = quantity.case_outcome == "incorrect"
     if only_accepted_items_matter:
         # An item without a score is never accepted.
-        has_score = ~np.isnan(scores)
+        has_score = ~np.isnan(columns.scores)
         lacks_needed_label &= has_score
     n_cases = int(case_codes.max()) + 1
-    n_missing_labels_of_case = np.bincount(case_codes[lacks_needed_label], minlength=n_cases)
-    is_unusable_case = n_missing_labels_of_case > 0
+    n_missing_labels_by_case = np.bincount(case_codes[lacks_needed_label], minlength=n_cases)
+    is_unusable_case = n_missing_labels_by_case > 0
     if is_unusable_case.all():
         raise MissingLabelsError(
             f"Every one of the {n_cases:,} cases has an item without a label. At least one case needs"
@@ -215,11 +238,12 @@ def encode_cases(cases: ArrayLike | None, n_rows: int) -> Codes:
         )
     is_missing = find_missing_names(case_names)
     if is_missing.any():
+        first_row_without_case = int(np.argmax(is_missing))
         raise CasesError(
-            f"cases: row {int(np.argmax(is_missing))} has no case. Pass the case of each item, or one"
+            f"cases: row {first_row_without_case} has no case. Pass the case of each item, or one"
             " of its own."
         )
     if case_names.dtype == object:
         case_names = case_names.astype(str)
-    _, codes = np.unique(case_names, return_inverse=True)
-    return codes.reshape(-1).astype(np.intp)
+    _, case_codes = np.unique(case_names, return_inverse=True)
+    return case_codes.reshape(-1).astype(np.intp)

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.notes import Note, declared_extension, pool_without_score
+from metacal.certificates.notes import Note, note_declared_extension, note_pool_without_score
 from metacal.certification.arriving import (
     DELTA_FRACTIONS,
     LabellingProgress,
@@ -43,9 +43,9 @@ from metacal.rows.draws import check_random_state
 from metacal.scores import Score, get_rounding_grid, get_score_name
 
 #: By default, `propose` divides the drawn rows into this many batches.
-_N_BATCHES = 40
+_N_DEFAULT_BATCHES = 40
 #: By default, a batch has at least this many rows.
-_MIN_BATCH_SIZE = 5
+_MIN_DEFAULT_BATCH_SIZE = 5
 
 
 class _Phase(NamedTuple):
@@ -134,21 +134,23 @@ class Certifier:
         self.unlabelled_pool = self._read_pool(pool)
         self._pool_notes = self.unlabelled_pool.warn_about_rows()
         self.random_state = check_random_state(self.random_state)
-        self._draw_order = self.unlabelled_pool.draw_all_rows(self.random_state)
+        self._rows_in_draw_order = self.unlabelled_pool.draw_all_rows(self.random_state)
+        n_drawable_rows = len(self._rows_in_draw_order)
         # Rows without a score are never drawn. Their position is the size of the pool.
-        self._draw_position = np.full(self.n_pool, self.n_pool, dtype=np.intp)
-        self._draw_position[self._draw_order] = np.arange(len(self._draw_order))
-        self._sample_sizes = choose_sample_sizes(
-            self.promise, labels, n_available=len(self._draw_order), may_extend=self.may_extend
+        self._draw_position_of_row = np.full(self.n_pool, self.n_pool, dtype=np.intp)
+        self._draw_position_of_row[self._rows_in_draw_order] = np.arange(n_drawable_rows)
+        self._n_rows_by_phase = choose_sample_sizes(
+            self.promise, labels, n_available=n_drawable_rows, may_extend=self.may_extend
         )
         #: Number of rows that the caller asked to draw. Pilot rows may lower the number drawn.
-        self.n_requested = self._sample_sizes[0]
+        self.n_requested = self._n_rows_by_phase[0]
         self.is_extended = False
         self.answers = PoolAnswers(self.n_pool)
         self._assessed_phases: list[_AssessedPhase] = []
         self._n_labels_when_assessed: int | None = None
         self._was_extended_when_assessed = False
-        self.pilot = PilotRows(np.empty(0))
+        no_pilot_scores = np.empty(0)
+        self.pilot = PilotRows(no_pilot_scores)
         uses_pilot_rows = self.promise.procedure().pilot_policy() is not None
         if not self.reads_logits and uses_pilot_rows:
             self._withhold_pilot_rows()
@@ -176,29 +178,30 @@ class Certifier:
 
     def _withhold_pilot_rows(self) -> None:
         """Choose pilot rows among the rows that are never drawn, then among drawn rows."""
-        final_size = self._sample_sizes[-1]
-        scores_in_draw_order = self.unlabelled_pool.uncertainty_scores[self._draw_order]
-        self.pilot = choose_pilot_rows_of_pool(scores_in_draw_order, final_size)
-        n_available = final_size - self.pilot.n_withheld
-        self._sample_sizes = tuple(min(size, n_available) for size in self._sample_sizes)
+        n_rows_of_last_phase = self._n_rows_by_phase[-1]
+        scores_in_draw_order = self.unlabelled_pool.uncertainty_scores[self._rows_in_draw_order]
+        self.pilot = choose_pilot_rows_of_pool(scores_in_draw_order, n_rows_of_last_phase)
+        n_available = n_rows_of_last_phase - self.pilot.n_withheld
+        self._n_rows_by_phase = tuple(min(n_rows, n_available) for n_rows in self._n_rows_by_phase)
 
     @property
     def n_drawn(self) -> int:
         """Number of rows drawn so far. At most this many labels are needed."""
-        return self._sample_sizes[1] if self.is_extended else self._sample_sizes[0]
+        current_phase = 1 if self.is_extended else 0
+        return self._n_rows_by_phase[current_phase]
 
     @property
     def drawn_rows(self) -> Codes:
         """Indices of the rows drawn so far."""
-        return self._draw_order[: self.n_drawn]
+        return self._rows_in_draw_order[: self.n_drawn]
 
     @property
     def batch_size(self) -> int:
         """Number of rows that `propose` returns by default."""
-        return max(_MIN_BATCH_SIZE, self.n_drawn // _N_BATCHES)
+        return max(_MIN_DEFAULT_BATCH_SIZE, self.n_drawn // _N_DEFAULT_BATCHES)
 
     def propose(self, n: int | None = None) -> Codes:
-        """Return the indices of the next rows to label, in random order.
+        """Return the indices of the next rows of the pool to label, in random order.
 
         The same rows are returned again until you pass their answers to `update`.
 
@@ -216,20 +219,24 @@ class Certifier:
         batch_size = self.batch_size if n is None else n
         latest_phase_first = reversed(self._assess_phases())
         for phase, progress in latest_phase_first:
-            if not self._can_improve(progress):
-                continue
-            useful_rows = self._draw_order[: phase.n_rows]
-            may_finish_early = get_sequential_procedure(self.promise) is not None
-            if may_finish_early:
-                scores = self.unlabelled_pool.uncertainty_scores[useful_rows]
-                most_certain_first = np.argsort(scores, kind="stable")
-                useful_rows = useful_rows[most_certain_first[: progress.n_relevant]]
-            has_answer = self.answers.is_known[useful_rows]
-            batch: Codes = useful_rows[~has_answer][:batch_size]
-            # The batch is in random order, so that annotators cannot see which rows are certain.
-            in_draw_order = np.argsort(self._draw_position[batch])
-            return batch[in_draw_order]
+            if self._can_improve(progress):
+                useful_rows = self._find_useful_rows(phase, progress)
+                has_answer = self.answers.has_answer[useful_rows]
+                batch: Codes = useful_rows[~has_answer][:batch_size]
+                # In draw order, which is random, annotators cannot see which rows are certain.
+                draw_order_of_batch = np.argsort(self._draw_position_of_row[batch])
+                return batch[draw_order_of_batch]
         return np.empty(0, dtype=np.intp)
+
+    def _find_useful_rows(self, phase: _Phase, progress: LabellingProgress) -> Codes:
+        """Return the rows of a phase whose labels may change the result."""
+        rows_of_phase = self._rows_in_draw_order[: phase.n_rows]
+        needs_every_label = get_sequential_procedure(self.promise) is None
+        if needs_every_label:
+            return rows_of_phase
+        scores = self.unlabelled_pool.uncertainty_scores[rows_of_phase]
+        most_certain_first = np.argsort(scores, kind="stable")
+        return rows_of_phase[most_certain_first[: progress.n_relevant]]
 
     def update(
         self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None
@@ -287,13 +294,14 @@ class Certifier:
 
     def check_answers(self, row_indices: Codes, is_correct: Flags) -> None:
         """Raise InputError if a row was not drawn or an answer contradicts another one."""
-        in_pool = (row_indices >= 0) & (row_indices < self.n_pool)
+        is_in_pool = (row_indices >= 0) & (row_indices < self.n_pool)
+        draw_positions = self._draw_position_of_row[row_indices[is_in_pool]]
         is_drawn = np.zeros(len(row_indices), dtype=bool)
-        is_drawn[in_pool] = self._draw_position[row_indices[in_pool]] < self.n_drawn
+        is_drawn[is_in_pool] = draw_positions < self.n_drawn
         if not is_drawn.all():
-            row_not_drawn = row_indices[~is_drawn][0]
+            rows_not_drawn = row_indices[~is_drawn]
             raise LabellingError(
-                f"Row {row_not_drawn} was not drawn for labelling. Remove its answer: only"
+                f"Row {rows_not_drawn[0]} was not drawn for labelling. Remove its answer: only"
                 " drawn rows count."
             )
         self.answers.check_consistent(row_indices, is_correct)
@@ -305,14 +313,14 @@ class Certifier:
         """
         if not self.may_extend:
             raise LabellingError(
-                f"{self._sample_sizes[0]:,} rows were drawn without a declared extension."
+                f"{self._n_rows_by_phase[0]:,} rows were drawn without a declared extension."
                 " Drawing more rows after labels are known would break the promise more"
                 " often than delta allows. Start again with"
                 f" {choose_spelling('may_extend=True', '--may-extend')}."
             )
         if not self.is_extended:
-            _, extended_size = self._sample_sizes
-            self._record_event({"extend": extended_size})
+            _, n_rows_after_extension = self._n_rows_by_phase
+            self._record_event({"extend": n_rows_after_extension})
             self.is_extended = True
         return self
 
@@ -324,7 +332,7 @@ class Certifier:
     @property
     def n_labels(self) -> int:
         """Number of rows with an answer."""
-        return int(np.count_nonzero(self.answers.is_known))
+        return int(np.count_nonzero(self.answers.has_answer))
 
     @property
     def finished(self) -> bool:
@@ -334,42 +342,50 @@ class Certifier:
     @property
     def threshold(self) -> float | None:
         """Certified threshold of the uncertainty score, None if nothing is certified yet."""
-        return _find_largest_or_none(progress.threshold for _, progress in self._assess_phases())
+        thresholds = [progress.threshold for _, progress in self._assess_phases()]
+        return _find_largest_or_none(thresholds)
 
     @property
     def coverage(self) -> float | None:
         """Fraction of the drawn rows that are accepted, None if nothing is certified yet."""
-        return self._coverage_at(self.threshold)
+        return self._compute_coverage(self.threshold)
 
     @property
     def within_reach(self) -> float | None:
         """Coverage if all further predictions are correct, None if nothing can be certified."""
-        reachable_threshold = _find_largest_or_none(
+        reachable_thresholds = [
             progress.reachable_threshold for _, progress in self._assess_phases()
-        )
-        return self._coverage_at(reachable_threshold)
+        ]
+        return self._compute_coverage(_find_largest_or_none(reachable_thresholds))
 
-    def _coverage_at(self, threshold: float | None) -> float | None:
-        """Return the fraction of the drawn rows that a threshold accepts."""
+    def _compute_coverage(self, threshold: float | None) -> float | None:
+        """Return the fraction of the drawn rows that a threshold accepts, None without one."""
         if threshold is None:
             return None
-        is_accepted = accepts(self.unlabelled_pool.uncertainty_scores[self.drawn_rows], threshold)
+        is_accepted = accept_up_to_threshold(
+            self.unlabelled_pool.uncertainty_scores[self.drawn_rows], threshold
+        )
         return float(is_accepted.mean())
 
     def _list_started_phases(self) -> list[_Phase]:
         """Return the first phase and, after an extension, the second one."""
-        delta_fractions = DELTA_FRACTIONS if self.may_extend else (1.0,)
+        all_of_delta = (1.0,)
+        delta_fractions = DELTA_FRACTIONS if self.may_extend else all_of_delta
         phases = [
-            _Phase(self.promise.with_delta_fraction(fraction), n_rows)
-            for fraction, n_rows in zip(delta_fractions, self._sample_sizes, strict=True)
+            _Phase(promise=self.promise.with_delta_fraction(fraction), n_rows=n_rows)
+            for fraction, n_rows in zip(delta_fractions, self._n_rows_by_phase, strict=True)
         ]
-        return phases if self.is_extended else phases[:1]
+        n_started_phases = 2 if self.is_extended else 1
+        return phases[:n_started_phases]
 
     def _get_labels_of_phase(self, phase: _Phase) -> PartialLabels:
         """Return the scores and the labels known so far of the rows of a phase."""
-        rows = self._draw_order[: phase.n_rows]
-        scores = self.unlabelled_pool.uncertainty_scores[rows]
-        return PartialLabels(scores, self.answers.label_states[rows], self.pilot)
+        rows_of_phase = self._rows_in_draw_order[: phase.n_rows]
+        return PartialLabels(
+            scores=self.unlabelled_pool.uncertainty_scores[rows_of_phase],
+            states=self.answers.label_states[rows_of_phase],
+            pilot=self.pilot,
+        )
 
     def _assess_phases(self) -> list[_AssessedPhase]:
         """Compute the progress of each started phase, unless it is cached since the last answer."""
@@ -379,12 +395,10 @@ class Certifier:
             and self._was_extended_when_assessed == self.is_extended
         )
         if not is_cache_valid:
-            self._assessed_phases = [
-                _AssessedPhase(
-                    phase, assess_progress(phase.promise, self._get_labels_of_phase(phase))
-                )
-                for phase in self._list_started_phases()
-            ]
+            self._assessed_phases = []
+            for phase in self._list_started_phases():
+                progress = assess_progress(phase.promise, self._get_labels_of_phase(phase))
+                self._assessed_phases.append(_AssessedPhase(phase, progress))
             self._n_labels_when_assessed = n_labels
             self._was_extended_when_assessed = self.is_extended
         return self._assessed_phases
@@ -393,8 +407,8 @@ class Certifier:
         """Check whether a phase may still certify a higher threshold than the current one."""
         if progress.reachable_threshold is None:
             return False
-        threshold = self.threshold
-        return threshold is None or progress.reachable_threshold > threshold
+        current_threshold = self.threshold
+        return current_threshold is None or progress.reachable_threshold > current_threshold
 
     def __str__(self) -> str:
         label_count = f"{self.n_labels:,} of {self.n_drawn:,} labels"
@@ -404,8 +418,8 @@ class Certifier:
             outlook = "nothing can be certified"
             if reachable_coverage is not None:
                 outlook = f"a coverage of {reachable_coverage:.0%} is within reach"
-            yet = "" if self.finished else " yet"
-            return f"{label_count} certify nothing{yet}; {outlook}."
+            nothing_text = "nothing" if self.finished else "nothing yet"
+            return f"{label_count} certify {nothing_text}; {outlook}."
         if self.finished:
             return (
                 f"{label_count} certify a coverage of {coverage:.0%}, and more would change"
@@ -452,17 +466,17 @@ class Certifier:
 
     def _list_notes(self) -> tuple[Note, ...]:
         """Return the notes on the pool and on a declared extension, for the certificate."""
-        notes = self._pool_notes
-        n_without_score = self.n_pool - len(self._draw_order)
+        notes = [*self._pool_notes]
+        n_without_score = self.n_pool - len(self._rows_in_draw_order)
         if n_without_score > 0:
-            notes += (pool_without_score(missing=n_without_score, rows=self.n_pool),)
+            notes.append(note_pool_without_score(missing=n_without_score, rows=self.n_pool))
         if self.may_extend:
-            initial_size, extended_size = self._sample_sizes
-            extension_note = declared_extension(
-                rows=initial_size, extended=extended_size, shares=DELTA_FRACTIONS
+            n_first_rows, n_all_rows = self._n_rows_by_phase
+            extension_note = note_declared_extension(
+                rows=n_first_rows, extended=n_all_rows, shares=DELTA_FRACTIONS
             )
-            notes += (extension_note,)
-        return notes
+            notes.append(extension_note)
+        return tuple(notes)
 
     def gate(self) -> Gate:
         """Return the gate that is certified by the labels known so far.
@@ -480,6 +494,7 @@ def _get_threshold_or_minus_infinity(assessed_phase: _AssessedPhase) -> float:
     return -math.inf if threshold is None else threshold
 
 
-def _find_largest_or_none(values: Iterable[float | None]) -> float | None:
+def _find_largest_or_none(optional_values: Iterable[float | None]) -> float | None:
     """Return the largest value, ignoring None, or None if there is no other value."""
-    return max((value for value in values if value is not None), default=None)
+    present_values = [value for value in optional_values if value is not None]
+    return max(present_values, default=None)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certification.certify import certify
 from metacal.certification.pilot import PilotPolicy
@@ -144,7 +144,7 @@ def _decide_rows(certificate: Certificate, scores: Float, subgroups: Subgroups |
         subgroup_codes = subgroups.codes
         class_names = np.array(subgroups.names)
     thresholds = get_certified_thresholds(certificate, class_names)
-    return accepts(scores, thresholds.get_row_thresholds(subgroup_codes))
+    return accept_up_to_threshold(scores, thresholds.get_row_thresholds(subgroup_codes))
 
 
 def _add_pilot_facts(

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certificates.notes import score_chosen
+from metacal.certificates.notes import note_score_chosen
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rows import Subgroups
 from metacal.certification.two_sides import TwoClassProcedure
@@ -28,7 +28,7 @@ from metacal.gate.table_certifiers import (
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
 from metacal.scores import Score
-from metacal.scores.registry import AUTO_SCORE, get_auto_candidates
+from metacal.scores.registry import AUTO_SCORE, get_delta_fractions_of_auto_scores
 
 
 def certify_table(
@@ -91,7 +91,7 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     certificates hold together with probability 1 - delta, so that the best of them may be chosen
     after they are computed.
     """
-    delta_fractions = get_auto_candidates(table.rows.n_classes)
+    delta_fractions = get_delta_fractions_of_auto_scores(table.rows.n_classes)
     validated_table = replace(table, rows=table.rows.as_validated())
     certified_tables: list[CertifiedTable] = []
     errors: list[InfeasibleTargetError] = []
@@ -116,7 +116,7 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
             n_scores=len(delta_fractions), delta_share=delta_fractions[best_name]
         )
         certificate = add_circumstances(certificate, circumstances)
-        note = score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
+        note = note_score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
         certificate = certificate.with_notes(note)
     return replace(best_table, certificate=certificate)
 

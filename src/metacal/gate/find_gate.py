@@ -29,14 +29,15 @@ def find_gate(
         return fitted
     is_pipeline = hasattr(fitted, "steps")
     if is_pipeline:
-        return find_gate(fitted[-1], needs)
-    cls = type(fitted)
+        last_step = fitted[-1]
+        return find_gate(last_step, needs)
+    fitted_class = type(fitted)
     # A class of estimators has these attributes as properties, even before an object is fitted.
-    is_estimator_of_gates = hasattr(cls, "gate_")
-    is_calibrator = hasattr(cls, "map_")
+    is_estimator_of_gates = hasattr(fitted_class, "gate_")
+    is_calibrator = hasattr(fitted_class, "map_")
     can_have_gate = is_estimator_of_gates or is_calibrator or hasattr(fitted, "gate_")
     if not can_have_gate:
-        received_name = fitted.__name__ if isinstance(fitted, type) else cls.__name__
+        received_name = fitted.__name__ if isinstance(fitted, type) else fitted_class.__name__
         raise UnfittedError(f"{needs}; got {received_name}.")
     try:
         return find_gate(fitted.gate_, needs)
@@ -46,5 +47,7 @@ def find_gate(
         # scikit-learn's NotFittedError is an AttributeError and a ValueError at the same time.
         is_not_fitted_error = isinstance(error, ValueError)
         if is_estimator_of_gates and not is_not_fitted_error:
-            raise UnfittedError(f"This {cls.__name__} has no gate: {error}") from None
-        raise UnfittedError(f"This {cls.__name__} is not fitted. Call fit first.") from None
+            raise UnfittedError(f"This {fitted_class.__name__} has no gate: {error}") from None
+        raise UnfittedError(
+            f"This {fitted_class.__name__} is not fitted. Call fit first."
+        ) from None

@@ -96,10 +96,12 @@ class Gate(GateMethods):
         class_lists = [source.classes for source in sources if isinstance(source, LogitsSource)]
         if not class_lists:
             return
-        all_have_classes = len(class_lists) == self.n_stages
-        if not all_have_classes or not all(
-            np.array_equal(class_lists[0], classes) for classes in class_lists
-        ):
+        every_stage_has_classes = len(class_lists) == self.n_stages
+        first_classes, *other_class_lists = class_lists
+        classes_are_equal = all(
+            np.array_equal(first_classes, other_classes) for other_classes in other_class_lists
+        )
+        if not every_stage_has_classes or not classes_are_equal:
             raise CascadeError(
                 "The models of a cascade must have the same classes, in the same order."
             )
@@ -131,14 +133,15 @@ class Gate(GateMethods):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        stage_texts = [
-            f"{stage.source}, accept if {stage.source.score_name} <= {stage.thresholds.threshold:.6g}"
-            for stage in self.stages
-        ]
-        text = "; ".join(stage_texts)
+        stage_texts = []
+        for stage in self.stages:
+            threshold = stage.thresholds.threshold
+            condition = f"accept if {stage.source.score_name} <= {threshold:.6g}"
+            stage_texts.append(f"{stage.source}, {condition}")
+        gate_text = "; ".join(stage_texts)
         if self.certificate is not None:
-            text += f": {self.certificate.statement}"
-        return f"Gate({text})"
+            gate_text += f": {self.certificate.statement}"
+        return f"Gate({gate_text})"
 
     def _repr_html_(self) -> str:
         if self.certificate is None:
@@ -247,7 +250,8 @@ class Gate(GateMethods):
     @property
     def is_calibrated(self) -> bool:
         """Whether confidence was fitted to labels."""
-        if not self.has_classes and self.score_source.curve is None:
+        lacks_confidence_curve = not self.has_classes and self.score_source.curve is None
+        if lacks_confidence_curve:
             return False
         if self.certificate is None or self.is_cascade:
             return True
@@ -277,9 +281,12 @@ class Gate(GateMethods):
         """Condition for accepting a row, in words."""
         if self.is_cascade:
             return "a model answers it"
-        if self.certificate is None or self.threshold == math.inf:
-            return "there is a score" if self.is_score_gate else "it can be read"
-        return self.certificate.condition
+        accepts_every_valid_row = self.threshold == math.inf
+        if self.certificate is not None and not accepts_every_valid_row:
+            return self.certificate.condition
+        if self.is_score_gate:
+            return "there is a score"
+        return "it can be read"
 
     def stage(self, number: int) -> Gate:
         """Return a gate with one stage of a cascade, and the certificate of the cascade."""
@@ -338,15 +345,15 @@ class Gate(GateMethods):
         if not self.reads_losses:
             is_correct = codes == answers
             return self.promise.losses_from_correctness(is_correct)
-        # If the certificate counts errors, then losses of 0 and 1 must have an integer type here.
+        # The code of a graded answer is 1 minus its loss.
+        graded_losses: NDArray[Any] = 1.0 - codes
+        every_loss_is_0_or_1 = np.isin(codes, (0, 1)).all()
         certificate = self.certificate
         counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
-        # The code of a graded answer is 1 minus its loss.
-        every_loss_is_0_or_1 = np.isin(codes, (0, 1)).all()
+        # A certificate that counts errors needs losses of an integer type.
         if counts_errors and every_loss_is_0_or_1:
-            integer_losses = 1 - codes.astype(np.intp)
-            return Losses.from_graded(integer_losses)
-        return Losses.from_graded(1.0 - codes)
+            graded_losses = 1 - codes.astype(np.intp)
+        return Losses.from_graded(graded_losses)
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
         """Find calibration rows of the gate among the rows of a test set.
@@ -367,15 +374,20 @@ class Gate(GateMethods):
         """
         if self.data_hash is None or self.row_hash_sample is None or self.certificate is None:
             return None
+        hashed_scores = scores
+        hashed_correctness = correct
         if not self.certificate.every_row_labelled:
             # Without all labels, the fingerprint was computed as if every row were incorrect.
-            correct = np.zeros(len(scores), dtype=bool)
+            hashed_correctness = np.zeros(len(scores), dtype=bool)
         if self.is_score_gate:
+            # Rows without a score are not part of the fingerprint of a gate on scores.
             has_score = ~np.isnan(scores)
-            scores = scores[has_score]
-            if correct is not None:
-                correct = correct[has_score]
-        return find_fit_rows(self.data_hash, self.row_hash_sample, scores, correct)
+            hashed_scores = scores[has_score]
+            if hashed_correctness is not None:
+                hashed_correctness = hashed_correctness[has_score]
+        return find_fit_rows(
+            self.data_hash, self.row_hash_sample, hashed_scores, hashed_correctness
+        )
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""
@@ -387,17 +399,17 @@ class Gate(GateMethods):
             )
         return self.source.score_table(table)
 
-    def accepts(self, given: Any, groups: Any = None) -> Flags:
+    def accepts(self, table: Any, groups: Any = None) -> Flags:
         """Return a boolean mask of the rows that the first stage accepts.
 
         Parameters
         ----------
-        given : array-like or Rows
+        table : array-like or Rows
             Logits, probabilities or scores of the first stage.
         groups : array-like of shape (n_rows,) or None, default=None
             Group of each row, if each group has its own threshold.
         """
-        return self.source.accept_table(given, self.thresholds, groups)
+        return self.source.accept_table(table, self.thresholds, groups)
 
     def decide(
         self,
@@ -466,10 +478,15 @@ class Gate(GateMethods):
             Probabilities of rejected rows, as in `decide`.
         """
         source = self.logits_source
-        rows = rows if rows is not None else Rows(logits)
-        if self.choose_rejected(rejected) == "calibrated":
-            if groups is not None:
-                self.encode_groups(groups, len(rows))  # raises InputError for wrong groups
+        if rows is None:
+            rows = Rows(logits)
+        calibrates_rejected_rows = self.choose_rejected(rejected) == "calibrated"
+        group_codes = None
+        if groups is not None or not calibrates_rejected_rows:
+            # This call also raises InputError for groups that are missing or wrong.
+            group_codes = self.encode_groups(groups, len(rows))
+        if calibrates_rejected_rows:
             return source.map(logits, rows=rows, out=out)
-        group_codes = self.encode_groups(groups, len(rows))
-        return compute_paper_probabilities(source, self.thresholds, rows, group_codes, out)
+        return compute_paper_probabilities(
+            source, self.thresholds, rows, group_codes=group_codes, out=out
+        )

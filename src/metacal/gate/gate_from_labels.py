@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metacal.certificates.notes import Note, not_calibrated
+from metacal.certificates.notes import note_not_calibrated
 from metacal.errors import UnsupportedPromiseError
 from metacal.formulas import Codes
+from metacal.gate.base_map import FittedMap
 from metacal.gate.calibrate import assemble_gate
 from metacal.gate.calibration_data import FittedSources
 from metacal.gate.gate import Gate
@@ -14,7 +15,6 @@ from metacal.gate.logits_source import LogitsSource, Recipe
 from metacal.gate.score_source import ScoreSource, check_score_gate_options
 from metacal.gate.unlabelled_pool import PoolPredictions
 from metacal.maps.confidence import fit_confidence
-from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.promises.max_risk import CostPromise
@@ -44,9 +44,9 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
         score_source = _fit_score_source(certifier).with_certificate(certificate)
         fitted_sources = FittedSources(sources=(score_source,), profile=profile)
     else:
-        calibration_map, notes = _fit_temperature(pool.predictions, certifier.answers.true_codes)
+        fitted_map = _fit_temperature(pool.predictions, certifier.answers.true_codes)
         logits_source = LogitsSource(
-            map=calibration_map,
+            map=fitted_map.map,
             classes=pool.predictions.classes,
             score=certifier.score,
             input=certifier.input,
@@ -55,12 +55,12 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
         )
         fitted_sources = FittedSources(
             sources=(logits_source,),
-            notes=notes,
+            notes=fitted_map.notes,
             profile=profile,
             reject_label=check_reject_label(None, pool.predictions.classes),
         )
     # The sample has hashes of rows with an answer only, because the other rows may test the gate.
-    hashes_of_labelled_rows = pool.sample_row_hashes(certifier.answers.is_known)
+    hashes_of_labelled_rows = pool.sample_row_hashes(certifier.answers.has_answer)
     return assemble_gate(
         certificate,
         fitted_sources,
@@ -72,20 +72,18 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
 
 def _fit_score_source(certifier: Certifier) -> ScoreSource:
     """Fit the confidence curve of a pool of scores on the rows with an answer."""
-    has_answer = certifier.answers.is_known
+    has_answer = certifier.answers.has_answer
     scores = certifier.unlabelled_pool.uncertainty_scores[has_answer]
     is_correct = certifier.answers.is_correct[has_answer]
     confidence_curve = fit_confidence(scores, is_correct)
     return ScoreSource(certifier.score_name, certifier.higher_is, confidence_curve)
 
 
-def _fit_temperature(
-    predictions: PoolPredictions, true_codes: Codes
-) -> tuple[Map, tuple[Note, ...]]:
+def _fit_temperature(predictions: PoolPredictions, true_codes: Codes) -> FittedMap:
     """Fit a temperature on the rows whose true class is known.
 
-    If these are too few, or all their predictions are correct, the temperature is 1, and a note
-    states that the probabilities are not calibrated.
+    If there are too few of them, or all their predictions are correct, the temperature is 1, and a
+    note states that the probabilities are not calibrated.
 
     Parameters
     ----------
@@ -96,10 +94,14 @@ def _fit_temperature(
     """
     has_true_class = true_codes >= 0
     known_codes = true_codes[has_true_class]
-    are_all_correct = (known_codes == predictions.predicted_codes[has_true_class]).all()
-    if len(known_codes) < _MIN_LABELS_FOR_TEMPERATURE or are_all_correct:
-        return TemperatureMap(1.0), (not_calibrated(),)
-    return fit_temperature(predictions.rows.select(has_true_class), known_codes), ()
+    predicted_codes = predictions.predicted_codes[has_true_class]
+    has_too_few_labels = len(known_codes) < _MIN_LABELS_FOR_TEMPERATURE
+    every_prediction_is_correct = (known_codes == predicted_codes).all()
+    if has_too_few_labels or every_prediction_is_correct:
+        softmax_map = TemperatureMap(1.0)
+        return FittedMap(softmax_map, notes=(note_not_calibrated(),))
+    labelled_rows = predictions.rows.select(has_true_class)
+    return FittedMap(fit_temperature(labelled_rows, known_codes))
 
 
 def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) -> None:

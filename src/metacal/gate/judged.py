@@ -24,7 +24,8 @@ from metacal.formulas import Codes, Flags
 from metacal.gate.decision import Decision
 from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
-from metacal.gate.scored_rows import note_unlabelled_entries
+from metacal.gate.model_outputs import collect_score_columns
+from metacal.gate.scored_rows import warn_about_unlabelled_entries
 from metacal.rows import Rows
 from metacal.rows.labels import encode_known_labels
 from metacal.rows.model_flags import read_model_flags
@@ -102,16 +103,18 @@ def find_gate_and_inputs(
         If the table of the second model is missing or superfluous.
     """
     if fitted is None:
-        return None, _pair_tables(None, X, large)
+        no_gate = None
+        return no_gate, _collect_model_tables(no_gate, X, large)
     if isinstance(fitted, Gate):
         is_score_cascade = fitted.is_cascade and not fitted.has_classes
         if is_score_cascade:
-            return fitted, _find_score_columns(fitted, X)
-        return fitted, _pair_tables(fitted, X, large)
+            return fitted, collect_score_columns(fitted, X)
+        return fitted, _collect_model_tables(fitted, X, large)
     is_pipeline = hasattr(fitted, "steps")
     if is_pipeline:
+        last_step = fitted[-1]
         last_step_input = transform_before_last_step(fitted, X)
-        return find_gate_and_inputs(fitted[-1], last_step_input, large)
+        return find_gate_and_inputs(last_step, last_step_input, large)
     is_cascade_estimator = hasattr(fitted, "tables")
     if is_cascade_estimator and find_gate(fitted).has_classes:
         model_rows = [Rows(table) for table in fitted.tables(X, large)]
@@ -122,26 +125,17 @@ def find_gate_and_inputs(
     return find_gate_and_inputs(find_gate(fitted), X, large)
 
 
-def _find_score_columns(cascade: Gate, X: Any) -> tuple[Any, ...]:
-    """Return the score column of each model of a cascade on scores."""
-    is_single_column = np.ndim(X[0]) == 0
-    columns = [X] if is_single_column else list(X)
-    if not cascade.has_human_review and len(columns) < cascade.n_stages:
-        # The last model accepts every row that it receives, so its scores are arbitrary.
-        n_rows = len(columns[0])
-        columns.append(np.zeros(n_rows))
-    return tuple(columns)
-
-
-def _pair_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
-    """Return the table of each model. Raise InputError if their number is wrong."""
+def _collect_model_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
+    """Return the table of each model of a gate. Raise InputError if their number is wrong."""
     tables = (X,) if large is None else (X, large)
     n_models = 1 if gate is None else gate.n_stages
-    if gate is not None and len(tables) < n_models:
+    lacks_large_table = len(tables) < n_models
+    has_superfluous_table = len(tables) > n_models
+    if lacks_large_table:
         raise CascadeError(
             "The large model's table of the same rows is missing. Pass large=large_logits."
         )
-    if len(tables) > n_models:
+    if has_superfluous_table:
         raise CascadeError("large needs a cascade, but this gate has one model. Leave it out.")
     return tables
 
@@ -264,7 +258,7 @@ def judge_rows_of_one_stage(
             true_codes = gate.source.encode_truth(truth, len(rows))
         elif truth is not None:
             true_codes, has_label = gate.score_source.encode_known_truth(truth, len(rows))
-            note_unlabelled_entries(has_score, has_label)
+            warn_about_unlabelled_entries(has_score, has_label)
             is_judged = has_score & has_label
         row_indices = np.flatnonzero(is_judged)
         rows = rows[row_indices]
@@ -336,12 +330,7 @@ def _judge_cascade_rows(
     tables: list[Any] = [
         stage.source.to_rows(table) for stage, table in zip(gate.stages, stage_inputs, strict=True)
     ]
-    if len({len(table) for table in tables}) > 1:
-        counts_text = " and ".join(f"{len(table):,}" for table in tables)
-        raise CascadeError(
-            "The models of a cascade need tables of the same rows; got tables of"
-            f" {counts_text} rows."
-        )
+    _check_same_number_of_rows(tables)
     decision = gate.decide(*tables, probabilities=probabilities)
     true_codes = encode_known_labels(truth, len(decision), gate.classes)
     has_label = true_codes >= 0
@@ -366,6 +355,17 @@ def _judge_cascade_rows(
     )
 
 
+def _check_same_number_of_rows(tables: Sequence[Any]) -> None:
+    """Raise InputError if the tables of the models of a cascade differ in length."""
+    table_lengths = [len(table) for table in tables]
+    if len(set(table_lengths)) > 1:
+        counts_text = " and ".join(f"{length:,}" for length in table_lengths)
+        raise CascadeError(
+            "The models of a cascade need tables of the same rows; got tables of"
+            f" {counts_text} rows."
+        )
+
+
 def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: Flags) -> None:
     """Raise InputError if labels that the promise of a cascade needs are missing.
 
@@ -387,113 +387,57 @@ def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: 
 
 
 def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: Any) -> JudgedRows:
-    """Decide on rows by a cascade on scores, and look up which answers are correct."""
+    """Decide on rows by a cascade on scores, and find which answers are correct."""
     decision = gate.decide(*stage_inputs)
-    truth_name = "agrees" if gate.reads_agreement else "correct"
-    model_flags, has_label = read_model_flags(truth, len(decision), truth_name)
-    n_models = model_flags.shape[1]
-    n_needed = gate.n_stages
-    if gate.reads_agreement:
-        # There is no column for the last model, because it always agrees with itself.
-        n_needed -= 1
-    if n_models != n_needed:
-        raise CascadeError(
-            f"{truth_name} has {n_models} columns, but this cascade needs {n_needed}, one for"
-            " each model."
-        )
-    if not has_label.all():
-        raise MissingLabelsError(
-            f"Row {int(np.argmin(has_label))} has no entry in {truth_name}. Leave the row out."
-        )
+    model_flags, has_label = _read_flags_of_models(gate, truth, n_rows=len(decision))
     row_indices = np.arange(len(decision))
     answering_stages = np.asarray(decision.by)
+    n_models_with_flags = model_flags.shape[1]
     # Answers of the last model or of people are the reference, so they count as correct.
-    is_reference_answer = answering_stages >= n_models
-    model_columns = np.minimum(answering_stages, n_models - 1)
-    is_correct = is_reference_answer | model_flags[row_indices, model_columns]
+    is_reference_answer = answering_stages >= n_models_with_flags
+    flag_columns = np.minimum(answering_stages, n_models_with_flags - 1)
+    is_correct = is_reference_answer | model_flags[row_indices, flag_columns]
+    loss_per_row = (~is_correct).astype(np.float64)
+    first_model_flags = model_flags[:, 0]
     return JudgedRows(
         decision=decision,
         correct=is_correct,
-        losses=Losses.from_graded((~is_correct).astype(np.float64)),
+        losses=Losses.from_graded(loss_per_row),
         row_subgroups=None,
         has_label=has_label,
-        fit_rows=gate.find_fit_rows(decision.uncertainty, model_flags[:, 0]),
+        fit_rows=gate.find_fit_rows(decision.uncertainty, first_model_flags),
         row_indices=row_indices,
     )
 
 
-def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
-    """Stack the outputs of the models of a cascade along a second axis."""
-    is_sequence = isinstance(X, list | tuple)
-    if not is_sequence or (gate.has_classes and len(X) != gate.n_stages):
-        raise CascadeError(
-            "A cascade needs the output of each model. Pass both: watch.update([small, large], y)."
-        )
-    stage_inputs = X
-    if not gate.has_classes:
-        stage_inputs = _find_score_columns(gate, X)
-    outputs = [
-        np.asarray(stage.source.read(stage_input))
-        for stage, stage_input in zip(gate.stages, stage_inputs, strict=True)
-    ]
-    if len({len(output) for output in outputs}) > 1:
-        raise CascadeError(
-            "A cascade needs the output of each model for all rows. Pass NaN as the score of"
-            " a model that was not called."
-        )
-    return np.stack(outputs, axis=1)
-
-
-def split_model_outputs(gate: Gate, rows: NDArray[Any]) -> Any:
-    """Split stacked outputs of a cascade by model. Other rows are returned unchanged."""
-    if gate.is_cascade and len(rows):
-        return list(np.moveaxis(rows, 1, 0))
-    return rows
-
-
-def select_label_of_answering_model(gate: Gate, X: NDArray[Any], y: Any) -> Any:
-    """Select the label of the answering model, if `y` has a label for each model.
-
-    Parameters
-    ----------
-    gate : Gate
-        Gate that decides on the rows.
-    X : array
-        Rows, as `stack_model_outputs` returns them for a cascade.
-    y : array-like or None
-        Labels. For a cascade on scores, an entry may have one label for each model, or `y` may have
-        one column for each model.
+def _read_flags_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Flags, Flags]:
+    """Read whether each model of a cascade is correct or, for `MaxLoss`, agrees with the last.
 
     Returns
     -------
-    array-like or None
-        One label for each row.
+    model_flags : array of bool of shape (n_rows, n_models)
+    has_label : array of bool of shape (n_rows,)
+
+    Raises
+    ------
+    InputError
+        If there is not one column for each model that needs one, or an entry is missing.
     """
-    is_score_cascade = gate.is_cascade and not gate.has_classes
-    if y is None or not is_score_cascade:
-        return y
-    has_model_labels = any(np.ndim(entry) for entry in y)
-    if not has_model_labels:
-        return y
-    has_one_entry_per_row = len(y) == len(X)
-    label_entries = y if has_one_entry_per_row else zip(*y)
-    model_outputs = np.moveaxis(X, 1, 0)
-    decision = gate.decide(*model_outputs)
-    answering_stages = np.asarray(decision.by).tolist()
-    row_labels: list[Any] = []
-    for entry, stage_index in zip(label_entries, answering_stages, strict=True):
-        has_label_of_each_model = np.ndim(entry) > 0
-        if has_label_of_each_model:
-            row_labels.append(_select_label(entry, stage_index))
-        else:
-            row_labels.append(entry)
-    return row_labels
-
-
-def _select_label(model_labels: Sequence[Any], answering_stage: int) -> Any:
-    """Return the label of the stage that answered a row, None if it is not known."""
-    if answering_stage < len(model_labels):
-        return model_labels[answering_stage]
-    # The last model, or people, answered the row. Their answer is correct by definition.
-    has_any_label = any(label is not None and label == label for label in model_labels)
-    return True if has_any_label else None
+    truth_name = "agrees" if gate.reads_agreement else "correct"
+    model_flags, has_label = read_model_flags(truth, n_rows, truth_name)
+    n_columns = model_flags.shape[1]
+    n_needed_columns = gate.n_stages
+    if gate.reads_agreement:
+        # There is no column for the last model, because it always agrees with itself.
+        n_needed_columns -= 1
+    if n_columns != n_needed_columns:
+        raise CascadeError(
+            f"{truth_name} has {n_columns} columns, but this cascade needs {n_needed_columns}, one"
+            " for each model."
+        )
+    if not has_label.all():
+        first_row_without_label = int(np.argmin(has_label))
+        raise MissingLabelsError(
+            f"Row {first_row_without_label} has no entry in {truth_name}. Leave the row out."
+        )
+    return model_flags, has_label

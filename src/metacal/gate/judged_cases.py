@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,27 @@ from metacal.promises.case_errors import CasePromise
 from metacal.rows.score_tables import flatten_labelled_table, has_several_columns
 
 
+class CaseItems(NamedTuple):
+    """Columns with one entry for each item of some cases.
+
+    Attributes
+    ----------
+    scores : array-like of shape (n_items,)
+        Score of each item.
+    correct : array-like of shape (n_items,)
+        Whether each item is correct.
+    cases : array-like of shape (n_items,) or None
+        Case of each item.
+    types : array-like of shape (n_items,) or None
+        Type of each item, if the types have their own thresholds.
+    """
+
+    scores: Any
+    correct: Any
+    cases: Any
+    types: Any
+
+
 def is_about_cases(gate: Gate) -> bool:
     """Check whether the promise of a gate is about cases."""
     return gate.certificate is not None and gate.certificate.cases is not None
@@ -27,7 +48,8 @@ def is_about_cases(gate: Gate) -> bool:
 
 def check_takes_cases(gate: Gate | None, cases: Any) -> None:
     """Raise InputError if there are cases, and the promise is not about them."""
-    if cases is None or (gate is not None and is_about_cases(gate)):
+    takes_cases = gate is not None and is_about_cases(gate)
+    if cases is None or takes_cases:
         return
     if gate is not None and gate.certificate is not None:
         raise build_unused_cases_error(gate.promise)
@@ -82,16 +104,23 @@ def judge_case_rows(
     """
     assert gate.certificate is not None
     assert isinstance(gate.promise, CasePromise)
+    items = CaseItems(scores=score, correct=correct, cases=cases, types=groups)
     if has_several_columns(score):
-        score, correct, cases, groups = flatten_case_table(gate, score, correct, cases, groups)
+        items = flatten_case_table(gate, score, correct, cases, groups)
     quantity = gate.certificate.quantity
-    usable_items = read_usable_items(score, correct, cases, quantity)
+    usable_items = read_usable_items(items.scores, items.correct, items.cases, quantity)
     for note in usable_items.notes:
         note.issue_warning()
-    if groups is not None:
-        groups = take_groups(groups, len(np.asarray(score)), usable_items.row_indices)
+    usable_types = None
+    if items.types is not None:
+        n_items = len(np.asarray(items.scores))
+        usable_types = take_groups(items.types, n_items, usable_items.row_indices)
     judged_rows = judge_rows_of_one_stage(
-        gate, [usable_items.scores], usable_items.correct, groups, probabilities=probabilities
+        gate,
+        stage_inputs=[usable_items.scores],
+        truth=usable_items.correct,
+        groups=usable_types,
+        probabilities=probabilities,
     )
     # Items without a score are not judged.
     judged_items = usable_items.take(judged_rows.row_indices)
@@ -110,12 +139,12 @@ def judge_case_rows(
     )
 
 
-def flatten_case_table(
-    gate: Gate, score: Any, correct: Any, cases: Any, groups: Any
-) -> tuple[Any, Any, Any, Any]:
+def flatten_case_table(gate: Gate, score: Any, correct: Any, cases: Any, groups: Any) -> CaseItems:
     """Flatten a table of scores to items, whose case is the row and whose type is the column."""
     if cases is not None:
         raise CasesError("Each row of a table of scores is a case. Leave out cases.")
     entries = flatten_labelled_table(score, correct, groups)
-    types = entries.columns if gate.has_group_thresholds else None
-    return entries.scores, entries.truth, entries.rows, types
+    item_types = entries.columns if gate.has_group_thresholds else None
+    return CaseItems(
+        scores=entries.scores, correct=entries.truth, cases=entries.rows, types=item_types
+    )

@@ -34,7 +34,7 @@ class LabelledRows:
 
     @classmethod
     def from_pending_rows(cls, rows: Sequence[PendingRow], *, in_cascade: bool) -> LabelledRows:
-        """Convert waiting rows, at least one, to columns."""
+        """Convert at least one waiting row with a label to columns."""
         is_accepted = np.array([row.is_accepted for row in rows])
         predicted_codes = np.array([row.predicted_code for row in rows])
         label_codes = np.array([row.label_code for row in rows])
@@ -46,10 +46,11 @@ class LabelledRows:
         return cls(is_accepted, is_correct, predicted_codes, label_codes)
 
     @property
-    def flags_by_count(self) -> dict[str, Flags]:
+    def flags_by_count_name(self) -> dict[str, Flags]:
         """Flags to add to the `Counts` of a watch, by the name of the count."""
+        is_labelled = np.ones_like(self.is_accepted)
         return {
-            "labelled": np.ones_like(self.is_accepted),
+            "labelled": is_labelled,
             "labelled_accepted": self.is_accepted,
             "correct_accepted": self.is_accepted & self.is_correct,
         }

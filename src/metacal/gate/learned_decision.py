@@ -14,9 +14,9 @@ from metacal import kernels
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.notes import (
     Note,
-    about_largest_logit,
-    decision_disagrees,
-    decision_learned,
+    note_about_largest_logit,
+    note_changed_predictions,
+    note_decision_learned,
 )
 from metacal.certification.ranking import find_even_odds_score
 from metacal.certification.row_selection import RowSelection, SelectedRows
@@ -35,6 +35,9 @@ _ROWS_PER_PILOT = 10
 
 # There are at least this many pilot rows (or clusters), but at most half of all.
 _MIN_PILOTS = 40
+
+# Position of a row that is not selected.
+_NOT_SELECTED = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,19 +101,20 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     if clusters is None:
         is_pilot = _draw_pilot_rows(row_log_odds[counted_index], host_labels[counted_index])
     else:
-        is_pilot = _take_pilot_clusters(clusters)
+        is_pilot = _select_rows_of_pilot_clusters(clusters)
         clusters = clusters.take(~is_pilot)
     pilot_index = counted_index[is_pilot]
     certifying_index = counted_index[~is_pilot]
 
-    decision_offset = find_even_odds_score(row_log_odds[pilot_index], host_labels[pilot_index] == 1)
-    note = decision_learned(aside=len(pilot_index), at=decision_offset)
+    pilot_is_second_class = host_labels[pilot_index] == 1
+    decision_offset = find_even_odds_score(row_log_odds[pilot_index], pilot_is_second_class)
+    note = note_decision_learned(aside=len(pilot_index), at=decision_offset)
     return LearnedDecision(
         decision_offset=decision_offset,
         shifted_rows=shift_rows(rows, decision_offset),
         certifying_rows=SelectedRows(
             indices=certifying_index,
-            representatives=_represent_themselves(certifying_index, len(rows)),
+            representatives=_compute_positions_in_selection(certifying_index, len(rows)),
             circumstances=circumstances,
             notes=(*notes, note),
             clusters=clusters,
@@ -120,32 +124,37 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
 
 def _draw_pilot_rows(row_log_odds: Float, labels: Codes) -> Flags:
     """Return a mask of independent rows that are drawn at random as pilot rows."""
-    random_order = RowDraws(row_log_odds, labels).draw_row_order("learned decision")
-    is_pilot = np.zeros(len(labels), dtype=bool)
-    is_pilot[random_order[: _choose_n_pilots(len(labels))]] = True
+    n_rows = len(labels)
+    row_draws = RowDraws(row_log_odds, labels)
+    random_order = row_draws.draw_row_order(purpose="learned decision")
+    pilot_indices = random_order[: _choose_n_pilots(n_rows)]
+    is_pilot = np.zeros(n_rows, dtype=bool)
+    is_pilot[pilot_indices] = True
     return is_pilot
 
 
-def _take_pilot_clusters(clusters: Clusters) -> Flags:
+def _select_rows_of_pilot_clusters(clusters: Clusters) -> Flags:
     """Return a mask of the rows of the first clusters, which are in random order.
 
     It is not valid to draw rows of all clusters, because certifying rows of the same clusters depend
     on them.
     """
-    return clusters.codes < _choose_n_pilots(clusters.n_clusters)
+    n_pilot_clusters = _choose_n_pilots(clusters.n_clusters)
+    return clusters.codes < n_pilot_clusters
 
 
 def _choose_n_pilots(n_independent: int) -> int:
     """Choose how many independent rows or clusters the decision is learned from."""
+    max_pilots = n_independent // 2
     n_pilots = max(_MIN_PILOTS, n_independent // _ROWS_PER_PILOT)
-    return min(n_pilots, n_independent // 2)
+    return min(n_pilots, max_pilots)
 
 
-def _represent_themselves(row_index: Codes, n_rows: int) -> Codes:
-    """Return, for each row, its position among the selected rows, or -1."""
-    representatives = np.full(n_rows, -1, dtype=np.intp)
-    representatives[row_index] = np.arange(len(row_index))
-    return representatives
+def _compute_positions_in_selection(selected_indices: Codes, n_rows: int) -> Codes:
+    """Return the position of each row among the selected rows, -1 if it is not selected."""
+    position_in_selection = np.full(n_rows, _NOT_SELECTED, dtype=np.intp)
+    position_in_selection[selected_indices] = np.arange(len(selected_indices))
+    return position_in_selection
 
 
 def build_note_on_changed_predictions(rows: Rows, calibration_map: Map, is_accepted: Flags) -> Note:
@@ -170,12 +179,14 @@ def build_note_on_changed_predictions(rows: Rows, calibration_map: Map, is_accep
     """
     has_two_classes = rows.n_classes == 2
     if not has_two_classes or rows.is_on_device or not is_accepted.any():
-        return about_largest_logit()
+        return note_about_largest_logit()
     accepted_rows = rows.select(is_accepted)
     largest_logit_codes = accepted_rows.compute_column(kernels.predict_classes)
     probabilities = Rows(calibration_map(accepted_rows.to_array()))
     most_probable_codes = probabilities.compute_column(kernels.predict_classes)
     n_different = int((largest_logit_codes != most_probable_codes).sum())
     if n_different == 0:
-        return about_largest_logit()
-    return decision_disagrees(rows=len(largest_logit_codes), differ=n_different).issue_warning()
+        return note_about_largest_logit()
+    return note_changed_predictions(
+        rows=len(largest_logit_codes), differ=n_different
+    ).issue_warning()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.certificates.notes import Note, cascade_not_calibrated
+from metacal.certificates.notes import Note, note_cascade_not_calibrated
 from metacal.errors import CascadeError
 from metacal.formulas import Codes, Flags
 from metacal.gate.calibration_data import FittedSources
@@ -158,7 +158,7 @@ class LogitsCascadeData:
             small_map = self.fit_map(self.small_rows, certified_data.label_codes, no_weights)
             large_map = self.fit_map(self.large_rows, certified_data.label_codes, no_weights)
         else:
-            notes = (cascade_not_calibrated().issue_warning(),)
+            notes = (note_cascade_not_calibrated().issue_warning(),)
             softmax_map = TemperatureMap(1.0)
             small_map = softmax_map
             large_map = softmax_map

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.certificates.notes import (
     Note,
-    not_calibrated,
-    suspicion,
-    weights_not_certified,
+    note_not_calibrated,
+    note_suspicious_input,
+    note_weights_not_certified,
 )
 from metacal.certificates.row_checks import check_errors_and_ties, check_repeated_rows
 from metacal.certification.row_selection import RowSelection
@@ -159,7 +159,7 @@ class LogitsData:
         )
         has_map_weights = self.weights is not None
         if has_map_weights:
-            data_notes.append(weights_not_certified())
+            data_notes.append(note_weights_not_certified())
         certificate = certified_table.certificate.with_notes(*self.notes, *data_notes)
         return replace(certified_table, certificate=certificate)
 
@@ -175,7 +175,7 @@ class LogitsData:
             source = self._build_source(softmax_map, certified_data, recipe=temperature_recipe)
             return FittedSources(
                 sources=(source,),
-                notes=(not_calibrated(),),
+                notes=(note_not_calibrated(),),
                 profile=build_profile(certified_data.columns.ranking),
                 reject_label=reject_label,
             )
@@ -332,7 +332,9 @@ def _collect_data_notes(
     """Collect notes on the input and the rows, and warn about the rows."""
     notes: list[Note] = []
     if input_suspicion is not None:
-        notes.append(suspicion(looks=input_suspicion.kind, lowest=input_suspicion.lowest))
+        notes.append(
+            note_suspicious_input(looks=input_suspicion.kind, lowest=input_suspicion.lowest)
+        )
     if table.has_row_scores:
         row_notes = _collect_row_notes(table, input_suspicion)
     else:

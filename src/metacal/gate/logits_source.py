@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certificates.stored_fields import OPTIONAL
 from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Flags, Float
@@ -49,7 +49,7 @@ from metacal.scores import (
     compute_score_and_predictions,
     get_rounding_grid,
     get_score_name,
-    resolve,
+    resolve_score,
     score_rows,
 )
 
@@ -152,10 +152,10 @@ class LogitsSource(BaseSource[Rows]):
         return method.public_name
 
     @property
-    def whole_blocks(self) -> bool:
+    def allows_any_block_size(self) -> bool:
         """Whether map and score compute the same bits however rows are split into blocks."""
-        score_kernel = resolve(self.score).compute_unrounded
-        return self.map.whole_blocks and getattr(score_kernel, "takes_whole_blocks", False)
+        score_kernel = resolve_score(self.score).compute_unrounded
+        return self.map.allows_any_block_size and getattr(score_kernel, "takes_whole_blocks", False)
 
     def read(self, table: Any, *, by_rows: bool = False) -> Any:
         """Convert a table to checked logits with one column per class.
@@ -251,7 +251,7 @@ class LogitsSource(BaseSource[Rows]):
         row_thresholds = get_thresholds_of_rows(
             thresholds, group_codes=group_codes, predicted_codes=predicted_codes
         )
-        return accepts(scores, row_thresholds)
+        return accept_up_to_threshold(scores, row_thresholds)
 
     def decide(self, rows: Rows, options: DecisionOptions) -> Decision:
         """Compute scores, predictions, probabilities and acceptance in one pass over the table."""
@@ -273,7 +273,9 @@ class LogitsSource(BaseSource[Rows]):
         if options.group_codes is not None:
             block_columns.append(options.group_codes)
         decide_block = partial(self._decide_block, options, dtype)
-        rows.fill_columns(decide_block, *block_columns, takes_whole_blocks=self.whole_blocks)
+        rows.fill_columns(
+            decide_block, *block_columns, takes_whole_blocks=self.allows_any_block_size
+        )
         return self._build_decision(
             options,
             unrounded_scores=scores,
@@ -299,7 +301,9 @@ class LogitsSource(BaseSource[Rows]):
         # If a threshold lies between grid points, rounding moves no score across it.
         thresholds_between_grid_points = thresholds.move_between_grid_points(grid)
         if isinstance(thresholds_between_grid_points, SingleThreshold):
-            return accepts(unrounded_scores, thresholds_between_grid_points.threshold)
+            return accept_up_to_threshold(
+                unrounded_scores, thresholds_between_grid_points.threshold
+            )
         predicted_codes = None
         needs_predictions = group_codes is None or len(thresholds.decision_offsets) > 0
         if needs_predictions:
@@ -307,7 +311,7 @@ class LogitsSource(BaseSource[Rows]):
         row_thresholds = get_thresholds_of_rows(
             thresholds_between_grid_points, group_codes=group_codes, predicted_codes=predicted_codes
         )
-        return accepts(unrounded_scores, row_thresholds)
+        return accept_up_to_threshold(unrounded_scores, row_thresholds)
 
     def _decide_block(
         self,
@@ -341,7 +345,7 @@ class LogitsSource(BaseSource[Rows]):
         else:
             output_columns = list(optional_columns)
         decision_logits = self.compute_decision_logits(block, options.thresholds, group_codes)
-        score_kernel = resolve(self.score).compute_unrounded
+        score_kernel = resolve_score(self.score).compute_unrounded
         scores[...] = compute_score_and_predictions(score_kernel, decision_logits, predicted_codes)
         answer_codes[...] = predicted_codes
         if not options.with_probabilities and not options.is_calibrator:
@@ -443,7 +447,7 @@ class LogitsSource(BaseSource[Rows]):
             options.thresholds, group_codes=options.group_codes, predicted_codes=predicted_codes
         )
         return Decision(
-            accept=accepts(scores, row_thresholds),
+            accept=accept_up_to_threshold(scores, row_thresholds),
             score=scores,
             uncertainty=scores,
             predicted_codes=predicted_codes,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import Note
 from metacal.certificates.row_checks import check_error_count, check_repeated_rows, check_ties
@@ -40,8 +40,14 @@ _MAX_SAMPLE_ELEMENTS = 1 << 23
 _N_SAMPLE_RUNS = 16
 # In the byte that encodes the decision on a row, this bit is set if the row is accepted.
 _ACCEPTED_BIT = 1
+# Position of the bit that is set if the prediction is correct.
+_CORRECT_BIT_POSITION = 1
 # In the byte that encodes the decision on a row, this bit is set if the prediction is correct.
-_CORRECT_BIT = 2
+_CORRECT_BIT = 1 << _CORRECT_BIT_POSITION
+# Column of `ScoreAndCorrectness` with the unrounded score of each row.
+_SCORE_COLUMN = 0
+# Column of `ScoreAndCorrectness` with 1 for a correct prediction and 0 for an incorrect one.
+_CORRECTNESS_COLUMN = 1
 
 
 class TableRowCounter:
@@ -81,10 +87,12 @@ class TableRowCounter:
         counted again.
         """
         compute_columns = ScoreAndCorrectness(self.score)
-        table = self.rows.table
-        if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(compute_columns, table):
-            counts = self._count_rows(partial(compute_columns, is_unvalidated=True), key_partition)
-            if not counts.n_missing_scores:
+        kernel_can_validate = kernels.can_pass_whole_blocks(compute_columns, self.rows.table)
+        if self.rows.is_unvalidated and kernel_can_validate:
+            compute_and_validate = partial(compute_columns, is_unvalidated=True)
+            counts = self._count_rows(compute_and_validate, key_partition)
+            every_row_is_valid = counts.n_missing_scores == 0
+            if every_row_is_valid:
                 self.rows = self.rows.as_validated(already_validated=True)
                 return counts
         self.rows = self.rows.as_validated(already_validated=False)
@@ -165,8 +173,8 @@ class _BlockAccumulator:
 
     def add(self, score_and_correctness: Float) -> None:
         """Add a block of rows, given the unrounded score and the correctness of each row."""
-        rounded_scores = self._grid.round(score_and_correctness[:, 0])
-        is_correct = score_and_correctness[:, 1] > 0.0
+        rounded_scores = self._grid.round(score_and_correctness[:, _SCORE_COLUMN])
+        is_correct = score_and_correctness[:, _CORRECTNESS_COLUMN] > 0.0
         # Certificates rank rows by scores on the relative grid, whatever the grid of the score.
         ranking_scores = rounded_scores
         if self._grid != RELATIVE_GRID:
@@ -212,11 +220,12 @@ def decide_counted_rows(
     correct : array of bool of shape (n_rows,)
         Whether each prediction is correct.
     """
-    row_bits = rows.compute_column(_BlockDecider(score, threshold), labels)
+    decide_block = _BlockDecider(score, threshold)
+    decision_bytes = rows.compute_column(decide_block, labels)
     # Both expressions give bytes of 0 or 1, which can be viewed as booleans without a copy.
-    is_accepted = (row_bits & _ACCEPTED_BIT).view(bool)
-    correct = (row_bits >> 1).view(bool)
-    return is_accepted, correct
+    is_accepted = (decision_bytes & _ACCEPTED_BIT).view(bool)
+    is_correct = (decision_bytes >> _CORRECT_BIT_POSITION).view(bool)
+    return is_accepted, is_correct
 
 
 class _BlockDecider:
@@ -241,11 +250,11 @@ class _BlockDecider:
         self, logits: NDArray[Any], labels: Codes, **kernel_options: Any
     ) -> NDArray[np.uint8]:
         """Return one byte per row, with a bit for accepted and a bit for correct."""
-        columns = self.compute_columns(logits, labels, **kernel_options)
-        scores = self.grid.round(columns[:, 0])
-        is_accepted = accepts(scores, self.threshold).view(np.uint8)
-        is_correct = (columns[:, 1] > 0.0).view(np.uint8)
-        return is_accepted + _CORRECT_BIT * is_correct
+        score_and_correctness = self.compute_columns(logits, labels, **kernel_options)
+        scores = self.grid.round(score_and_correctness[:, _SCORE_COLUMN])
+        is_accepted = accept_up_to_threshold(scores, self.threshold)
+        is_correct = score_and_correctness[:, _CORRECTNESS_COLUMN] > 0.0
+        return is_accepted.view(np.uint8) + _CORRECT_BIT * is_correct.view(np.uint8)
 
 
 def check_long_table(
@@ -290,7 +299,7 @@ def check_long_table(
 
 
 def expects_repeated_rows(input_suspicion: Suspicion | None) -> bool:
-    """Check whether a suspicion already explains why rows of a table are equal."""
+    """Check whether a suspicion about the input explains why rows of a table are equal."""
     if input_suspicion is None:
         return False
     return input_suspicion.kind in ("alike", "one-hot")
@@ -301,7 +310,11 @@ def _sample_rows(rows: Rows) -> Rows:
     n_rows = len(rows)
     max_rows = min(n_rows, _MAX_SAMPLE_ROWS, _MAX_SAMPLE_ELEMENTS // rows.n_classes)
     run_length = max(1, max_rows // _N_SAMPLE_RUNS)
-    last_start = n_rows - run_length
-    run_starts = [number * last_start // (_N_SAMPLE_RUNS - 1) for number in range(_N_SAMPLE_RUNS)]
-    runs = [np.asarray(rows.table[start : start + run_length]) for start in run_starts]
-    return Rows(np.concatenate(runs))
+    last_run_start = n_rows - run_length
+    n_gaps = _N_SAMPLE_RUNS - 1
+    sampled_runs = []
+    for run_number in range(_N_SAMPLE_RUNS):
+        run_start = run_number * last_run_start // n_gaps
+        run = rows.table[run_start : run_start + run_length]
+        sampled_runs.append(np.asarray(run))
+    return Rows(np.concatenate(sampled_runs))

@@ -18,7 +18,7 @@ from metacal.gate.logits_source import LogitsSource
 from metacal.gate.thresholds import Thresholds
 from metacal.rows import Rows
 from metacal.rows.validate import get_probability_buffer
-from metacal.scores import resolve
+from metacal.scores import resolve_score
 
 
 def compute_paper_probabilities(
@@ -59,7 +59,7 @@ def compute_paper_probabilities(
     write_block = partial(_write_block, source, thresholds)
     buffer = get_probability_buffer(rows.table, out)
     return rows.fill_columns(
-        write_block, buffer, *group_columns, takes_whole_blocks=source.whole_blocks
+        write_block, buffer, *group_columns, takes_whole_blocks=source.allows_any_block_size
     )
 
 
@@ -73,7 +73,7 @@ def _write_block(
     """Write the probabilities of a block of logits to `out`, which may be the block itself."""
     # Acceptance is decided first, because the map may overwrite the logits.
     decision_logits = source.compute_decision_logits(block, thresholds, group_codes)
-    unrounded_scores = resolve(source.score).compute_unrounded(decision_logits)
+    unrounded_scores = resolve_score(source.score).compute_unrounded(decision_logits)
     is_accepted = source.accepts_block(
         thresholds,
         unrounded_scores=unrounded_scores,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacal.errors import CombinationError
-from metacal.scores import Score, needs_logits, resolve
+from metacal.scores import Score, needs_logits, resolve_score
 
 
 def check_score(score: str | Score, input: str) -> None:
@@ -16,7 +16,7 @@ def check_score(score: str | Score, input: str) -> None:
     input : "logits" or "probabilities"
         Content of the tables to be ranked.
     """
-    resolve(score)
+    resolve_score(score)
     if needs_logits(score) and input == "probabilities":
         raise CombinationError(
             f"The score {score!r} has the same value for every row of probabilities. Use"

@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import (
     Note,
-    items_without_score,
-    rows_without_score,
-    score_seems_reversed,
+    note_items_without_score,
+    note_reversed_score,
+    note_rows_without_score,
 )
 from metacal.certificates.row_checks import check_errors_and_ties
 from metacal.certification.case_items import Cases
@@ -55,9 +55,9 @@ from metacal.gate.scored_rows import (
     ScoredRows,
     build_scored_rows,
     check_any_score,
-    note_unlabelled_entries,
     read_columns,
     read_declared_values,
+    warn_about_unlabelled_entries,
 )
 from metacal.gate.thresholds import get_certified_thresholds
 from metacal.kernels.grid import RELATIVE_GRID
@@ -229,7 +229,7 @@ class ScoreData:
         )
         has_score = columns.has_score
         check_any_score(has_score, self.score_name)
-        notes_on_labels = note_unlabelled_entries(has_score, columns.has_label)
+        notes_on_labels = warn_about_unlabelled_entries(has_score, columns.has_label)
         is_usable = columns.is_usable
         source = ScoreSource(
             score=clean_score_name(self.score_name),
@@ -368,7 +368,7 @@ def _warn_about_scores(
     notes = check_errors_and_ties(ranking, "given scores", with_ties=checks_ties)
     if not has_score.all():
         n_missing = int((~has_score).sum())
-        missing_note = rows_without_score if rows.cases is None else items_without_score
+        missing_note = note_rows_without_score if rows.cases is None else note_items_without_score
         notes.append(missing_note(missing=n_missing, rows=len(has_score)))
     n_standard_errors = _count_standard_errors_below_chance(
         rows.uncertainties[selected_index], rows.has_good_outcome[selected_index]
@@ -377,7 +377,7 @@ def _warn_about_scores(
     if ranking_is_reversed:
         opposite_meaning: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
         reads_losses = source.truth == "losses"
-        notes.append(score_seems_reversed(higher_is=opposite_meaning, losses=reads_losses))
+        notes.append(note_reversed_score(higher_is=opposite_meaning, losses=reads_losses))
     return [note.issue_warning() for note in notes]
 
 
@@ -418,7 +418,9 @@ def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None)
     if subgroup_codes is not None:
         subgroup_codes = subgroup_codes[selected_index]
     thresholds = get_certified_thresholds(result.certificate, ScoreSource.classes)
-    is_accepted = accepts(uncertainties, thresholds.get_row_thresholds(subgroup_codes))
+    is_accepted = accept_up_to_threshold(
+        uncertainties, thresholds.get_row_thresholds(subgroup_codes)
+    )
     confidence = None
     if curve is not None:
         confidence = curve(uncertainties[is_accepted])

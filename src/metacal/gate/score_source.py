@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import SubgroupCertificate
 from metacal.errors import ShapeError, UnsupportedPromiseError
@@ -226,13 +226,13 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         uncertainties = self._unrounded_uncertainty(score)
         if isinstance(thresholds, SingleThreshold) or group_codes is None:
             threshold = self.threshold_for_dtype(score.dtype, thresholds.threshold)
-            return accepts(uncertainties, threshold)
+            return accept_up_to_threshold(uncertainties, threshold)
         # The table of thresholds has a single column, because scores have no predicted class.
         group_thresholds = thresholds.threshold_table[:, 0].tolist()
         adapted_thresholds = np.array(
             [self.threshold_for_dtype(score.dtype, threshold) for threshold in group_thresholds]
         )
-        return accepts(uncertainties, adapted_thresholds[group_codes])
+        return accept_up_to_threshold(uncertainties, adapted_thresholds[group_codes])
 
     def decide(self, score: NDArray[np.floating[Any]], options: DecisionOptions) -> Decision:
         """Accept or reject each row, and compute its confidence if the options ask for it."""

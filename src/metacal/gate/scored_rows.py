@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.certificates.notes import Note, unlabelled_entries, unlabelled_table_rows
+from metacal.certificates.notes import Note, note_unlabelled_entries, note_unlabelled_table_rows
 from metacal.certification.case_items import Cases
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import RowSelection, SelectedRows
@@ -366,15 +366,15 @@ def _find_subgroups(
     return subgroups.take(is_usable)
 
 
-def note_unlabelled_table_rows(entries: LabelledEntries) -> tuple[Note, ...]:
+def warn_about_unlabelled_table_rows(entries: LabelledEntries) -> tuple[Note, ...]:
     """Warn about rows of a table that were left out, and return the note."""
     if entries.n_unlabelled_rows == 0:
         return ()
-    note = unlabelled_table_rows(unlabelled=entries.n_unlabelled_rows, rows=entries.n_rows)
+    note = note_unlabelled_table_rows(unlabelled=entries.n_unlabelled_rows, rows=entries.n_rows)
     return (note.issue_warning(),)
 
 
-def note_unlabelled_entries(has_score: Flags, has_label: Flags) -> tuple[Note, ...]:
+def warn_about_unlabelled_entries(has_score: Flags, has_label: Flags) -> tuple[Note, ...]:
     """Warn about entries with a score and no label, which are left out, and return the note.
 
     Raises
@@ -388,4 +388,4 @@ def note_unlabelled_entries(has_score: Flags, has_label: Flags) -> tuple[Note, .
         return ()
     if not (has_score & has_label).any():
         raise build_all_unlabelled_error(n_entries, "entries")
-    return (unlabelled_entries(unlabelled=n_unlabelled, entries=n_entries).issue_warning(),)
+    return (note_unlabelled_entries(unlabelled=n_unlabelled, entries=n_entries).issue_warning(),)

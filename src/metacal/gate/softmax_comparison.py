@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal import kernels
-from metacal.certificates.notes import Note, calibration_harms
+from metacal.certificates.notes import Note, note_harmful_calibration
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.heldout import OutOfFoldQuality, compute_out_of_fold_quality
 from metacal.maps.map import FitMap, Map
@@ -115,7 +115,7 @@ class SoftmaxComparison:
         >>> print(SoftmaxComparison(log_loss, ece, 800).build_note(uses_softmax=False))
         Calibration does not improve the probabilities of accepted rows (cross-fitted on 800 rows): log loss 0.3100, without 0.3000 (± 0.0040).
         """
-        return calibration_harms(
+        return note_harmful_calibration(
             rows=self.n_rows,
             log_loss=self.log_loss.as_tuple() if self.log_loss.is_increased_by_map else None,
             ece=self.ece.as_tuple() if self.ece.is_increased_by_map else None,

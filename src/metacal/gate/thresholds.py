@@ -26,8 +26,10 @@ from metacal.formulas import Codes, Float
 from metacal.kernels.grid import Grid
 from metacal.rows.labels import check_labels, find_class_columns
 
-# Code of rows whose group is not among those that have a threshold.
+# Code of a group that has no threshold.
 _UNKNOWN_GROUP = -1
+# An error message lists at most this many names of groups.
+_MAX_LISTED_GROUPS = 5
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,17 @@ class SubgroupThresholds:
     ----------
     subgroup_kind : "class" or "group"
         Kind of the subgroups.
-    names : tuple of str or int
+    subgroup_names : tuple of str or int
         Names of the subgroups. The index of a name is the code of the subgroup.
-    values : tuple of float, or tuple of (float, float)
+    subgroup_thresholds : tuple of float, or tuple of (float, float)
         Threshold of each subgroup. If there are decision offsets: a pair for each group, with the
         thresholds of rows predicted as the first and as the second class.
     decision_offsets : tuple of float
         Log-odds above which the second of two classes is predicted, for each group. Empty if all
         groups have the same offset.
     unknown_threshold : float
-        Threshold of groups that are not in `names`. It is -inf, so that their rows are rejected,
-        unless the promise is a recall of cases: +inf, so that no true item of them is missed.
+        Threshold of groups without a name in `subgroup_names`. It is -inf, so that their rows are
+        rejected. For a recall of cases it is +inf, so that no true item of them is missed.
 
     Examples
     --------
@@ -100,8 +102,8 @@ class SubgroupThresholds:
     """
 
     subgroup_kind: By
-    names: tuple[Name, ...]
-    values: tuple[float | tuple[float, float], ...]
+    subgroup_names: tuple[Name, ...]
+    subgroup_thresholds: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
     unknown_threshold: float = -math.inf
     #: Callers that read one threshold for all rows get this one, which rejects every row.
@@ -114,11 +116,12 @@ class SubgroupThresholds:
         There is one column if the threshold does not depend on the predicted class. The last row
         is `unknown_threshold`. Unknown groups have the code -1, so indexing finds this row.
         """
-        n_subgroups = len(self.names)
-        known_subgroups = np.array(self.values, dtype=np.float64).reshape(n_subgroups, -1)
-        n_columns = known_subgroups.shape[1]
-        unknown_subgroup = np.full((1, n_columns), self.unknown_threshold)
-        return np.vstack([known_subgroups, unknown_subgroup])
+        n_subgroups = len(self.subgroup_names)
+        known_thresholds = np.array(self.subgroup_thresholds, dtype=np.float64)
+        known_table = known_thresholds.reshape(n_subgroups, -1)
+        n_columns = known_table.shape[1]
+        unknown_row = np.full((1, n_columns), self.unknown_threshold)
+        return np.vstack([known_table, unknown_row])
 
     def get_row_thresholds(
         self, subgroup_codes: Codes | None = None, predicted_codes: Codes | None = None
@@ -139,31 +142,36 @@ class SubgroupThresholds:
 
     def move_between_grid_points(self, grid: Grid) -> SubgroupThresholds:
         """Return thresholds that accept the same scores before they are rounded to the grid."""
-        if grid not in self._moved_by_grid:
-            moved_values = tuple(_move_to_midpoint(value, grid) for value in self.values)
-            self._moved_by_grid[grid] = replace(self, values=moved_values)
-        return self._moved_by_grid[grid]
+        if grid not in self._moved_thresholds_by_grid:
+            moved_thresholds = tuple(
+                _move_to_grid_midpoint(threshold, grid) for threshold in self.subgroup_thresholds
+            )
+            self._moved_thresholds_by_grid[grid] = replace(
+                self, subgroup_thresholds=moved_thresholds
+            )
+        return self._moved_thresholds_by_grid[grid]
 
     @cached_property
-    def _moved_by_grid(self) -> dict[Grid, SubgroupThresholds]:
+    def _moved_thresholds_by_grid(self) -> dict[Grid, SubgroupThresholds]:
         """Cache of `move_between_grid_points`."""
         return {}
 
     def encode_groups(self, groups: Any) -> Codes:
         """Return the code of each row's group, -1 for a group without a threshold."""
-        return encode_groups(groups, self.names)
+        return encode_groups(groups, self.subgroup_names)
 
 
-def _move_to_midpoint(
-    value: float | tuple[float, float], grid: Grid
+def _move_to_grid_midpoint(
+    threshold: float | tuple[float, float], grid: Grid
 ) -> float | tuple[float, float]:
     """Move a threshold, or a pair of thresholds, to the middle between two grid points."""
-    if isinstance(value, tuple):
-        first_value, second_value = value
-        return grid.move_between_grid_points(first_value), grid.move_between_grid_points(
-            second_value
+    if isinstance(threshold, tuple):
+        first_class_threshold, second_class_threshold = threshold
+        return (
+            grid.move_between_grid_points(first_class_threshold),
+            grid.move_between_grid_points(second_class_threshold),
         )
-    return grid.move_between_grid_points(value)
+    return grid.move_between_grid_points(threshold)
 
 
 #: Thresholds of a stage: one for all rows, or one for each subgroup.
@@ -203,62 +211,74 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
     if subgroups is None:
         return SingleThreshold(certificate.threshold)
 
-    offset_by_name = _map_names_to_offsets(subgroups)
-    has_decision_offsets = len(offset_by_name) > 0
-    threshold_by_name = _map_names_to_thresholds(subgroups, has_pairs=has_decision_offsets)
-    names = tuple(sorted(threshold_by_name))
+    offset_by_group = _collect_offset_by_group(subgroups)
+    has_decision_offsets = len(offset_by_group) > 0
+    if has_decision_offsets:
+        threshold_by_name = _collect_threshold_pair_by_name(subgroups)
+    else:
+        threshold_by_name = _collect_threshold_by_name(subgroups)
+    subgroup_names = tuple(sorted(threshold_by_name))
     if subgroups.by == "class":
-        names = tuple(classes.tolist())
+        subgroup_names = tuple(classes.tolist())
     decision_offsets: tuple[float, ...] = ()
     if has_decision_offsets:
-        decision_offsets = tuple(offset_by_name[name] for name in names)
+        decision_offsets = tuple(offset_by_group[name] for name in subgroup_names)
+    reject_every_row = -math.inf
+    accept_every_row = math.inf
     misses_break_promise = certificate.quantity.case_outcome == "missed"
     return SubgroupThresholds(
         subgroup_kind=subgroups.by,
-        names=names,
-        values=tuple(threshold_by_name[name] for name in names),
+        subgroup_names=subgroup_names,
+        subgroup_thresholds=tuple(threshold_by_name[name] for name in subgroup_names),
         decision_offsets=decision_offsets,
-        unknown_threshold=math.inf if misses_break_promise else -math.inf,
+        unknown_threshold=accept_every_row if misses_break_promise else reject_every_row,
     )
 
 
-def _map_names_to_thresholds(
-    subgroups: SubgroupCertificates, *, has_pairs: bool
+def _collect_threshold_by_name(
+    subgroups: SubgroupCertificates,
 ) -> dict[Name, float | tuple[float, float]]:
-    """Return the threshold of each subgroup, or a pair with one for each predicted class."""
+    """Return the threshold of each subgroup by its name."""
     threshold_by_name: dict[Name, float | tuple[float, float]] = {}
-    if not has_pairs:
-        for subgroup in subgroups.items:
-            for name in subgroup.names:
-                threshold_by_name[name] = subgroup.threshold
-        return threshold_by_name
-    for first_class_subgroup, second_class_subgroup in subgroups.sides_by_group:
-        threshold_pair = (first_class_subgroup.threshold, second_class_subgroup.threshold)
-        for name in first_class_subgroup.names:
-            threshold_by_name[name] = threshold_pair
+    for subgroup in subgroups.items:
+        for name in subgroup.names:
+            threshold_by_name[name] = subgroup.threshold
     return threshold_by_name
 
 
-def _map_names_to_offsets(subgroups: SubgroupCertificates) -> dict[Name, float]:
-    """Return the decision offset of each group, empty if groups have no offsets."""
-    offset_by_name = {}
+def _collect_threshold_pair_by_name(
+    subgroups: SubgroupCertificates,
+) -> dict[Name, float | tuple[float, float]]:
+    """Return the thresholds of both predicted classes of each group by its name."""
+    threshold_pair_by_name: dict[Name, float | tuple[float, float]] = {}
+    for first_class_subgroup, second_class_subgroup in subgroups.sides_by_group:
+        threshold_pair = (first_class_subgroup.threshold, second_class_subgroup.threshold)
+        for name in first_class_subgroup.names:
+            threshold_pair_by_name[name] = threshold_pair
+    return threshold_pair_by_name
+
+
+def _collect_offset_by_group(subgroups: SubgroupCertificates) -> dict[Name, float]:
+    """Return the decision offset of each group by its name, empty if groups have no offsets."""
+    offset_by_group = {}
     for subgroup in subgroups.items:
-        if subgroup.predicted_class is not None:
-            for name in subgroup.names:
-                offset_by_name[name] = subgroup.decision_log_odds
-    return offset_by_name
+        has_decision_offset = subgroup.predicted_class is not None
+        if has_decision_offset:
+            for group_name in subgroup.names:
+                offset_by_group[group_name] = subgroup.decision_log_odds
+    return offset_by_group
 
 
 def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
-    """Return the index of each row's group in `names`, -1 if it is not among them.
+    """Encode the group of each row as its index in a list of names, -1 for other groups.
 
     Strings never match integers: the group "1" is not the group 1.
     """
     row_groups = check_groups(groups)
     known_groups = np.array(names)
-    rows_are_strings = row_groups.dtype.kind == "U"
-    names_are_strings = known_groups.dtype.kind == "U"
-    if len(row_groups) == 0 or rows_are_strings != names_are_strings:
+    row_groups_are_strings = row_groups.dtype.kind == "U"
+    known_groups_are_strings = known_groups.dtype.kind == "U"
+    if len(row_groups) == 0 or row_groups_are_strings != known_groups_are_strings:
         return np.full(len(row_groups), _UNKNOWN_GROUP, dtype=np.intp)
     # `find_class_columns` gives unknown groups a code too, so the names are compared.
     candidate_codes, _ = find_class_columns(row_groups, known_groups)
@@ -285,26 +305,31 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
             )
         return None
     if groups is None:
-        shown_names = ", ".join(map(repr, thresholds.names[:5]))
-        ellipsis = ", ..." if len(thresholds.names) > 5 else ""
+        shown_names = ", ".join(
+            repr(name) for name in thresholds.subgroup_names[:_MAX_LISTED_GROUPS]
+        )
+        lists_all_names = len(thresholds.subgroup_names) <= _MAX_LISTED_GROUPS
+        ellipsis = "" if lists_all_names else ", ..."
         raise GroupsError(
             f"This gate has one threshold for each group ({shown_names}{ellipsis}). Name the"
             f" group of every row with {choose_spelling('groups=...', '--group-key NAME')}."
         )
-    codes = thresholds.encode_groups(groups)
-    if len(codes) != n_rows:
-        raise ShapeError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
-    is_unknown = codes == _UNKNOWN_GROUP
-    if is_unknown.any():
-        unknown_group = check_groups(groups)[is_unknown][0]
-        decision = "rejected"
-        if thresholds.unknown_threshold == math.inf:
-            decision = "accepted, so that no true item of them is missed"
-        warn_caller(
-            f"Rows of groups that this gate was not fitted on, such as {unknown_group!s}, are"
-            f" {decision}."
+    group_codes = thresholds.encode_groups(groups)
+    if len(group_codes) != n_rows:
+        raise ShapeError(
+            f"Got {n_rows} rows but {len(group_codes)} groups. Pass one group for each row."
         )
-    return codes
+    has_unknown_group = group_codes == _UNKNOWN_GROUP
+    if has_unknown_group.any():
+        unknown_groups = check_groups(groups)[has_unknown_group]
+        decision_text = "rejected"
+        if thresholds.unknown_threshold == math.inf:
+            decision_text = "accepted, so that no true item of them is missed"
+        warn_caller(
+            f"Rows of groups that this gate was not fitted on, such as {unknown_groups[0]!s}, are"
+            f" {decision_text}."
+        )
+    return group_codes
 
 
 def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
@@ -323,11 +348,13 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     if groups is None:
         option = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
         raise GroupsError(f"PerGroup needs the group of every row. Pass {option}.")
-    names = tuple(np.unique(check_groups(groups)).tolist())
-    codes = encode_groups(groups, names)
-    if len(codes) != n_rows:
-        raise ShapeError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
-    return codes, names
+    group_names = tuple(np.unique(check_groups(groups)).tolist())
+    group_codes = encode_groups(groups, group_names)
+    if len(group_codes) != n_rows:
+        raise ShapeError(
+            f"Got {n_rows} rows but {len(group_codes)} groups. Pass one group for each row."
+        )
+    return group_codes, group_names
 
 
 def check_groups(groups: Any) -> NDArray[Any]:
@@ -339,7 +366,9 @@ def check_groups(groups: Any) -> NDArray[Any]:
     is_boolean = row_groups.dtype.kind == "b"
     if is_boolean or _holds_whole_floats(row_groups):
         row_groups = row_groups.astype(np.int64)
-    if row_groups.dtype.kind not in "iuU":
+    is_integer = row_groups.dtype.kind in "iu"
+    is_string = row_groups.dtype.kind == "U"
+    if not is_integer and not is_string:
         raise GroupsError(
             "groups must be integers or strings, one per row. Give rows with a missing group"
             " a group name of their own."
@@ -381,8 +410,9 @@ def get_subgroup_names(
     return np.column_stack([row_groups.astype(str), predicted_names])
 
 
-def _holds_whole_floats(values: NDArray[Any]) -> bool:
+def _holds_whole_floats(row_groups: NDArray[Any]) -> bool:
     """Check whether an array has a float type but holds only whole, finite numbers."""
-    if values.dtype.kind != "f":
+    is_float = row_groups.dtype.kind == "f"
+    if not is_float or not np.isfinite(row_groups).all():
         return False
-    return bool(np.isfinite(values).all() and (values == np.floor(values)).all())
+    return bool((row_groups == np.floor(row_groups)).all())

@@ -8,6 +8,7 @@ cluster. A *late label* arrives after its row, and refers to the row by its id. 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,8 +22,10 @@ from metacal.gate.decision import Decision
 
 Id = str | int
 
-#: Ids longer than this are replaced by a digest of 128 bits when they are stored.
+#: An id with more characters than this is stored as a digest.
 LONGEST_ID = 200
+#: Number of bytes of the digest that replaces a long id.
+_DIGEST_BYTES = 16
 
 _MIN_INT64 = -(2**63)
 _MAX_INT64 = 2**63 - 1
@@ -83,7 +86,7 @@ def make_stored_id(row_id: Id) -> Id:
     if is_storable:
         return row_id
     id_bytes = str(row_id).encode("utf-8", "surrogatepass")
-    digest = hashlib.blake2b(id_bytes, digest_size=16).hexdigest()
+    digest = hashlib.blake2b(id_bytes, digest_size=_DIGEST_BYTES).hexdigest()
     return f"digest:{digest}"
 
 
@@ -107,7 +110,7 @@ class PendingRow:
         Index of the row in the stream.
     label_code : float
         Code of the label. -1 as long as the label is not known.
-    unit : str, int or None
+    cluster_id : str, int or None
         Cluster of the row. None if the gate was certified on independent rows.
     uncertainty : float or None
         Ranking score of a row of a cluster. None if the row has no score.
@@ -120,7 +123,7 @@ class PendingRow:
     probability: float | None
     position: int = 0
     label_code: float = -1
-    unit: Id | None = None
+    cluster_id: Id | None = None
     uncertainty: float | None = None
 
     @property
@@ -150,12 +153,13 @@ class Counts:
     correct_accepted: int = 0
 
     def add_flags(
-        self, selected_rows: Flags | slice = slice(None), **flags_by_count: Flags
+        self, selected_rows: Flags | slice = slice(None), **flags_by_count_name: Flags
     ) -> None:
         """Increase each named count by the number of selected rows whose flag is set."""
-        for name, flags in flags_by_count.items():
-            n_set = int(flags[selected_rows].sum())
-            setattr(self, name, getattr(self, name) + n_set)
+        for count_name, row_flags in flags_by_count_name.items():
+            n_added = int(row_flags[selected_rows].sum())
+            previous_count = getattr(self, count_name)
+            setattr(self, count_name, previous_count + n_added)
 
 
 #: Rows are counted class by class only if there are at most this many classes.
@@ -170,12 +174,13 @@ def build_class_counts(n_classes: int) -> list[Counts]:
 
 
 def add_flags_by_class(
-    class_counts: Sequence[Counts], predicted_codes: Codes, flags_by_count: dict[str, Flags]
+    class_counts: Sequence[Counts], predicted_codes: Codes, flags_by_count_name: dict[str, Flags]
 ) -> None:
     """Increase the counts of each predicted class by the number of flags that are set."""
     for class_code in np.unique(predicted_codes):
-        in_class = predicted_codes == class_code
-        class_counts[class_code].add_flags(in_class, **flags_by_count)
+        is_predicted_as_class = predicted_codes == class_code
+        counts_of_class = class_counts[class_code]
+        counts_of_class.add_flags(selected_rows=is_predicted_as_class, **flags_by_count_name)
 
 
 @dataclass
@@ -194,7 +199,7 @@ class ConfidenceSums:
     variance: float = 0.0
 
     def add_accepted_rows(self, decision: Decision) -> Float | None:
-        """Add the accepted rows to the sums. Return the confidence of each row, without NaN."""
+        """Add the accepted rows to the sums, and return the confidence of all rows without NaN."""
         if decision.confidence is None:
             return None
         # NaN is replaced by 0, which has no effect, because a row without a score is rejected.
@@ -204,9 +209,19 @@ class ConfidenceSums:
 
     def add(self, confidences: Float) -> None:
         """Add rows one after another, so that the sums do not depend on the batches."""
-        variances = confidences * (1.0 - confidences)
-        self.confidence = float(np.cumsum(np.append(self.confidence, confidences))[-1])
-        self.variance = float(np.cumsum(np.append(self.variance, variances))[-1])
+        row_variances = confidences * (1.0 - confidences)
+        self.confidence = _add_one_by_one(self.confidence, confidences)
+        self.variance = _add_one_by_one(self.variance, row_variances)
+
+
+def _add_one_by_one(total: float, terms: Float) -> float:
+    """Add terms to a total in their order, so that rounding does not depend on batches."""
+    running_totals = np.cumsum(np.append(total, terms))
+    return float(running_totals[-1])
+
+
+#: The log-evidence of an alarm is stored with this many decimals.
+_EVIDENCE_DECIMALS = 4
 
 
 @dataclass
@@ -235,7 +250,7 @@ class Point:
             accepted=counts.accepted,
             labelled_accepted=counts.labelled_accepted,
             correct_accepted=counts.correct_accepted,
-            evidence=tuple(round(value, 4) for value in log_evidence),
+            evidence=tuple(round(value, _EVIDENCE_DECIMALS) for value in log_evidence),
         )
 
 
@@ -245,8 +260,8 @@ def to_list_without_nan(column: Float) -> list[float | None]:
     >>> to_list_without_nan(np.array([0.5, np.nan]))
     [0.5, None]
     """
-    values = np.asarray(column, dtype=np.float64).tolist()
-    return [None if value != value else value for value in values]
+    float_values = np.asarray(column, dtype=np.float64).tolist()
+    return [None if math.isnan(value) else value for value in float_values]
 
 
 def build_pending_rows(
@@ -284,20 +299,20 @@ def build_pending_rows(
         Rows whose cluster is not set yet.
     """
     n_rows = len(decision.accept)
-    none_for_each_row: list[Any] = [None] * n_rows
-    confidence_column = none_for_each_row
+    column_of_nones: list[Any] = [None] * n_rows
+    confidence_column = column_of_nones
     if confidences is not None:
         confidence_column = confidences.tolist()
-    group_column = none_for_each_row
+    group_column = column_of_nones
     if groups is not None:
         group_column = groups.tolist()
-    probability_column = none_for_each_row
+    probability_column = column_of_nones
     if probabilities is not None:
         probability_column = to_list_without_nan(probabilities)
-    uncertainty_column = none_for_each_row
+    uncertainty_column = column_of_nones
     if has_clusters:
         uncertainty_column = to_list_without_nan(decision.uncertainty)
-    cluster_column = none_for_each_row
+    cluster_column = column_of_nones
     position_column = range(first_position, first_position + n_rows)
     # The columns are in the order of the fields, because keyword arguments would be slower.
     field_columns = (
@@ -329,9 +344,11 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
     """
     probabilities = [row.probability for row in rows]
     n_missing = probabilities.count(None)
-    if n_missing == 0:
+    every_row_has_probability = n_missing == 0
+    no_row_has_probability = n_missing == len(rows)
+    if every_row_has_probability:
         return np.array(probabilities, dtype=np.float64)
-    if n_missing < len(rows):
+    if not no_row_has_probability:
         raise MonitoringError(
             "Some labelled rows have no probability of selection. Pass the probability for"
             " all labelled rows, or for none."
@@ -342,9 +359,9 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
 def split_rows_at(
     position: int, rows: Sequence[PendingRow]
 ) -> tuple[list[PendingRow], list[PendingRow]]:
-    """Split rows into those that arrived from a position of the stream on, and earlier ones.
+    """Split rows by a position of the stream. Return the later rows, then the earlier rows.
 
-    A cluster that began earlier is an earlier one as a whole, because its rows are dependent.
+    All rows of a cluster that began earlier are earlier rows, because they are dependent.
 
     Parameters
     ----------
@@ -359,14 +376,20 @@ def split_rows_at(
 
     Examples
     --------
-    >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aabb")]
+    >>> rows = [PendingRow(True, 0, None, None, None, k, cluster_id=name) for k, name in enumerate("aabb")]
     >>> [[row.position for row in part] for part in split_rows_at(1, rows)]
     [[2, 3], [0, 1]]
     """
-    earlier_units = {row.unit for row in rows if row.unit is not None and row.position < position}
+    ids_of_earlier_clusters: set[Id] = set()
+    for row in rows:
+        if row.cluster_id is not None and row.position < position:
+            ids_of_earlier_clusters.add(row.cluster_id)
     later_rows: list[PendingRow] = []
     earlier_rows: list[PendingRow] = []
     for row in rows:
-        is_earlier = row.position < position or row.unit in earlier_units
-        (earlier_rows if is_earlier else later_rows).append(row)
+        began_earlier = row.position < position or row.cluster_id in ids_of_earlier_clusters
+        if began_earlier:
+            earlier_rows.append(row)
+        else:
+            later_rows.append(row)
     return later_rows, earlier_rows

@@ -17,7 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.certificates.fingerprint import RowSketch, fingerprint_rows, hash_in_order
+from metacal.certificates.fingerprint import (
+    Fingerprint,
+    RowSketch,
+    fingerprint_rows,
+    hash_in_order,
+)
 from metacal.certificates.notes import Note
 from metacal.certificates.row_checks import check_repeated_rows, check_ties
 from metacal.certification.arriving import CORRECT, INCORRECT, UNKNOWN
@@ -33,8 +38,8 @@ from metacal.scores import Score, score_rows
 
 #: Code of a true class that is not known.
 NO_CLASS = -1
-# The fingerprint of a pool has a hash of this many hexadecimal digits.
-_FINGERPRINT_LENGTH = 16
+# The fingerprint of a pool ends in a hash of its codes with this many hexadecimal digits.
+_CODE_HASH_LENGTH = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +151,8 @@ class UnlabelledPool:
         draws = RowDraws(
             self.uncertainty_scores[scored_rows], predicted_codes, random_state=random_state
         )
-        return scored_rows[draws.draw_row_order("rows to label")]
+        random_order = draws.draw_row_order(purpose="rows to label")
+        return scored_rows[random_order]
 
     def encode_answers(
         self, rows: ArrayLike, *, right: ArrayLike | None, labels: ArrayLike | None
@@ -206,7 +212,8 @@ class UnlabelledPool:
     def rank_without_labels(self) -> Ranking:
         """Rank the rows that have a score, all of them counted as incorrect."""
         scores = self.uncertainty_scores[self.has_score]
-        return Ranking.from_scores(scores, np.zeros(len(scores), dtype=bool))
+        no_row_is_correct = np.zeros(len(scores), dtype=bool)
+        return Ranking.from_scores(scores, no_row_is_correct)
 
     def warn_about_rows(self) -> tuple[Note, ...]:
         """Warn about duplicate rows, or equal scores, and return the warnings as notes."""
@@ -220,25 +227,31 @@ class UnlabelledPool:
     def fingerprint(self) -> str:
         """Hash of scores and predictions in the order of the rows."""
         if self.predictions is None:
-            row_codes = (~self.has_score).astype(np.int64)
+            lacks_score = ~self.has_score
+            row_codes = lacks_score.astype(np.int64)
         else:
             row_codes = np.where(self.has_score, self.predictions.predicted_codes, NO_CLASS)
         # The byte order is fixed, so that the hash is the same on every machine.
-        code_bytes = row_codes.astype("<i8").data
-        code_hash = hashlib.sha256(code_bytes).hexdigest()[:_FINGERPRINT_LENGTH]
+        little_endian_codes = row_codes.astype("<i8")
+        code_hash = hashlib.sha256(little_endian_codes.data).hexdigest()
+        short_code_hash = code_hash[:_CODE_HASH_LENGTH]
         score_hash = hash_in_order(self.uncertainty_scores[self.has_score])
-        return f"{score_hash}:{code_hash}"
+        return f"{score_hash}:{short_code_hash}"
 
     @property
     def data_hash(self) -> str:
         """Digest of the scores, independent of the order of the rows."""
-        scores = self.uncertainty_scores[self.has_score]
-        return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).data_hash
+        return _fingerprint_as_incorrect(self.uncertainty_scores[self.has_score]).data_hash
 
     def sample_row_hashes(self, is_selected: Flags) -> RowSketch:
         """Sample hashes of some rows, by which they are recognised in other data."""
-        scores = self.uncertainty_scores[is_selected]
-        return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).sketch
+        return _fingerprint_as_incorrect(self.uncertainty_scores[is_selected]).sketch
+
+
+def _fingerprint_as_incorrect(scores: Float) -> Fingerprint:
+    """Compute the fingerprint of rows without labels, all of them counted as incorrect."""
+    no_row_is_correct = np.zeros(len(scores), dtype=bool)
+    return fingerprint_rows(scores, no_row_is_correct)
 
 
 class PoolAnswers:
@@ -262,7 +275,7 @@ class PoolAnswers:
         self.true_codes = np.full(n_rows, NO_CLASS, dtype=np.intp)
 
     @property
-    def is_known(self) -> Flags:
+    def has_answer(self) -> Flags:
         """Whether each row has an answer."""
         return self.label_states != UNKNOWN
 
@@ -273,8 +286,8 @@ class PoolAnswers:
 
     def find_new(self, row_indices: Codes) -> Codes:
         """Return the positions in `row_indices` of rows without an answer, each row once."""
-        _, first_positions = np.unique(row_indices, return_index=True)
-        has_no_answer = self.label_states[row_indices[first_positions]] == UNKNOWN
+        distinct_rows, first_positions = np.unique(row_indices, return_index=True)
+        has_no_answer = self.label_states[distinct_rows] == UNKNOWN
         return np.sort(first_positions[has_no_answer])
 
     def store(self, row_indices: Codes, is_correct: Flags, true_codes: Codes) -> None:
@@ -286,13 +299,14 @@ class PoolAnswers:
         """Raise InputError if an answer contradicts a stored one, or one for the same row."""
         stored_states = self.label_states[row_indices]
         new_states = np.where(is_correct, CORRECT, INCORRECT)
-        contradicts_stored = (stored_states != UNKNOWN) & (stored_states != new_states)
+        contradicts_stored_answer = (stored_states != UNKNOWN) & (stored_states != new_states)
         _, first_positions, distinct_row_of_answer = np.unique(
             row_indices, return_index=True, return_inverse=True
         )
-        first_new_state_of_row = new_states[first_positions][distinct_row_of_answer]
-        contradicts_first_new = new_states != first_new_state_of_row
-        is_contradiction = contradicts_stored | contradicts_first_new
+        first_new_state_by_row = new_states[first_positions]
+        first_new_states = first_new_state_by_row[distinct_row_of_answer]
+        contradicts_first_new_answer = new_states != first_new_states
+        is_contradiction = contradicts_stored_answer | contradicts_first_new_answer
         if is_contradiction.any():
             contradicted_row = int(row_indices[is_contradiction][0])
             raise LabellingError(

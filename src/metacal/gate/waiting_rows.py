@@ -26,6 +26,8 @@ from metacal.gate.traffic import Id, PendingRow, make_stored_id
 
 #: At most this many rows wait, and at most this many ids of complete clusters are stored.
 MAX_WAITING_ROWS = 40_000
+#: A cluster this many times as large as the largest one at calibration could lose a whole capital.
+_UNSAFE_SIZE_RATIO = 2
 
 
 class EncodedLabel(NamedTuple):
@@ -116,8 +118,8 @@ class WaitingRows:
     n_unknown_labels: int = 0
     n_forgotten: int = 0
     n_unlabelled: int = 0
-    # Index of the waiting rows of each cluster. It is built from `rows_by_id` when it is first needed.
-    _ids_by_cluster: dict[Id, dict[Id, None]] | None = field(
+    # `_row_ids_by_cluster` builds this index from `rows_by_id` when it is first needed.
+    _cached_row_ids_by_cluster: dict[Id, dict[Id, None]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
 
@@ -146,7 +148,7 @@ class WaitingRows:
         *,
         first_index: int,
         ids: Sequence[Id | None] | None,
-        unit_ids: Sequence[Id] | None,
+        cluster_ids: Sequence[Id] | None,
         late_labels: deque[EncodedLabel],
     ) -> list[PendingRow]:
         """Add new rows and the labels that arrived between them.
@@ -157,7 +159,7 @@ class WaitingRows:
             New rows, at least one.
         first_index : int
             Index of the first of these rows in the batch.
-        ids, unit_ids : sequence or None
+        ids, cluster_ids : sequence or None
             Id and cluster of each row of the batch.
         late_labels : deque of EncodedLabel
             Labels of earlier rows. Labels that arrived before the last row are removed.
@@ -168,14 +170,14 @@ class WaitingRows:
             Rows that need not wait longer, in the order in which they are to be evaluated.
         """
         ready_rows: list[PendingRow] = []
-        for index, row in enumerate(rows, start=first_index):
+        for batch_index, row in enumerate(rows, start=first_index):
             ready_rows += self.release_rows_past_horizon(n_rows_in_stream=row.position)
-            while late_labels and late_labels[0].n_rows_before <= index:
+            while late_labels and late_labels[0].n_rows_before <= batch_index:
                 ready_rows += self.add_label(late_labels.popleft())
-            if unit_ids is not None:
-                row.unit = unit_ids[index]
-                ready_rows += self.release_earlier_clusters(row.unit)
-            row_id = None if ids is None else ids[index]
+            if cluster_ids is not None:
+                row.cluster_id = cluster_ids[batch_index]
+                ready_rows += self.release_earlier_clusters(row.cluster_id)
+            row_id = None if ids is None else ids[batch_index]
             ready_rows += self.add_row(row, row_id)
         last_row = rows[-1]
         ready_rows += self.release_rows_past_horizon(n_rows_in_stream=last_row.position + 1)
@@ -183,20 +185,22 @@ class WaitingRows:
 
     def add_row(self, row: PendingRow, row_id: Id | None) -> list[PendingRow]:
         """Store a row if it must wait. Otherwise return it in a list, if it can be used."""
-        cluster_is_complete = row.unit in self.clusters.recent_ids
-        if cluster_is_complete:
+        no_released_rows: list[PendingRow] = []
+        arrives_after_its_cluster = row.cluster_id in self.clusters.recent_ids
+        if arrives_after_its_cluster:
             self.clusters.n_stray_rows += 1
-            return []
-        in_cluster = row.unit is not None
-        if row.has_label and not in_cluster and not self.has_horizon:
+            return no_released_rows
+        is_in_cluster = row.cluster_id is not None
+        is_ready = row.has_label and not is_in_cluster and not self.has_horizon
+        if is_ready:
             return [row]
-        can_get_label = row_id is not None
-        # A row that will never have a label and is in no cluster is of no use, so it is not stored.
-        if row.has_label or in_cluster or can_get_label:
-            self._store(row, row_id)
-        return []
+        may_get_label_later = row_id is not None
+        # A row without a cluster that will never have a label is of no use, so it is not stored.
+        if row.has_label or is_in_cluster or may_get_label_later:
+            self._store_waiting_row(row, row_id)
+        return no_released_rows
 
-    def _store(self, row: PendingRow, row_id: Id | None) -> None:
+    def _store_waiting_row(self, row: PendingRow, row_id: Id | None) -> None:
         """Store a waiting row, and drop the oldest one if there are too many."""
         if row_id is None:
             # The unprintable first character makes this id differ from all ids that users pass.
@@ -204,45 +208,50 @@ class WaitingRows:
         stored_id = make_stored_id(row_id)
         # If two waiting rows have the same id, a label belongs to the later one.
         replaced_row = self.rows_by_id.pop(stored_id, None)
-        if replaced_row is not None and replaced_row.unit is not None:
-            del self._cluster_index[replaced_row.unit][stored_id]
+        if replaced_row is not None and replaced_row.cluster_id is not None:
+            del self._row_ids_by_cluster[replaced_row.cluster_id][stored_id]
         self.rows_by_id[stored_id] = row
-        if row.unit is not None:
-            self._cluster_index.setdefault(row.unit, {})[stored_id] = None
+        if row.cluster_id is not None:
+            ids_of_cluster_rows = self._row_ids_by_cluster.setdefault(row.cluster_id, {})
+            ids_of_cluster_rows[stored_id] = None
         if len(self.rows_by_id) > MAX_WAITING_ROWS:
             self._forget_oldest_row()
 
     def _forget_oldest_row(self) -> None:
         """Drop the oldest waiting row. The rest of a case is of no use without it."""
         oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
-        forgotten_ids = [oldest_id]
-        if oldest_row.unit is not None:
+        cluster_id = oldest_row.cluster_id
+        ids_to_forget = [oldest_id]
+        if cluster_id is not None:
             if self.holds_cases:
-                forgotten_ids = self._find_cluster_rows(oldest_row.unit)
-                self.clusters.remember(oldest_row.unit)
-            for row_id in forgotten_ids:
-                del self._cluster_index[oldest_row.unit][row_id]
-        for row_id in forgotten_ids:
+                ids_to_forget = self._get_ids_of_cluster_rows(cluster_id)
+                self.clusters.remember(cluster_id)
+            for row_id in ids_to_forget:
+                del self._row_ids_by_cluster[cluster_id][row_id]
+        for row_id in ids_to_forget:
             del self.rows_by_id[row_id]
-        self.n_forgotten += len(forgotten_ids)
+        self.n_forgotten += len(ids_to_forget)
 
     def add_label(self, label: EncodedLabel) -> list[PendingRow]:
         """Set the label of a waiting row, and return the row if it stops waiting."""
+        no_released_rows: list[PendingRow] = []
         stored_id = make_stored_id(label.row_id)
         row = self.rows_by_id.get(stored_id)
         if row is None or row.has_label:
             self.n_unknown_labels += 1
-            return []
+            return no_released_rows
         row.label_code = label.code
         if label.probability is not None:
             row.probability = label.probability
         if self.has_horizon:
-            return []
-        if row.unit is not None:
-            is_complete_case = self.holds_cases and row.unit in self.clusters.recent_ids
-            return self._release_labelled_case(row.unit) if is_complete_case else []
-        del self.rows_by_id[stored_id]
-        return [row]
+            return no_released_rows
+        if row.cluster_id is None:
+            del self.rows_by_id[stored_id]
+            return [row]
+        is_in_complete_case = self.holds_cases and row.cluster_id in self.clusters.recent_ids
+        if is_in_complete_case:
+            return self._release_case_if_labelled(row.cluster_id)
+        return no_released_rows
 
     def release_rows_past_horizon(self, *, n_rows_in_stream: int) -> list[PendingRow]:
         """Remove and return the rows whose horizon has passed.
@@ -264,10 +273,11 @@ class WaitingRows:
             return released_rows
         while self.rows_by_id:
             oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
-            horizon_has_passed = oldest_row.position + self.horizon < n_rows_in_stream
-            if not horizon_has_passed:
+            last_position_to_wait_for = oldest_row.position + self.horizon
+            must_wait = last_position_to_wait_for >= n_rows_in_stream
+            if must_wait:
                 break
-            released_rows += self._release(oldest_id, oldest_row)
+            released_rows += self._release_row_or_cluster(oldest_id, oldest_row)
         return released_rows
 
     def release_earlier_clusters(self, arriving_cluster: Id) -> list[PendingRow]:
@@ -279,62 +289,69 @@ class WaitingRows:
         if self.has_horizon:
             return released_rows
         if self.holds_cases:
-            return self._complete_open_case(arriving_cluster)
+            return self._complete_open_case(arriving_case=arriving_cluster)
         while self.rows_by_id:
             oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
-            if oldest_row.unit == arriving_cluster:
+            if oldest_row.cluster_id == arriving_cluster:
                 break
-            released_rows += self._release(oldest_id, oldest_row)
+            released_rows += self._release_row_or_cluster(oldest_id, oldest_row)
         return released_rows
 
-    def _release(self, row_id: Id, row: PendingRow) -> list[PendingRow]:
+    def _release_row_or_cluster(self, row_id: Id, row: PendingRow) -> list[PendingRow]:
         """Remove a row, or all rows of its cluster. Return the rows that can be evaluated."""
-        if row.unit is None:
-            del self.rows_by_id[row_id]
-            if row.has_label:
-                return [row]
-            self.n_unlabelled += 1
-            return []
-        return self._release_cluster(row.unit)
+        if row.cluster_id is not None:
+            return self._release_cluster(row.cluster_id)
+        del self.rows_by_id[row_id]
+        if row.has_label:
+            return [row]
+        self.n_unlabelled += 1
+        return []
 
     def _complete_open_case(self, arriving_case: Id) -> list[PendingRow]:
-        """End the case of the latest row if another one begins. Return its rows if all have labels."""
-        if not self.rows_by_id or arriving_case in self.clusters.recent_ids:
-            return []
-        open_case = next(reversed(self.rows_by_id.values())).unit
+        """End the open case if another one begins. Return its rows if all of them have labels."""
+        no_released_rows: list[PendingRow] = []
+        completed_cases = self.clusters.recent_ids
+        if not self.rows_by_id or arriving_case in completed_cases:
+            return no_released_rows
+        latest_row = next(reversed(self.rows_by_id.values()))
+        open_case = latest_row.cluster_id
         if open_case is None or open_case == arriving_case:
-            return []
-        if open_case in self.clusters.recent_ids:
-            return []
+            return no_released_rows
+        if open_case in completed_cases:
+            return no_released_rows
         self.clusters.remember(open_case)
-        return self._release_labelled_case(open_case)
+        return self._release_case_if_labelled(open_case)
 
-    def _release_labelled_case(self, case_id: Id) -> list[PendingRow]:
+    def _release_case_if_labelled(self, case_id: Id) -> list[PendingRow]:
         """Remove and return the rows of a complete case, unless one of them has no label yet."""
-        row_ids = self._find_cluster_rows(case_id)
-        if not all(self.rows_by_id[row_id].has_label for row_id in row_ids):
+        row_ids = self._get_ids_of_cluster_rows(case_id)
+        every_row_has_label = all(self.rows_by_id[row_id].has_label for row_id in row_ids)
+        if not every_row_has_label:
             return []
         return self._release_cluster(case_id)
 
-    def _find_cluster_rows(self, cluster_id: Id) -> list[Id]:
+    def _get_ids_of_cluster_rows(self, cluster_id: Id) -> list[Id]:
         """Return the ids of the waiting rows of a cluster."""
-        return list(self._cluster_index.get(cluster_id, ()))
+        no_rows: dict[Id, None] = {}
+        return list(self._row_ids_by_cluster.get(cluster_id, no_rows))
 
     @property
-    def _cluster_index(self) -> dict[Id, dict[Id, None]]:
+    def _row_ids_by_cluster(self) -> dict[Id, dict[Id, None]]:
         """Ids of the waiting rows of each cluster, in the order of their arrival."""
-        if self._ids_by_cluster is None:
-            self._ids_by_cluster = {}
+        if self._cached_row_ids_by_cluster is None:
+            row_ids_by_cluster: dict[Id, dict[Id, None]] = {}
             for row_id, row in self.rows_by_id.items():
-                if row.unit is not None:
-                    self._ids_by_cluster.setdefault(row.unit, {})[row_id] = None
-        return self._ids_by_cluster
+                if row.cluster_id is not None:
+                    ids_of_cluster_rows = row_ids_by_cluster.setdefault(row.cluster_id, {})
+                    ids_of_cluster_rows[row_id] = None
+            self._cached_row_ids_by_cluster = row_ids_by_cluster
+        return self._cached_row_ids_by_cluster
 
     def _release_cluster(self, cluster_id: Id) -> list[PendingRow]:
-        """Remove the rows of a complete cluster. Return them if it is not too large."""
-        row_ids = self._find_cluster_rows(cluster_id)
+        """Remove the rows of a complete cluster, and return them if they can be evaluated."""
+        row_ids = self._get_ids_of_cluster_rows(cluster_id)
         cluster_rows = [self.rows_by_id.pop(row_id) for row_id in row_ids]
-        self._cluster_index.pop(cluster_id, None)
+        self._row_ids_by_cluster.pop(cluster_id, None)
         n_cluster_rows = len(cluster_rows)
         self.clusters.remember(cluster_id)
         if self._is_too_large_to_bet_on(n_cluster_rows):
@@ -343,7 +360,8 @@ class WaitingRows:
         self.clusters.n_complete += 1
         n_unlabelled = sum(not row.has_label for row in cluster_rows)
         self.n_unlabelled += n_unlabelled
-        if self.holds_cases and n_unlabelled:
+        is_case_without_all_labels = self.holds_cases and n_unlabelled > 0
+        if is_case_without_all_labels:
             return []
         return cluster_rows
 
@@ -353,6 +371,7 @@ class WaitingRows:
         The weights of the rows are divided by the largest size at calibration, and a stake risks at
         most half of the capital per unit of weight. If no size is declared, any size is possible.
         """
-        if not self.largest_cluster:
+        declares_no_size = not self.largest_cluster
+        if self.largest_cluster is None or declares_no_size:
             return False
-        return n_cluster_rows >= 2 * self.largest_cluster
+        return n_cluster_rows >= _UNSAFE_SIZE_RATIO * self.largest_cluster

@@ -46,6 +46,8 @@ from metacal.gate.waiting_rows import EncodedLabel, WaitingRows
 from metacal.gate.watch_acknowledgement import (
     Acknowledgement,
     LineCounts,
+    count_acknowledged_lines,
+    count_acknowledged_rows,
 )
 from metacal.gate.watch_batch import WatchBatch, decide_stacked_rows
 from metacal.gate.watch_estimate import estimate_selective_accuracy
@@ -161,8 +163,7 @@ class Watch:
         own order, whatever the order of the labels. Later labels are counted as unknown.
 
         If the gate was certified by clusters (`units=`), whole clusters are used once they are
-        complete: when the first row of another cluster arrives, or with a horizon that many rows
-        after the first row of the cluster. Later rows of the cluster are counted as stray rows.
+        complete (`metacal.gate.waiting_rows`). Later rows of a cluster are counted as stray rows.
 
         If the promise is about cases (`cases=`), a complete case is used once all of its rows have
         labels, also rejected rows and rows without a score. If some labels come earlier because of
@@ -183,7 +184,7 @@ class Watch:
         )
         watch = cls(gate=watched_gate, alarms=alarms, waiting=waiting_rows)
         watch.counts_by_class = build_class_counts(watched_gate.n_classes)
-        waiting_rows.largest_cluster = watch._circumstances.largest_cluster
+        waiting_rows.largest_cluster = watch._circumstances_of_fit.largest_cluster
         waiting_rows.holds_cases = watch.watches_cases
         return watch
 
@@ -195,18 +196,19 @@ class Watch:
     @property
     def armed_from(self) -> int:
         """Position of the first row of the armed period. Earlier rows are no evidence."""
-        return self.acknowledgements[-1].n_rows if self.acknowledgements else 0
+        return count_acknowledged_rows(self.acknowledgements)
 
     @property
     def line_counts(self) -> LineCounts:
         """Numbers of lines of text, and of unreadable ones, in all armed periods."""
-        lines = self.acknowledgements[-1].lines if self.acknowledgements else LineCounts()
-        return lines.add(self.alarms.unreadable)
+        acknowledged_lines = count_acknowledged_lines(self.acknowledgements)
+        return acknowledged_lines.plus_monitors(self.alarms.unreadable)
 
     @property
     def watches_clusters(self) -> bool:
         """Whether rows are watched in clusters, as the gate was certified by clusters or cases."""
-        return self.watches_cases or self._circumstances.cluster_counting is not None
+        was_certified_on_clusters = self._circumstances_of_fit.cluster_counting is not None
+        return self.watches_cases or was_certified_on_clusters
 
     @property
     def watches_cases(self) -> bool:
@@ -214,7 +216,7 @@ class Watch:
         return self.gate.certificate is not None and self.gate.certificate.cases is not None
 
     @property
-    def _circumstances(self) -> Circumstances:
+    def _circumstances_of_fit(self) -> Circumstances:
         """Circumstances of the gate's certificate, or the default circumstances."""
         if self.gate.certificate is None:
             return Circumstances()
@@ -241,14 +243,13 @@ class Watch:
         return self.alarms.to_frame()
 
     def __repr__(self) -> str:
-        counts_text = (
-            f"{self.counts.rows:,} rows, {self.counts.accepted:,} accepted,"
-            f" {self.counts.labelled:,} labelled"
-        )
         alarm_text = "no alarm"
         if self.raised:
             alarm_text = f"ALARM on {', '.join(self.raised)}"
-        return f"Watch({counts_text}: {alarm_text})"
+        return (
+            f"Watch({self.counts.rows:,} rows, {self.counts.accepted:,} accepted,"
+            f" {self.counts.labelled:,} labelled: {alarm_text})"
+        )
 
     def _repr_html_(self) -> str:
         return f"<div>{display.make_paragraphs_html(repr(self))}{self.alarms._repr_html_()}</div>"
@@ -317,7 +318,7 @@ class Watch:
                 self._decide_block(batch, block),
                 first_index=block.start,
                 ids=batch.ids,
-                unit_ids=batch.unit_ids,
+                cluster_ids=batch.cluster_ids,
                 late_labels=batch.late_labels,
             )
             self._evaluate_rows(ready_rows)
@@ -357,10 +358,11 @@ class Watch:
         InputError
             If no alarm is raised, or if the reason is empty.
         """
+        n_rows = self.counts.rows
         acknowledgement = Acknowledgement.of_alarms(
-            self.alarms, self.first_raised, reason, time, self.counts.rows, self.line_counts
+            self.alarms, self.first_raised, reason, time, n_rows=n_rows, lines=self.line_counts
         )
-        if not self.history.has_point_at(self.counts.rows):
+        if not self.history.has_point_at(n_rows):
             self.history.add(self.current_point)
         self.acknowledgements.append(acknowledgement)
         self.alarms = self.alarms.restart()
@@ -389,10 +391,10 @@ class Watch:
 
     def _add_labels(self, labels: Sequence[EncodedLabel] | deque[EncodedLabel]) -> None:
         """Evaluate the waiting rows that these labels complete."""
-        labelled_rows: list[PendingRow] = []
+        ready_rows: list[PendingRow] = []
         for label in labels:
-            labelled_rows += self.waiting.add_label(label)
-        self._evaluate_rows(labelled_rows)
+            ready_rows += self.waiting.add_label(label)
+        self._evaluate_rows(ready_rows)
 
     def _decide_block(self, batch: WatchBatch, block: slice) -> list[PendingRow]:
         """Decide on a block of rows, update alarms and counts, and return the rows as waiting."""
@@ -414,7 +416,6 @@ class Watch:
         is_new_row = np.ones_like(decision.accept)
         self._increase_counts(decision.predicted_codes, rows=is_new_row, accepted=decision.accept)
         self._record_raised_alarms()
-
         return build_pending_rows(
             decision,
             batch.label_codes[block],
@@ -428,8 +429,7 @@ class Watch:
     def _evaluate_rows(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with rows that no longer wait.
 
-        The rows have labels. If the gate is watched by clusters, they are all rows of complete
-        clusters, with or without labels.
+        The rows have labels, unless they are rows of complete clusters.
         """
         if not rows:
             return
@@ -441,9 +441,8 @@ class Watch:
         if not armed_rows:
             return
         if self.watches_cases:
-            add_complete_cases(
-                self.alarms, self.gate, armed_rows, self._count_labelled_rows(armed_rows)
-            )
+            labelled_items = self._count_labelled_rows(armed_rows)
+            add_complete_cases(self.alarms, self.gate, armed_rows, labelled_items)
             self._record_raised_alarms()
         elif self.watches_clusters:
             self._evaluate_clusters(armed_rows)
@@ -452,7 +451,7 @@ class Watch:
 
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""
-        clusters = draw_one_row_per_cluster(rows, self._circumstances)
+        clusters = draw_one_row_per_cluster(rows, self._circumstances_of_fit)
         add_cluster_decisions(self.alarms, rows, self._get_subgroups(rows), clusters)
         self._record_raised_alarms()
         has_label = np.array([row.has_label for row in rows])
@@ -480,19 +479,20 @@ class Watch:
     def _count_labelled_rows(self, rows: list[PendingRow]) -> LabelledRows:
         """Update the counts with labelled rows, and return the rows as columns."""
         labelled = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
-        self._increase_counts(labelled.predicted_codes, **labelled.flags_by_count)
+        self._increase_counts(labelled.predicted_codes, **labelled.flags_by_count_name)
         return labelled
 
     def _get_subgroups(self, rows: list[PendingRow]) -> NDArray[Any] | None:
         """Return the class or group of each row, or None if all rows have the same promise."""
-        codes = np.array([row.predicted_code for row in rows])
-        return self.gate.get_row_subgroups(codes, [row.group for row in rows])
+        predicted_codes = np.array([row.predicted_code for row in rows])
+        row_groups = [row.group for row in rows]
+        return self.gate.get_row_subgroups(predicted_codes, row_groups)
 
-    def _increase_counts(self, predicted_codes: Codes, **flags_by_count: Flags) -> None:
+    def _increase_counts(self, predicted_codes: Codes, **flags_by_count_name: Flags) -> None:
         """Add the number of true flags to each named count, in total and for each class."""
-        self.counts.add_flags(**flags_by_count)
+        self.counts.add_flags(**flags_by_count_name)
         if self.counts_by_class:
-            add_flags_by_class(self.counts_by_class, predicted_codes, flags_by_count)
+            add_flags_by_class(self.counts_by_class, predicted_codes, flags_by_count_name)
 
     def _record_raised_alarms(self) -> None:
         """Store the number of rows at which each alarm was raised for the first time."""

@@ -20,7 +20,7 @@ valid: rows that caused the alarm would be used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -55,8 +55,13 @@ class AcknowledgedAlarm:
 
     @classmethod
     def from_alarm(cls, alarm: Alarm, first_row: int) -> AcknowledgedAlarm:
-        """Copy the facts of a raised alarm."""
-        return cls(alarm.name, first_row, alarm.log_highest_evidence, alarm.descriptions)
+        """Copy the name, the evidence and the descriptions of a raised alarm."""
+        return cls(
+            name=alarm.name,
+            first_row=first_row,
+            log_peak=alarm.log_highest_evidence,
+            descriptions=alarm.descriptions,
+        )
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,14 @@ class LineCounts:
     n_lines: int = 0
     n_unreadable: int = 0
 
-    def add(self, monitors: Iterable[UnreadableMonitor]) -> LineCounts:
+    def plus_monitors(self, monitors: Iterable[UnreadableMonitor]) -> LineCounts:
         """Return the sum of these numbers and those of some monitors."""
-        monitor_list = list(monitors)
-        return LineCounts(
-            n_lines=self.n_lines + sum(monitor.n_lines for monitor in monitor_list),
-            n_unreadable=self.n_unreadable + sum(monitor.n_unreadable for monitor in monitor_list),
-        )
+        n_lines = self.n_lines
+        n_unreadable = self.n_unreadable
+        for monitor in monitors:
+            n_lines += monitor.n_lines
+            n_unreadable += monitor.n_unreadable
+        return LineCounts(n_lines=n_lines, n_unreadable=n_unreadable)
 
 
 @dataclass(frozen=True)
@@ -124,13 +130,30 @@ class Acknowledgement:
         return tuple(alarm.name for alarm in self.alarms)
 
 
+def count_acknowledged_rows(acknowledgements: Sequence[Acknowledgement]) -> int:
+    """Return the number of rows before the latest acknowledgement, 0 if there is none."""
+    if not acknowledgements:
+        return 0
+    latest_acknowledgement = acknowledgements[-1]
+    return latest_acknowledgement.n_rows
+
+
+def count_acknowledged_lines(acknowledgements: Sequence[Acknowledgement]) -> LineCounts:
+    """Return the numbers of lines before the latest acknowledgement."""
+    if not acknowledgements:
+        return LineCounts()
+    latest_acknowledgement = acknowledgements[-1]
+    return latest_acknowledgement.lines
+
+
 def check_reason(reason: str) -> str:
     """Return a reason without surrounding space. Raise InputError if it cannot be stored."""
     if not isinstance(reason, str):
         raise MonitoringError(f"reason must be a text, got {type(reason).__name__}.")
     stripped_reason = reason.strip()
-    is_storable = stripped_reason.isprintable() and len(stripped_reason) <= MAX_REASON_LENGTH
-    if not stripped_reason or not is_storable:
+    is_empty = len(stripped_reason) == 0
+    is_too_long = len(stripped_reason) > MAX_REASON_LENGTH
+    if is_empty or is_too_long or not stripped_reason.isprintable():
         raise MonitoringError(
             f"reason must be one line of 1 to {MAX_REASON_LENGTH:,} characters, got {reason[:80]!r}."
             " Write what caused the alarm and what was done."
@@ -157,7 +180,7 @@ def format_time(time: datetime | None) -> str:
 def collect_acknowledged_alarms(
     alarms: Iterable[Alarm], first_rows: Mapping[str, int]
 ) -> tuple[AcknowledgedAlarm, ...]:
-    """Return the raised alarms with the rows by which they were raised.
+    """Return the raised alarms, each with the number of rows when it was raised.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from metacal.errors import CasesError
 from metacal.formulas import Float
 from metacal.gate.decision import Decision
 from metacal.gate.gate import Gate
-from metacal.gate.judged import (
+from metacal.gate.model_outputs import (
     select_label_of_answering_model,
     split_model_outputs,
     stack_model_outputs,
@@ -22,7 +22,7 @@ from metacal.gate.judged import (
 from metacal.gate.traffic import BatchLines, Id, LateLabel
 from metacal.gate.waiting_rows import EncodedLabel
 from metacal.gate.watch_labels import encode_labels, encode_late_labels
-from metacal.gate.watched_clusters import read_unit_ids
+from metacal.gate.watched_clusters import read_cluster_ids
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class WatchBatch:
         Code of each label, -1 if it is not known.
     ids : sequence or None
         Id of each row.
-    unit_ids : list or None
+    cluster_ids : list or None
         Cluster of each row.
     late_labels : deque of EncodedLabel
         Labels of earlier rows. The watch removes those that it has used.
@@ -52,7 +52,7 @@ class WatchBatch:
     rows: NDArray[Any]
     label_codes: NDArray[Any]
     ids: Sequence[Id | None] | None
-    unit_ids: list[Id] | None
+    cluster_ids: list[Id] | None
     late_labels: deque[EncodedLabel]
     probabilities: Float | None
     groups: NDArray[Any] | None
@@ -73,22 +73,28 @@ class WatchBatch:
         lines: BatchLines | None,
     ) -> WatchBatch:
         """Read the arguments of `Watch.update`. Raise InputError if the gate cannot use them."""
-        certificate = gate.certificate
-        if probability is not None and certificate is not None and certificate.cases is not None:
+        promise_is_about_cases = gate.certificate is not None and gate.certificate.cases is not None
+        if promise_is_about_cases and probability is not None:
             raise CasesError(
                 "A watch on cases got sampling probabilities of rows. It uses whole cases with all of"
                 " their labels. Select cases at random instead, and leave out probability."
             )
         rows = read_rows(gate, X)
         row_labels = select_label_of_answering_model(gate, rows, y)
+        probabilities = None
+        if probability is not None:
+            probabilities = np.asarray(probability, dtype=np.float64)
+        row_groups = None
+        if groups is not None:
+            row_groups = np.asarray(groups)
         return cls(
             rows=rows,
             label_codes=encode_labels(gate, row_labels, len(rows)),
             ids=ids,
-            unit_ids=read_unit_ids(gate.certificate, units, len(rows)),
+            cluster_ids=read_cluster_ids(gate.certificate, units, len(rows)),
             late_labels=deque(encode_late_labels(gate, late)),
-            probabilities=None if probability is None else np.asarray(probability, np.float64),
-            groups=None if groups is None else np.asarray(groups),
+            probabilities=probabilities,
+            groups=row_groups,
             lines=lines,
         )
 
@@ -105,22 +111,25 @@ class WatchBatch:
 
 
 def read_rows(gate: Gate, X: Any) -> NDArray[Any]:
-    """Convert input to an array. A cascade has its models on the second axis.
+    """Convert the input of a watch to an array. Its second axis has the models of a cascade.
 
     Raises InputError if the gate cannot read the input.
     """
+    no_rows = np.empty(0)
     if len(X) == 0:
-        return np.empty(0)
+        return no_rows
     if gate.is_cascade:
         return stack_model_outputs(gate, X)
     return np.asarray(gate.source.read(X))
 
 
 def decide_stacked_rows(gate: Gate, rows: NDArray[Any], groups: NDArray[Any] | None) -> Decision:
-    """Decide on rows as `read_rows` returns them."""
-    stage_inputs = split_model_outputs(gate, rows) if gate.is_cascade else [rows]
-    stage_rows = [
+    """Decide on rows that `read_rows` returned."""
+    stage_inputs = [rows]
+    if gate.is_cascade:
+        stage_inputs = split_model_outputs(gate, rows)
+    checked_stage_inputs = [
         stage.source.wrap_checked(stage_input)
         for stage, stage_input in zip(gate.stages, stage_inputs)
     ]
-    return gate.decide(*stage_rows, groups=groups)
+    return gate.decide(*checked_stage_inputs, groups=groups)

@@ -21,10 +21,10 @@ def estimate_selective_accuracy(
     certificate = gate.certificate
     if certificate is None or not certificate.has_labels:
         return None
-    sums = AcceptedSums(
+    accepted_sums = AcceptedSums(
         n_rows=counts.rows,
         n_accepted=counts.accepted,
         confidence_sum=confidence_sums.confidence,
         variance_sum=confidence_sums.variance,
     )
-    return infer_accuracy_from_sums(certificate, gate.profile, sums)
+    return infer_accuracy_from_sums(certificate, gate.profile, accepted_sums)

@@ -28,18 +28,19 @@ class History:
     points: list[Point] = field(default_factory=list)
 
     def is_due(self, n_rows: int) -> bool:
-        """Return whether a point belongs after `n_rows` rows of the stream."""
+        """Check whether the history needs a point after `n_rows` rows of the stream."""
         return n_rows % self.stride == 0
 
     def has_point_at(self, n_rows: int) -> bool:
-        """Return whether the latest point is after `n_rows` rows."""
+        """Check whether the latest point was added after `n_rows` rows of the stream."""
         return len(self.points) > 0 and self.points[-1].rows == n_rows
 
     def add(self, point: Point) -> None:
         """Add a point. If there are too many points, drop every second one."""
         self.points.append(point)
         if len(self.points) > MAX_POINTS:
-            self.points = self.points[1::2]
+            every_second_point = self.points[1::2]
+            self.points = every_second_point
             self.stride *= 2
 
 
@@ -64,8 +65,11 @@ def split_at_points(n_earlier_rows: int, n_rows: int) -> list[slice]:
     >>> split_at_points(200, 320)
     [slice(0, 50, None), slice(50, 300, None), slice(300, 320, None)]
     """
-    if not n_rows:
+    if n_rows == 0:
         return []
-    n_rows_to_next_point = INITIAL_STRIDE - n_earlier_rows % INITIAL_STRIDE
-    cuts = range(n_rows_to_next_point, n_rows, INITIAL_STRIDE)
-    return [slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, n_rows])]
+    n_rows_after_last_point = n_earlier_rows % INITIAL_STRIDE
+    n_rows_to_next_point = INITIAL_STRIDE - n_rows_after_last_point
+    inner_cuts = range(n_rows_to_next_point, n_rows, INITIAL_STRIDE)
+    block_starts = [0, *inner_cuts]
+    block_stops = [*inner_cuts, n_rows]
+    return [slice(start, stop) for start, stop in zip(block_starts, block_stops, strict=True)]

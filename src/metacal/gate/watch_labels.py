@@ -48,17 +48,18 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
     has_labels = y is not None
     if not has_labels:
         return codes
-    labels = y.tolist() if hasattr(y, "tolist") else list(y)
+    is_array = hasattr(y, "tolist")
+    labels = y.tolist() if is_array else list(y)
     if len(labels) != n_rows:
         raise ShapeError(
             f"Got {n_rows} rows but {len(labels)} labels. Pass one label for each row, and"
             " None for an unknown label."
         )
-    for index, label in enumerate(labels):
-        # A label that differs from itself is NaN, which means that it is missing.
-        is_missing = label is None or label != label
+    for row_index, label in enumerate(labels):
+        is_nan = label != label
+        is_missing = label is None or is_nan
         if not is_missing:
-            codes[index] = _encode_label(gate, label)
+            codes[row_index] = _encode_label(gate, label)
     return codes
 
 
@@ -75,29 +76,36 @@ def _encode_label(gate: Gate, label: Any) -> float:
 
 def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[EncodedLabel]:
     """Encode the labels of earlier rows. Labels that are None or NaN are left out."""
-    codes = encode_labels(gate, [late_label.label for late_label in late_labels], len(late_labels))
-    return [
-        EncodedLabel(
-            n_rows_before=late_label.after,
-            row_id=late_label.id,
-            code=code,
-            probability=late_label.probability,
-        )
-        for late_label, code in zip(late_labels, codes.tolist(), strict=True)
-        if code != UNKNOWN_LABEL
-    ]
+    labels = [late_label.label for late_label in late_labels]
+    codes = encode_labels(gate, labels, len(labels)).tolist()
+    encoded_labels: list[EncodedLabel] = []
+    for late_label, code in zip(late_labels, codes, strict=True):
+        is_known = code != UNKNOWN_LABEL
+        if is_known:
+            encoded_label = EncodedLabel(
+                n_rows_before=late_label.after,
+                row_id=late_label.id,
+                code=code,
+                probability=late_label.probability,
+            )
+            encoded_labels.append(encoded_label)
+    return encoded_labels
 
 
 def encode_labels_of_ids(
     gate: Gate, ids: Sequence[Id], y: Any, probability: Any
 ) -> list[EncodedLabel]:
-    """Encode the labels of earlier rows, given by their ids. Labels that are None are left out."""
+    """Encode the labels of earlier rows with given ids. Labels that are None are left out."""
     probabilities: list[float | None] = [None] * len(ids)
     if probability is not None:
         probabilities = np.asarray(probability, dtype=np.float64).tolist()
     codes = encode_labels(gate, y, len(ids)).tolist()
-    return [
-        EncodedLabel(n_rows_before=0, row_id=row_id, code=code, probability=row_probability)
-        for row_id, code, row_probability in zip(list(ids), codes, probabilities, strict=True)
-        if code != UNKNOWN_LABEL
-    ]
+    encoded_labels: list[EncodedLabel] = []
+    for row_id, code, row_probability in zip(list(ids), codes, probabilities, strict=True):
+        is_known = code != UNKNOWN_LABEL
+        if is_known:
+            encoded_label = EncodedLabel(
+                n_rows_before=0, row_id=row_id, code=code, probability=row_probability
+            )
+            encoded_labels.append(encoded_label)
+    return encoded_labels

@@ -29,7 +29,7 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.monitored_rows import ClusterMembership
 from metacal.promises.sequential.profile import uniform_numbers_at_positions
 
-# Draws from clusters use the random numbers at positions from here on, which no row has.
+# The random draw of a row from a cluster uses a position beyond those of all rows.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
 
 
@@ -73,10 +73,12 @@ def add_complete_cases(
     """
     assert gate.certificate is not None
     assert isinstance(gate.promise, CasePromise)
-    sizes = [len(list(case_rows)) for _, case_rows in groupby(rows, key=lambda row: row.unit)]
-    codes = np.repeat(np.arange(len(sizes)), sizes)
+    case_sizes = _count_rows_of_clusters(rows)
+    n_cases = len(case_sizes)
+    case_of_row = np.repeat(np.arange(n_cases), case_sizes)
     # A correct row without a score is rejected, which is a miss, so no item is uncovered.
-    cases = Cases(codes, has_correct_item_without_score=np.zeros(len(sizes), dtype=bool))
+    no_case_has_uncovered_item = np.zeros(n_cases, dtype=bool)
+    cases = Cases(codes=case_of_row, has_correct_item_without_score=no_case_has_uncovered_item)
     outcomes = compute_case_outcomes(
         gate.certificate.quantity,
         cases,
@@ -107,23 +109,16 @@ def draw_one_row_per_cluster(
 
     Examples
     --------
-    >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
+    >>> rows = [PendingRow(True, 0, None, None, None, k, cluster_id=name) for k, name in enumerate("aab")]
     >>> membership = draw_one_row_per_cluster(rows, Circumstances(cluster_counting="unit"))
     >>> membership.cluster_of_row.tolist(), membership.weight_divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
-    cluster_sizes = np.array(
-        [len(list(cluster_rows)) for _, cluster_rows in groupby(rows, key=lambda row: row.unit)],
-        dtype=np.intp,
-    )
+    cluster_sizes = _count_rows_of_clusters(rows)
     n_clusters = len(cluster_sizes)
     first_rows_of_clusters = np.cumsum(cluster_sizes) - cluster_sizes
-    # Each draw depends only on the position of a row in the stream, and not on the batches.
     uniform_numbers = [
-        uniform_numbers_at_positions(
-            _FIRST_POSITION_OF_CLUSTER_DRAWS + rows[first_row].position, n_positions=1
-        )[0]
-        for first_row in first_rows_of_clusters
+        _draw_uniform_number_for_cluster(rows[first_row]) for first_row in first_rows_of_clusters
     ]
     drawn_offsets = (np.array(uniform_numbers) * cluster_sizes).astype(np.intp)
     is_drawn = np.zeros(len(rows), dtype=bool)
@@ -136,12 +131,27 @@ def draw_one_row_per_cluster(
     )
 
 
+def _count_rows_of_clusters(rows: Sequence[PendingRow]) -> Codes:
+    """Return the number of rows of each cluster, if the rows of a cluster are consecutive."""
+    rows_by_cluster = groupby(rows, key=lambda row: row.cluster_id)
+    cluster_sizes = [len(list(cluster_rows)) for _, cluster_rows in rows_by_cluster]
+    return np.array(cluster_sizes, dtype=np.intp)
+
+
+def _draw_uniform_number_for_cluster(first_row: PendingRow) -> float:
+    """Draw a number in [0, 1) that depends only on the position of the cluster in the stream."""
+    draw_position = _FIRST_POSITION_OF_CLUSTER_DRAWS + first_row.position
+    uniform_numbers = uniform_numbers_at_positions(draw_position, n_positions=1)
+    return float(uniform_numbers[0])
+
+
 def _compute_weight_divisors(cluster_sizes: Codes, circumstances: Circumstances) -> Float | None:
     """Return the divisor of the row weights in each cluster, None if clusters weigh the same."""
     max_cluster_size = circumstances.largest_cluster
     counts_cluster_means = circumstances.cluster_counting == "mean"
     # A file may declare a largest cluster of zero rows, which cannot be a divisor.
-    if counts_cluster_means or max_cluster_size == 0:
+    declares_empty_clusters = max_cluster_size == 0
+    if counts_cluster_means or declares_empty_clusters:
         return None
     counts_one_row_per_cluster = max_cluster_size is None
     if counts_one_row_per_cluster:
@@ -159,29 +169,30 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     has_units : bool
         True if the cluster of each new row is known.
     """
-    if certificate is not None and certificate.cases is not None:
-        if not has_units:
-            raise CasesError(
-                "The promise of this gate is about cases; got rows without them. Pass the case of each"
-                " row: cases=..., or --case-key NAME."
-            )
+    was_certified_on_cases = certificate is not None and certificate.cases is not None
+    if was_certified_on_cases and not has_units:
+        raise CasesError(
+            "The promise of this gate is about cases; got rows without them. Pass the case of each"
+            " row: cases=..., or --case-key NAME."
+        )
+    if was_certified_on_cases:
         return
-    was_certified_by_units = (
+    was_certified_on_clusters = (
         certificate is not None and certificate.circumstances.cluster_counting is not None
     )
-    if was_certified_by_units and not has_units:
+    if was_certified_on_clusters and not has_units:
         raise ClustersError(
             "This gate was certified on clusters. Name the cluster of each row with units="
             " (--unit-key), and send the rows of a cluster consecutively or within the horizon."
         )
-    if has_units and not was_certified_by_units:
+    if has_units and not was_certified_on_clusters:
         raise ClustersError(
             "This gate was certified on independent rows, so it does not support units. Leave out"
             " units, or fit the gate with units= (--unit-key)."
         )
 
 
-def read_unit_ids(certificate: Certificate | None, units: Any, n_rows: int) -> list[Id] | None:
+def read_cluster_ids(certificate: Certificate | None, units: Any, n_rows: int) -> list[Id] | None:
     """Return the cluster id of each row, in the form in which ids are stored.
 
     Parameters
@@ -203,14 +214,17 @@ def read_unit_ids(certificate: Certificate | None, units: Any, n_rows: int) -> l
     InputError
         If a cluster is missing, or the gate was certified on independent rows.
     """
-    if n_rows or units is not None:
-        check_units(certificate, has_units=units is not None)
-    if units is None:
+    has_units = units is not None
+    if n_rows > 0 or has_units:
+        check_units(certificate, has_units=has_units)
+    if not has_units:
         return None
     # The codes are ignored. `encode_units` is called because it raises if a cluster is missing.
     encode_units(units, n_rows)
+    is_array = hasattr(units, "tolist")
+    unit_list = units.tolist() if is_array else units
     stored_ids: list[Id] = []
-    for unit in units.tolist() if hasattr(units, "tolist") else units:
+    for unit in unit_list:
         unit_id = unit if isinstance(unit, str | int) else str(unit)
         stored_ids.append(make_stored_id(unit_id))
     return stored_ids

@@ -332,7 +332,7 @@ class BatchGate:
         if self.group_key is None or thresholds is None:
             return None
         if batch.num_rows == 0:
-            return np.array(thresholds.names[:1])
+            return np.array(thresholds.subgroup_names[:1])
         group_column = batch.column(self.group_key)
         return column_to_array(group_column, self.group_key, _BATCH_NAME, _NO_SIZE_LIMIT)
 

@@ -79,7 +79,7 @@ class ComposedMap(CombinedMap):
         return self.default_pair is not None
 
     on_device = in_table_precision
-    whole_blocks = in_table_precision
+    allows_any_block_size = in_table_precision
 
     @property
     def default_pair(self) -> tuple[UniformTemperatureMap, SplineMap] | None:

@@ -48,7 +48,7 @@ class Map(ABC):
     on_device : bool
         Whether the map is fitted and applied on the GPU of a tensor. Otherwise the table is
         copied to the host.
-    whole_blocks : bool
+    allows_any_block_size : bool
         Whether `write` returns the same bits for any division into blocks and allocates no
         table.
     ends_in_softmax : bool
@@ -60,7 +60,7 @@ class Map(ABC):
     derived: tuple[str, ...] = ()
     in_table_precision = False
     on_device = False
-    whole_blocks = False
+    allows_any_block_size = False
     ends_in_softmax = False
 
     @property
@@ -150,7 +150,9 @@ class Map(ABC):
             rows = Rows(logits)
         probabilities = get_probability_buffer(logits, out)
         if not rows.is_on_device or self.on_device:
-            return rows.fill_columns(self.fill, probabilities, takes_whole_blocks=self.whole_blocks)
+            return rows.fill_columns(
+                self.fill, probabilities, takes_whole_blocks=self.allows_any_block_size
+            )
         host_probabilities = self(to_numpy(logits))
         probabilities[...] = kernels.device_kernels().move_to_device_of(host_probabilities, logits)
         return probabilities

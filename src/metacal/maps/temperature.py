@@ -74,7 +74,7 @@ class TemperatureMap(TemperedMap):
     in_table_precision = True
     ends_in_softmax = True
     on_device = True
-    whole_blocks = True
+    allows_any_block_size = True
     formula = staticmethod(temperature)
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:

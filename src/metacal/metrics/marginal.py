@@ -126,7 +126,7 @@ class MarginalCheck:
         return self.off and self.gap > min(_RELEVANT_GAP, _RELEVANT_GAP_RATIO * self.wrong)
 
     @property
-    def failure(self) -> dict[str, Any] | None:
+    def failure_facts(self) -> dict[str, Any] | None:
         """Facts for a note about a failed check, or None if the check does not fail."""
         if not self.fails:
             return None

@@ -12,7 +12,7 @@ from metacal.promises import kinds
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate as Certificate
-    from metacal.certificates.certificate import accepts as accepts
+    from metacal.certificates.certificate import accept_up_to_threshold as accept_up_to_threshold
     from metacal.certificates.quantities import register_quantity as register_quantity
     from metacal.certificates.quantity import Quantity as Quantity
     from metacal.certification.arriving import PartialLabels as Answers  # noqa: F401 public name

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.errors import CascadeError, TooFewRowsError
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import RowDraws
@@ -100,8 +100,10 @@ def count_outcomes(rows: PairedPredictions, candidate: Candidate) -> OutcomeCoun
     >>> count_outcomes(rows, Candidate(0.5))
     OutcomeCounts(n_small=1, n_large=3, n_worse=0, n_better=1, n_small_errors=0, n_large_errors=1)
     """
-    is_small_answer = accepts(rows.small_score, candidate.small_threshold)
-    is_large_answer = ~is_small_answer & accepts(rows.large_score, candidate.large_threshold)
+    is_small_answer = accept_up_to_threshold(rows.small_score, candidate.small_threshold)
+    is_large_answer = ~is_small_answer & accept_up_to_threshold(
+        rows.large_score, candidate.large_threshold
+    )
     is_small_error = is_small_answer & ~rows.small_correct
     is_large_error = is_large_answer & ~rows.large_correct
     is_worse_than_large = is_small_error & rows.large_correct

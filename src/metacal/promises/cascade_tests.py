@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.certificates.number_format import ceil_to_4_decimals, floor_to_4_decimals
 from metacal.errors import InfeasibleTargetError, MissingLabelsError, UnsupportedPromiseError
 from metacal.formulas import Flags
@@ -129,7 +129,9 @@ class LossTest(CascadeTest):
         self, tested_rows: PairedPredictions, small_threshold: float
     ) -> Flags:
         """Return a mask of the rows of the small model on which the models disagree."""
-        return ~tested_rows.models_agree & accepts(tested_rows.small_score, small_threshold)
+        return ~tested_rows.models_agree & accept_up_to_threshold(
+            tested_rows.small_score, small_threshold
+        )
 
     def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
         """Check whether the counts show a loss of at most epsilon."""

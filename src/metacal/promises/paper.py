@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from metacal.certificates.certificate import Certificate, Guarantee, accepts
+from metacal.certificates.certificate import Certificate, Guarantee, accept_up_to_threshold
 from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.certification.paper_rules import (
     ALGORITHM_1,
@@ -59,7 +59,7 @@ class _WithoutGuarantee(Promise):
         Algorithm 1, line 7 of Algorithm 2). Under the paper's Assumption 1 no score equals r*, so
         "smaller" means accepted.
         """
-        return is_available & accepts(scores, certificate.threshold)
+        return is_available & accept_up_to_threshold(scores, certificate.threshold)
 
 
 @dataclass(frozen=True)

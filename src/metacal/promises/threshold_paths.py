@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.risk_estimates import (
@@ -35,7 +35,7 @@ _N_SWEEPS = 3
 
 def find_answering_model(uncertainty: Float, thresholds: Float) -> Codes:
     """Return the index of the first model that accepts each row, or m if none of m does."""
-    is_accepted = accepts(uncertainty, thresholds)
+    is_accepted = accept_up_to_threshold(uncertainty, thresholds)
     n_models = is_accepted.shape[1]
     return np.where(is_accepted.any(axis=1), is_accepted.argmax(axis=1), n_models)
 

@@ -43,7 +43,7 @@ from typing import NamedTuple
 from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certificates.notes import Note, labels_ran_out
+from metacal.certificates.notes import Note, note_labels_ran_out
 from metacal.certification.ranking import Evidence, ThresholdOutcome
 from metacal.certification.statements import build_certificate
 from metacal.errors import MissingLabelsError
@@ -175,7 +175,7 @@ class TwoModelEvidence(Evidence):
         rule_name = promise.get_cascade_rule(has_human_review=self.plan.has_human_review)
         notes: tuple[Note, ...] = ()
         if ran_out_of_labels:
-            notes = (labels_ran_out(),)
+            notes = (note_labels_ran_out(),)
         quantity, target = promise.limits[0]
         certificate = build_certificate(
             quantity,

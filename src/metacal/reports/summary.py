@@ -409,7 +409,8 @@ def _flatten_score_table(
 ) -> tuple[Any, Any, Any, Any]:
     """Flatten a table to scores, labels, cases and groups, if the gate decides on its entries."""
     if is_about_cases(gate):
-        return flatten_case_table(gate, score, y, cases, groups)
+        items = flatten_case_table(gate, score, y, cases, groups)
+        return items.scores, items.correct, items.cases, items.types
     if not is_group_table(gate, score):
         return score, y, cases, groups
     entries = flatten_labelled_table(score, y, groups)

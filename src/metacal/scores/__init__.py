@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from metacal.scores.named import get_rounding_grid as get_rounding_grid
     from metacal.scores.named import get_score_name as get_score_name
     from metacal.scores.named import needs_logits as needs_logits
-    from metacal.scores.named import resolve as resolve
+    from metacal.scores.named import resolve_score as resolve_score
     from metacal.scores.named import score_and_validate_rows as score_and_validate_rows
     from metacal.scores.named import score_rows as score_rows
     from metacal.scores.registry import NAMED as NAMED

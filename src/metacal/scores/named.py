@@ -74,14 +74,14 @@ class CheckedScore:
         return scores
 
 
-def resolve(score: str | Score) -> NamedScore | CheckedScore:
+def resolve_score(score: str | Score) -> NamedScore | CheckedScore:
     """Return the score with a name, or a checked score for a function.
 
     Examples
     --------
-    >>> resolve("margin")(np.array([[3.0, 1.0, 0.0]]))
+    >>> resolve_score("margin")(np.array([[3.0, 1.0, 0.0]]))
     array([-2.])
-    >>> resolve("entrpy")
+    >>> resolve_score("entrpy")
     Traceback (most recent call last):
     metacal.errors.InputError: score must be one of 'entropy', 'max_probability', 'margin', ...
     """
@@ -137,7 +137,7 @@ class ScoreAndCorrectness:
     """
 
     def __init__(self, score: str | Score) -> None:
-        self.compute_unrounded = resolve(score).compute_unrounded
+        self.compute_unrounded = resolve_score(score).compute_unrounded
         self.takes_whole_blocks = bool(getattr(self.compute_unrounded, "takes_whole_blocks", False))
 
     def __call__(self, block: NDArray[Any], labels: Codes, **kernel_options: Any) -> Float:
@@ -203,7 +203,7 @@ def compute_score_and_correctness(
     >>> compute_score_and_correctness(rows, "margin", np.array([0, 0]))[1:]
     (array([-2., -2.]), array([ True, False]))
     """
-    score_kernel = resolve(score).compute_unrounded
+    score_kernel = resolve_score(score).compute_unrounded
     grid = get_rounding_grid(score)
     if rows.is_on_device and kernels.reads_tensors(score_kernel):
         return _compute_columns_on_device(rows, score_kernel, grid, label_codes)
@@ -371,7 +371,7 @@ def score_rows(rows: Rows, score: str | Score) -> Float:
     The scores are rounded together, because rounding block by block would take more calls than
     arithmetic.
     """
-    resolved_score = resolve(score)
+    resolved_score = resolve_score(score)
     _, scores = score_and_validate_rows(rows, resolved_score.compute_unrounded)
     return np.asarray(kernels.round_to_grid(scores, resolved_score.grid))
 

@@ -162,7 +162,7 @@ _SCORES = (
         unit="nats",
     ),
 )
-#: Score name with which `fit` chooses the best of `get_auto_candidates`.
+#: Score name with which `fit` chooses the best of `get_delta_fractions_of_auto_scores`.
 AUTO_SCORE = "auto"
 #: Scores by name.
 NAMED: dict[str, NamedScore] = {score.name: score for score in _SCORES}
@@ -170,7 +170,7 @@ NAMED: dict[str, NamedScore] = {score.name: score for score in _SCORES}
 LEARNED_SCORE_NAMES = ("LogisticRanker", "PairwiseRanker")
 
 
-def get_auto_candidates(n_classes: int) -> dict[str, float]:
+def get_delta_fractions_of_auto_scores(n_classes: int) -> dict[str, float]:
     """Return the scores among which `score="auto"` chooses, with their shares of delta.
 
     Entropy is rarely far from the best and has the largest share. The others are much better for

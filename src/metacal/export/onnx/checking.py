@@ -117,7 +117,7 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
     inputs = dict(zip(exported.stage_input_names, stage_rows))
     group_indices = None
     if gate.subgroup_thresholds is not None and exported.group_input_name is not None:
-        n_groups = len(gate.subgroup_thresholds.names)
+        n_groups = len(gate.subgroup_thresholds.subgroup_names)
         # The indices -1 and n_groups denote unknown groups, which the gate must reject.
         tested_indices = np.arange(-1, n_groups + 1)
         group_indices = np.resize(tested_indices, len(is_valid_input)).astype(np.int64)
@@ -304,7 +304,7 @@ def compare_with_python(
     thresholds = gate.subgroup_thresholds
     group_names = None
     if group_indices is not None and thresholds is not None:
-        is_known_group = (group_indices >= 0) & (group_indices < len(thresholds.names))
+        is_known_group = (group_indices >= 0) & (group_indices < len(thresholds.subgroup_names))
         if thresholds.unknown_threshold == np.inf:
             # Only a gate on scores has such a threshold. A row without a score is rejected.
             has_score = np.isfinite(stage_rows[0])
@@ -318,7 +318,7 @@ def compare_with_python(
             is_known_group = is_known_group[is_checked]
         is_valid_input = is_valid_input & is_known_group[:, None]
         valid_group_indices = group_indices[is_valid_input.all(axis=1)]
-        group_names = np.array(thresholds.names)[valid_group_indices]
+        group_names = np.array(thresholds.subgroup_names)[valid_group_indices]
     is_valid_row = np.asarray(is_valid_input.all(axis=1))
     if not is_valid_row.any():
         return

@@ -113,7 +113,7 @@ def _group_index(
 ) -> GraphValue:
     """Append the nodes that replace the index of an unknown group by the number of groups."""
     integer_xp = xp.with_dtype("int64")
-    n_groups = len(thresholds.names)
+    n_groups = len(thresholds.subgroup_names)
     input_index = integer_xp.graph_value(str(group_input_name))
     is_known_group = (input_index < n_groups) & (input_index > -1)
     return integer_xp.where(is_known_group, input_index, n_groups)

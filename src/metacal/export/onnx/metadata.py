@@ -133,9 +133,9 @@ def _thresholds_metadata(
     thresholds: SubgroupThresholds, group_input_name: str | None
 ) -> dict[str, str]:
     """Return the thresholds of predicted classes or groups as metadata."""
-    subgroup_names = list(thresholds.names)
+    subgroup_names = list(thresholds.subgroup_names)
     encoded_thresholds: list[str | list[str]] = []
-    for threshold in thresholds.values:
+    for threshold in thresholds.subgroup_thresholds:
         if isinstance(threshold, tuple):
             # In two-class problems, a group can have one threshold per predicted class.
             encoded_thresholds.append([repr(class_threshold) for class_threshold in threshold])

@@ -99,7 +99,7 @@ def _thresholds_for_dtype(thresholds: Thresholds, source: ScoreSource, dtype: st
     moved_thresholds = tuple(
         source.threshold_for_dtype(dtype, threshold) for threshold in group_thresholds
     )
-    return replace(thresholds, values=moved_thresholds)
+    return replace(thresholds, subgroup_thresholds=moved_thresholds)
 
 
 def _interpolate(xp: OnnxOperations, curve: ConfidenceCurve, uncertainty: GraphValue) -> GraphValue:

@@ -82,7 +82,7 @@ class Gate(FixedDtypeModule):
         self.subgroup_kind = fitted.thresholds.subgroup_kind
         self.groups = None
         if thresholds is not None and fitted.has_group_thresholds:
-            self.groups = thresholds.names
+            self.groups = thresholds.subgroup_names
 
         # A decision offset is the log-odds above which the second of two classes is predicted.
         self.has_group_offsets = bool(fitted.thresholds.decision_offsets)

@@ -101,7 +101,7 @@ def _probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
     thresholds = gate.subgroup_thresholds
     if thresholds is None or thresholds.subgroup_kind != "group":
         return None
-    return np.resize(np.array(thresholds.names), n_rows)
+    return np.resize(np.array(thresholds.subgroup_names), n_rows)
 
 
 def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> None:

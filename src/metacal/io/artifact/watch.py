@@ -428,7 +428,7 @@ def _check_history(watch: Watch) -> None:
 def _check_clusters(watch: Watch) -> None:
     """Raise ArtifactError if open and complete clusters are inconsistent."""
     waiting_rows = watch.waiting.rows_by_id.values()
-    open_cluster_ids = {row.unit for row in waiting_rows if row.unit is not None}
+    open_cluster_ids = {row.cluster_id for row in waiting_rows if row.cluster_id is not None}
     complete_clusters = watch.waiting.clusters
     complete_cluster_ids = complete_clusters.recent_ids.keys()
     has_clusters = bool(open_cluster_ids or complete_cluster_ids)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, ForeignFileError, InputError
-from metacal.gate.judged import split_model_outputs
+from metacal.gate.model_outputs import split_model_outputs
 from metacal.gate.traffic import BatchLines, LateLabel, make_stored_id
 from metacal.gate.watch import Watch
 from metacal.io.artifact.encoding import decode
