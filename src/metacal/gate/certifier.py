@@ -23,7 +23,7 @@ from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.notes import Note, declared_extension, pool_without_score
 from metacal.certification.arriving import (
-    DELTA_FRACTIONS,
+    DELTA_FRACTIONS_WITH_EXTENSION,
     LabellingProgress,
     PartialLabels,
     assess_progress,
@@ -358,7 +358,7 @@ class Certifier:
 
     def _list_started_phases(self) -> list[_Phase]:
         """Return the first phase and, after an extension, the second one."""
-        delta_fractions = DELTA_FRACTIONS if self.may_extend else (1.0,)
+        delta_fractions = DELTA_FRACTIONS_WITH_EXTENSION if self.may_extend else (1.0,)
         phases = [
             _Phase(self.promise.with_delta_fraction(fraction), n_rows)
             for fraction, n_rows in zip(delta_fractions, self._sample_sizes, strict=True)
@@ -459,7 +459,7 @@ class Certifier:
         if self.may_extend:
             initial_size, extended_size = self._sample_sizes
             extension_note = declared_extension(
-                rows=initial_size, extended=extended_size, shares=DELTA_FRACTIONS
+                rows=initial_size, extended=extended_size, shares=DELTA_FRACTIONS_WITH_EXTENSION
             )
             notes += (extension_note,)
         return notes
