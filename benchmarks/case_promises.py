@@ -43,7 +43,7 @@ from scipy.special import expit, logit
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal.certification import case_procedures
-from metacal.certification.case_cuts import count_tested_cases, count_tolerated_cases
+from metacal.certification.case_cutoffs import count_tested_cases, count_tolerated_cases
 from metacal.certification.case_items import CaseItems
 from metacal.certification.case_scale import TypeScale, fit_type_scale
 
