@@ -18,11 +18,13 @@ from metacal.certificates.quantities import (
 )
 from metacal.certificates.quantity import Limits, Quantity
 from metacal.certification.case_procedures import (
-    CASE_BETS,
     CASE_BLOCKS,
     CASE_ORDER_STATISTIC,
-    CASE_SEQUENCE,
     CaseCutoffProcedure,
+)
+from metacal.certification.case_sequence_procedure import (
+    CASE_BETS,
+    CASE_SEQUENCE,
     CaseSequenceProcedure,
 )
 from metacal.errors import InputError, UnsupportedPromiseError
