@@ -1,4 +1,4 @@
-"""Thresholds and test sequences that pilot clusters determine.
+"""Choice of the thresholds to test, and of their order, from pilot clusters.
 
 `certification.clusters` defines the terms and has the proof.
 """
@@ -10,13 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.certification.candidates import (
-    CandidateSequence,
-)
+from metacal.certification.candidates import CandidateSequence
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.rule import (
-    ACCEPT_ALL_ROWS,
-)
+from metacal.certification.rules.rule import ACCEPT_ALL_ROWS
 from metacal.formulas import Float
 
 # Largest number of finite thresholds that are tested.
@@ -97,7 +93,7 @@ def build_increasing_sequences(
         Sequences in increasing order of threshold. Starts that fall on the same
         threshold are merged into one sequence with the sum of their levels.
     """
-    increasing_log_capital = _estimate_error_free_log_capital(
+    log_capital_by_threshold = _estimate_error_free_log_capital(
         pilot, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
     )
     last_index = len(increasing_thresholds) - 1
@@ -108,11 +104,14 @@ def build_increasing_sequences(
         sequence_level = sequence_start.level_fraction * significance_level
         required_log_capital = -math.log(sequence_level)
         wanted_log_capital = sequence_start.capital_margin * required_log_capital
-        first_index_with_capital = int(np.searchsorted(increasing_log_capital, wanted_log_capital))
-        start = max(min(first_index_with_capital, last_index), previous_start)
-        previous_start = start
-        level_fraction_by_start.setdefault(start, 0.0)
-        level_fraction_by_start[start] += sequence_start.level_fraction
+        # The log capital rises with the threshold.
+        first_index_with_capital = int(
+            np.searchsorted(log_capital_by_threshold, wanted_log_capital)
+        )
+        start_index = max(min(first_index_with_capital, last_index), previous_start)
+        previous_start = start_index
+        level_fraction_by_start.setdefault(start_index, 0.0)
+        level_fraction_by_start[start_index] += sequence_start.level_fraction
     return _divide_at_starts(increasing_thresholds, level_fraction_by_start)
 
 
@@ -120,15 +119,16 @@ def _divide_at_starts(
     thresholds: list[float], level_fraction_by_start: dict[int, float]
 ) -> tuple[CandidateSequence[float], ...]:
     """Divide thresholds into sequences that begin at the given indices."""
-    starts = list(level_fraction_by_start)
-    stops = [*starts[1:], len(thresholds)]
-    return tuple(
-        CandidateSequence(
-            level_fraction=level_fraction_by_start[start],
-            candidates=tuple(thresholds[start:stop]),
+    start_indices = list(level_fraction_by_start)
+    stop_indices = [*start_indices[1:], len(thresholds)]
+    sequences = []
+    for start_index, stop_index in zip(start_indices, stop_indices):
+        sequence = CandidateSequence(
+            level_fraction=level_fraction_by_start[start_index],
+            candidates=tuple(thresholds[start_index:stop_index]),
         )
-        for start, stop in zip(starts, stops)
-    )
+        sequences.append(sequence)
+    return tuple(sequences)
 
 
 def _estimate_error_free_log_capital(
@@ -161,12 +161,13 @@ def _estimate_error_free_log_capital(
     assert pilot.clusters is not None
     if pilot.clusters.uses_cluster_means:
         # A cluster counts once, as soon as its row with the lowest score is accepted.
-        reference_scores = _lowest_score_per_cluster(pilot)
+        reference_scores = _find_lowest_score_per_cluster(pilot)
         max_reference_rows_per_cluster = 1
     else:
         reference_scores = pilot.scores
         max_reference_rows_per_cluster = pilot.clusters.max_size
 
+    # The reference rows at a threshold are the accepted ones, with a score of at most the threshold.
     n_reference_rows = np.searchsorted(np.sort(reference_scores), thresholds, side="right")
     mean_reference_rows_per_cluster = n_reference_rows / pilot.clusters.n_clusters
     return (
@@ -174,7 +175,7 @@ def _estimate_error_free_log_capital(
     )
 
 
-def _lowest_score_per_cluster(rows: CalibrationRows) -> Float:
+def _find_lowest_score_per_cluster(rows: CalibrationRows) -> Float:
     """Return the lowest score of each cluster, in increasing order of cluster code."""
     assert rows.clusters is not None
     # Sort by cluster code, then by score, and take the first row of each cluster.

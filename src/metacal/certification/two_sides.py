@@ -60,11 +60,11 @@ from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCe
 from metacal.certification.class_certificates import (
     add_best_targets,
     add_class_promise,
-    add_counts_of_classes,
     build_class_certificate,
     count_rows_of_both_classes,
     get_predicted_class,
     states_class_promise,
+    sum_counts_of_classes,
 )
 from metacal.certification.class_shortfall import ClassShortfall, find_class_shortfall
 from metacal.certification.decision_point import find_decision_point
@@ -341,7 +341,7 @@ class TwoClassProcedure:
             delta=delta,
             rule_name=self.rule_name,
             threshold=_THRESHOLD_BESIDE_CLASS_THRESHOLDS,
-            outcome=add_counts_of_classes(class_certificates),
+            outcome=sum_counts_of_classes(class_certificates),
             notes=notes,
         )
         certificate = add_circumstances(certificate, result.circumstances)

@@ -316,7 +316,7 @@ class Measurement:
             return self._compute_p_value_of_cascade_loss(self.n_better, significance_level)
         if self.cluster_counts is not None:
             limit = self.max_bad_share
-            cluster_values = self.cluster_counts.convert_to_values_with_mean_at_limit(limit)
+            cluster_values = self.cluster_counts.compute_betting_values(limit)
             return betting.p_value_of_mean_above(
                 cluster_values, limit=limit, significance_level=significance_level
             )
