@@ -198,7 +198,7 @@ class AccuracyAndMiscoverage:
     ) -> int:
         """Count the rows that are accepted if another accuracy is promised."""
         result = self.accuracy_procedure.find_threshold(
-            rows.ranking, _halve_delta_if_given(delta), target=accuracy, pilot=rows.pilot
+            rows.ranking, _halve_delta_if_given(delta), target=accuracy, pilot_rows=rows.pilot_rows
         )
         return result.n_accepted
 

@@ -83,7 +83,7 @@ class PartialLabels(Evidence):
     states : array of int8 of shape (n_rows,)
         CORRECT, INCORRECT or UNKNOWN.
 
-    pilot : PilotRows, optional
+    pilot_rows : PilotRows, optional
         Rows of the pool that were not drawn.
 
     Examples
@@ -96,7 +96,7 @@ class PartialLabels(Evidence):
 
     scores: Float
     states: NDArray[np.int8]
-    pilot: PilotRows | None = None
+    pilot_rows: PilotRows | None = None
 
     @property
     def n_labelled(self) -> int:
@@ -161,11 +161,11 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
     current_result = procedure.find_threshold(
         best_case_ranking,
         promise.delta,
-        pilot=labels.pilot,
+        pilot_rows=labels.pilot_rows,
         last_rank=labels.last_fully_labelled_rank,
     )
     reachable_result = procedure.find_threshold(
-        best_case_ranking, promise.delta, pilot=labels.pilot
+        best_case_ranking, promise.delta, pilot_rows=labels.pilot_rows
     )
     n_relevant_labels = 0
     if reachable_result.threshold is not None and reachable_result.trace is not None:
@@ -196,7 +196,7 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     result = procedure.find_threshold(
         labels.ranking_if_missing_correct,
         promise.delta,
-        pilot=labels.pilot,
+        pilot_rows=labels.pilot_rows,
         last_rank=labels.last_fully_labelled_rank,
     )
     if result.threshold is None:
@@ -315,7 +315,7 @@ def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels)
             type(promise).__name__, target, n_rows, labels.n_labelled
         )
     rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
-    certificate = certify(promise, replace(rows, pilot=labels.pilot))
+    certificate = certify(promise, replace(rows, pilot_rows=labels.pilot_rows))
     return replace(certificate, n_labels=n_rows)
 
 
@@ -329,7 +329,7 @@ def _build_infeasible_error(
             labels.ranking_if_missing_correct,
             delta,
             target=target,
-            pilot=labels.pilot,
+            pilot_rows=labels.pilot_rows,
             last_rank=labels.last_fully_labelled_rank,
         )
         return result.threshold is not None

@@ -60,7 +60,7 @@ class CandidateRule(Protocol[Pilot, Rows, Candidate]):
         """Name of the rule in certificates and files."""
 
     def plan(
-        self, pilot: Pilot, n_tested: int, limit: float, significance_level: float
+        self, pilot_rows: Pilot, n_tested: int, limit: float, significance_level: float
     ) -> CandidatePlan[Candidate]:
         """Choose the candidates and their order from pilot rows."""
 

@@ -87,7 +87,7 @@ class ClassShortfall:
 def find_class_shortfall(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
 ) -> ClassShortfall:
@@ -101,7 +101,7 @@ def find_class_shortfall(
     rows : CalibrationRows
         Tested rows of both classes.
 
-    pilot : PilotRows or None
+    pilot_rows : PilotRows or None
         Pilot rows, with scores that decrease as the class becomes more likely.
 
     significance_level : float
@@ -132,11 +132,11 @@ def find_class_shortfall(
         class_share=class_share,
         significance_level=level_of_class,
         best_target=_find_best_target(
-            class_promise, rows, pilot, significance_level, class_code, class_share
+            class_promise, rows, pilot_rows, significance_level, class_code, class_share
         ),
         n_required_rows=class_promise.compute_required_rows(significance_level),
         rows_needed=_estimate_rows_needed(
-            class_promise, rows, pilot, significance_level, class_code, class_share
+            class_promise, rows, pilot_rows, significance_level, class_code, class_share
         ),
         ruled_out=ruled_out,
     )
@@ -145,7 +145,7 @@ def find_class_shortfall(
 def _find_best_target(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
     class_share: float,
@@ -162,7 +162,7 @@ def _find_best_target(
 
     def certifies_share(share: float) -> bool:
         weaker_promise = replace(class_promise, target=convert_between_share_and_target(share))
-        result = weaker_promise.certify(ranking, significance_level, pilot)
+        result = weaker_promise.certify(ranking, significance_level, pilot_rows)
         return result.n_accepted > 0
 
     lowest_step = 0
@@ -183,7 +183,7 @@ def _find_best_target(
 def _estimate_rows_needed(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
     class_share: float,
@@ -200,23 +200,25 @@ def _estimate_rows_needed(
             return bounds.round_up_to_two_digits(n_rows_of_both_classes)
     elif class_share >= _MIN_SHARE_FOR_ERROR_CURVES:
         return _estimate_rows_by_error_curves(
-            class_promise, rows, pilot, significance_level, class_code
+            class_promise, rows, pilot_rows, significance_level, class_code
         )
     if len(rows) > _MAX_ROWS_TO_RESAMPLE:
         return None
-    return _estimate_rows_by_resampling(class_promise, rows, pilot, significance_level, class_code)
+    return _estimate_rows_by_resampling(
+        class_promise, rows, pilot_rows, significance_level, class_code
+    )
 
 
 def _estimate_rows_by_error_curves(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
 ) -> int | None:
     """Estimate how many rows certify a precision, from fitted error curves of the ranking."""
     ranking = rows.rank_for_class(class_code)
-    result = class_promise.certify(ranking, significance_level, pilot)
+    result = class_promise.certify(ranking, significance_level, pilot_rows)
     level_of_class = significance_level * class_promise.level_fraction
     return estimate_rows_needed_for_accuracy(
         ranking, class_promise.limit, level_of_class, result.n_planning_rows
@@ -226,7 +228,7 @@ def _estimate_rows_by_error_curves(
 def _estimate_rows_by_resampling(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
 ) -> int | None:
@@ -236,7 +238,7 @@ def _estimate_rows_by_resampling(
     def sample_certifies_promise(drawn_positions: Codes) -> bool:
         drawn_rows = rows.take(indices_by_score[drawn_positions])
         ranking = drawn_rows.rank_for_class(class_code)
-        result = class_promise.certify(ranking, significance_level, pilot)
+        result = class_promise.certify(ranking, significance_level, pilot_rows)
         return result.n_accepted > 0
 
     return estimate_rows_needed_by_resampling(len(rows), sample_certifies_promise)

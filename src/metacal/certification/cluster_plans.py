@@ -45,19 +45,19 @@ _SEQUENCE_STARTS = (
 )
 
 
-def choose_thresholds(pilot: CalibrationRows) -> list[float]:
+def choose_thresholds(pilot_rows: CalibrationRows) -> list[float]:
     """Return quantiles of the pilot scores and +inf, in increasing order."""
-    n_rows = len(pilot)
+    n_rows = len(pilot_rows)
     n_quantiles = min(_MAX_FINITE_THRESHOLDS, n_rows)
     quantile_ranks = np.unique(np.linspace(1, n_rows, n_quantiles).astype(np.intp))
-    sorted_scores = np.sort(pilot.scores)
+    sorted_scores = np.sort(pilot_rows.scores)
     # Ranks start at 1 and array indices at 0.
     quantiles = np.unique(sorted_scores[quantile_ranks - 1])
     return [*quantiles.tolist(), ACCEPT_ALL_ROWS]
 
 
 def build_increasing_sequences(
-    pilot: CalibrationRows,
+    pilot_rows: CalibrationRows,
     increasing_thresholds: list[float],
     *,
     n_test_clusters: int,
@@ -72,7 +72,7 @@ def build_increasing_sequences(
 
     Parameters
     ----------
-    pilot : CalibrationRows
+    pilot_rows : CalibrationRows
         Rows of the pilot clusters.
 
     increasing_thresholds : list of float
@@ -94,7 +94,7 @@ def build_increasing_sequences(
         threshold are merged into one sequence with the sum of their levels.
     """
     log_capital_by_threshold = _estimate_error_free_log_capital(
-        pilot, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
+        pilot_rows, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
     )
     last_index = len(increasing_thresholds) - 1
     previous_start = 0
@@ -132,7 +132,7 @@ def _divide_at_starts(
 
 
 def _estimate_error_free_log_capital(
-    pilot: CalibrationRows,
+    pilot_rows: CalibrationRows,
     thresholds: list[float],
     *,
     n_test_clusters: int,
@@ -142,7 +142,7 @@ def _estimate_error_free_log_capital(
 
     Parameters
     ----------
-    pilot : CalibrationRows
+    pilot_rows : CalibrationRows
         Rows of the pilot clusters. Only their scores are read.
 
     thresholds : list of float
@@ -158,18 +158,18 @@ def _estimate_error_free_log_capital(
     -------
     array of float of shape (n_thresholds,)
     """
-    assert pilot.clusters is not None
-    if pilot.clusters.uses_cluster_means:
+    assert pilot_rows.clusters is not None
+    if pilot_rows.clusters.uses_cluster_means:
         # A cluster counts once, as soon as its row with the lowest score is accepted.
-        reference_scores = _find_lowest_score_per_cluster(pilot)
+        reference_scores = _find_lowest_score_per_cluster(pilot_rows)
         max_reference_rows_per_cluster = 1
     else:
-        reference_scores = pilot.scores
-        max_reference_rows_per_cluster = pilot.clusters.max_size
+        reference_scores = pilot_rows.scores
+        max_reference_rows_per_cluster = pilot_rows.clusters.max_size
 
     # The reference rows at a threshold are the accepted ones, with a score of at most the threshold.
     n_reference_rows = np.searchsorted(np.sort(reference_scores), thresholds, side="right")
-    mean_reference_rows_per_cluster = n_reference_rows / pilot.clusters.n_clusters
+    mean_reference_rows_per_cluster = n_reference_rows / pilot_rows.clusters.n_clusters
     return (
         n_test_clusters * mean_reference_rows_per_cluster * limit / max_reference_rows_per_cluster
     )

@@ -130,7 +130,7 @@ class ClusterBettingRule:
 
     def plan(
         self,
-        pilot: CalibrationRows,
+        pilot_rows: CalibrationRows,
         n_test_clusters: int,
         limit: float,
         significance_level: float,
@@ -142,7 +142,7 @@ class ClusterBettingRule:
 
         Parameters
         ----------
-        pilot : CalibrationRows
+        pilot_rows : CalibrationRows
             Rows of the pilot clusters.
 
         n_test_clusters : int
@@ -158,7 +158,7 @@ class ClusterBettingRule:
         -------
         CandidatePlan
         """
-        increasing_thresholds = choose_thresholds(pilot)
+        increasing_thresholds = choose_thresholds(pilot_rows)
         if self.quantity.accepting_cannot_break_promise:
             # Accepting more rows is safe, so the tests begin at the largest threshold.
             sequence = CandidateSequence(
@@ -167,7 +167,7 @@ class ClusterBettingRule:
             return CandidatePlan(limit=limit, sequences=(sequence,))
 
         sequences = build_increasing_sequences(
-            pilot,
+            pilot_rows,
             increasing_thresholds,
             n_test_clusters=n_test_clusters,
             limit=limit,

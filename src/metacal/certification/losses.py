@@ -209,7 +209,7 @@ class MeanLossLimit:
             loss_ranking,
             exact_rule_name=exact_rule_name,
             delta=delta,
-            pilot=rows.pilot,
+            pilot_rows=rows.pilot_rows,
             losses_are_rare=self.expects_rare_losses,
         )
 
@@ -360,7 +360,7 @@ class _LossTests:
     delta : float or None
         Significance level, or None for a limit in expectation.
 
-    pilot : PilotRows or None
+    pilot_rows : PilotRows or None
         Pilot rows.
 
     losses_are_rare : bool
@@ -370,7 +370,7 @@ class _LossTests:
     loss_ranking: LossRanking
     exact_rule_name: str | None
     delta: float | None
-    pilot: PilotRows | None
+    pilot_rows: PilotRows | None
     losses_are_rare: bool
 
     @property
@@ -384,12 +384,14 @@ class _LossTests:
             return count_expected_loss_rows(self.loss_ranking, relative_limit)
         if self.uses_exact_tests:
             accuracy = 1.0 - relative_limit
-            return count_certified_rows(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
+            return count_certified_rows(
+                self.loss_ranking.ranking, accuracy, self.delta, self.pilot_rows
+            )
         return count_certified_loss_rows(
             self.loss_ranking,
             relative_limit,
             self.delta,
-            self.pilot,
+            self.pilot_rows,
             losses_are_rare=self.losses_are_rare,
         )
 
@@ -399,10 +401,12 @@ class _LossTests:
             return Circumstances()
         if self.exact_rule_name is None:
             n_rows = self.loss_ranking.ranking.n_rows
-            n_tested = count_rows_to_test(self.loss_ranking, relative_limit, self.delta, self.pilot)
+            n_tested = count_rows_to_test(
+                self.loss_ranking, relative_limit, self.delta, self.pilot_rows
+            )
             return Circumstances(n_planning_rows=n_rows - n_tested)
         accuracy = 1.0 - relative_limit
-        result = certify_accuracy(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
+        result = certify_accuracy(self.loss_ranking.ranking, accuracy, self.delta, self.pilot_rows)
         return result.circumstances
 
     def certifies_limit(self, relative_limit: float) -> bool:
@@ -414,11 +418,11 @@ class _LossTests:
         resampled_scores = np.arange(float(len(row_indices)))
         resampled_losses = self.loss_ranking.losses[row_indices]
         loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)
-        pilot = self.pilot
-        if pilot is not None:
+        pilot_rows = self.pilot_rows
+        if pilot_rows is not None:
             # No scores of the sample are equal, so ranks are tested.
-            pilot = replace(pilot, tests_score_values=False)
-        return replace(self, loss_ranking=loss_ranking, pilot=pilot)
+            pilot_rows = replace(pilot_rows, tests_score_values=False)
+        return replace(self, loss_ranking=loss_ranking, pilot_rows=pilot_rows)
 
 
 def is_close(first: float, second: float) -> bool:

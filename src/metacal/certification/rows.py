@@ -123,7 +123,7 @@ class CalibrationRows:
     class_names : tuple of str or int
         Names of the two classes.
 
-    pilot : PilotRows, optional
+    pilot_rows : PilotRows, optional
         Rows that determine where the tests begin.
 
     precomputed_ranking : Ranking, optional
@@ -138,7 +138,7 @@ class CalibrationRows:
     cases: Cases | None = None
     class_codes: Codes | None = None
     class_names: tuple[Name, ...] = (0, 1)
-    pilot: PilotRows | None = None
+    pilot_rows: PilotRows | None = None
     precomputed_ranking: Ranking | None = None
 
     @classmethod

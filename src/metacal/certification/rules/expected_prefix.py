@@ -93,7 +93,7 @@ class ExpectedPrefixRule:
         n_rows: int,
         limit: float,
         significance_level: float | None,
-        pilot: PilotRows | None = None,
+        pilot_rows: PilotRows | None = None,
         row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit."""
