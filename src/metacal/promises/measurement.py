@@ -194,7 +194,7 @@ class Measurement:
             raise MissingLabelsError(
                 f"Testing whether the {quantity} is kept needs the cost of each row. Pass losses."
             )
-        costs_in_row_order = losses.counted_by(quantity, accept)
+        costs_in_row_order = losses.get_counted_losses(quantity, accept)
         # The bets are in random order. If the rows are sorted by cost, the order would look like drift.
         bet_order = RowDraws(costs_in_row_order).draw_row_order("order of bets")
         costs = costs_in_row_order[bet_order]
