@@ -42,8 +42,8 @@ from scipy.special import expit, logit
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
-from metacal.certification import case_procedures
-from metacal.certification.case_cuts import count_tested_cases, count_tolerated_cases
+from metacal.certification import case_procedures, case_sequence_procedure
+from metacal.certification.case_cutoffs import count_tested_cases, count_tolerated_cases
 from metacal.certification.case_items import CaseItems
 from metacal.certification.case_scale import TypeScale, fit_type_scale
 
@@ -194,7 +194,10 @@ def fit_scale_of_file(folder: str) -> TypeScale:
 
 def fit_gate_with_scale(promise: Any, items: Items, scale: TypeScale) -> Decide | None:
     """Certify a promise with a scale that is known beforehand."""
-    with mock.patch.object(case_procedures, "fit_type_scale", return_value=scale):
+    with (
+        mock.patch.object(case_procedures, "fit_type_scale", return_value=scale),
+        mock.patch.object(case_sequence_procedure, "fit_type_scale", return_value=scale),
+    ):
         return fit_gate(promise, items)
 
 

@@ -273,7 +273,9 @@ def population_draw(name: str, n: int, seed: int) -> dict[str, float]:
     calibration = Calibration.draw(population, n, seed)
     ranking = calibration.loss_ranking
     counts = {
-        "rule": count_certified_loss_rows(ranking, population.limit, DELTA, calibration.rows.pilot),
+        "rule": count_certified_loss_rows(
+            ranking, population.limit, DELTA, calibration.rows.pilot_rows
+        ),
         "former": count_rows_of_former_rule(ranking, population.limit),
     }
     return judge_counts(calibration, population, counts)
@@ -361,9 +363,9 @@ def near_binary_draw(name: str, allowed_loss: int, seed: int) -> dict[str, float
     rounded = Ranking.from_scores(rows.scores, uniform_numbers >= rows.losses.if_accepted)
     counts = {
         "rounding": count_certified_rows(rounded, 1.0 - population.limit, DELTA),
-        "bets": count_certified_loss_rows(ranking, population.limit, DELTA, rows.pilot),
+        "bets": count_certified_loss_rows(ranking, population.limit, DELTA, rows.pilot_rows),
         "bets, rare": count_certified_loss_rows(
-            ranking, population.limit, DELTA, rows.pilot, losses_are_rare=True
+            ranking, population.limit, DELTA, rows.pilot_rows, losses_are_rare=True
         ),
     }
     return judge_counts(calibration, population, counts)
@@ -528,7 +530,7 @@ def adversary_draw(name: str, limit: float, seed: int) -> float:
     has_ties = ADVERSARIES[name].has_ties
     calibration = Calibration.draw(population, N_ADVERSARY_ROWS, seed, has_ties)
     n_accepted = count_certified_loss_rows(
-        calibration.loss_ranking, limit, DELTA, calibration.rows.pilot
+        calibration.loss_ranking, limit, DELTA, calibration.rows.pilot_rows
     )
     share = calibration.find_accepted_share(n_accepted)
     if has_ties:

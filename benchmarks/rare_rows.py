@@ -187,7 +187,7 @@ def find_threshold_now(draw: Draw, beta: float, seed: int, *, logits: bool = Fal
         rows = policy.withhold_pilot_rows_of_logits(rows)
     else:
         rows = policy.withhold_pilot_rows(rows)
-    return procedure.find_threshold(rows.ranking, DELTA, pilot=rows.pilot).threshold
+    return procedure.find_threshold(rows.ranking, DELTA, pilot_rows=rows.pilot_rows).threshold
 
 
 def find_threshold_before(
@@ -198,8 +198,8 @@ def find_threshold_before(
     pilot = None
     if not logits:
         rows = PilotPolicy(random_state=seed).withhold_pilot_rows(rows)
-        assert rows.pilot is not None
-        pilot = replace(rows.pilot, correct=None, n_withheld=0)
+        assert rows.pilot_rows is not None
+        pilot = replace(rows.pilot_rows, correct=None, n_withheld=0)
     return certify_accuracy(rows.ranking, beta, DELTA, pilot).threshold
 
 

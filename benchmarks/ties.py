@@ -112,7 +112,9 @@ def _threshold(ranking: Ranking, rank: int) -> float:
 
 def _with_pilot(rows: CalibrationRows, beta: float, delta: float) -> float:
     """The threshold of tests that pilot rows have planned."""
-    return _threshold(rows.ranking, find_last_passed_rank(rows.ranking, beta, delta, rows.pilot))
+    return _threshold(
+        rows.ranking, find_last_passed_rank(rows.ranking, beta, delta, rows.pilot_rows)
+    )
 
 
 def _from_value(ranking: Ranking, start: float, beta: float, delta: float) -> float:

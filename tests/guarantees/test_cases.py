@@ -104,17 +104,17 @@ def test_no_type_is_accepted_for_free():
 
 def test_types_that_are_accepted_for_free_break_the_promise(monkeypatch):
     """The shortcut, built on purpose. So the test above fails if the rule takes it."""
-    find_learned_cuts = case_procedures.find_learned_cuts
+    find_learned_cutoffs = case_procedures.find_learned_cutoffs
 
     def accept_types_for_free(tested_items, is_uncovered, pilot_items, **parameters):
-        cuts = find_learned_cuts(tested_items, is_uncovered, pilot_items, **parameters)
+        cuts = find_learned_cutoffs(tested_items, is_uncovered, pilot_items, **parameters)
         harmful = tested_items.take(tested_items.is_harmful)
         is_cut = is_uncovered.copy()
         is_cut[harmful.cases[harmful.safety >= cuts[harmful.types]]] = True
         types_left = harmful.types[~is_cut[harmful.cases]]
         return np.where(np.isin(np.arange(len(cuts)), types_left), cuts, -math.inf)
 
-    monkeypatch.setattr(case_procedures, "find_learned_cuts", accept_types_for_free)
+    monkeypatch.setattr(case_procedures, "find_learned_cutoffs", accept_types_for_free)
     n_draws = 120
     rate, _ = measure_rare_types(n_draws)
     assert rate > rate_limit(n_draws)

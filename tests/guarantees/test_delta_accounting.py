@@ -97,8 +97,8 @@ def test_pilot_rows_and_tested_rows_are_disjoint():
     score = rng.permutation(1000) // 5 / 200.0
     sample = Sample.of(score, np.arange(1000) % 10 > 0, part=np.arange(1000) % 2, names=["a", "b"])
     tested = PilotPolicy().withhold_pilot_rows(sample.rows)
-    together = np.sort(np.concatenate([tested.scores, tested.pilot.scores]))
-    assert tested.pilot.n_withheld > 0
+    together = np.sort(np.concatenate([tested.scores, tested.pilot_rows.scores]))
+    assert tested.pilot_rows.n_withheld > 0
     assert np.array_equal(together, np.sort(sample.score))
 
 

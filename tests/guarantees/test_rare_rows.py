@@ -70,7 +70,7 @@ def test_no_row_that_was_read_is_accepted_however_good_it_is():
 class UnpeelingRule(FixedSequenceRule):
     """The tempting shortcut: read rows, and test all rows after all."""
 
-    def plan(self, n_rows, limit, significance_level, pilot=None, row_reader=None):
+    def plan(self, n_rows, limit, significance_level, pilot_rows=None, row_reader=None):
         row_reader.read_down_to_rank(700)
         starts = choose_usual_range_starts(n_rows, limit, significance_level)
         return RankPlan(limit, plan_rank_ranges(n_rows, limit, significance_level, starts))
@@ -181,11 +181,11 @@ def test_a_precision_and_an_accuracy_are_one_rule():
         # The positive class has high log-odds, the correct rows low scores.
         log_odds_rows = replace(rows, scores=-scores)
         pilot_rows = PilotPolicy().withhold_pilot_rows(rows)
-        pilot = pilot_rows.pilot
+        pilot = pilot_rows.pilot_rows
         accuracy = mc.MinAccuracy(0.9).certify(pilot_rows)
         mask = np.isin(scores, pilot.scores, invert=True)
         precision = mc.MinPrecision(0.9).certify(
-            replace(log_odds_rows.take(mask), pilot=replace(pilot, scores=-pilot.scores))
+            replace(log_odds_rows.take(mask), pilot_rows=replace(pilot, scores=-pilot.scores))
         )
         assert precision.subgroups.items[1].n_accepted == accuracy.n_accepted > 0
         assert precision.circumstances.n_planning_rows == accuracy.circumstances.n_planning_rows

@@ -69,13 +69,13 @@ def test_pilot_rows_are_of_each_group_and_ties_decide():
     score = rng.random(1000)
     sample = Sample.of(score, score < 0.9, part=np.arange(1000) % 2, names=["a", "b"])
     tested = PilotPolicy(3).withhold_pilot_rows(sample.rows)
-    assert tested.pilot is not None
-    assert not tested.pilot.tests_score_values
-    assert tested.pilot.n_withheld == 20 == 1000 - len(tested)
-    assert len(tested.pilot.select_subgroups([0]).scores) == 10
+    assert tested.pilot_rows is not None
+    assert not tested.pilot_rows.tests_score_values
+    assert tested.pilot_rows.n_withheld == 20 == 1000 - len(tested)
+    assert len(tested.pilot_rows.select_subgroups([0]).scores) == 10
     coarse = Sample.of(score.round(1), score < 0.9).rows
-    assert PilotPolicy().withhold_pilot_rows(coarse).pilot.tests_score_values
-    assert PilotPolicy().withhold_pilot_rows(coarse.take(np.arange(50))).pilot is None
+    assert PilotPolicy().withhold_pilot_rows(coarse).pilot_rows.tests_score_values
+    assert PilotPolicy().withhold_pilot_rows(coarse.take(np.arange(50))).pilot_rows is None
     assert not choose_pilot_rows_of_pool(coarse.scores[:50], 50).tests_score_values
     for drawn, aside in ((500, 0), (990, 21), (1000, 32)):  # a square root of a pool is never drawn
         pilot = choose_pilot_rows_of_pool(coarse.scores, drawn)

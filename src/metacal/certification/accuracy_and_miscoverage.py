@@ -1,4 +1,4 @@
-"""AccuracyAndMiscoverage: an accuracy and a miscoverage that one threshold keeps together."""
+"""Certification of an accuracy and a miscoverage that one threshold keeps together."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ BOTH_EXPECTED = register_rule(
     "both-expected", "both rules in expectation", SAME_SOURCE, ERROR_RATE_RISES_WITH_SCORE
 )
 
+# Distance of two consecutive miscoverages with four decimals.
+_MISCOVERAGE_STEP = 1e-4
+
 
 @dataclass(frozen=True)
 class AccuracyAndMiscoverage:
@@ -66,31 +69,33 @@ class AccuracyAndMiscoverage:
 
     Parameters
     ----------
-    alpha : float
+    max_miscoverage : float
         Largest allowed miscoverage.
 
-    beta : float
+    min_accuracy : float
         Smallest allowed accuracy.
 
     in_expectation : bool
         Whether both promises hold in expectation.
     """
 
-    alpha: float
-    beta: float
+    max_miscoverage: float
+    min_accuracy: float
     in_expectation: bool = False
 
     @property
     def accuracy_procedure(self) -> OneThresholdProcedure:
         """Procedure of the accuracy."""
         if self.in_expectation:
-            return OneThresholdProcedure(SELECTIVE_ACCURACY, self.beta, ExpectedPrefixRule())
-        return OneThresholdProcedure(SELECTIVE_ACCURACY, self.beta, FixedSequenceRule())
+            return OneThresholdProcedure(
+                SELECTIVE_ACCURACY, self.min_accuracy, ExpectedPrefixRule()
+            )
+        return OneThresholdProcedure(SELECTIVE_ACCURACY, self.min_accuracy, FixedSequenceRule())
 
     @property
     def miscoverage_procedure(self) -> OneThresholdProcedure:
         """Procedure of the miscoverage."""
-        return OneThresholdProcedure(MISCOVERAGE, self.alpha, RejectionRateRule())
+        return OneThresholdProcedure(MISCOVERAGE, self.max_miscoverage, RejectionRateRule())
 
     @property
     def rule_name(self) -> str:
@@ -107,128 +112,140 @@ class AccuracyAndMiscoverage:
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify both promises for all rows."""
-        half_delta = _halve_unless_in_expectation(delta)
-        accuracy_certificate = self.accuracy_procedure.certify_promise(rows, half_delta)
+        half_of_delta = _halve_delta_if_given(delta)
+        accuracy_certificate = self.accuracy_procedure.certify_promise(rows, half_of_delta)
         threshold = accuracy_certificate.threshold
         n_correct_accepted = int((rows.is_correct & (rows.scores <= threshold)).sum())
         n_correct = int(rows.is_correct.sum())
-        n_correct_to_accept = bounds.smallest_rank_keeping_miscoverage(
-            n_correct=n_correct, alpha=self.alpha, delta=half_delta
+        min_correct_accepted = bounds.smallest_rank_keeping_miscoverage(
+            n_correct=n_correct, alpha=self.max_miscoverage, delta=half_of_delta
         )
         rejects_some_rows = threshold < math.inf
-        if rejects_some_rows and n_correct_accepted < n_correct_to_accept:
+        if rejects_some_rows and n_correct_accepted < min_correct_accepted:
             raise self._build_infeasible_error(rows, n_correct_accepted, delta)
         certificate = build_certificate_for_threshold(
             rows,
             quantity=SELECTIVE_ACCURACY,
-            target=self.beta,
+            target=self.min_accuracy,
             delta=delta,
             rule_name=self.rule_name,
             threshold=threshold,
         )
         certificate = add_circumstances(certificate, accuracy_certificate.circumstances)
-        return replace(certificate, max_miscoverage=float(self.alpha))
+        return replace(certificate, max_miscoverage=float(self.max_miscoverage))
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
         """Check that the counts of a certificate support both targets."""
-        half_delta = _halve_unless_in_expectation(delta)
-        contradiction = self.accuracy_procedure.find_contradiction(certificate, half_delta, promise)
+        half_of_delta = _halve_delta_if_given(delta)
+        contradiction = self.accuracy_procedure.find_contradiction(
+            certificate, half_of_delta, promise
+        )
         if contradiction is not None:
             return contradiction
-        return self.miscoverage_procedure.find_contradiction(certificate, half_delta, promise)
+        return self.miscoverage_procedure.find_contradiction(certificate, half_of_delta, promise)
 
     def _build_infeasible_error(
         self, rows: CalibrationRows, n_correct_accepted: int, delta: float | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that support each promise, but not both."""
-        half_delta = _halve_unless_in_expectation(delta)
+        half_of_delta = _halve_delta_if_given(delta)
         n_correct = int(rows.is_correct.sum())
-        smallest_alpha = _find_smallest_alpha(
-            n_correct=n_correct, n_correct_accepted=n_correct_accepted, delta=half_delta
+        smallest_miscoverage = _find_smallest_certified_miscoverage(
+            n_correct=n_correct, n_correct_accepted=n_correct_accepted, delta=half_of_delta
         )
-        best_beta = self._find_highest_beta_keeping_miscoverage(rows, delta)
-        if best_beta is None:
-            other_pair = f"a miscoverage of {self.alpha:g} supports no accuracy"
+        highest_accuracy = self._find_highest_accuracy_keeping_miscoverage(rows, delta)
+        if highest_accuracy is None:
+            best_accuracy_text = "no accuracy"
         else:
-            other_pair = f"a miscoverage of {self.alpha:g} supports an accuracy of {best_beta:.4f}"
+            best_accuracy_text = f"an accuracy of {highest_accuracy:.4f}"
         message = (
-            f"Cannot certify an accuracy of {self.beta:g} together with a miscoverage of"
-            f" {self.alpha:g} on these {len(rows):,} rows {format_confidence_level(delta)}: an accuracy"
-            f" of {self.beta:g} needs a miscoverage of {smallest_alpha:.4f}, and {other_pair}."
-            " Relax one of them, use more rows, or use a better ranking score."
+            f"Cannot certify an accuracy of {self.min_accuracy:g} together with a miscoverage of"
+            f" {self.max_miscoverage:g} on these {len(rows):,} rows"
+            f" {format_confidence_level(delta)}: an accuracy of {self.min_accuracy:g} needs a"
+            f" miscoverage of {smallest_miscoverage:.4f}, and a miscoverage of"
+            f" {self.max_miscoverage:g} supports {best_accuracy_text}. Relax one of them, use more"
+            " rows, or use a better ranking score."
         )
-        return InfeasibleTargetError(message, target=self.alpha, best=smallest_alpha)
+        return InfeasibleTargetError(
+            message, target=self.max_miscoverage, best=smallest_miscoverage
+        )
 
-    def _find_highest_beta_keeping_miscoverage(
+    def _find_highest_accuracy_keeping_miscoverage(
         self, rows: CalibrationRows, delta: float | None
     ) -> float | None:
         """Find the highest accuracy whose threshold keeps the miscoverage."""
-        n_rows_to_accept = self._count_rows_keeping_miscoverage(rows, delta)
+        min_accepted_rows = self._count_rows_to_accept_for_miscoverage(rows, delta)
 
-        def keeps_miscoverage(beta: float) -> bool:
-            n_accepted = self._count_rows_accepted_for_accuracy(rows, beta, delta)
-            return n_accepted >= n_rows_to_accept
+        def keeps_miscoverage(accuracy: float) -> bool:
+            n_accepted = self._count_rows_accepted_for_accuracy(rows, accuracy, delta)
+            return n_accepted >= min_accepted_rows
 
-        best_step = find_highest_certified_step(
+        # Accuracies are searched on a grid of equal steps from 0 to the promised accuracy.
+        highest_passing_step = find_highest_certified_step(
             certified_step=0,
-            uncertified_step=math.ceil(ACCURACY_STEPS_PER_UNIT * self.beta),
+            uncertified_step=math.ceil(ACCURACY_STEPS_PER_UNIT * self.min_accuracy),
             certifies=keeps_miscoverage,
         )
-        if best_step == 0:
+        no_accuracy_passes = highest_passing_step == 0
+        if no_accuracy_passes:
             return None
-        return best_step / ACCURACY_STEPS_PER_UNIT
+        return highest_passing_step / ACCURACY_STEPS_PER_UNIT
 
     def _count_rows_accepted_for_accuracy(
-        self, rows: CalibrationRows, beta: float, delta: float | None
+        self, rows: CalibrationRows, accuracy: float, delta: float | None
     ) -> int:
-        """Count the rows that are accepted for another accuracy."""
+        """Count the rows that are accepted if another accuracy is promised."""
         result = self.accuracy_procedure.find_threshold(
-            rows.ranking, _halve_unless_in_expectation(delta), target=beta, pilot=rows.pilot
+            rows.ranking, _halve_delta_if_given(delta), target=accuracy, pilot_rows=rows.pilot_rows
         )
         return result.n_accepted
 
-    def _count_rows_keeping_miscoverage(self, rows: CalibrationRows, delta: float | None) -> int:
+    def _count_rows_to_accept_for_miscoverage(
+        self, rows: CalibrationRows, delta: float | None
+    ) -> int:
         """Count the rows that must be accepted to keep the miscoverage."""
-        correct_scores = np.sort(rows.scores[rows.is_correct])
-        n_correct = len(correct_scores)
-        threshold_rank = bounds.smallest_rank_keeping_miscoverage(
-            n_correct=n_correct, alpha=self.alpha, delta=_halve_unless_in_expectation(delta)
+        sorted_correct_scores = np.sort(rows.scores[rows.is_correct])
+        n_correct = len(sorted_correct_scores)
+        min_correct_accepted = bounds.smallest_rank_keeping_miscoverage(
+            n_correct=n_correct, alpha=self.max_miscoverage, delta=_halve_delta_if_given(delta)
         )
+        # For too few correct rows, the number is n_correct + 1, and every row must be accepted.
         threshold = math.inf
-        if threshold_rank <= n_correct:
-            threshold = correct_scores[threshold_rank - 1]
+        if min_correct_accepted <= n_correct:
+            threshold = sorted_correct_scores[min_correct_accepted - 1]
         return int((rows.scores <= threshold).sum())
 
 
-def _halve_unless_in_expectation(delta: float | None) -> float | None:
-    """Return half of delta, or None in expectation."""
+def _halve_delta_if_given(delta: float | None) -> float | None:
+    """Return half of delta, or None if the promises hold in expectation."""
     if delta is None:
         return None
     return delta / 2
 
 
-def _find_smallest_alpha(n_correct: int, n_correct_accepted: int, delta: float | None) -> float:
-    """Find the smallest certified miscoverage, to four decimals."""
+def _find_smallest_certified_miscoverage(
+    n_correct: int, n_correct_accepted: int, delta: float | None
+) -> float:
+    """Find the smallest miscoverage that is certified, rounded to four decimals."""
     if n_correct_accepted == 0:
         return 1.0
     if delta is None:
-        exact_alpha = (n_correct + 1 - n_correct_accepted) / (n_correct + 1)
+        exact_miscoverage = (n_correct + 1 - n_correct_accepted) / (n_correct + 1)
     else:
-        exact_alpha = bounds.miscoverage_quantile(
+        exact_miscoverage = bounds.miscoverage_quantile(
             n_correct, rank=n_correct_accepted, level=1.0 - delta
         )
 
-    def is_certified(alpha: float) -> bool:
-        n_correct_to_accept = bounds.smallest_rank_keeping_miscoverage(
-            n_correct=n_correct, alpha=alpha, delta=delta
+    def is_certified(miscoverage: float) -> bool:
+        min_correct_accepted = bounds.smallest_rank_keeping_miscoverage(
+            n_correct=n_correct, alpha=miscoverage, delta=delta
         )
-        return n_correct_accepted >= n_correct_to_accept
+        return n_correct_accepted >= min_correct_accepted
 
-    alpha = ceil_to_4_decimals(exact_alpha)
+    miscoverage = ceil_to_4_decimals(exact_miscoverage)
     # Because of rounding errors, the rounded quantile may be slightly too small.
-    while alpha < 1.0 and not is_certified(alpha):
-        next_alpha = alpha + 1e-4
-        alpha = round(next_alpha, 4)
-    return alpha
+    while miscoverage < 1.0 and not is_certified(miscoverage):
+        miscoverage = round(miscoverage + _MISCOVERAGE_STEP, 4)
+    return miscoverage

@@ -1,4 +1,4 @@
-"""SimultaneousThreshold: targets that may be chosen after looking at the rows that certify them."""
+"""Certification of targets that may be chosen after looking at the calibration rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ACCURACY_BAND = register_rule(
 )
 
 # Largest number of thresholds at which an error message searches for the best targets.
-_MAX_MESSAGE_THRESHOLDS = 2000
+_MAX_THRESHOLDS_FOR_MESSAGE = 2000
 
 # Relative tolerance for bounds that are recomputed from a file.
 _RELATIVE_TOLERANCE = 1e-9
@@ -56,35 +56,35 @@ class SimultaneousThreshold:
 
     Parameters
     ----------
-    alpha : float or None
+    max_miscoverage : float or None
         Largest allowed miscoverage.
 
-    beta : float or None
-        Smallest allowed accuracy. At least one of `alpha` and `beta` is given.
+    min_accuracy : float or None
+        Smallest allowed accuracy. At least one of `max_miscoverage` and `min_accuracy` is given.
 
-    threshold : float or None
-        Threshold to certify. By default, the largest threshold that supports `beta`, or the smallest
-        one that supports `alpha` if it is given alone.
+    requested_threshold : float or None
+        Threshold to certify. By default, the largest threshold that supports `min_accuracy`, or the
+        smallest one that supports `max_miscoverage` if it is given alone.
     """
 
-    alpha: float | None = None
-    beta: float | None = None
-    threshold: float | None = None
+    max_miscoverage: float | None = None
+    min_accuracy: float | None = None
+    requested_threshold: float | None = None
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
         """The limits, the accuracy first."""
         limits = []
-        if self.beta is not None:
-            limits.append(PromisedLimit(SELECTIVE_ACCURACY, self.beta))
-        if self.alpha is not None:
-            limits.append(PromisedLimit(MISCOVERAGE, self.alpha))
+        if self.min_accuracy is not None:
+            limits.append(PromisedLimit(SELECTIVE_ACCURACY, self.min_accuracy))
+        if self.max_miscoverage is not None:
+            limits.append(PromisedLimit(MISCOVERAGE, self.max_miscoverage))
         return tuple(limits)
 
     @property
     def rule_name(self) -> str:
         """Name of the rule in certificates and files."""
-        if self.beta is None:
+        if self.min_accuracy is None:
             return DISTRIBUTION_BAND
         return ACCURACY_BAND
 
@@ -97,15 +97,15 @@ class SimultaneousThreshold:
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify the given threshold, or find one."""
         assert delta is not None
-        if self.threshold is None:
-            found_threshold = self._find_threshold(rows, delta)
-            return self._build_certificate(rows, found_threshold, delta)
+        if self.requested_threshold is None:
+            certified_threshold = self._find_threshold(rows, delta)
+            return self._build_certificate(rows, certified_threshold, delta)
 
-        certificate = self._build_certificate(rows, self.threshold, delta)
+        certificate = self._build_certificate(rows, self.requested_threshold, delta)
         contradiction = self.find_contradiction(certificate, delta, promise=self)
         if contradiction is not None:
             message = (
-                f"The threshold {self.threshold:g} does not support the promise: {contradiction}."
+                f"The threshold {self.requested_threshold:g} does not support the promise: {contradiction}."
                 " Leave the threshold out, or read the targets that it supports from a report of"
                 " these rows."
             )
@@ -117,6 +117,7 @@ class SimultaneousThreshold:
     ) -> Certificate:
         """Build the certificate of a threshold."""
         main_limit, *further_limits = self.promised_limits
+        # If both limits are promised, the accuracy is the main one.
         certificate = build_certificate_for_threshold(
             rows,
             quantity=main_limit.quantity,
@@ -132,130 +133,164 @@ class SimultaneousThreshold:
 
     def _find_threshold(self, rows: CalibrationRows, delta: float) -> float:
         """Find a certified threshold, and raise it to just below the next score."""
-        if self.beta is None:
-            threshold = self._find_threshold_for_alpha(rows, delta)
+        if self.min_accuracy is None:
+            threshold = self._find_threshold_for_miscoverage(rows, delta)
         else:
-            threshold = self._find_threshold_for_beta(rows, self.beta, delta)
+            threshold = self._find_threshold_for_accuracy(rows, self.min_accuracy, delta)
         n_accepted = int((rows.scores <= threshold).sum())
         if n_accepted == 0:
             return threshold
         return rows.ranking.largest_threshold_accepting_exactly(n_accepted)
 
-    def _find_threshold_for_alpha(self, rows: CalibrationRows, delta: float) -> float:
+    def _find_threshold_for_miscoverage(self, rows: CalibrationRows, delta: float) -> float:
         """Find the smallest score of a correct row at which the miscoverage is certified.
 
-        Without one, the threshold accepts every row.
+        The threshold accepts every row if the miscoverage is certified at no score.
         """
-        assert self.alpha is not None
-        correct_scores = np.sort(rows.scores[rows.is_correct])
-        max_miscoverage_at_scores = bands.certified_miscoverage(
-            correct_scores, thresholds=correct_scores, delta=self._compute_limit_level(delta)
+        assert self.max_miscoverage is not None
+        sorted_correct_scores = np.sort(rows.scores[rows.is_correct])
+        certified_miscoverages = bands.certified_miscoverage(
+            sorted_correct_scores,
+            thresholds=sorted_correct_scores,
+            delta=self._compute_level_per_limit(delta),
         )
-        is_certified = max_miscoverage_at_scores <= float(self.alpha)
-        certified_scores = correct_scores[is_certified]
-        if len(certified_scores) == 0:
+        keeps_miscoverage = certified_miscoverages <= float(self.max_miscoverage)
+        certified_thresholds = sorted_correct_scores[keeps_miscoverage]
+        if len(certified_thresholds) == 0:
             return math.inf
-        return float(certified_scores[0])
+        return float(certified_thresholds[0])
 
-    def _find_threshold_for_beta(self, rows: CalibrationRows, beta: float, delta: float) -> float:
-        """Find the largest threshold that supports `beta`.
+    def _find_threshold_for_accuracy(
+        self, rows: CalibrationRows, min_accuracy: float, delta: float
+    ) -> float:
+        """Find the largest threshold that supports an accuracy.
 
         Raises
         ------
         InfeasibleTargetError
-            If no threshold supports `beta`, or if the threshold does not support `alpha`.
+            If no threshold supports the accuracy, or if the threshold does not support the
+            miscoverage.
         """
-        limit_level = self._compute_limit_level(delta)
+        level_per_limit = self._compute_level_per_limit(delta)
         threshold = bands.largest_supporting_threshold(
-            rows.scores, rows.is_correct, accuracy=beta, delta=limit_level
+            rows.scores, rows.is_correct, accuracy=min_accuracy, delta=level_per_limit
         )
         if threshold is None:
-            raise self._build_accuracy_error(rows, beta, delta)
-        if self.alpha is not None:
-            correct_scores = rows.scores[rows.is_correct]
-            (max_miscoverage,) = bands.certified_miscoverage(
-                correct_scores, thresholds=[threshold], delta=limit_level
+            raise self._build_accuracy_error(rows, min_accuracy, delta)
+        if self.max_miscoverage is None:
+            return threshold
+
+        (certified_miscoverage,) = bands.certified_miscoverage(
+            rows.scores[rows.is_correct], thresholds=[threshold], delta=level_per_limit
+        )
+        if certified_miscoverage > self.max_miscoverage:
+            raise self._build_pair_error(
+                rows,
+                min_accuracy=min_accuracy,
+                max_miscoverage=self.max_miscoverage,
+                certified_miscoverage=float(certified_miscoverage),
+                delta=delta,
             )
-            if max_miscoverage > self.alpha:
-                raise self._build_pair_error(
-                    rows,
-                    beta=beta,
-                    alpha=self.alpha,
-                    miscoverage=float(max_miscoverage),
-                    delta=delta,
-                )
         return threshold
 
-    def _compute_limit_level(self, delta: float) -> float:
+    def _compute_level_per_limit(self, delta: float) -> float:
         """Return the significance level of each limit."""
-        return delta / len(self.promised_limits)
+        n_limits = len(self.promised_limits)
+        return delta / n_limits
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
         """Check that the bands at the counts of a certificate support the targets."""
         assert delta is not None
+        if self.min_accuracy is not None:
+            contradiction = self._find_accuracy_contradiction(certificate, self.min_accuracy, delta)
+            if contradiction is not None:
+                return contradiction
+        if self.max_miscoverage is not None and not certificate.accepts_everything:
+            return self._find_miscoverage_contradiction(certificate, self.max_miscoverage, delta)
+        return None
+
+    def _find_accuracy_contradiction(
+        self, certificate: Certificate, min_accuracy: float, delta: float
+    ) -> str | None:
+        """Check that the band at the counts of a certificate supports the accuracy."""
+        n_accepted_errors = certificate.n_accepted - certificate.n_correct_accepted
+        certified_accuracy = bands.certified_accuracy_from_counts(
+            certificate.n_correct_accepted,
+            n_accepted_errors,
+            certificate.n_rows,
+            self._compute_level_per_limit(delta),
+        )
+        # The comparison is negated, so that an accuracy of NaN is a contradiction too.
+        if not certified_accuracy >= min_accuracy * (1.0 - _RELATIVE_TOLERANCE):
+            return (
+                f"{n_accepted_errors:,} errors in {certificate.n_accepted:,} accepted rows certify"
+                f" an accuracy of {floor_to_4_decimals(certified_accuracy):.4f} at every threshold"
+                f" at once, not of {min_accuracy:g} (delta {delta:g})"
+            )
+        return None
+
+    def _find_miscoverage_contradiction(
+        self, certificate: Certificate, max_miscoverage: float, delta: float
+    ) -> str | None:
+        """Check that the band at the counts of a certificate supports the miscoverage."""
         n_correct_accepted = certificate.n_correct_accepted
-        n_errors = certificate.n_accepted - n_correct_accepted
-        if self.beta is not None:
-            accuracy = bands.certified_accuracy_from_counts(
-                n_correct_accepted, n_errors, certificate.n_rows, self._compute_limit_level(delta)
+        certified_miscoverage = bands.certified_miscoverage_from_counts(
+            n_correct_accepted, certificate.n_correct, self._compute_level_per_limit(delta)
+        )
+        # The comparison is negated, so that a miscoverage of NaN is a contradiction too.
+        if not certified_miscoverage <= max_miscoverage * (1.0 + _RELATIVE_TOLERANCE):
+            return (
+                f"{n_correct_accepted:,} accepted of {certificate.n_correct:,} correct rows certify"
+                f" a miscoverage of {ceil_to_4_decimals(certified_miscoverage):.4f} at every"
+                f" threshold at once, not of {max_miscoverage:g} (delta {delta:g})"
             )
-            if not accuracy >= self.beta * (1.0 - _RELATIVE_TOLERANCE):
-                return (
-                    f"{n_errors:,} errors in {n_correct_accepted + n_errors:,} accepted rows certify an accuracy"
-                    f" of {floor_to_4_decimals(accuracy):.4f} at every threshold at once, not of"
-                    f" {self.beta:g} (delta {delta:g})"
-                )
-        if self.alpha is not None and not certificate.accepts_everything:
-            miscoverage = bands.certified_miscoverage_from_counts(
-                n_correct_accepted, certificate.n_correct, self._compute_limit_level(delta)
-            )
-            if not miscoverage <= self.alpha * (1.0 + _RELATIVE_TOLERANCE):
-                return (
-                    f"{n_correct_accepted:,} accepted of {certificate.n_correct:,} correct rows certify a"
-                    f" miscoverage of {ceil_to_4_decimals(miscoverage):.4f} at every threshold at once, not"
-                    f" of {self.alpha:g} (delta {delta:g})"
-                )
         return None
 
     def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
         """Compute the certified frontier at no more thresholds than a message needs."""
         thresholds = candidate_thresholds(rows.scores, rows.is_correct)
-        step = max(1, math.ceil(len(thresholds) / _MAX_MESSAGE_THRESHOLDS))
-        share = 1.0 / len(self.promised_limits)
+        thresholds_per_step = max(1, math.ceil(len(thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE))
+        delta_fraction_per_limit = 1.0 / len(self.promised_limits)
         return bands.certified_frontier(
-            rows.scores, rows.is_correct, delta, thresholds[::step], share
+            rows.scores,
+            rows.is_correct,
+            delta,
+            thresholds[::thresholds_per_step],
+            delta_fraction_per_limit,
         )
 
     def _build_accuracy_error(
-        self, rows: CalibrationRows, beta: float, delta: float
+        self, rows: CalibrationRows, min_accuracy: float, delta: float
     ) -> InfeasibleTargetError:
         """Build the error for rows that support the accuracy at no threshold."""
-        frontier = self._compute_frontier(rows, delta)
-        best_beta = floor_to_4_decimals(float(frontier.beta.max(initial=0.0)))
+        certified_accuracies = self._compute_frontier(rows, delta).beta
+        best_accuracy = floor_to_4_decimals(float(certified_accuracies.max(initial=0.0)))
         message = (
-            f"Cannot certify an accuracy of {beta:g} at a threshold chosen on these {len(rows):,}"
-            f" rows; the best they support at all thresholds at once is {best_beta:.4f}. Lower the"
-            " target, or use more rows."
+            f"Cannot certify an accuracy of {min_accuracy:g} at a threshold chosen on these"
+            f" {len(rows):,} rows; the best they support at all thresholds at once is"
+            f" {best_accuracy:.4f}. Lower the target, or use more rows."
         )
-        return InfeasibleTargetError(message, target=beta, best=best_beta)
+        return InfeasibleTargetError(message, target=min_accuracy, best=best_accuracy)
 
     def _build_pair_error(
         self,
         rows: CalibrationRows,
-        beta: float,
-        alpha: float,
-        miscoverage: float,
+        min_accuracy: float,
+        max_miscoverage: float,
+        certified_miscoverage: float,
         delta: float,
     ) -> InfeasibleTargetError:
-        """Build the error for a threshold that supports `beta`, but not `alpha`."""
-        smallest_alpha = ceil_to_4_decimals(miscoverage)
-        best_beta = floor_to_4_decimals(self._compute_frontier(rows, delta).best_accuracy(alpha))
+        """Build the error for a threshold that supports the accuracy, but not the miscoverage."""
+        smallest_miscoverage = ceil_to_4_decimals(certified_miscoverage)
+        frontier = self._compute_frontier(rows, delta)
+        best_accuracy = floor_to_4_decimals(frontier.best_accuracy(max_miscoverage))
         message = (
-            f"Cannot certify an accuracy of {beta:g} together with a miscoverage of {alpha:g} at a"
-            f" threshold chosen on these rows. An accuracy of {beta:g} needs a miscoverage of"
-            f" {smallest_alpha:.4f}; a miscoverage of {alpha:g} supports an accuracy of"
-            f" {best_beta:.4f}. Relax one of them, or use more rows."
+            f"Cannot certify an accuracy of {min_accuracy:g} together with a miscoverage of"
+            f" {max_miscoverage:g} at a threshold chosen on these rows. An accuracy of"
+            f" {min_accuracy:g} needs a miscoverage of {smallest_miscoverage:.4f}; a miscoverage of"
+            f" {max_miscoverage:g} supports an accuracy of {best_accuracy:.4f}. Relax one of them,"
+            " or use more rows."
         )
-        return InfeasibleTargetError(message, target=alpha, best=smallest_alpha)
+        return InfeasibleTargetError(message, target=max_miscoverage, best=smallest_miscoverage)

@@ -18,7 +18,7 @@ N labels.
 
 **Not valid**: changing N after labels were seen. Another N gives another sequence, and two sequences
 at full delta break more than delta of the promises. An extension that was declared before the first
-label shares delta with it (`DELTA_FRACTIONS`).
+label shares delta with it (`DELTA_FRACTIONS_WITH_EXTENSION`).
 
 **Other promises** are certified when all N labels are known. For a miscoverage, for example, the rank
 of the threshold depends on the number of correct rows, and nearly every label is needed to know it.
@@ -58,14 +58,14 @@ from metacal.formulas import Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
 
-# States of a label.
+# Values of `PartialLabels.states`.
 INCORRECT, CORRECT, UNKNOWN = 0, 1, -1
 
-# By default, so many rows are drawn that the target allows this number of errors.
-_N_ALLOWED_ERRORS = 40
+# The default number of rows to label is the one at which the target allows this many errors.
+_N_ALLOWED_ERRORS_BY_DEFAULT = 40
 
 # Fractions of delta if one extension is declared beforehand.
-DELTA_FRACTIONS = (0.8, 0.2)
+DELTA_FRACTIONS_WITH_EXTENSION = (0.8, 0.2)
 
 # Factor by which an extension increases the number of rows.
 EXTENSION_FACTOR = 4
@@ -83,7 +83,7 @@ class PartialLabels(Evidence):
     states : array of int8 of shape (n_rows,)
         CORRECT, INCORRECT or UNKNOWN.
 
-    pilot : PilotRows, optional
+    pilot_rows : PilotRows, optional
         Rows of the pool that were not drawn.
 
     Examples
@@ -96,7 +96,7 @@ class PartialLabels(Evidence):
 
     scores: Float
     states: NDArray[np.int8]
-    pilot: PilotRows | None = None
+    pilot_rows: PilotRows | None = None
 
     @property
     def n_labelled(self) -> int:
@@ -127,12 +127,12 @@ class PartialLabels(Evidence):
         return Ranking.from_scores(self.scores, self.states == CORRECT)
 
     def certify(self, promise: CertifiablePromise) -> Certificate:
-        """Certify a promise by the labels that are known."""
+        """Certify a promise by the labels that are known so far."""
         return certify_labels(promise, self)
 
 
 class LabellingProgress(NamedTuple):
-    """Thresholds that labels certify by now, and that they can still certify.
+    """Threshold that labels certify by now, and the one that they can still certify.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class LabellingProgress(NamedTuple):
 
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
-    """Find the thresholds that labels certify by now, and can still certify."""
+    """Find the threshold that labels certify by now, and the one that they can still certify."""
     procedure = get_sequential_procedure(promise)
     if procedure is None:
         return _assess_by_certifying(promise, labels)
@@ -161,25 +161,26 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
     current_result = procedure.find_threshold(
         best_case_ranking,
         promise.delta,
-        pilot=labels.pilot,
+        pilot_rows=labels.pilot_rows,
         last_rank=labels.last_fully_labelled_rank,
     )
     reachable_result = procedure.find_threshold(
-        best_case_ranking, promise.delta, pilot=labels.pilot
+        best_case_ranking, promise.delta, pilot_rows=labels.pilot_rows
     )
     n_relevant_labels = 0
     if reachable_result.threshold is not None and reachable_result.trace is not None:
+        # Rows with equal scores are accepted together, so the labels of a whole block matter.
         last_relevant_block = best_case_ranking.find_tie_block(reachable_result.trace.best_rank)
         n_relevant_labels = int(best_case_ranking.tie_block_end_ranks[last_relevant_block])
     return LabellingProgress(
-        threshold=_snap_threshold_if_any(current_result),
-        reachable_threshold=_snap_threshold_if_any(reachable_result),
+        threshold=_round_threshold_if_certified(current_result),
+        reachable_threshold=_round_threshold_if_certified(reachable_result),
         n_relevant=n_relevant_labels,
     )
 
 
 def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certificate:
-    """Certify a promise by the labels that are known.
+    """Certify a promise by the labels that are known so far.
 
     Missing labels count as incorrect.
 
@@ -195,7 +196,7 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     result = procedure.find_threshold(
         labels.ranking_if_missing_correct,
         promise.delta,
-        pilot=labels.pilot,
+        pilot_rows=labels.pilot_rows,
         last_rank=labels.last_fully_labelled_rank,
     )
     if result.threshold is None:
@@ -217,27 +218,28 @@ def get_sequential_procedure(promise: CertifiablePromise) -> OneThresholdProcedu
 
 
 def default_number_of_labels(promise: CertifiablePromise) -> int:
-    """Compute how many rows are drawn by default.
+    """Compute the default number of rows to label for a promise.
 
     Raises
     ------
     InputError
         If the promise has no share of rows as its limit.
     """
-    allowed_shares = []
+    allowed_error_rates = []
     for quantity, target in promise.limits:
         if quantity.is_mean_cost:
             continue
         if quantity.accepting_cannot_break_promise:
-            allowed_shares.append(bounds.to_exact_fraction(target))
+            allowed_error_rates.append(bounds.to_exact_fraction(target))
         else:
-            allowed_shares.append(1 - bounds.to_exact_fraction(target))
-    if not allowed_shares:
+            allowed_error_rates.append(1 - bounds.to_exact_fraction(target))
+    if not allowed_error_rates:
         raise LabellingError(
             f"The promise {promise!r} needs a number of rows to label. Pass"
             f" {choose_spelling('labels=N', '--labels N')}."
         )
-    return math.ceil(_N_ALLOWED_ERRORS / min(allowed_shares))
+    strictest_error_rate = min(allowed_error_rates)
+    return math.ceil(_N_ALLOWED_ERRORS_BY_DEFAULT / strictest_error_rate)
 
 
 def choose_sample_sizes(
@@ -259,49 +261,61 @@ def choose_sample_sizes(
     may_extend : bool
         Whether an extension is declared.
 
+    Returns
+    -------
+    tuple of int
+        Number of rows to draw, and the number after the extension if one is declared.
+
     Raises
     ------
     InputError
         If the requested number is not a positive integer, or exceeds the available rows.
     """
-    size = n_labels
-    if size is None:
-        size = min(default_number_of_labels(promise), n_available)
-    if type(size) is not int or size < 1:
+    n_to_draw = n_labels
+    if n_to_draw is None:
+        n_to_draw = min(default_number_of_labels(promise), n_available)
+    # The type is compared, because a boolean is an instance of int.
+    if type(n_to_draw) is not int or n_to_draw < 1:
         raise InputError(f"labels must be a whole number from 1, got {n_labels!r}.")
-    if size > n_available:
+    if n_to_draw > n_available:
         raise TooFewRowsError(
-            f"Cannot draw {size:,} rows from a pool of {n_available:,} rows with a score."
+            f"Cannot draw {n_to_draw:,} rows from a pool of {n_available:,} rows with a score."
             " Pass a smaller number of labels, or use a larger pool."
         )
     if not may_extend:
-        return (size,)
-    return (size, min(EXTENSION_FACTOR * size, n_available))
+        return (n_to_draw,)
+    n_after_extension = min(EXTENSION_FACTOR * n_to_draw, n_available)
+    return (n_to_draw, n_after_extension)
 
 
 def _assess_by_certifying(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
-    """Determine the progress of a promise that needs all labels."""
+    """Determine the labelling progress of a promise that needs the labels of all rows."""
     n_rows = len(labels.scores)
     try:
-        threshold = _certify_complete_labels(promise, labels).threshold
+        certificate = _certify_complete_labels(promise, labels)
     except InfeasibleTargetError:
+        # Before all labels are known, the promise may still be certified for every row.
         reachable_threshold = None if labels.is_complete else math.inf
         return LabellingProgress(
             threshold=None, reachable_threshold=reachable_threshold, n_relevant=n_rows
         )
-    return LabellingProgress(threshold=threshold, reachable_threshold=threshold, n_relevant=n_rows)
+    return LabellingProgress(
+        threshold=certificate.threshold,
+        reachable_threshold=certificate.threshold,
+        n_relevant=n_rows,
+    )
 
 
 def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certificate:
-    """Certify a promise that needs all labels."""
+    """Certify a promise that needs the labels of all rows, or raise if one is missing."""
     n_rows = len(labels.scores)
     if not labels.is_complete:
-        _, target = promise.limits[0]
+        _quantity, target = promise.limits[0]
         raise build_incomplete_labels_error(
             type(promise).__name__, target, n_rows, labels.n_labelled
         )
     rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
-    certificate = certify(promise, replace(rows, pilot=labels.pilot))
+    certificate = certify(promise, replace(rows, pilot_rows=labels.pilot_rows))
     return replace(certificate, n_labels=n_rows)
 
 
@@ -315,7 +329,7 @@ def _build_infeasible_error(
             labels.ranking_if_missing_correct,
             delta,
             target=target,
-            pilot=labels.pilot,
+            pilot_rows=labels.pilot_rows,
             last_rank=labels.last_fully_labelled_rank,
         )
         return result.threshold is not None
@@ -342,8 +356,8 @@ def _build_infeasible_error(
     )
 
 
-def _snap_threshold_if_any(result: ThresholdResult) -> float | None:
-    """Return the certified threshold, moved to a midpoint of the score grid, or None."""
+def _round_threshold_if_certified(result: ThresholdResult) -> float | None:
+    """Round the certified threshold to a midpoint of the score grid, or return None."""
     if result.threshold is None:
         return None
     return RELATIVE_GRID.move_between_grid_points(result.threshold)

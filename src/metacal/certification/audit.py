@@ -58,14 +58,14 @@ def find_contradiction_of_clusters(
 
     circumstances = certificate.circumstances
     max_cluster_size = circumstances.largest_cluster
-    counts_cluster_means = circumstances.cluster_counting == "mean"
+    uses_cluster_means = circumstances.cluster_counting == "mean"
     rule = ClusterBettingRule(quantity)
     could_certify = rule.could_certify(
         certificate.tested_counts,
         limit=quantity.max_violation_rate(target),
         significance_level=promise.delta,
         max_cluster_size=max_cluster_size or 1,
-        uses_cluster_means=counts_cluster_means,
+        uses_cluster_means=uses_cluster_means,
     )
     if could_certify:
         return None
@@ -80,26 +80,24 @@ def find_contradiction_of_clusters(
 def _find_contradiction_in_subgroups(
     promise: CertifiablePromise, scope: EachSubgroup, certificate: Certificate
 ) -> str | None:
-    """Check the certificates of all classes or groups."""
+    """Describe why the certificates of all classes or groups cannot be genuine, or return None."""
     assert promise.delta is not None
-    all_subgroups = certificate.subgroups
+    all_certificates = certificate.subgroups
     if (
-        all_subgroups is None
-        or all_subgroups.by != scope.by
-        or all_subgroups.delta_sharing != scope.error_rate
+        all_certificates is None
+        or all_certificates.by != scope.by
+        or all_certificates.delta_sharing != scope.error_rate
     ):
         return format_promise_mismatch(promise)
-    if all_subgroups.pooled_names and not scope.pool_small:
-        return f"{all_subgroups.plural} are pooled, which was not asked for"
+    if all_certificates.pooled_names and not scope.pool_small:
+        return f"{all_certificates.plural} are pooled, which was not asked for"
 
     procedure = as_subgroup_procedure(promise.procedure())
     level_if_untested = promise.delta
     if isinstance(procedure, TwoClassProcedure):
-        n_tested = sum(
-            _get_significance_level(family) is not None for family in all_subgroups.sides_by_group
-        )
+        n_tested = len(_select_tested_subgroups(all_certificates))
         level_if_untested = scope.compute_level_of_next_subgroup(n_tested, promise.delta)
-    for subgroup_certificates in all_subgroups.sides_by_group:
+    for subgroup_certificates in all_certificates.sides_by_group:
         contradiction = _find_contradiction_in_subgroup(
             procedure, subgroup_certificates, level_if_untested, promise
         )
@@ -107,10 +105,13 @@ def _find_contradiction_in_subgroups(
             subgroup_name = subgroup_certificates[0].name_without_side
             return f"{scope.by} {subgroup_name}: {contradiction}"
 
-    highest_level = _compute_highest_possible_level(scope, all_subgroups, promise.delta)
-    for subgroup_certificates in all_subgroups.sides_by_group:
+    highest_possible_level = _compute_highest_possible_level(scope, all_certificates, promise.delta)
+    for subgroup_certificates in all_certificates.sides_by_group:
         level = _get_significance_level(subgroup_certificates)
-        if level is not None and not 0.0 < level <= ONE_PLUS_ROUNDING_ERROR * highest_level:
+        if level is None:
+            continue
+        is_possible_level = 0.0 < level <= ONE_PLUS_ROUNDING_ERROR * highest_possible_level
+        if not is_possible_level:
             return f"a {scope.by} was tested at more than its share of delta {promise.delta:g}"
     return None
 
@@ -121,7 +122,7 @@ def _find_contradiction_in_subgroup(
     level_if_untested: float,
     promise: CertifiablePromise,
 ) -> str | None:
-    """Check the certificates of one class or group.
+    """Describe why the certificates of one class or group cannot be genuine.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def _find_contradiction_in_subgroup(
     Returns
     -------
     str or None
-        None if no contradiction was found.
+        None if the certificates can be genuine.
     """
     significance_level = _get_significance_level(subgroup_certificates)
     was_tested = significance_level is not None
@@ -160,18 +161,14 @@ def _find_contradiction_in_subgroup(
 
 
 def _compute_highest_possible_level(
-    scope: EachSubgroup, all_subgroups: SubgroupCertificates, delta: float
+    scope: EachSubgroup, all_certificates: SubgroupCertificates, delta: float
 ) -> float:
     """Compute the highest significance level at which a subgroup can have been tested."""
-    tested_subgroups = [
-        subgroup_certificates
-        for subgroup_certificates in all_subgroups.sides_by_group
-        if _get_significance_level(subgroup_certificates) is not None
-    ]
+    tested_subgroups = _select_tested_subgroups(all_certificates)
     if scope.controls_false_coverage_rate:
         n_tested = len(tested_subgroups)
-        n_accepting = sum(map(_accepts_any_row, tested_subgroups))
-        return delta * n_accepting / max(1, n_tested)
+        n_with_accepted_rows = sum(map(_accepts_any_row, tested_subgroups))
+        return delta * n_with_accepted_rows / max(1, n_tested)
     if scope.controls_family_wise_error_rate:
         # Holm's correction divides delta by the number of subgroups in which a test failed.
         n_possibly_failed = sum(
@@ -182,16 +179,28 @@ def _compute_highest_possible_level(
     return delta
 
 
+def _select_tested_subgroups(
+    all_certificates: SubgroupCertificates,
+) -> list[tuple[SubgroupCertificate, ...]]:
+    """Return the certificates of each subgroup that was tested."""
+    return [
+        subgroup_certificates
+        for subgroup_certificates in all_certificates.sides_by_group
+        if _get_significance_level(subgroup_certificates) is not None
+    ]
+
+
 def _get_significance_level(
     subgroup_certificates: tuple[SubgroupCertificate, ...],
 ) -> float | None:
     """Return the significance level of a subgroup, or None if it was not tested."""
-    levels = [
+    level_per_threshold = [
         certificate.delta for certificate in subgroup_certificates if certificate.delta is not None
     ]
-    if not levels:
+    was_tested = len(level_per_threshold) > 0
+    if not was_tested:
         return None
-    return sum(levels)
+    return sum(level_per_threshold)
 
 
 def _accepts_any_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -> bool:
@@ -205,5 +214,5 @@ def _accepts_every_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -
 
 
 def _get_inner_promise(promise: CertifiablePromise) -> object:
-    """Return the promise that holds for each subgroup, if there is one."""
+    """Return the promise for each subgroup, or the promise itself if it has no inner promise."""
     return getattr(promise, "promise", promise)

@@ -1,4 +1,4 @@
-"""Rules that test candidates which pilot rows determine, one after the other.
+"""Fixed-sequence tests of candidate thresholds that pilot rows determine.
 
 This is the second family of rules. A `ThresholdRule` tests ranks of the tested rows themselves,
 which is valid for independent rows and one threshold. Clusters, cascades and cases have no such
@@ -23,7 +23,7 @@ class CandidateSequence(Generic[Candidate]):
 
     Attributes
     ----------
-    share : float
+    level_fraction : float
         Fraction of the significance level that the sequence adds.
 
     candidates : tuple
@@ -45,7 +45,7 @@ class CandidatePlan(Generic[Candidate]):
 
     sequences : tuple of CandidateSequence
         Sequences in the order of their tests. A sequence whose every candidate passed adds its
-        share to the share of the next sequence (Wiens 2003).
+        fraction of the level to that of the next sequence (Wiens 2003).
     """
 
     limit: float
@@ -60,7 +60,7 @@ class CandidateRule(Protocol[Pilot, Rows, Candidate]):
         """Name of the rule in certificates and files."""
 
     def plan(
-        self, pilot: Pilot, n_tested: int, limit: float, significance_level: float
+        self, pilot_rows: Pilot, n_tested: int, limit: float, significance_level: float
     ) -> CandidatePlan[Candidate]:
         """Choose the candidates and their order from pilot rows."""
 
@@ -97,16 +97,17 @@ def find_last_passing_candidate(
     Candidate or None
         None if no candidate passed.
     """
-    last_passing: Candidate | None = None
-    passed_on_fraction = 0.0
+    last_passing_candidate: Candidate | None = None
+    carried_level_fraction = 0.0
     for sequence in plan.sequences:
-        level_fraction = passed_on_fraction + sequence.level_fraction
+        level_fraction = carried_level_fraction + sequence.level_fraction
+        sequence_level = level_fraction * significance_level
         # A sequence whose every candidate passes adds its level to that of the next sequence.
-        passed_on_fraction = level_fraction
+        carried_level_fraction = level_fraction
         for candidate in sequence.candidates:
-            if not rule.passes(rows, candidate, plan.limit, level_fraction * significance_level):
-                # A sequence ends at its first failure, and passes no level on.
-                passed_on_fraction = 0.0
+            if not rule.passes(rows, candidate, plan.limit, sequence_level):
+                # A sequence ends at its first failure, and the next one receives no level from it.
+                carried_level_fraction = 0.0
                 break
-            last_passing = candidate
-    return last_passing
+            last_passing_candidate = candidate
+    return last_passing_candidate

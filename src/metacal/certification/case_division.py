@@ -10,6 +10,9 @@ from metacal.certification.case_items import CaseItems, Cases, draw_case_order
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags
 
+# Number of a case that is not among the selected ones.
+_NOT_SELECTED = -1
+
 
 @dataclass(frozen=True, eq=False)
 class CaseDivision:
@@ -20,9 +23,11 @@ class CaseDivision:
     tested_cases : array of int of shape (n_tested,)
         Tested cases in random order.
 
-    is_counted, is_uncovered : array of bool of shape (n_tested,)
-        For each tested case, whether the quantity counts it, and whether it breaks whatever the
-        cuts are.
+    is_counted : array of bool of shape (n_tested,)
+        Whether the quantity counts each tested case.
+
+    breaks_at_every_cutoff : array of bool of shape (n_tested,)
+        Whether each tested case breaks the promise whatever the cutoffs are.
 
     tested_items : CaseItems
         Items of the tested cases, which are numbered by their position in `tested_cases`.
@@ -36,7 +41,7 @@ class CaseDivision:
 
     tested_cases: Codes
     is_counted: Flags
-    is_uncovered: Flags
+    breaks_at_every_cutoff: Flags
     tested_items: CaseItems
     pilot_items: CaseItems
     n_pilot: int
@@ -52,14 +57,14 @@ def divide_cases(
     items: CaseItems,
     cases: Cases,
     is_counted: Flags,
-    is_uncovered: Flags,
-    n_tested: int,
+    breaks_at_every_cutoff: Flags,
+    n_counted_to_test: int,
 ) -> CaseDivision:
-    """Divide the cases at random so that `n_tested` counted cases are tested.
+    """Divide the cases at random into tested cases and pilot cases.
 
-    The tested cases are the first ones in a random order, up to the last counted one of them. The
-    division reads which cases are counted, and nothing else of a case, so the tested counted cases
-    are i.i.d. given the pilot cases.
+    The tested cases are the first ones in a random order, up to the last of `n_counted_to_test`
+    cases that the quantity counts. The division reads which cases are counted, and nothing else of a
+    case, so the tested counted cases are i.i.d. given the pilot cases.
 
     Parameters
     ----------
@@ -72,10 +77,13 @@ def divide_cases(
     cases : Cases
         Case of each item.
 
-    is_counted, is_uncovered : array of bool of shape (n_cases,)
-        Whether the quantity counts each case, and whether the case breaks whatever the cuts are.
+    is_counted : array of bool of shape (n_cases,)
+        Whether the quantity counts each case.
 
-    n_tested : int
+    breaks_at_every_cutoff : array of bool of shape (n_cases,)
+        Whether each case breaks the promise whatever the cutoffs are.
+
+    n_counted_to_test : int
         Number of counted cases to test. If it is the number of all counted cases, all cases are
         tested.
 
@@ -84,25 +92,36 @@ def divide_cases(
     CaseDivision
     """
     case_order = draw_case_order(rows, cases)
-    n_counted_up_to = np.cumsum(is_counted[case_order])
-    n_first = len(case_order)
-    if n_tested < is_counted.sum():
-        n_first = int(np.searchsorted(n_counted_up_to, n_tested)) + 1 if n_tested else 0
-    tested_cases, pilot_cases = np.split(case_order, [n_first])
+    n_tested = _count_cases_up_to_last_tested(is_counted[case_order], n_counted_to_test)
+    tested_cases = case_order[:n_tested]
+    pilot_cases = case_order[n_tested:]
     return CaseDivision(
         tested_cases=tested_cases,
         is_counted=is_counted[tested_cases],
-        is_uncovered=is_uncovered[tested_cases],
-        tested_items=_take_cases(items, tested_cases, cases.n_cases),
-        pilot_items=_take_cases(items, pilot_cases, cases.n_cases),
+        breaks_at_every_cutoff=breaks_at_every_cutoff[tested_cases],
+        tested_items=_select_and_renumber_cases(items, tested_cases, cases.n_cases),
+        pilot_items=_select_and_renumber_cases(items, pilot_cases, cases.n_cases),
         n_pilot=len(pilot_cases),
     )
 
 
-def _take_cases(items: CaseItems, selected_cases: Codes, n_cases: int) -> CaseItems:
-    """Return the items of some cases, numbered by their position among the selected cases."""
-    position = np.full(n_cases, -1)
-    position[selected_cases] = np.arange(len(selected_cases))
-    positions_of_items = position[items.cases]
-    selected_items = items.take(positions_of_items >= 0)
-    return replace(selected_items, cases=positions_of_items[positions_of_items >= 0])
+def _count_cases_up_to_last_tested(is_counted: Flags, n_counted_to_test: int) -> int:
+    """Return the number of first cases that contain `n_counted_to_test` counted ones."""
+    n_cases = len(is_counted)
+    if n_counted_to_test >= is_counted.sum():
+        return n_cases
+    if n_counted_to_test == 0:
+        return 0
+    n_counted_up_to_case = np.cumsum(is_counted)
+    last_tested_index = int(np.searchsorted(n_counted_up_to_case, n_counted_to_test))
+    return last_tested_index + 1
+
+
+def _select_and_renumber_cases(items: CaseItems, selected_cases: Codes, n_cases: int) -> CaseItems:
+    """Return the items of the selected cases, which are renumbered from 0 in their order."""
+    new_numbers = np.full(n_cases, _NOT_SELECTED)
+    new_numbers[selected_cases] = np.arange(len(selected_cases))
+    new_number_of_items = new_numbers[items.cases]
+    is_selected_item = new_number_of_items != _NOT_SELECTED
+    selected_items = items.take(is_selected_item)
+    return replace(selected_items, cases=new_number_of_items[is_selected_item])

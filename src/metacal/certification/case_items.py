@@ -1,4 +1,4 @@
-"""Cases and their items, as the rules about cases read them.
+"""Cases and their items: the data that promises about cases are certified on.
 
 Terms used by all rules about cases:
 
@@ -10,7 +10,7 @@ Terms used by all rules about cases:
 - *harmful*: an item that breaks the promise for its case if it is cleared: an incorrect item, or a true
   item that must be accepted.
 - *safety*: score of an item, with the sign for which higher means safer to clear. An item is cleared
-  iff its safety is strictly above the cut of its type.
+  iff its safety is strictly above the cutoff of its type.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from metacal.rows.draws import RowDraws
 if TYPE_CHECKING:
     from metacal.certification.rows import CalibrationRows
 
+# Subgroup code of the row that is added for a case without items.
+_NO_SUBGROUP = -1
+
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """Case of each row, and facts about cases that no row with a score shows.
+    """Case of each row, and which cases have a correct item without a score.
 
     Attributes
     ----------
@@ -57,7 +60,7 @@ class Cases:
         return replace(self, codes=self.codes[index])
 
     def any_item(self, item_mask: Flags) -> Flags:
-        """Return whether each case has an item of a mask.
+        """Return whether each case has an item that a mask selects.
 
         >>> cases = Cases(np.array([0, 0, 2]), has_correct_item_without_score=np.zeros(3, dtype=bool))
         >>> cases.any_item(np.array([False, True, False]))
@@ -66,42 +69,44 @@ class Cases:
         return self.count_items(item_mask) > 0
 
     def count_items(self, item_mask: Flags) -> Codes:
-        """Count the items of a mask in each case."""
+        """Count the items of each case that a mask selects."""
         return np.bincount(self.codes[item_mask], minlength=self.n_cases)
 
 
 def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
-    """Draw a random order of the cases that depends on their items, not on their order or names.
+    """Draw a random order of the cases that does not depend on their given order or names.
 
     Returns
     -------
     array of int of shape (n_cases,)
         Cases in random order.
     """
-    is_empty_case = np.bincount(cases.codes, minlength=cases.n_cases) == 0
-    # A case without items takes part in the draw by a row of its own.
-    empty_cases = np.flatnonzero(is_empty_case)
-    row_cases = np.concatenate([cases.codes, empty_cases])
-    n_empty = len(empty_cases)
+    n_items_per_case = np.bincount(cases.codes, minlength=cases.n_cases)
+    # A case without items takes part in the draw by an added row.
+    empty_cases = np.flatnonzero(n_items_per_case == 0)
+    n_added = len(empty_cases)
+    case_of_rows = np.concatenate([cases.codes, empty_cases])
     subgroup_codes = np.zeros(len(rows), dtype=np.intp)
     if rows.subgroups is not None:
         subgroup_codes = rows.subgroups.codes
     draws = RowDraws(
-        np.concatenate([rows.scores, np.zeros(n_empty)]),
-        np.concatenate([rows.is_correct, np.zeros(n_empty, dtype=bool)]),
-        np.concatenate([subgroup_codes, np.full(n_empty, -1)]),
-        cases.has_correct_item_without_score[row_cases],
-        units=row_cases,
+        np.concatenate([rows.scores, np.zeros(n_added)]),
+        np.concatenate([rows.is_correct, np.zeros(n_added, dtype=bool)]),
+        np.concatenate([subgroup_codes, np.full(n_added, _NO_SUBGROUP)]),
+        cases.has_correct_item_without_score[case_of_rows],
+        units=case_of_rows,
         random_state=cases.random_state,
     )
     case_order = np.empty(cases.n_cases, dtype=np.intp)
-    case_order[draws.draw_cluster_numbers("division of cases")] = row_cases
+    # Every row has the random number of its case, which is the position of the case.
+    position_of_rows = draws.draw_cluster_numbers("division of cases")
+    case_order[position_of_rows] = case_of_rows
     return case_order
 
 
 @dataclass(frozen=True, eq=False)
 class CaseItems:
-    """Items of some cases.
+    """Items of some cases, with their safety, harmfulness and type.
 
     Attributes
     ----------
@@ -141,6 +146,6 @@ class CaseItems:
         """Return the items of the cases in a mask."""
         return self.take(case_mask[self.cases])
 
-    def find_cleared(self, cuts: Float) -> Flags:
-        """Return whether each item is cleared by the cuts of the types."""
-        return self.safety > cuts[self.types]
+    def find_cleared(self, cutoffs: Float) -> Flags:
+        """Return whether each item is cleared by the cutoffs of the types."""
+        return self.safety > cutoffs[self.types]

@@ -1,4 +1,4 @@
-"""Outcomes of cases: what the decisions on the items of a case mean for the case."""
+"""Outcome of each case: whether the decisions on its items break the promise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metacal.formulas import Flags
 
 @dataclass(frozen=True, eq=False)
 class CaseOutcomes:
-    """Outcome of each case, in the form in which a quantity about cases counts them.
+    """Outcome of each case, expressed as a decision and a correctness that quantities can count.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ def compute_case_outcomes(
     cases: Cases,
     accept: Flags,
     correct: Flags,
-    largest: int | None = None,
+    max_counted_errors: int | None = None,
 ) -> CaseOutcomes:
     """Compute the outcome of each case from the decisions on its items.
 
@@ -53,7 +53,7 @@ def compute_case_outcomes(
     accept, correct : array of bool of shape (n_items,)
         Whether each item is accepted, and whether it is correct.
 
-    largest : int, optional
+    max_counted_errors : int, optional
         Largest number of errors that counts in a case, if the mean number of errors is limited.
 
     Returns
@@ -73,19 +73,22 @@ def compute_case_outcomes(
     >>> CASE_RECALL.count_events(recall.accept, recall.correct)
     EventCount(n_events=1, n_rows=3)
     """
-    if quantity.case_outcome == "missed":
-        misses_item = cases.any_item(correct & ~accept) | cases.has_correct_item_without_score
-        return CaseOutcomes(
-            accept=~misses_item,
-            correct=cases.any_item(correct) | cases.has_correct_item_without_score,
-        )
-    n_errors = cases.count_items(accept & ~correct)
+    counts_missed_items = quantity.case_outcome == "missed"
+    if counts_missed_items:
+        has_correct_item = cases.any_item(correct) | cases.has_correct_item_without_score
+        has_rejected_correct_item = cases.any_item(correct & ~accept)
+        misses_item = has_rejected_correct_item | cases.has_correct_item_without_score
+        return CaseOutcomes(accept=~misses_item, correct=has_correct_item)
+
+    n_errors_per_case = cases.count_items(accept & ~correct)
     losses = None
-    if largest is not None:
+    if max_counted_errors is not None:
         losses = Losses(
-            if_accepted=np.minimum(n_errors, largest).astype(np.float64),
+            if_accepted=np.minimum(n_errors_per_case, max_counted_errors).astype(np.float64),
             if_rejected=0.0,
-            max_loss=float(largest),
-            is_all_or_nothing=largest == 1,
+            max_loss=float(max_counted_errors),
+            is_all_or_nothing=max_counted_errors == 1,
         )
-    return CaseOutcomes(accept=cases.any_item(accept), correct=n_errors == 0, losses=losses)
+    return CaseOutcomes(
+        accept=cases.any_item(accept), correct=n_errors_per_case == 0, losses=losses
+    )

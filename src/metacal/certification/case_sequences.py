@@ -1,33 +1,33 @@
-r"""Sequences of cuts for limits that no order statistic certifies.
+r"""Sequences of cutoffs, tested one after the other on cases.
 
 The terms are those of `metacal.certification.case_items`. Pilot cases fix a scale and a sequence of
-cuts from strict to lax. Each is tested at delta on the other cases, and the sequence stops at the
-first failure. The last cuts that passed are certified.
+cutoffs from strict to lax. Each is tested at delta on the other cases, and the sequence stops at the
+first failure. The last cutoffs that passed are certified.
 
-**Errors among automated cases.** A case is *automated* if it has a cleared item. At cuts t, N of the
-tested cases are automated, and E of them have a harmful cleared item. The cuts pass if
+**Errors among automated cases.** A case is *automated* if it has a cleared item. At cutoffs t, N of the
+tested cases are automated, and E of them have a harmful cleared item. The cutoffs pass if
 P(Bin(N, limit) <= E) <= delta.
 
 **Proof.**
 
-1. The cuts are fixed by the pilot cases. Given N, E is Bin(N, R(t)), where R(t) is the share of
-   automated cases with a harmful cleared item. So cuts with R(t) > limit pass with probability at
+1. The cutoffs are fixed by the pilot cases. Given N, E is Bin(N, R(t)), where R(t) is the share of
+   automated cases with a harmful cleared item. So cutoffs with R(t) > limit pass with probability at
    most delta.
-2. Fixed sequence: if the certified cuts break the limit, then the first cuts of the sequence that
+2. Fixed sequence: if the certified cutoffs break the limit, then the first cutoffs of the sequence that
    break it have passed. This has probability at most delta. R need not rise along the sequence. ∎
 
 **A shortcut that is not valid**: to test ranks of the tested cases, sorted by their safest item. A
 case changes from "without an error" to "with an error" as more of its items are cleared, so its
 outcome is not a fixed property of its rank.
 
-**Mean number of errors.** W_i(t) is the number of harmful cleared items of case i, at most B. The cuts
+**Mean number of errors.** W_i(t) is the number of harmful cleared items of case i, at most B. The cutoffs
 pass if bets on W_i / B in random order of the cases certify that their mean is at most limit / B
 (`metacal.statistics.replicating_bets`).
 
 **Proof.**
 
-1. A test at fixed cuts errs with probability at most delta (Ville 1939).
-2. The mean of W(t) falls as the cuts rise. Let t* be the first cuts of the sequence with a mean above
+1. A test at fixed cutoffs errs with probability at most delta (Ville 1939).
+2. The mean of W(t) falls as the cutoffs rise. Let t* be the first cutoffs of the sequence with a mean above
    the limit. A broken result has passed at t* (Bates et al. 2021). Any sequence will do. ∎
 """
 
@@ -43,17 +43,17 @@ from metacal.certification.case_scale import TypeScale
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds, replicating_bets
 
-# Largest number of cuts in a sequence.
-_N_CANDIDATES = 200
+# Largest number of cutoffs in a sequence.
+_MAX_CUTOFFS_IN_SEQUENCE = 200
 
-# The first cuts are expected to automate this multiple of the cases that an error-free test needs.
-_FIRST_CASES_FACTOR = 2.0
+# The first cutoffs are expected to automate this multiple of the cases that an error-free test needs.
+_FIRST_AUTOMATED_CASES_FACTOR = 2.0
 
 
-def plan_cut_sequence(
-    pilot_items: CaseItems, scale: TypeScale, min_share_of_cases: float, n_pilot_cases: int
+def plan_cutoff_sequence(
+    pilot_items: CaseItems, scale: TypeScale, min_automated_fraction: float, n_pilot_cases: int
 ) -> list[Float]:
-    """Plan the cuts to test, from strict to lax.
+    """Plan the cutoffs to test, from strict to lax.
 
     Parameters
     ----------
@@ -61,11 +61,11 @@ def plan_cut_sequence(
         Items of the pilot cases.
 
     scale : TypeScale
-        Scale that was fitted on the pilot cases. Items of a type that it does not know are never
+        Scale that was fitted on the pilot cases. Items of a type without pilot items are never
         cleared.
 
-    min_share_of_cases : float
-        Share of the pilot cases that the first cuts automate, if there are such cuts.
+    min_automated_fraction : float
+        Fraction of the pilot cases that the first cutoffs automate, if there are such cutoffs.
 
     n_pilot_cases : int
         Number of pilot cases.
@@ -73,90 +73,109 @@ def plan_cut_sequence(
     Returns
     -------
     list of array of shape (n_types,)
-        Cuts of the types. The last ones clear every item of the known types.
+        Cutoffs of the types. The last ones clear every item of the types with pilot items.
     """
-    merit = scale.compute_merit(pilot_items.safety, pilot_items.types)
-    order = np.argsort(-merit, kind="stable")
-    first_items = np.unique(pilot_items.cases[order], return_index=True)[1]
-    # The number of automated cases rises by one at the first item of each case.
-    n_needed = math.ceil(min_share_of_cases * n_pilot_cases)
-    first_rank = len(merit)
-    if n_needed <= len(first_items):
-        first_rank = int(np.sort(first_items)[max(n_needed, 1) - 1]) + 1
-    ranks = np.unique(np.linspace(first_rank, len(merit), _N_CANDIDATES).astype(np.intp))
-    sorted_merit = merit[order]
-    # The cut of a rank is the merit of the item after it, which is not cleared.
-    cut_merits = [float(sorted_merit[rank]) for rank in ranks if rank < len(merit)]
-    sequence = [scale.convert_to_safety(cut_merit) for cut_merit in dict.fromkeys(cut_merits)]
+    harmless_log_odds = scale.compute_harmless_log_odds(pilot_items.safety, pilot_items.types)
+    n_items = len(harmless_log_odds)
+    safest_first = np.argsort(-harmless_log_odds, kind="stable")
+    first_rank = _find_rank_automating_cases(
+        pilot_items.cases[safest_first],
+        n_automated=math.ceil(min_automated_fraction * n_pilot_cases),
+    )
+    ranks = np.linspace(first_rank, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(np.intp)
+    last_ranks_with_rejected_items = np.unique(ranks[ranks < n_items])
+    # At a rank, the first items are cleared, so the cutoff is the log-odds of the item after it.
+    cutoff_log_odds = harmless_log_odds[safest_first][last_ranks_with_rejected_items]
+    distinct_log_odds = dict.fromkeys(cutoff_log_odds.tolist())
+    sequence = [scale.convert_to_safety(log_odds) for log_odds in distinct_log_odds]
+    # The last cutoffs clear every item.
     sequence.append(np.full(scale.n_types, -math.inf))
-    return [np.where(scale.is_fitted, cuts, math.inf) for cuts in sequence]
+    return [np.where(scale.is_fitted, cutoffs, math.inf) for cutoffs in sequence]
 
 
-def compute_first_share(limit: float, delta: float, n_tested_cases: int) -> float:
-    """Compute the share of cases that the first cuts of a sequence automate at least.
+def _find_rank_automating_cases(case_by_rank: Codes, n_automated: int) -> int:
+    """Find the number of safest items that automates a number of cases, or that of all items."""
+    _, index_of_first_item = np.unique(case_by_rank, return_index=True)
+    n_cases_with_items = len(index_of_first_item)
+    if n_automated > n_cases_with_items:
+        return len(case_by_rank)
+    # The number of automated cases rises by one at the first item of each case.
+    sorted_first_indices = np.sort(index_of_first_item)
+    last_automated_case = max(n_automated, 1) - 1
+    return int(sorted_first_indices[last_automated_case]) + 1
 
-    >>> round(compute_first_share(0.1, 0.1, 240), 3)
+
+def compute_first_automated_fraction(limit: float, delta: float, n_tested_cases: int) -> float:
+    """Compute the smallest fraction of cases that the first cutoffs of a sequence automate.
+
+    >>> round(compute_first_automated_fraction(0.1, 0.1, 240), 3)
     0.182
     """
     n_error_free_cases = math.log(delta) / math.log1p(-limit)
-    return _FIRST_CASES_FACTOR * n_error_free_cases / n_tested_cases
+    return _FIRST_AUTOMATED_CASES_FACTOR * n_error_free_cases / n_tested_cases
 
 
-def drop_cuts_before_safest(
+def drop_cutoffs_before_safest(
     sequence: list[Float],
     pilot_items: CaseItems,
     scale: TypeScale,
     limit: float,
-    cases_ratio: float,
+    tested_cases_per_pilot_case: float,
 ) -> list[Float]:
-    """Drop the cuts before those that pass most certainly by the scale.
+    """Drop the cutoffs before the ones with the largest expected margin of their test.
 
-    The sequence stops at its first failure, and the strictest cuts automate few cases, so a single
+    The sequence stops at its first failure, and the strictest cutoffs automate few cases, so a single
     error there could end it.
 
     Parameters
     ----------
     sequence : list of array of shape (n_types,)
-        Cuts from strict to lax.
+        Cutoffs from strict to lax.
 
     pilot_items : CaseItems
         Items of the pilot cases. Their scores are read, not their labels.
 
     scale : TypeScale
-        Scale, whose merit is the log-odds that an item is harmless.
+        Scale that converts the safety of an item to its log-odds of being harmless.
 
     limit : float
         Limit of the share of automated cases that break.
 
-    cases_ratio : float
+    tested_cases_per_pilot_case : float
         Number of tested cases per pilot case.
 
     Returns
     -------
     list of array of shape (n_types,)
     """
-    merit = scale.compute_merit(pilot_items.safety, pilot_items.types)
-    log_harmless = -np.logaddexp(0.0, -merit)
-    margins = []
-    for cuts in sequence:
-        is_cleared = pilot_items.find_cleared(cuts)
-        cases_of_cleared = pilot_items.cases[is_cleared]
-        log_unbroken = np.bincount(cases_of_cleared, log_harmless[is_cleared])
-        n_automated = cases_ratio * len(np.unique(cases_of_cleared))
-        n_broken = cases_ratio * float(-np.expm1(log_unbroken).sum())
+    harmless_log_odds = scale.compute_harmless_log_odds(pilot_items.safety, pilot_items.types)
+    log_harmless_probabilities = -np.logaddexp(0.0, -harmless_log_odds)
+    standardized_margins = []
+    for cutoffs in sequence:
+        is_cleared = pilot_items.find_cleared(cutoffs)
+        case_of_cleared_items = pilot_items.cases[is_cleared]
+        # A case is unbroken if all of its cleared items are harmless.
+        log_unbroken_probabilities = np.bincount(
+            case_of_cleared_items, log_harmless_probabilities[is_cleared]
+        )
+        n_automated_pilot_cases = len(np.unique(case_of_cleared_items))
+        n_automated = tested_cases_per_pilot_case * n_automated_pilot_cases
+        n_broken_pilot_cases = float(-np.expm1(log_unbroken_probabilities).sum())
+        n_broken = tested_cases_per_pilot_case * n_broken_pilot_cases
         std_at_limit = math.sqrt(max(n_automated, 1.0) * limit * (1.0 - limit))
-        margins.append((limit * n_automated - n_broken) / std_at_limit)
-    return sequence[int(np.argmax(margins)) :]
+        standardized_margins.append((limit * n_automated - n_broken) / std_at_limit)
+    safest_index = int(np.argmax(standardized_margins))
+    return sequence[safest_index:]
 
 
 def find_last_passing(sequence: list[Float], passes: Callable[[Float], bool]) -> Float | None:
-    """Return the last cuts of a sequence before the first failure, or None if the first ones fail."""
-    last_passing = None
-    for cuts in sequence:
-        if not passes(cuts):
+    """Return the last cutoffs before the first failure, or None if the first ones fail."""
+    last_passing_cutoffs = None
+    for cutoffs in sequence:
+        if not passes(cutoffs):
             break
-        last_passing = cuts
-    return last_passing
+        last_passing_cutoffs = cutoffs
+    return last_passing_cutoffs
 
 
 def passes_automated_error_test(
@@ -169,18 +188,23 @@ def passes_automated_error_test(
     """
     if n_automated == 0:
         return False
-    return bool(bounds.binomial_p_value(n_broken, n_automated, limit) <= delta)
+    p_value = bounds.binomial_p_value(n_broken, n_automated, error_rate=limit)
+    return bool(p_value <= delta)
 
 
-def passes_mean_error_test(n_errors: Codes, largest: int, limit: float, delta: float) -> bool:
-    """Test whether the mean number of errors of a case, each at most `largest`, is at most a limit.
+def passes_mean_error_test(
+    n_errors_per_case: Codes, max_counted_errors: int, limit: float, delta: float
+) -> bool:
+    """Test whether the mean number of errors of a case is at most a limit.
+
+    More errors of a case than `max_counted_errors` count as this many.
 
     Parameters
     ----------
-    n_errors : array of int of shape (n_cases,)
+    n_errors_per_case : array of int of shape (n_cases,)
         Number of errors of each case, in random order.
 
-    largest : int
+    max_counted_errors : int
         Largest number of errors that counts in a case.
 
     limit : float
@@ -199,8 +223,9 @@ def passes_mean_error_test(n_errors: Codes, largest: int, limit: float, delta: f
     >>> passes_mean_error_test(errors, 4, 0.1, 0.1), passes_mean_error_test(errors[:50], 4, 0.1, 0.1)
     (True, False)
     """
-    relative_errors = np.minimum(n_errors, largest) / largest
-    relative_limit = limit / largest
+    relative_errors = np.minimum(n_errors_per_case, max_counted_errors) / max_counted_errors
+    relative_limit = limit / max_counted_errors
+    # A betting test can pass although the observed mean exceeds the limit, so the mean is checked.
     if relative_errors.mean() > relative_limit:
         return False
     return replicating_bets.certifies_mean_below(

@@ -1,4 +1,4 @@
-"""Errors about cases that do not support a promise."""
+"""Errors for cases that do not support a promise, or do not fit it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from metacal.certification.statements import format_confidence_level
 from metacal.errors import CasesError, InfeasibleTargetError, InputError, choose_spelling
 from metacal.statistics import bounds
 
-# Level of the interval of a floor if the promise holds in expectation.
-_FLOOR_DELTA = 0.1
+# Error probability of the confidence bound in a message if the promise has no delta.
+_DEFAULT_DELTA = 0.1
 
 
 def build_too_few_cases_error(
@@ -29,7 +29,7 @@ def build_too_few_cases_error(
     *,
     n_pilot: int,
 ) -> InfeasibleTargetError:
-    """Build the error for so few cases that even cases without an error certify nothing.
+    """Build the error for too few cases to certify anything, even without an error.
 
     Parameters
     ----------
@@ -58,23 +58,23 @@ def build_too_few_cases_error(
     -------
     InfeasibleTargetError
     """
-    best = _convert_to_target(quantity, best_limit)
-    needed_text = f"Collect {cases_needed:,} cases"
-    if n_pilot:
-        needed_text += " (at least a fifth of them fit the scale of the item types)"
+    best_target = _convert_to_target(quantity, best_limit)
+    advice = f"Collect {cases_needed:,} cases"
+    if n_pilot > 0:
+        advice += " (at least a fifth of them fit the scale of the item types)"
     message = (
         f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} cases"
-        f" {format_confidence_level(delta)}. {needed_text}, or relax the target to {best:g}."
+        f" {format_confidence_level(delta)}. {advice}, or relax the target to {best_target:g}."
     )
     return InfeasibleTargetError(
-        message, target=target, best=best, cases_needed=cases_needed, n_cases=n_cases
+        message, target=target, best=best_target, cases_needed=cases_needed, n_cases=n_cases
     )
 
 
 def build_uncovered_items_error(
     quantity: Quantity, target: float, delta: float | None, n_cases: int, n_uncovered: int
 ) -> InfeasibleTargetError:
-    """Build the error for cases whose true items have no score, so that no threshold finds them.
+    """Build the error for too many cases with a true item that has no score.
 
     Parameters
     ----------
@@ -95,30 +95,33 @@ def build_uncovered_items_error(
     InfeasibleTargetError
     """
     if delta is None:
-        best_limit = (n_uncovered + 1) / (n_cases + 1)
+        max_uncovered_rate = (n_uncovered + 1) / (n_cases + 1)
+        delta_of_bound = _DEFAULT_DELTA
     else:
-        best_limit = bounds.clopper_pearson_upper(n_uncovered, n_cases, delta)
-    floor_level = _FLOOR_DELTA if delta is None else delta
-    floor_low = bounds.clopper_pearson_lower(n_uncovered, n_cases, floor_level)
-    best = _convert_to_target(quantity, best_limit)
-    low_text = format_percent(math.floor(1e3 * floor_low) / 1e3)
+        max_uncovered_rate = bounds.clopper_pearson_upper(n_uncovered, n_cases, delta)
+        delta_of_bound = delta
+    best_target = _convert_to_target(quantity, max_uncovered_rate)
+    min_uncovered_rate = bounds.clopper_pearson_lower(n_uncovered, n_cases, delta_of_bound)
+    observed_percent = format_percent(round(n_uncovered / n_cases, 3))
+    min_percent = format_percent(math.floor(1e3 * min_uncovered_rate) / 1e3)
+    confidence_level = format_percent_floor(1.0 - delta_of_bound)
     message = (
         f"Cannot certify a target of {target:g} for the {quantity}: {n_uncovered:,} of"
-        f" {n_cases:,} cases ({format_percent(round(n_uncovered / n_cases, 3))}, at least {low_text}"
-        f" with {format_percent_floor(1.0 - floor_level)} confidence) have a true item that no"
-        f" candidate covers. Propose more candidates, or lower the target to at most {best:g}."
+        f" {n_cases:,} cases ({observed_percent}, at least {min_percent} with {confidence_level}"
+        " confidence) have a true item that no candidate covers. Propose more candidates, or lower"
+        f" the target to at most {best_target:g}."
     )
     return InfeasibleTargetError(
         message,
         target=target,
-        best=best,
+        best=best_target,
         n_cases=n_cases,
         n_uncovered=n_uncovered,
-        floor_low=floor_low,
+        floor_low=min_uncovered_rate,
     )
 
 
-def build_no_passing_cuts_error(
+def build_no_passing_cutoffs_error(
     quantity: Quantity,
     target: float,
     delta: float,
@@ -126,7 +129,7 @@ def build_no_passing_cuts_error(
     cases_needed: int,
     best: float | None,
 ) -> InfeasibleTargetError:
-    """Build the error for cases on which the first cuts of a sequence fail.
+    """Build the error for cases on which the first cutoffs of a sequence fail.
 
     Parameters
     ----------
@@ -152,14 +155,14 @@ def build_no_passing_cuts_error(
     -------
     InfeasibleTargetError
     """
-    support_text = "They support no limit."
+    best_limit_text = "They support no limit."
     if best is not None:
-        support_text = f"The strictest limit that they support is {best:g}."
+        best_limit_text = f"The strictest limit that they support is {best:g}."
     if n_cases < cases_needed:
-        support_text = f"It takes at least {cases_needed:,} cases. {support_text}"
+        best_limit_text = f"It takes at least {cases_needed:,} cases. {best_limit_text}"
     message = (
         f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} cases"
-        f" {format_confidence_level(delta)}. {support_text} Raise the limit, collect more cases, or"
+        f" {format_confidence_level(delta)}. {best_limit_text} Raise the limit, collect more cases, or"
         " improve the scores."
     )
     return InfeasibleTargetError(
@@ -195,7 +198,7 @@ def build_dependent_cases_error(promise: object) -> InputError:
 
 
 def _convert_to_target(quantity: Quantity, violation_rate: float) -> float:
-    """Convert the largest certified violation rate to a limit, rounded to the safe side."""
+    """Convert the largest certified violation rate to a target with four decimals."""
     if quantity.has_upper_limit:
         return ceil_to_4_decimals(violation_rate)
     return floor_to_4_decimals(1.0 - violation_rate)

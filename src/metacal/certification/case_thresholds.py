@@ -1,6 +1,6 @@
-"""Thresholds of a promise about cases: from cuts of item types to a certificate.
+"""Certificate of a promise about cases, built from the cutoffs of the item types.
 
-Cuts are on the scale of safety, thresholds on that of uncertainty (`case_items` has the terms). An
+Cutoffs are on the scale of safety, thresholds on that of uncertainty (`case_items` has the terms). An
 item without a score has no safety, and is never accepted.
 """
 
@@ -18,7 +18,7 @@ from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
 from metacal.certification.case_division import CaseDivision
 from metacal.certification.case_items import CaseItems, Cases
-from metacal.certification.case_outcomes import compute_case_outcomes
+from metacal.certification.case_outcomes import CaseOutcomes, compute_case_outcomes
 from metacal.certification.ranking import Ranking, ThresholdOutcome
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
@@ -51,37 +51,45 @@ def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bo
     if rows.subgroups is not None:
         types = rows.subgroups.codes
         n_types = len(rows.subgroups.names)
+    if clears_accepted:
+        safety = -rows.scores
+        is_harmful = ~rows.is_correct
+    else:
+        safety = rows.scores
+        is_harmful = rows.is_correct
     return CaseItems(
-        safety=-rows.scores if clears_accepted else rows.scores,
-        is_harmful=~rows.is_correct if clears_accepted else rows.is_correct,
+        safety=safety,
+        is_harmful=is_harmful,
         types=types,
         cases=cases.codes,
         n_types=n_types,
     )
 
 
-def convert_cuts_to_thresholds(cuts: Float, *, clears_accepted: bool) -> Float:
-    """Convert cuts to thresholds of the uncertainty, on midpoints of the grid of scores.
+def convert_cutoffs_to_thresholds(cutoffs: Float, *, clears_accepted: bool) -> Float:
+    """Convert safety cutoffs to thresholds of the uncertainty, on midpoints of the score grid.
 
-    An item whose safety equals the cut is not cleared.
+    An item whose safety equals the cutoff is not cleared.
 
     Examples
     --------
-    >>> cuts = np.array([0.5, -np.inf, np.inf])
-    >>> thresholds = convert_cuts_to_thresholds(cuts, clears_accepted=True)
+    >>> cutoffs = np.array([0.5, -np.inf, np.inf])
+    >>> thresholds = convert_cutoffs_to_thresholds(cutoffs, clears_accepted=True)
     >>> bool(thresholds[0] < -0.5), thresholds[1:]
     (True, array([ inf, -inf]))
-    >>> bool(convert_cuts_to_thresholds(cuts, clears_accepted=False)[0] > 0.5)
+    >>> bool(convert_cutoffs_to_thresholds(cutoffs, clears_accepted=False)[0] > 0.5)
     True
     """
     thresholds = []
-    for cut in cuts.tolist():
+    for cutoff in cutoffs.tolist():
         if not clears_accepted:
-            thresholds.append(RELATIVE_GRID.move_between_grid_points(cut))
-        elif math.isinf(cut):
-            thresholds.append(-cut)
+            # The uncertainty is the safety of a rejected item.
+            threshold = RELATIVE_GRID.move_between_grid_points(cutoff)
+        elif math.isinf(cutoff):
+            threshold = -cutoff
         else:
-            thresholds.append(RELATIVE_GRID.get_midpoint_below(-cut))
+            threshold = RELATIVE_GRID.get_midpoint_below(-cutoff)
+        thresholds.append(threshold)
     return np.array(thresholds)
 
 
@@ -95,7 +103,7 @@ def build_case_certificate(
     target: float,
     delta: float | None,
     rule_name: str,
-    largest: int | None = None,
+    max_counted_errors: int | None = None,
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
     """Build the certificate of thresholds, with the counts of the tested cases.
@@ -126,7 +134,7 @@ def build_case_certificate(
     rule_name : str
         Name of the rule.
 
-    largest : int, optional
+    max_counted_errors : int, optional
         Largest number of errors that counts in a case, if their mean is limited.
 
     notes : tuple of Note, default=()
@@ -150,9 +158,10 @@ def build_case_certificate(
         outcome = tested_rows.ranking.summarize_threshold(threshold)
     else:
         subgroups = _build_type_certificates(tested_rows, tested_rows.subgroups.names, thresholds)
-        outcome = _count_outcome(is_accepted, tested_rows.is_correct)
-    counts, mean_errors = _count_cases(
-        quantity, tested_rows, is_accepted, division, is_tested_case, largest
+        outcome = _count_accepted_items(is_accepted, tested_rows.is_correct)
+    assert tested_rows.cases is not None
+    case_outcomes = compute_case_outcomes(
+        quantity, tested_rows.cases, is_accepted, tested_rows.is_correct, max_counted_errors
     )
     certificate = build_certificate(
         quantity=quantity,
@@ -163,7 +172,12 @@ def build_case_certificate(
         outcome=outcome,
         notes=notes,
     )
-    return replace(certificate, subgroups=subgroups, cases=counts, mean_cost=mean_errors)
+    return replace(
+        certificate,
+        subgroups=subgroups,
+        cases=_count_tested_cases(quantity, case_outcomes, is_tested_case, division),
+        mean_cost=_compute_mean_errors(case_outcomes, is_tested_case),
+    )
 
 
 def _build_type_certificates(
@@ -171,21 +185,24 @@ def _build_type_certificates(
 ) -> SubgroupCertificates:
     """Build the certificate of each type from its tested items."""
     assert tested_rows.subgroups is not None
-    items = []
-    for code, name in enumerate(names):
-        is_of_type = tested_rows.subgroups.codes == code
+    type_certificates = []
+    for type_code, name in enumerate(names):
+        is_of_type = tested_rows.subgroups.codes == type_code
         ranking = Ranking.from_scores(
             tested_rows.scores[is_of_type], tested_rows.is_correct[is_of_type]
         )
-        threshold = float(thresholds[code])
+        threshold = float(thresholds[type_code])
         outcome = ranking.summarize_threshold(threshold)
-        items.append(SubgroupCertificate((name,), threshold=threshold, **outcome._asdict()))
+        type_certificate = SubgroupCertificate((name,), threshold=threshold, **outcome._asdict())
+        type_certificates.append(type_certificate)
     # The promise is one about all types, so delta is not divided among them.
-    return SubgroupCertificates(by="group", delta_sharing="together", items=tuple(items))
+    return SubgroupCertificates(
+        by="group", delta_sharing="together", items=tuple(type_certificates)
+    )
 
 
-def _count_outcome(is_accepted: Flags, is_correct: Flags) -> ThresholdOutcome:
-    """Count the items that the thresholds of all types accept."""
+def _count_accepted_items(is_accepted: Flags, is_correct: Flags) -> ThresholdOutcome:
+    """Count the accepted and the correct items of all types."""
     return ThresholdOutcome(
         n_rows=len(is_accepted),
         n_correct=int(is_correct.sum()),
@@ -196,33 +213,29 @@ def _count_outcome(is_accepted: Flags, is_correct: Flags) -> ThresholdOutcome:
     )
 
 
-def _count_cases(
-    quantity: Quantity,
-    tested_rows: CalibrationRows,
-    is_accepted: Flags,
-    division: CaseDivision,
-    is_tested_case: Flags,
-    largest: int | None,
-) -> tuple[CaseCounts, float | None]:
-    """Count the tested cases that break the promise, and compute their mean number of errors."""
-    assert tested_rows.cases is not None
-    outcomes = compute_case_outcomes(
-        quantity, tested_rows.cases, is_accepted, tested_rows.is_correct, largest
-    )
+def _count_tested_cases(
+    quantity: Quantity, case_outcomes: CaseOutcomes, is_tested_case: Flags, division: CaseDivision
+) -> CaseCounts:
+    """Count the tested cases, and how many of them break the promise."""
     n_broken, n_counted = quantity.count_violations(
-        outcomes.accept[is_tested_case], outcomes.correct[is_tested_case]
+        case_outcomes.accept[is_tested_case], case_outcomes.correct[is_tested_case]
     )
-    mean_errors = None
-    if outcomes.losses is not None:
-        mean_errors = float(outcomes.losses.if_accepted[is_tested_case].mean())
     n_uncovered = 0
-    if quantity.case_outcome == "missed":
-        n_uncovered = int(division.is_uncovered.sum())
-    counts = CaseCounts(
+    counts_missed_items = quantity.case_outcome == "missed"
+    if counts_missed_items:
+        n_uncovered = int(division.breaks_at_every_cutoff.sum())
+    return CaseCounts(
         n_tested=len(division.tested_cases),
         n_counted=n_counted,
         n_broken=n_broken,
         n_pilot=division.n_pilot,
         n_uncovered=n_uncovered,
     )
-    return counts, mean_errors
+
+
+def _compute_mean_errors(case_outcomes: CaseOutcomes, is_tested_case: Flags) -> float | None:
+    """Compute the mean number of errors of a tested case, or return None if it is not limited."""
+    if case_outcomes.losses is None:
+        return None
+    n_errors_per_case = case_outcomes.losses.if_accepted[is_tested_case]
+    return float(n_errors_per_case.mean())

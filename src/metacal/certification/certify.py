@@ -88,7 +88,8 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
     if rows.correct is None and promise.needs_labels:
         raise build_missing_labels_error(promise)
     procedure = promise.procedure()
-    if check_cases(promise, rows):
+    check_cases_column(promise, rows)
+    if counts_cases(promise):
         return procedure.certify_promise(rows, promise.delta)
     if rows.clusters is not None:
         return _certify_clusters(promise, procedure, rows)
@@ -100,17 +101,17 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
     return _certify_subgroups(as_subgroup_procedure(procedure), promise.scope, rows, promise.delta)
 
 
-def check_cases(promise: CertifiablePromise, rows: CalibrationRows) -> bool:
-    """Check that the rows have cases iff the promise is about cases, and return whether it is."""
+def check_cases_column(promise: CertifiablePromise, rows: CalibrationRows) -> None:
+    """Raise an error unless the rows have cases if and only if the promise is about cases."""
+    has_cases = rows.cases is not None
     if not counts_cases(promise):
-        if rows.cases is not None:
+        if has_cases:
             raise build_unused_cases_error(promise)
-        return False
-    if rows.cases is None:
+        return
+    if not has_cases:
         raise build_missing_cases_error(promise)
     if rows.clusters is not None or rows.losses is not None:
         raise build_dependent_cases_error(promise)
-    return True
 
 
 def counts_cases(promise: CertifiablePromise) -> bool:
@@ -119,18 +120,18 @@ def counts_cases(promise: CertifiablePromise) -> bool:
 
 
 def as_subgroup_procedure(procedure: Procedure) -> SubgroupProcedure:
-    """Cast a procedure to `SubgroupProcedure`, after a check that it is one."""
+    """Check that a procedure can certify subgroups, and return it with this type."""
     assert hasattr(procedure, "find_contradiction_in_subgroup")
     return procedure  # type: ignore[return-value]
 
 
 def can_count_clusters(promise: CertifiablePromise) -> bool:
-    """Check whether a promise can be certified from every row of clustered rows."""
+    """Check whether bets on whole clusters can certify a promise."""
     return get_clustered_limit(promise, promise.procedure()) is not None
 
 
 def get_clustered_limit(promise: CertifiablePromise, procedure: Procedure) -> PromisedLimit | None:
-    """Return the limit that can be certified from whole clusters, or None."""
+    """Return the limit of a promise that whole clusters can certify, or None without one."""
     if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
         return None
     if promise.delta is None:
@@ -141,7 +142,7 @@ def get_clustered_limit(promise: CertifiablePromise, procedure: Procedure) -> Pr
 def _certify_clusters(
     promise: CertifiablePromise, procedure: Procedure, rows: CalibrationRows
 ) -> Certificate:
-    """Certify a promise about every row of clusters by bets on whole clusters."""
+    """Certify a promise about clustered rows by bets on whole clusters."""
     promised_limit = get_clustered_limit(promise, procedure)
     delta = promise.delta
     if promised_limit is None or delta is None:
@@ -192,7 +193,7 @@ def _certify_clusters(
 def _certify_subgroups(
     procedure: SubgroupProcedure, scope: EachSubgroup, rows: CalibrationRows, delta: float
 ) -> Certificate:
-    """Certify a promise for each subgroup."""
+    """Certify a promise for each subgroup, and build the certificate of all subgroups."""
     subgroups = scope.split(procedure, rows, delta)
     subgroup_tests = scope.certify_subgroups(procedure, subgroups, delta)
     n_tested = sum(test.significance_level is not None for test in subgroup_tests)
@@ -212,22 +213,19 @@ def _certify_subgroups(
         delta_sharing=scope.error_rate,
         items=tuple(chain.from_iterable(certificates_per_subgroup)),
     )
-    every_subgroup_is_rejected = len(all_certificates.always_rejected) == len(
-        all_certificates.items
-    )
-    if every_subgroup_is_rejected:
+    n_always_rejected = len(all_certificates.always_rejected)
+    if n_always_rejected == len(all_certificates.items):
         raise _build_no_subgroup_error(procedure, all_certificates, delta, n_rows=len(rows))
 
-    outcome = _count_accepted_rows(procedure, rows, subgroup_tests, certificates_per_subgroup)
     main_limit = procedure.get_main_limit(rows)
+    # The thresholds are those of the subgroups, so a row outside of them is rejected.
     certificate = build_certificate(
         quantity=main_limit.quantity,
         target=main_limit.target,
         delta=delta,
         rule_name=procedure.rule_name,
-        # The thresholds are those of the subgroups, so a row outside of them is rejected.
         threshold=REJECT_ALL_ROWS,
-        outcome=outcome,
+        outcome=_count_accepted_rows(procedure, rows, subgroup_tests, certificates_per_subgroup),
     )
     if procedure.score_name is not None:
         certificate = replace(certificate, score=procedure.score_name)
@@ -236,7 +234,7 @@ def _certify_subgroups(
 
 
 def _collect_circumstances(subgroup_tests: Sequence[SubgroupTest]) -> Circumstances:
-    """Return what a certificate records about rows that were only read, in all subgroups."""
+    """Combine the circumstances of the tests of all subgroups."""
     results = [test.result for test in subgroup_tests if test.result is not None]
     return Circumstances(
         tests_score_values=any(result.circumstances.tests_score_values for result in results),
@@ -271,29 +269,24 @@ def _count_accepted_rows(
     ThresholdOutcome
     """
     assert rows.subgroups is not None
-    certificates_by_code = {
-        code: certificates
-        for test, certificates in zip(subgroup_tests, certificates_per_subgroup)
-        for code in test.subgroup.codes
-    }
-    n_codes = len(rows.subgroups.names)
-    certificates_in_order_of_codes = [certificates_by_code[code] for code in range(n_codes)]
-    thresholds_by_code = np.array(
-        [
-            [certificate.threshold for certificate in certificates]
-            for certificates in certificates_in_order_of_codes
-        ]
-    )
-    # All certificates of a subgroup have the same decision point.
-    decision_point_by_code = np.array(
-        [certificates[0].decision_log_odds for certificates in certificates_in_order_of_codes]
-    )
+    certificates_by_code: dict[int, tuple[SubgroupCertificate, ...]] = {}
+    for test, certificates in zip(subgroup_tests, certificates_per_subgroup):
+        for subgroup_code in test.subgroup.codes:
+            certificates_by_code[subgroup_code] = certificates
 
-    row_codes = rows.subgroups.codes
+    threshold_table = []
+    decision_points = []
+    for subgroup_code in range(len(rows.subgroups.names)):
+        certificates = certificates_by_code[subgroup_code]
+        threshold_table.append([certificate.threshold for certificate in certificates])
+        # All certificates of a subgroup have the same decision point.
+        decision_points.append(certificates[0].decision_log_odds)
+
+    code_of_rows = rows.subgroups.codes
     decision_columns = procedure.compute_decision_columns(
-        rows, decision_points=decision_point_by_code[row_codes]
+        rows, decision_points=np.array(decision_points)[code_of_rows]
     )
-    row_thresholds = thresholds_by_code[row_codes, decision_columns.threshold_indices]
+    row_thresholds = np.array(threshold_table)[code_of_rows, decision_columns.threshold_indices]
     is_accepted = accept_up_to_threshold(decision_columns.uncertainty, row_thresholds)
     is_correct = decision_columns.correct
     return ThresholdOutcome(

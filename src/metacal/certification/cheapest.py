@@ -1,4 +1,4 @@
-"""CheapestThreshold: the threshold with the lowest cost of errors and reviews."""
+"""Certification of the threshold with the lowest cost of errors and reviews."""
 
 from __future__ import annotations
 
@@ -112,19 +112,19 @@ class CheapestThreshold:
         n_rows = loss_ranking.ranking.n_rows
         max_cost = self.costs.max_prediction_cost
         candidate_ranks = choose_candidate_ranks(n_rows)
-        # A candidate accepts only whole tie blocks up to its rank.
-        tie_block_ends = loss_ranking.ranking.tie_block_end_ranks
-        n_accepted_blocks = np.searchsorted(tie_block_ends, candidate_ranks, side="right")
-        n_rows_of_first_blocks = np.append(0, tie_block_ends)
+        # Rows with equal scores form a block, and a candidate accepts the blocks up to its rank.
+        block_end_ranks = loss_ranking.ranking.tie_block_end_ranks
+        n_accepted_blocks = np.searchsorted(block_end_ranks, candidate_ranks, side="right")
+        n_rows_of_first_blocks = np.append(0, block_end_ranks)
         n_accepted = n_rows_of_first_blocks[n_accepted_blocks]
-        cost_of_first_rows = np.append(0.0, np.cumsum(loss_ranking.losses)) * max_cost
+        cumulative_costs = np.append(0.0, np.cumsum(loss_ranking.losses)) * max_cost
         review_costs = self.review_cost * (n_rows - n_accepted)
-        mean_costs = (cost_of_first_rows[n_accepted] + review_costs) / n_rows
+        mean_costs = (cumulative_costs[n_accepted] + review_costs) / n_rows
 
         # One more error is assumed, because a few rows without an error do not show a low error rate.
         cost_of_one_more_error = np.where(n_accepted > 0, max_cost / n_rows, 0.0)
-        cheapest = int(np.argmin(mean_costs + cost_of_one_more_error))
-        return int(n_accepted[cheapest]), mean_costs[cheapest]
+        cheapest_candidate = int(np.argmin(mean_costs + cost_of_one_more_error))
+        return int(n_accepted[cheapest_candidate]), mean_costs[cheapest_candidate]
 
     def _build_certificate(
         self,
@@ -172,7 +172,7 @@ class CheapestThreshold:
         max_mean_loss = betting.mean_upper_bound(
             values=loss_ranking.losses_up_to(n_accepted),
             significance_level=_compute_candidate_level(n_rows, delta),
-            guessed_mean=min(0.5, 0.5 * self.review_cost / max_cost),
+            guessed_mean=_guess_mean_loss(self.review_cost / max_cost),
         )
         return max_cost * max_mean_loss
 
@@ -197,19 +197,22 @@ class CheapestThreshold:
             return max_accepted_cost
         # The band depends on the order of the scores alone, so the ranks serve as scores.
         coverage_band = DistributionBand(np.arange(float(n_rows)))
-        highest_accepted = np.array([n_accepted - 1.0])
-        band_level = _COVERAGE_DELTA_FRACTION * delta / 2
+        highest_accepted_score = np.array([n_accepted - 1.0])
+        # The band has a lower and an upper side, which divide the level evenly.
+        level_per_side = _COVERAGE_DELTA_FRACTION * delta / 2
         # The cost is largest at the lowest coverage if accepting is cheaper than review.
         if max_accepted_cost < self.review_cost:
-            coverage = coverage_band.lower_bound(highest_accepted, band_level)
+            coverage = coverage_band.lower_bound(highest_accepted_score, level_per_side)
         else:
-            coverage = coverage_band.upper_bound(highest_accepted, band_level)
-        return float(self.review_cost + coverage[0] * (max_accepted_cost - self.review_cost))
+            coverage = coverage_band.upper_bound(highest_accepted_score, level_per_side)
+        (coverage_bound,) = coverage
+        added_cost_if_accepted = max_accepted_cost - self.review_cost
+        return float(self.review_cost + coverage_bound * added_cost_if_accepted)
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check that the counts and the mean cost of a certificate support its bound."""
+        """Describe why a certificate does not support its bound on the cost, or return None."""
         assert delta is not None
         n_rows = certificate.n_rows
         n_accepted = certificate.n_accepted
@@ -249,9 +252,16 @@ def choose_candidate_ranks(n_rows: int) -> list[int]:
     >>> choose_candidate_ranks(300)
     [0, 12, 25, 38, 50, 62, ..., 275, 288, 291, 295, 298, 299, 300]
     """
-    even_ranks = [round(n_rows * step / _N_EVEN_STEPS) for step in range(_N_EVEN_STEPS + 1)]
-    high_ranks = [n_rows - round(n_rows / 2**exponent) for exponent in _REJECTED_EXPONENTS]
-    return sorted({*even_ranks, *high_ranks})
+    evenly_spaced_ranks = [
+        round(n_rows * step / _N_EVEN_STEPS) for step in range(_N_EVEN_STEPS + 1)
+    ]
+    ranks_rejecting_few = [n_rows - round(n_rows / 2**exponent) for exponent in _REJECTED_EXPONENTS]
+    return sorted({*evenly_spaced_ranks, *ranks_rejecting_few})
+
+
+def _guess_mean_loss(relative_review_cost: float) -> float:
+    """Guess the mean loss of the accepted rows as half of the cost of a review."""
+    return min(0.5, 0.5 * relative_review_cost)
 
 
 def _compute_candidate_level(n_rows: int, delta: float) -> float:

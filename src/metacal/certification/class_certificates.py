@@ -109,15 +109,16 @@ def add_class_promise(
 def add_best_targets(
     class_certificates: tuple[SubgroupCertificate, ...], shortfalls: Sequence[ClassShortfall]
 ) -> tuple[SubgroupCertificate, ...]:
-    """Return the certificates of both classes with the best value of each uncertified promise."""
-    best_targets = {shortfall.predicted_class: shortfall.best_target for shortfall in shortfalls}
-    return tuple(
-        replace(
-            certificate,
-            best_target=best_targets.get(get_predicted_class(certificate), certificate.best_target),
-        )
-        for certificate in class_certificates
-    )
+    """Add the best certifiable target of each uncertified promise to the certificates."""
+    best_target_by_class = {
+        shortfall.predicted_class: shortfall.best_target for shortfall in shortfalls
+    }
+    completed_certificates = []
+    for certificate in class_certificates:
+        predicted_class = get_predicted_class(certificate)
+        best_target = best_target_by_class.get(predicted_class, certificate.best_target)
+        completed_certificates.append(replace(certificate, best_target=best_target))
+    return tuple(completed_certificates)
 
 
 def get_predicted_class(certificate: SubgroupCertificate) -> Name:
@@ -128,7 +129,7 @@ def get_predicted_class(certificate: SubgroupCertificate) -> Name:
 
 
 class _StatedPromise(NamedTuple):
-    """Promise that the certificate of a class states, all None if it states no promise."""
+    """Promise that the certificate of a class states. All fields are None without one."""
 
     quantity: Quantity | None = None
     target: float | None = None
@@ -169,11 +170,14 @@ def states_class_promise(
         rows_needed=certificate.rows_needed,
     )
     if class_promise is None:
-        return stated_promise == _StatedPromise()
+        no_promise = _StatedPromise()
+        return stated_promise == no_promise
     rows_needed = None
     rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
     if rejects_all_rows:
-        level_of_class = certificate.delta or significance_level * class_promise.level_fraction
+        level_of_class = significance_level * class_promise.level_fraction
+        if certificate.delta:
+            level_of_class = certificate.delta
         rows_needed = class_promise.rule.compute_required_rows(class_promise.limit, level_of_class)
     expected_promise = _StatedPromise(
         quantity=class_promise.quantity,
@@ -187,7 +191,7 @@ def states_class_promise(
 def count_rows_of_both_classes(
     certificate: SubgroupCertificate, other_certificate: SubgroupCertificate
 ) -> Counts:
-    """Count the rows of both classes, where rows of the first class are correct.
+    """Count the rows of both classes as if the rows of the first class were the correct ones.
 
     Parameters
     ----------
@@ -214,10 +218,10 @@ def count_rows_of_both_classes(
     )
 
 
-def add_counts_of_classes(
+def sum_counts_of_classes(
     class_certificates: tuple[SubgroupCertificate, ...],
 ) -> ThresholdOutcome:
-    """Add up the counts of rows in the certificates of both classes."""
+    """Sum the counts of rows in the certificates of both classes."""
     return ThresholdOutcome(
         n_rows=sum(certificate.n_rows for certificate in class_certificates),
         n_correct=sum(certificate.n_correct for certificate in class_certificates),

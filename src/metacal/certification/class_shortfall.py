@@ -1,4 +1,4 @@
-"""Explanation of why nothing is certified for a promise about one of two classes.
+"""Explanation of why the rows do not certify a promise about one of two classes.
 
 It has the best value that the rows certify, and about how many rows would certify the promised one.
 None of this influences a certificate.
@@ -25,17 +25,17 @@ from metacal.certification.sides import ClassPromise
 from metacal.formulas import Codes
 from metacal.statistics import bounds
 
-# The error curves of `rows_needed` describe rankings in which most rows are correct. Rows are
-# resampled instead if the class has a smaller share.
+# The error curves of `rows_needed` describe rankings in which most rows are correct.
+# If the class has a smaller share than this, rows are resampled instead.
 _MIN_SHARE_FOR_ERROR_CURVES = 0.2
 
-# Resampling more rows than this takes seconds, so that nothing is estimated.
+# Resampling more rows than this takes seconds, so the number of rows is not estimated.
 _MAX_ROWS_TO_RESAMPLE = 30_000
 
 
 @dataclass(frozen=True)
 class ClassShortfall:
-    """What the rows lack to certify a promise about one of two classes.
+    """Explanation of why a promise about one of two classes is not certified.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class ClassShortfall:
         Class that rows would be accepted as, positive class of the promise, and the class of the
         rows that must not be accepted so.
 
-    n_rows, n_of_other_class : int
+    n_rows, n_rows_of_other_class : int
         Number of tested rows, and how many of them are of the other class.
 
     class_share : float
@@ -75,7 +75,7 @@ class ClassShortfall:
     positive_class: Name
     other_class: Name
     n_rows: int
-    n_of_other_class: int
+    n_rows_of_other_class: int
     class_share: float
     significance_level: float
     best_target: float | None
@@ -87,7 +87,7 @@ class ClassShortfall:
 def find_class_shortfall(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
 ) -> ClassShortfall:
@@ -101,7 +101,7 @@ def find_class_shortfall(
     rows : CalibrationRows
         Tested rows of both classes.
 
-    pilot : PilotRows or None
+    pilot_rows : PilotRows or None
         Pilot rows, with scores that decrease as the class becomes more likely.
 
     significance_level : float
@@ -114,28 +114,29 @@ def find_class_shortfall(
     -------
     ClassShortfall
     """
-    n_of_class = int((rows.true_class_codes == class_code).sum())
-    class_share = n_of_class / max(len(rows), 1)
+    n_rows_of_class = int((rows.true_class_codes == class_code).sum())
+    class_share = n_rows_of_class / max(len(rows), 1)
     positive_code = class_promise.get_positive_code(rows.class_names)
-    own_level = significance_level * class_promise.level_fraction
+    level_of_class = significance_level * class_promise.level_fraction
     ruled_out = None
     if not class_promise.quantity.conditions_on_true_class:
-        ruled_out = find_ruled_out(rows.rank_for_class(class_code), class_promise.limit, own_level)
+        ranking = rows.rank_for_class(class_code)
+        ruled_out = find_ruled_out(ranking, class_promise.limit, level_of_class)
     return ClassShortfall(
         class_promise=class_promise,
         predicted_class=rows.class_names[class_code],
         positive_class=rows.class_names[positive_code],
         other_class=rows.class_names[1 - class_code],
         n_rows=len(rows),
-        n_of_other_class=len(rows) - n_of_class,
+        n_rows_of_other_class=len(rows) - n_rows_of_class,
         class_share=class_share,
-        significance_level=own_level,
+        significance_level=level_of_class,
         best_target=_find_best_target(
-            class_promise, rows, pilot, significance_level, class_code, class_share
+            class_promise, rows, pilot_rows, significance_level, class_code, class_share
         ),
         n_required_rows=class_promise.compute_required_rows(significance_level),
         rows_needed=_estimate_rows_needed(
-            class_promise, rows, pilot, significance_level, class_code, class_share
+            class_promise, rows, pilot_rows, significance_level, class_code, class_share
         ),
         ruled_out=ruled_out,
     )
@@ -144,94 +145,100 @@ def find_class_shortfall(
 def _find_best_target(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
     class_share: float,
 ) -> float | None:
-    """Find the best value that is certified, with four decimals; see `find_class_shortfall`."""
+    """Find the best target that the rows certify, with four decimals."""
     has_upper_limit = class_promise.quantity.has_upper_limit
     ranking = rows.rank_for_class(class_code)
 
-    def convert_share_to_target(share: float) -> float:
-        return round(1.0 - share if has_upper_limit else share, 4)
+    # An upper limit is searched as its complement, so that a larger share is a stricter promise.
+    def convert_between_share_and_target(number: float) -> float:
+        if has_upper_limit:
+            return round(1.0 - number, 4)
+        return round(number, 4)
 
-    def certifies(share: float) -> bool:
-        weaker_promise = replace(class_promise, target=convert_share_to_target(share))
-        result = weaker_promise.certify(ranking, significance_level, pilot)
+    def certifies_share(share: float) -> bool:
+        weaker_promise = replace(class_promise, target=convert_between_share_and_target(share))
+        result = weaker_promise.certify(ranking, significance_level, pilot_rows)
         return result.n_accepted > 0
 
     lowest_step = 0
     if not class_promise.quantity.conditions_on_true_class:
         # Accepting every row reaches the share of the class, so such a precision is refused.
         lowest_step = math.floor(ACCURACY_STEPS_PER_UNIT * class_share)
-    promised_share = convert_share_to_target(class_promise.target)
+    promised_share = convert_between_share_and_target(class_promise.target)
     promised_step = math.ceil(ACCURACY_STEPS_PER_UNIT * promised_share)
-    best_step = find_highest_certified_step(
-        certified_step=lowest_step, uncertified_step=promised_step, certifies=certifies
+    highest_certified_step = find_highest_certified_step(
+        certified_step=lowest_step, uncertified_step=promised_step, certifies=certifies_share
     )
-    if best_step == lowest_step:
+    nothing_is_certified = highest_certified_step == lowest_step
+    if nothing_is_certified:
         return None
-    return convert_share_to_target(best_step / ACCURACY_STEPS_PER_UNIT)
+    return convert_between_share_and_target(highest_certified_step / ACCURACY_STEPS_PER_UNIT)
 
 
 def _estimate_rows_needed(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
     class_share: float,
 ) -> int | None:
-    """Estimate how many rows would certify the promise; see `find_class_shortfall`."""
+    """Estimate how many rows of both classes would certify the promise."""
     if class_promise.quantity.conditions_on_true_class:
+        # The tests count the rows of the other class.
         n_required_rows = class_promise.compute_required_rows(significance_level)
-        other_share = 1.0 - class_share
-        if other_share == 0.0:
+        other_class_share = 1.0 - class_share
+        if other_class_share == 0.0:
             return None
-        n_rows_with_required = math.ceil(n_required_rows / other_share)
-        if n_rows_with_required > len(rows):
-            return bounds.round_up_to_two_digits(n_rows_with_required)
+        n_rows_of_both_classes = math.ceil(n_required_rows / other_class_share)
+        if n_rows_of_both_classes > len(rows):
+            return bounds.round_up_to_two_digits(n_rows_of_both_classes)
     elif class_share >= _MIN_SHARE_FOR_ERROR_CURVES:
         return _estimate_rows_by_error_curves(
-            class_promise, rows, pilot, significance_level, class_code
+            class_promise, rows, pilot_rows, significance_level, class_code
         )
     if len(rows) > _MAX_ROWS_TO_RESAMPLE:
         return None
-    return _estimate_rows_by_resampling(class_promise, rows, pilot, significance_level, class_code)
+    return _estimate_rows_by_resampling(
+        class_promise, rows, pilot_rows, significance_level, class_code
+    )
 
 
 def _estimate_rows_by_error_curves(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
 ) -> int | None:
-    """Estimate the rows that a precision needs from curves of the errors along the ranking."""
+    """Estimate how many rows certify a precision, from fitted error curves of the ranking."""
     ranking = rows.rank_for_class(class_code)
-    result = class_promise.certify(ranking, significance_level, pilot)
+    result = class_promise.certify(ranking, significance_level, pilot_rows)
+    level_of_class = significance_level * class_promise.level_fraction
     return estimate_rows_needed_for_accuracy(
-        ranking,
-        class_promise.limit,
-        significance_level * class_promise.level_fraction,
-        result.n_planning_rows,
+        ranking, class_promise.limit, level_of_class, result.n_planning_rows
     )
 
 
 def _estimate_rows_by_resampling(
     class_promise: ClassPromise,
     rows: CalibrationRows,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
     significance_level: float,
     class_code: int,
 ) -> int | None:
-    """Estimate the rows that a promise needs by drawing rows with replacement."""
-    order = np.argsort(rows.scores, kind="stable")
+    """Estimate how many rows certify a promise by drawing rows with replacement."""
+    indices_by_score = np.argsort(rows.scores, kind="stable")
 
-    def certifies(drawn_ranks: Codes) -> bool:
-        ranking = rows.take(order[drawn_ranks]).rank_for_class(class_code)
-        result = class_promise.certify(ranking, significance_level, pilot)
+    def sample_certifies_promise(drawn_positions: Codes) -> bool:
+        drawn_rows = rows.take(indices_by_score[drawn_positions])
+        ranking = drawn_rows.rank_for_class(class_code)
+        result = class_promise.certify(ranking, significance_level, pilot_rows)
         return result.n_accepted > 0
 
-    return estimate_rows_needed_by_resampling(len(rows), certifies)
+    return estimate_rows_needed_by_resampling(len(rows), sample_certifies_promise)

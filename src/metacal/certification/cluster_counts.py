@@ -37,8 +37,8 @@ class ClusterCounts:
     n_reference_rows: Float
     max_reference_rows: int
 
-    def convert_to_values_with_mean_at_limit(self, limit: float) -> Float:
-        """Map the counts of each cluster to a number in [0, 1].
+    def compute_betting_values(self, limit: float) -> Float:
+        """Compute a number in [0, 1] for each cluster, whose mean a betting test can check.
 
         The expected value of this number is at most `limit` if and only if the rate
         of violations is at most `limit`. The promise is thus a statement about the
@@ -59,7 +59,8 @@ class ClusterCounts:
     @property
     def violation_rate(self) -> float | None:
         """Share of violations among the reference rows, or None if there are none."""
-        if not self.n_reference_rows.any():
+        has_reference_rows = self.n_reference_rows.any()
+        if not has_reference_rows:
             return None
         return float(self.n_violations.sum() / self.n_reference_rows.sum())
 
@@ -79,7 +80,7 @@ class ClusterCounts:
         """
 
         def rate_may_be_at_most(limit: float) -> bool:
-            cluster_values = self.convert_to_values_with_mean_at_limit(limit)
+            cluster_values = self.compute_betting_values(limit)
             rate_is_above_limit = betting.certifies_mean_above(
                 cluster_values, limit, significance_level=tail_probability
             )
@@ -87,7 +88,7 @@ class ClusterCounts:
 
         def rate_is_below(limit: float) -> bool:
             # The mean is below the limit if 1 minus the mean is above 1 minus the limit.
-            cluster_values = self.convert_to_values_with_mean_at_limit(limit)
+            cluster_values = self.compute_betting_values(limit)
             return betting.certifies_mean_above(
                 1.0 - cluster_values, 1.0 - limit, significance_level=tail_probability
             )
@@ -181,6 +182,6 @@ def count_violations_per_cluster(
 
 
 def _count_per_cluster(clusters: Clusters, row_mask: Flags) -> Float:
-    """Count the selected rows of each cluster."""
+    """Count the rows of each cluster that a mask selects."""
     counts = np.bincount(clusters.codes[row_mask], minlength=clusters.n_clusters)
     return counts.astype(np.float64)

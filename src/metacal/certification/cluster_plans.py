@@ -1,4 +1,4 @@
-"""Thresholds and test sequences that pilot clusters determine.
+"""Choice of the thresholds to test, and of their order, from pilot clusters.
 
 `certification.clusters` defines the terms and has the proof.
 """
@@ -10,13 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.certification.candidates import (
-    CandidateSequence,
-)
+from metacal.certification.candidates import CandidateSequence
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.rule import (
-    ACCEPT_ALL_ROWS,
-)
+from metacal.certification.rules.rule import ACCEPT_ALL_ROWS
 from metacal.formulas import Float
 
 # Largest number of finite thresholds that are tested.
@@ -49,19 +45,19 @@ _SEQUENCE_STARTS = (
 )
 
 
-def choose_thresholds(pilot: CalibrationRows) -> list[float]:
+def choose_thresholds(pilot_rows: CalibrationRows) -> list[float]:
     """Return quantiles of the pilot scores and +inf, in increasing order."""
-    n_rows = len(pilot)
+    n_rows = len(pilot_rows)
     n_quantiles = min(_MAX_FINITE_THRESHOLDS, n_rows)
     quantile_ranks = np.unique(np.linspace(1, n_rows, n_quantiles).astype(np.intp))
-    sorted_scores = np.sort(pilot.scores)
+    sorted_scores = np.sort(pilot_rows.scores)
     # Ranks start at 1 and array indices at 0.
     quantiles = np.unique(sorted_scores[quantile_ranks - 1])
     return [*quantiles.tolist(), ACCEPT_ALL_ROWS]
 
 
 def build_increasing_sequences(
-    pilot: CalibrationRows,
+    pilot_rows: CalibrationRows,
     increasing_thresholds: list[float],
     *,
     n_test_clusters: int,
@@ -76,7 +72,7 @@ def build_increasing_sequences(
 
     Parameters
     ----------
-    pilot : CalibrationRows
+    pilot_rows : CalibrationRows
         Rows of the pilot clusters.
 
     increasing_thresholds : list of float
@@ -97,8 +93,8 @@ def build_increasing_sequences(
         Sequences in increasing order of threshold. Starts that fall on the same
         threshold are merged into one sequence with the sum of their levels.
     """
-    increasing_log_capital = _estimate_error_free_log_capital(
-        pilot, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
+    log_capital_by_threshold = _estimate_error_free_log_capital(
+        pilot_rows, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
     )
     last_index = len(increasing_thresholds) - 1
     previous_start = 0
@@ -108,11 +104,14 @@ def build_increasing_sequences(
         sequence_level = sequence_start.level_fraction * significance_level
         required_log_capital = -math.log(sequence_level)
         wanted_log_capital = sequence_start.capital_margin * required_log_capital
-        first_index_with_capital = int(np.searchsorted(increasing_log_capital, wanted_log_capital))
-        start = max(min(first_index_with_capital, last_index), previous_start)
-        previous_start = start
-        level_fraction_by_start.setdefault(start, 0.0)
-        level_fraction_by_start[start] += sequence_start.level_fraction
+        # The log capital rises with the threshold.
+        first_index_with_capital = int(
+            np.searchsorted(log_capital_by_threshold, wanted_log_capital)
+        )
+        start_index = max(min(first_index_with_capital, last_index), previous_start)
+        previous_start = start_index
+        level_fraction_by_start.setdefault(start_index, 0.0)
+        level_fraction_by_start[start_index] += sequence_start.level_fraction
     return _divide_at_starts(increasing_thresholds, level_fraction_by_start)
 
 
@@ -120,19 +119,20 @@ def _divide_at_starts(
     thresholds: list[float], level_fraction_by_start: dict[int, float]
 ) -> tuple[CandidateSequence[float], ...]:
     """Divide thresholds into sequences that begin at the given indices."""
-    starts = list(level_fraction_by_start)
-    stops = [*starts[1:], len(thresholds)]
-    return tuple(
-        CandidateSequence(
-            level_fraction=level_fraction_by_start[start],
-            candidates=tuple(thresholds[start:stop]),
+    start_indices = list(level_fraction_by_start)
+    stop_indices = [*start_indices[1:], len(thresholds)]
+    sequences = []
+    for start_index, stop_index in zip(start_indices, stop_indices):
+        sequence = CandidateSequence(
+            level_fraction=level_fraction_by_start[start_index],
+            candidates=tuple(thresholds[start_index:stop_index]),
         )
-        for start, stop in zip(starts, stops)
-    )
+        sequences.append(sequence)
+    return tuple(sequences)
 
 
 def _estimate_error_free_log_capital(
-    pilot: CalibrationRows,
+    pilot_rows: CalibrationRows,
     thresholds: list[float],
     *,
     n_test_clusters: int,
@@ -142,7 +142,7 @@ def _estimate_error_free_log_capital(
 
     Parameters
     ----------
-    pilot : CalibrationRows
+    pilot_rows : CalibrationRows
         Rows of the pilot clusters. Only their scores are read.
 
     thresholds : list of float
@@ -158,23 +158,24 @@ def _estimate_error_free_log_capital(
     -------
     array of float of shape (n_thresholds,)
     """
-    assert pilot.clusters is not None
-    if pilot.clusters.uses_cluster_means:
+    assert pilot_rows.clusters is not None
+    if pilot_rows.clusters.uses_cluster_means:
         # A cluster counts once, as soon as its row with the lowest score is accepted.
-        reference_scores = _lowest_score_per_cluster(pilot)
+        reference_scores = _find_lowest_score_per_cluster(pilot_rows)
         max_reference_rows_per_cluster = 1
     else:
-        reference_scores = pilot.scores
-        max_reference_rows_per_cluster = pilot.clusters.max_size
+        reference_scores = pilot_rows.scores
+        max_reference_rows_per_cluster = pilot_rows.clusters.max_size
 
+    # The reference rows at a threshold are the accepted ones, with a score of at most the threshold.
     n_reference_rows = np.searchsorted(np.sort(reference_scores), thresholds, side="right")
-    mean_reference_rows_per_cluster = n_reference_rows / pilot.clusters.n_clusters
+    mean_reference_rows_per_cluster = n_reference_rows / pilot_rows.clusters.n_clusters
     return (
         n_test_clusters * mean_reference_rows_per_cluster * limit / max_reference_rows_per_cluster
     )
 
 
-def _lowest_score_per_cluster(rows: CalibrationRows) -> Float:
+def _find_lowest_score_per_cluster(rows: CalibrationRows) -> Float:
     """Return the lowest score of each cluster, in increasing order of cluster code."""
     assert rows.clusters is not None
     # Sort by cluster code, then by score, and take the first row of each cluster.

@@ -22,8 +22,8 @@ Terms used in this module:
 - *capital*: statistic of a betting test. It starts at 1, and the test passes if it
   reaches 1 / significance level (Waudby-Smith & Ramdas, 2024).
 
-**Proof.** "At most a share q of the reference rows is a violation" says about a random cluster with B violations and
-A reference rows that
+**Proof.** For a random cluster with B violations and A reference rows, "at most a share q of the
+reference rows is a violation" means that
 
     E[B] <= q E[A],   or   E[X] <= 0   with   X = (B - q A) / S   and   -q <= X <= 1 - q,
 
@@ -99,12 +99,12 @@ _MIN_PILOT_CLUSTERS = 5
 _N_BISECTION_STEPS = 12
 
 # The highest certifiable accuracy is rounded down to four decimal places.
-_ACCURACY_STEPS_PER_UNIT = 10_000.0
+_ROUNDING_STEPS_PER_UNIT = 10_000.0
 
 
 @dataclass(frozen=True)
 class ClusterBettingRule:
-    """Rule that certifies a threshold by betting tests on clusters.
+    """Rule that certifies a threshold by betting tests of whole clusters.
 
     Implements `metacal.certification.candidates.CandidateRule`. The candidates are
     thresholds.
@@ -130,7 +130,7 @@ class ClusterBettingRule:
 
     def plan(
         self,
-        pilot: CalibrationRows,
+        pilot_rows: CalibrationRows,
         n_test_clusters: int,
         limit: float,
         significance_level: float,
@@ -142,7 +142,7 @@ class ClusterBettingRule:
 
         Parameters
         ----------
-        pilot : CalibrationRows
+        pilot_rows : CalibrationRows
             Rows of the pilot clusters.
 
         n_test_clusters : int
@@ -158,7 +158,7 @@ class ClusterBettingRule:
         -------
         CandidatePlan
         """
-        increasing_thresholds = choose_thresholds(pilot)
+        increasing_thresholds = choose_thresholds(pilot_rows)
         if self.quantity.accepting_cannot_break_promise:
             # Accepting more rows is safe, so the tests begin at the largest threshold.
             sequence = CandidateSequence(
@@ -167,7 +167,7 @@ class ClusterBettingRule:
             return CandidatePlan(limit=limit, sequences=(sequence,))
 
         sequences = build_increasing_sequences(
-            pilot,
+            pilot_rows,
             increasing_thresholds,
             n_test_clusters=n_test_clusters,
             limit=limit,
@@ -209,7 +209,7 @@ class ClusterBettingRule:
         max_violations = limit * counts.n_reference_rows.sum()
         if counts.n_violations.sum() > max_violations:
             return False
-        cluster_values = counts.convert_to_values_with_mean_at_limit(limit)
+        cluster_values = counts.compute_betting_values(limit)
         return replicating_bets.certifies_mean_below(cluster_values, limit, significance_level)
 
     def certify(
@@ -268,7 +268,7 @@ class ClusterBettingRule:
         if smallest_certified_error_rate >= 1.0:
             return None
         highest_accuracy = 1.0 - smallest_certified_error_rate
-        return math.floor(_ACCURACY_STEPS_PER_UNIT * highest_accuracy) / _ACCURACY_STEPS_PER_UNIT
+        return math.floor(_ROUNDING_STEPS_PER_UNIT * highest_accuracy) / _ROUNDING_STEPS_PER_UNIT
 
     def could_certify(
         self,
@@ -326,7 +326,7 @@ class ClusterBettingRule:
         return ONE_PLUS_ROUNDING_ERROR * max_log_capital >= required_log_capital
 
     def count_reference_rows(self, counts: Counts) -> int:
-        """Return the number of reference rows, the denominator of the limited rate."""
+        """Return the number of reference rows, which are the denominator of the limited rate."""
         if not self.quantity.accepting_cannot_break_promise:
             return counts.n_accepted
         if self.quantity.needs_labels:
@@ -334,7 +334,7 @@ class ClusterBettingRule:
         return counts.n_rows
 
     def count_violations(self, counts: Counts) -> int:
-        """Return the number of violations, the numerator of the limited rate."""
+        """Return the number of violations, which are the numerator of the limited rate."""
         if not self.quantity.accepting_cannot_break_promise:
             return counts.n_accepted - counts.n_correct_accepted
         if self.quantity.needs_labels:

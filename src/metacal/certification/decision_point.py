@@ -1,4 +1,4 @@
-"""Decision point of two classes: the log-odds at which the predicted class changes."""
+"""Decision point of a binary classifier: the log-odds at which its predicted class changes."""
 
 from __future__ import annotations
 
@@ -39,20 +39,24 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     """
     n_accepted_as_first = result.count_accepted(0)
     n_accepted_as_second = result.count_accepted(1)
-    separators = _compute_separators(rows.scores)
+    midpoints = _compute_midpoints_between_scores(rows.scores)
+    # Rows with the lowest scores are accepted as the first class, and must lie below the point.
     lowest_decision_point = -np.inf
     if n_accepted_as_first > 0:
-        lowest_decision_point = separators[n_accepted_as_first]
+        lowest_decision_point = midpoints[n_accepted_as_first]
+    # Rows with the highest scores are accepted as the second class, and must lie above the point.
     highest_decision_point = np.inf
     if n_accepted_as_second > 0:
-        highest_decision_point = separators[len(rows) - n_accepted_as_second]
+        n_not_accepted_as_second = len(rows) - n_accepted_as_second
+        highest_decision_point = midpoints[n_not_accepted_as_second]
     return float(np.clip(rows.even_odds_score, lowest_decision_point, highest_decision_point))
 
 
-def _compute_separators(scores: Float) -> Float:
-    """Compute the points between consecutive scores.
+def _compute_midpoints_between_scores(scores: Float) -> Float:
+    """Compute the midpoints between consecutive sorted scores.
 
-    The entry with index k separates the k lowest scores from the other scores.
+    The entry with index k separates the k lowest scores from the other scores. The first entry lies
+    below all finite scores, and the last one above them.
     """
     sorted_scores = np.sort(scores)
     finite_scores = sorted_scores[np.isfinite(sorted_scores)]
@@ -60,4 +64,6 @@ def _compute_separators(scores: Float) -> Float:
     upper_end = float(finite_scores.max(initial=0.0)) + 1.0
     clipped_scores = np.clip(sorted_scores, lower_end, upper_end)
     padded_scores = np.concatenate([[lower_end], clipped_scores, [upper_end]])
-    return 0.5 * padded_scores[:-1] + 0.5 * padded_scores[1:]
+    lower_neighbours = padded_scores[:-1]
+    upper_neighbours = padded_scores[1:]
+    return 0.5 * lower_neighbours + 0.5 * upper_neighbours

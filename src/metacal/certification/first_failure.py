@@ -1,4 +1,4 @@
-"""Search for the first rank of a range at which a test fails.
+"""Search for the first rank of a range at which a binomial test fails.
 
 Terms used in this module:
 
@@ -17,14 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from metacal.certification.rank_tests import find_clear_passes
-from metacal.certification.ranking import Ranking
+from metacal.certification.ranking import ErrorRuns, Ranking
 from metacal.certification.test_sequences import RankRange
+from metacal.formulas import Codes, Flags
 
 # Number of error runs that are tested in one vectorised step.
 _N_RUNS_PER_CHUNK = 4096
 
 # Largest number of cells whose rows are requested to be counted again in one pass.
-MAX_DIVIDED_BLOCKS = 1024
+MAX_UNORDERED_BLOCKS = 1024
 
 
 class FirstFailure(NamedTuple):
@@ -33,7 +34,7 @@ class FirstFailure(NamedTuple):
     Attributes
     ----------
     rank : int
-        Rank, or the end of the range if no test is known to fail.
+        Rank, or `stop_rank` of the range if no test is known to fail.
 
     unordered_blocks : list of int
         Cells before the rank in which a test may fail, depending on the unknown order of rows.
@@ -76,15 +77,10 @@ def find_first_failure(
     for chunk_start in range(first_run, stop_run, _N_RUNS_PER_CHUNK):
         chunk_stop = min(chunk_start + _N_RUNS_PER_CHUNK, stop_run)
         run_indices = np.arange(chunk_start, chunk_stop)
-        last_error_ranks = error_runs.n_rows_before[run_indices] + error_runs.n_errors[run_indices]
-        # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
-        every_rank_passes = find_clear_passes(
-            n_errors=error_runs.cumulative_errors[run_indices],
-            ranks=np.maximum(last_error_ranks, rank_range.start_rank),
-            error_rate=rank_range.rank_tests.error_rate,
-            significance_level=significance_level,
+        is_settled = _find_runs_that_clearly_pass(
+            error_runs, run_indices, rank_range, significance_level
         )
-        for run_index in run_indices[~every_rank_passes].tolist():
+        for run_index in run_indices[~is_settled].tolist():
             unordered_block = error_runs.get_unordered_block(run_index)
             if unordered_block is None:
                 failed_rank = failure_finder.find_first_failed_rank(run_index)
@@ -95,9 +91,23 @@ def find_first_failure(
                 )
             if failed_rank is not None:
                 return FirstFailure(failed_rank, unordered_blocks)
-            if len(unordered_blocks) >= MAX_DIVIDED_BLOCKS:
+            if len(unordered_blocks) >= MAX_UNORDERED_BLOCKS:
                 return FirstFailure(rank_range.stop_rank, unordered_blocks)
     return FirstFailure(rank_range.stop_rank, unordered_blocks)
+
+
+def _find_runs_that_clearly_pass(
+    error_runs: ErrorRuns, run_indices: Codes, rank_range: RankRange, significance_level: float
+) -> Flags:
+    """Find the error runs of which every rank passes, whatever the order of their rows is."""
+    last_error_ranks = error_runs.n_rows_before[run_indices] + error_runs.n_errors[run_indices]
+    # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
+    return find_clear_passes(
+        n_errors=error_runs.cumulative_errors[run_indices],
+        ranks=np.maximum(last_error_ranks, rank_range.start_rank),
+        error_rate=rank_range.rank_tests.error_rate,
+        significance_level=significance_level,
+    )
 
 
 @dataclass
@@ -117,14 +127,14 @@ class _FailureFinder:
     significance_level : float
         Significance level of each test.
 
-    last_found_tested_rank : int
-        Tested rank that was found last.
+    cached_tested_rank : int
+        Tested rank that was found last. Many error runs have the same next tested rank.
     """
 
     ranking: Ranking
     rank_range: RankRange
     significance_level: float
-    last_found_tested_rank: int = 0
+    cached_tested_rank: int = 0
 
     def find_first_failed_rank(self, run_index: int) -> int | None:
         """Find the first tested rank of a run that fails, or return None if all pass."""
@@ -151,15 +161,17 @@ class _FailureFinder:
         n_rows_before_run = int(error_runs.n_rows_before[run_index])
         n_errors_of_run = int(error_runs.n_errors[run_index])
         n_errors_before_run = int(error_runs.cumulative_errors[run_index]) - n_errors_of_run
+        first_error_rank = n_rows_before_run + 1
+        last_error_rank = n_rows_before_run + n_errors_of_run
         error_ranks_in_range = range(
-            max(n_rows_before_run + 1, self.rank_range.start_rank),
-            min(n_rows_before_run + n_errors_of_run + 1, self.rank_range.stop_rank),
+            max(first_error_rank, self.rank_range.start_rank),
+            min(last_error_rank + 1, self.rank_range.stop_rank),
         )
         rank_tests = self.rank_range.rank_tests
 
         def compute_p_value(rank: int) -> float:
-            n_errors = n_errors_before_run + rank - n_rows_before_run
-            return rank_tests.p_value(n_errors, rank)
+            n_errors_in_run = rank - n_rows_before_run
+            return rank_tests.p_value(n_errors_before_run + n_errors_in_run, rank)
 
         # Each further error raises the p-value, so the error ranks that pass come first.
         n_passing_ranks = bisect_right(
@@ -176,7 +188,7 @@ class _FailureFinder:
     def _find_failed_rank_after_errors(
         self, run_index: int, first_rank_with_all_errors: int
     ) -> int | None:
-        """Find a rank that fails from the last error of a run up to the end of the run.
+        """Find the tested rank that fails between the last error and the end of a run.
 
         Each correct row lowers the p-value, so only the first tested rank can fail.
         """
@@ -194,13 +206,13 @@ class _FailureFinder:
             return None
         n_errors_up_to_rank = int(error_runs.cumulative_errors[run_index])
         p_value = self.rank_range.rank_tests.p_value(n_errors_up_to_rank, tested_rank)
-        fails = p_value > self.significance_level
-        return tested_rank if fails else None
+        if p_value > self.significance_level:
+            return tested_rank
+        return None
 
     def _find_lowest_tested_rank_at_least(self, min_rank: int) -> int:
         """Find the lowest tested rank that is at least `min_rank`."""
-        # Many runs have the same next tested rank, so the last one that was found is stored.
-        if self.last_found_tested_rank < min_rank:
+        if self.cached_tested_rank < min_rank:
             rank_tests = self.rank_range.rank_tests
-            self.last_found_tested_rank = rank_tests.lowest_tested_rank_at_least(min_rank)
-        return self.last_found_tested_rank
+            self.cached_tested_rank = rank_tests.lowest_tested_rank_at_least(min_rank)
+        return self.cached_tested_rank

@@ -1,4 +1,4 @@
-"""MeanLossLimit: a limit on the mean loss of the accepted rows."""
+"""Certification of a limit on the mean loss of the accepted rows."""
 
 from __future__ import annotations
 
@@ -64,10 +64,14 @@ EXPECTED_LOSS = register_rule(
     ACCURACY_FALLS_WITH_SCORE,
 )
 
-# Numbers of candidates and of bisection steps in the search for the smallest limit that the rows
-# support. Together they determine three digits.
+# Number of candidates that are tried in the search for the smallest limit that the rows support.
 _N_CANDIDATE_LIMITS = 25
+
+# Number of bisection steps after that search. Together they determine three digits of the limit.
 _N_BISECTION_STEPS = 9
+
+# Number of digits to which the smallest supported limit is rounded up.
+_N_DIGITS_OF_LIMIT = 3
 
 # Relative difference up to which two mean losses count as equal.
 RELATIVE_TOLERANCE = 1e-9
@@ -205,7 +209,7 @@ class MeanLossLimit:
             loss_ranking,
             exact_rule_name=exact_rule_name,
             delta=delta,
-            pilot=rows.pilot,
+            pilot_rows=rows.pilot_rows,
             losses_are_rare=self.expects_rare_losses,
         )
 
@@ -223,7 +227,7 @@ class MeanLossLimit:
         """Build the error for rows that do not support the limit."""
         ranking = loss_tests.loss_ranking.ranking
 
-        def does_sample_certify_limit(row_indices: Codes) -> bool:
+        def sample_certifies_limit(row_indices: Codes) -> bool:
             return loss_tests.resample(row_indices).certifies_limit(self.relative_limit)
 
         if loss_tests.uses_exact_tests:
@@ -232,9 +236,7 @@ class MeanLossLimit:
             rows_needed = estimate_rows_needed_for_accuracy(ranking, min_accuracy, delta)
             ruled_out = find_ruled_out(ranking, min_accuracy, delta)
         else:
-            rows_needed = estimate_rows_needed_by_resampling(
-                ranking.n_rows, does_sample_certify_limit
-            )
+            rows_needed = estimate_rows_needed_by_resampling(ranking.n_rows, sample_certifies_limit)
             ruled_out = None
         smallest_limit = self._find_smallest_limit(loss_tests)
         smallest_limit_text = ""
@@ -254,23 +256,26 @@ class MeanLossLimit:
         )
 
     def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
-        """Find the smallest limit, to three digits, that the rows certify."""
-        # A larger limit is not always easier to certify, because more pilot rows are good for it, so
-        # that the least certain rows may stay unread. Hence candidates are tried from the smallest.
+        """Find the smallest limit that the rows certify, rounded up to three digits."""
+        # A larger limit is not always easier to certify, so candidates are tried from the smallest.
+        # At a larger limit more pilot rows count as good, so that no uncertain row may be read.
         lower_end = self.relative_limit
         upper_end = 1.0
-        for candidate in np.geomspace(self.relative_limit, 1.0, _N_CANDIDATE_LIMITS)[1:-1].tolist():
-            if loss_tests.certifies_limit(candidate):
-                upper_end = candidate
+        limits = np.geomspace(self.relative_limit, 1.0, _N_CANDIDATE_LIMITS)
+        limits_between_ends = limits[1:-1].tolist()
+        for candidate_limit in limits_between_ends:
+            if loss_tests.certifies_limit(candidate_limit):
+                upper_end = candidate_limit
                 break
-            lower_end = candidate
+            lower_end = candidate_limit
         bracket = betting.bracket_first_true(
             loss_tests.certifies_limit, lower_end, upper_end, n_steps=_N_BISECTION_STEPS
         )
         smallest_relative_limit = bracket.smallest_true
         smallest_limit = smallest_relative_limit * self.max_loss
-        unit_of_third_digit = 10.0 ** (math.floor(math.log10(smallest_limit)) - 2)
-        rounded_up_limit = math.ceil(smallest_limit / unit_of_third_digit) * unit_of_third_digit
+        exponent_of_first_digit = math.floor(math.log10(smallest_limit))
+        unit_of_last_digit = 10.0 ** (exponent_of_first_digit - (_N_DIGITS_OF_LIMIT - 1))
+        rounded_up_limit = math.ceil(smallest_limit / unit_of_last_digit) * unit_of_last_digit
         if rounded_up_limit >= self.max_loss:
             return None
         if not loss_tests.certifies_limit(rounded_up_limit / self.max_loss):
@@ -281,7 +286,7 @@ class MeanLossLimit:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check that the mean loss in a certificate supports the limit."""
+        """Describe why the mean loss in a certificate does not support the limit, or return None."""
         n_accepted = certificate.n_accepted
         mean_loss = certificate.mean_cost
         if mean_loss is None or n_accepted == 0:
@@ -315,18 +320,14 @@ class MeanLossLimit:
         """Check whether a mean loss on the accepted rows can certify the limit."""
         n_accepted = certificate.n_accepted
         if delta is None:
+            # The rule in expectation adds one row with the largest loss.
             loss_with_one_more_row = mean_loss * n_accepted + self.max_loss
-            return loss_with_one_more_row <= bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * (
-                n_accepted + 1
-            )
+            n_rows_with_one_more = n_accepted + 1
+            max_loss_of_rows = bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * n_rows_with_one_more
+            return loss_with_one_more_row <= max_loss_of_rows
         if certificate.rule == BETTING:
-            # The capital grows most if no row has a loss and each bet stakes the largest fraction.
-            max_log_gain_per_bet = math.log1p(
-                betting.MAX_STAKE_FRACTION * self.relative_limit / (1.0 - self.relative_limit)
-            )
-            required_log_capital = -math.log(bounds.ONE_PLUS_ROUNDING_ERROR * delta)
-            can_win_enough = certificate.n_rows * max_log_gain_per_bet >= required_log_capital
-            return mean_loss <= self.limit * bounds.ONE_PLUS_ROUNDING_ERROR and can_win_enough
+            mean_loss_is_within_limit = mean_loss <= self.limit * bounds.ONE_PLUS_ROUNDING_ERROR
+            return mean_loss_is_within_limit and self._can_win_bets(certificate.n_rows, delta)
         n_errors = n_accepted - certificate.n_correct_accepted
         if certificate.rule == ROUNDED:
             # A certificate does not record the rounded losses, so the check assumes that all are 0.
@@ -334,10 +335,19 @@ class MeanLossLimit:
         p_value = bounds.binomial_p_value(n_errors, n_accepted, self.relative_limit)
         return bool(p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta)
 
+    def _can_win_bets(self, n_rows: int, delta: float) -> bool:
+        """Check whether bets on some rows can certify the limit if no row has a loss."""
+        # The capital grows most if no row has a loss and each bet stakes the largest fraction.
+        max_log_gain_per_bet = math.log1p(
+            betting.MAX_STAKE_FRACTION * self.relative_limit / (1.0 - self.relative_limit)
+        )
+        required_log_capital = -math.log(bounds.ONE_PLUS_ROUNDING_ERROR * delta)
+        return n_rows * max_log_gain_per_bet >= required_log_capital
+
 
 @dataclass(frozen=True, eq=False)
 class _LossTests:
-    """Tests of the mean loss of some rows at any limit.
+    """Tests of the mean loss of ranked rows at any limit.
 
     Attributes
     ----------
@@ -350,7 +360,7 @@ class _LossTests:
     delta : float or None
         Significance level, or None for a limit in expectation.
 
-    pilot : PilotRows or None
+    pilot_rows : PilotRows or None
         Pilot rows.
 
     losses_are_rare : bool
@@ -360,7 +370,7 @@ class _LossTests:
     loss_ranking: LossRanking
     exact_rule_name: str | None
     delta: float | None
-    pilot: PilotRows | None
+    pilot_rows: PilotRows | None
     losses_are_rare: bool
 
     @property
@@ -374,25 +384,29 @@ class _LossTests:
             return count_expected_loss_rows(self.loss_ranking, relative_limit)
         if self.uses_exact_tests:
             accuracy = 1.0 - relative_limit
-            return count_certified_rows(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
+            return count_certified_rows(
+                self.loss_ranking.ranking, accuracy, self.delta, self.pilot_rows
+            )
         return count_certified_loss_rows(
             self.loss_ranking,
             relative_limit,
             self.delta,
-            self.pilot,
+            self.pilot_rows,
             losses_are_rare=self.losses_are_rare,
         )
 
     def describe_circumstances(self, relative_limit: float) -> Circumstances:
-        """Return what a certificate records about rows that were only read."""
+        """Return the circumstances of the tests: the rows that were read to plan them."""
         if self.delta is None:
             return Circumstances()
         if self.exact_rule_name is None:
             n_rows = self.loss_ranking.ranking.n_rows
-            n_tested = count_rows_to_test(self.loss_ranking, relative_limit, self.delta, self.pilot)
+            n_tested = count_rows_to_test(
+                self.loss_ranking, relative_limit, self.delta, self.pilot_rows
+            )
             return Circumstances(n_planning_rows=n_rows - n_tested)
         accuracy = 1.0 - relative_limit
-        result = certify_accuracy(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
+        result = certify_accuracy(self.loss_ranking.ranking, accuracy, self.delta, self.pilot_rows)
         return result.circumstances
 
     def certifies_limit(self, relative_limit: float) -> bool:
@@ -400,15 +414,15 @@ class _LossTests:
         return self.count_certified_rows(relative_limit) > 0
 
     def resample(self, row_indices: Codes) -> _LossTests:
-        """Return the tests of a sample of the rows, given by their sorted indices."""
+        """Return the tests of a resample of the rows, given by sorted row indices."""
         resampled_scores = np.arange(float(len(row_indices)))
         resampled_losses = self.loss_ranking.losses[row_indices]
         loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)
-        pilot = self.pilot
-        if pilot is not None:
+        pilot_rows = self.pilot_rows
+        if pilot_rows is not None:
             # No scores of the sample are equal, so ranks are tested.
-            pilot = replace(pilot, tests_score_values=False)
-        return replace(self, loss_ranking=loss_ranking, pilot=pilot)
+            pilot_rows = replace(pilot_rows, tests_score_values=False)
+        return replace(self, loss_ranking=loss_ranking, pilot_rows=pilot_rows)
 
 
 def is_close(first: float, second: float) -> bool:

@@ -1,4 +1,4 @@
-"""OneThresholdProcedure: certification of a promise by one rule and one threshold."""
+"""Certification of a promise by one rule and one threshold."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ class OneThresholdProcedure:
 
     @property
     def fallback_threshold(self) -> float:
-        """Threshold of rows for which nothing is certified."""
+        """Threshold that is used if the rows certify none."""
         return self.rule.fallback_threshold
 
     @property
     def limit(self) -> float:
-        """Limit that the rule tests. It follows from the target."""
+        """Limit that the rule tests, which follows from the target."""
         return self.rule.convert_target_to_limit(self.quantity, self.target)
 
     def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
@@ -95,7 +95,7 @@ class OneThresholdProcedure:
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, or None if no test sequence is run."""
+        """Return how pilot rows are chosen, or None if the rule runs no test sequence."""
         if not self.rule.reads_labels_in_order:
             return None
         return PilotPolicy(random_state=random_state, declared_values=declared_values)
@@ -103,7 +103,7 @@ class OneThresholdProcedure:
     def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
-        """Count the reference rows of the rule, and the rows that it requires."""
+        """Count the rows that the rule counts, and the number that it requires."""
         requirement = RowRequirement(
             n_reference_rows=self.rule.count_reference_rows(rows.ranking),
             n_required_rows=self.rule.compute_required_rows(self.limit, significance_level),
@@ -118,7 +118,7 @@ class OneThresholdProcedure:
     ) -> SubgroupResult:
         """Certify the threshold of a subgroup."""
         result = self.find_threshold(
-            rows.ranking, significance_level, plan_significance_level, pilot=rows.pilot
+            rows.ranking, significance_level, plan_significance_level, pilot_rows=rows.pilot_rows
         )
         return SubgroupResult(threshold_results=(result,))
 
@@ -129,7 +129,7 @@ class OneThresholdProcedure:
         plan_significance_level: float | None = None,
         *,
         target: float | None = None,
-        pilot: PilotRows | None = None,
+        pilot_rows: PilotRows | None = None,
         last_rank: int | None = None,
     ) -> ThresholdResult:
         """Plan and run the tests of one ranking.
@@ -148,7 +148,7 @@ class OneThresholdProcedure:
         target : float, optional
             Target to certify, by default the promised one.
 
-        pilot : PilotRows, optional
+        pilot_rows : PilotRows, optional
             Pilot rows, which determine where the tests begin.
 
         last_rank : int, optional
@@ -167,7 +167,7 @@ class OneThresholdProcedure:
             limit,
             significance_level,
             plan_significance_level=plan_significance_level,
-            pilot=pilot,
+            pilot_rows=pilot_rows,
             last_rank=last_rank,
         )
 
@@ -182,19 +182,19 @@ class OneThresholdProcedure:
         """Build the only certificate of a subgroup."""
         threshold = None
         if result is not None:
-            threshold = result.get_threshold(0)
+            threshold = result.get_threshold(threshold_index=0)
 
         shortfall = Shortfall()
         if threshold is None:
             threshold = self.fallback_threshold
-            shortfall_level = significance_level
-            if shortfall_level is None:
-                shortfall_level = level_if_untested
+            level_of_shortfall = level_if_untested
+            if significance_level is not None:
+                level_of_shortfall = significance_level
             n_planning_rows = 0
             if result is not None:
                 n_planning_rows = result.circumstances.n_planning_rows
             shortfall = self.rule.find_shortfall(
-                rows.ranking, self.limit, shortfall_level, n_planning_rows=n_planning_rows
+                rows.ranking, self.limit, level_of_shortfall, n_planning_rows=n_planning_rows
             )
 
         threshold = RELATIVE_GRID.move_between_grid_points(threshold)
@@ -211,11 +211,11 @@ class OneThresholdProcedure:
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify one threshold for all rows."""
-        certificate = self.certify_ranking(rows.ranking, delta, pilot=rows.pilot)
+        certificate = self.certify_ranking(rows.ranking, delta, pilot_rows=rows.pilot_rows)
         return replace(certificate, has_labels=rows.correct is not None)
 
     def certify_ranking(
-        self, ranking: Ranking, delta: float | None, *, pilot: PilotRows | None = None
+        self, ranking: Ranking, delta: float | None, *, pilot_rows: PilotRows | None = None
     ) -> Certificate:
         """Certify one threshold for the rows of a ranking.
 
@@ -227,7 +227,7 @@ class OneThresholdProcedure:
         delta : float or None
             Error probability of the promise. None if it holds in expectation.
 
-        pilot : PilotRows, optional
+        pilot_rows : PilotRows, optional
             Pilot rows, which determine where the tests begin.
 
         Returns
@@ -242,14 +242,14 @@ class OneThresholdProcedure:
         FinerCountsNeeded
             If the ranking contains only counts, and they do not determine the certificate.
         """
-        result = self.find_threshold(ranking, delta, pilot=pilot)
+        result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
         if result.threshold is not None:
-            _require_known_neighbours(ranking, result.n_accepted)
+            _require_known_scores_at_threshold(ranking, result.n_accepted)
             certificate = self.build_certificate_at(ranking, result.threshold, delta)
             return add_circumstances(certificate, result.circumstances)
 
         if self.fallback_threshold == REJECT_ALL_ROWS:
-            raise self._build_infeasible_error(ranking, delta, pilot)
+            raise self._build_infeasible_error(ranking, delta, pilot_rows)
         note = warn_about_too_few_rows(
             self.quantity,
             n_reference_rows=self.rule.count_reference_rows(ranking),
@@ -301,15 +301,15 @@ class OneThresholdProcedure:
         )
 
     def _build_infeasible_error(
-        self, ranking: Ranking, delta: float | None, pilot: PilotRows | None
+        self, ranking: Ranking, delta: float | None, pilot_rows: PilotRows | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that support no threshold."""
 
         def certifies_target(target: float) -> bool:
-            result = self.find_threshold(ranking, delta, target=target, pilot=pilot)
+            result = self.find_threshold(ranking, delta, target=target, pilot_rows=pilot_rows)
             return result.threshold is not None
 
-        result = self.find_threshold(ranking, delta, pilot=pilot)
+        result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
         shortfall = self.rule.find_shortfall(
             ranking,
             self.limit,
@@ -329,7 +329,7 @@ class OneThresholdProcedure:
     def compute_decision_columns(
         self, rows: CalibrationRows, decision_points: float | Float
     ) -> DecisionColumns:
-        """Return the score and the correctness of each row, with a single threshold."""
+        """Return the score, the correctness and the only threshold index of each row."""
         assert rows.correct is not None
         return DecisionColumns(
             uncertainty=rows.scores,
@@ -340,7 +340,7 @@ class OneThresholdProcedure:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check that the counts of a certificate support the target."""
+        """Describe why the counts of a certificate do not support the target, or return None."""
         return self._find_contradiction_in_counts(certificate, delta)
 
     def find_contradiction_in_subgroup(
@@ -349,7 +349,7 @@ class OneThresholdProcedure:
         significance_level: float,
         promise: object,
     ) -> str | None:
-        """Check that the counts of a subgroup support the target."""
+        """Describe why the counts of a subgroup do not support the target, or return None."""
         first_certificate = subgroup_certificates[0]
         return self._find_contradiction_in_counts(first_certificate, significance_level)
 
@@ -373,12 +373,12 @@ class OneThresholdProcedure:
         return format_unsupported_counts(self.quantity, self.target, counts, significance_level)
 
     def with_early_starts(self) -> OneThresholdProcedure:
-        """Return the procedure with a rule that starts its tests at low ranks."""
+        """Return the procedure with a rule whose tests start at lower ranks."""
         return replace(self, rule=self.rule.with_early_starts())
 
 
-def _require_known_neighbours(ranking: Ranking, n_accepted: int) -> None:
-    """Raise FinerCountsNeeded if a score next to the threshold is unknown."""
+def _require_known_scores_at_threshold(ranking: Ranking, n_accepted: int) -> None:
+    """Raise FinerCountsNeeded if the scores on both sides of the threshold are unknown."""
     first_rejected_block = int(
         np.searchsorted(ranking.tie_block_end_ranks, n_accepted, side="right")
     )

@@ -45,12 +45,12 @@ MAX_THRESHOLD_ROWS = 500
 class PaperMiscoverage:
     """Algorithm 1 of the paper: an order statistic of the scores of correct rows.
 
-    The threshold has the rank ceil((n + 1)(1 - alpha)) among the scores of n correct rows.
+    The threshold has the rank ceil((n + 1)(1 - max_miscoverage)) among the scores of n correct rows.
 
     Implements `metacal.certification.procedures.Procedure`.
     """
 
-    alpha: float
+    max_miscoverage: float
 
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
@@ -59,20 +59,20 @@ class PaperMiscoverage:
         return None
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Choose the threshold. It accepts every row if there are too few correct rows."""
+        """Choose the threshold, which accepts every row if too few rows are correct."""
         sorted_correct_scores = np.sort(rows.scores[rows.is_correct])
         n_correct = len(sorted_correct_scores)
         # Ranks begin at 1. The rank n_correct + 1 means that every row must be accepted.
-        rank_from_1 = bounds.expected_miscoverage_rank(n_correct, self.alpha)
-        must_accept_every_row = rank_from_1 > n_correct
+        threshold_rank = bounds.expected_miscoverage_rank(n_correct, self.max_miscoverage)
+        must_accept_every_row = threshold_rank > n_correct
         if must_accept_every_row:
             threshold = math.inf
         else:
-            threshold = float(sorted_correct_scores[rank_from_1 - 1])
+            threshold = float(sorted_correct_scores[threshold_rank - 1])
         return _build_certificate_without_guarantee(
             rows,
             quantity=MISCOVERAGE,
-            target=self.alpha,
+            target=self.max_miscoverage,
             rule_name=ALGORITHM_1,
             threshold=threshold,
         )
@@ -83,23 +83,26 @@ class PaperMiscoverage:
         """Check the number of rows, and that enough correct rows are accepted."""
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
             return _describe_too_many_rows(certificate.n_rows)
+        # Algorithm 1 withholds correct rows only.
         if certificate.n_correct != certificate.n_rows:
             return (
                 f"the paper's split takes right rows only; {certificate.n_correct:,} of"
                 f" {certificate.n_rows:,} are"
             )
-        procedure = OneThresholdProcedure(MISCOVERAGE, self.alpha, RejectionRateRule())
+        procedure = OneThresholdProcedure(MISCOVERAGE, self.max_miscoverage, RejectionRateRule())
         return procedure.find_contradiction(certificate, None, promise)
 
 
 @dataclass(frozen=True)
 class PaperAccuracy:
-    """Algorithm 2 of the paper: the accuracy of binned prefixes, made decreasing, inverted at beta.
+    """Algorithm 2 of the paper: isotonic regression of the accuracy on the binned scores.
+
+    The threshold is the score at which the fitted accuracy falls to `min_accuracy`.
 
     Implements `metacal.certification.procedures.Procedure`.
     """
 
-    beta: float
+    min_accuracy: float
     n_bins: int
 
     def pilot_policy(
@@ -109,25 +112,25 @@ class PaperAccuracy:
         return None
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Choose the largest score at which the estimated accuracy is at least beta."""
+        """Choose the largest score at which the estimated accuracy reaches the target."""
         mean_score_of_bins, accuracy_up_to_bins = coverage_accuracy_curve(
             rows.scores, rows.is_correct, self.n_bins
         )
         # The estimated accuracy never rises from bin to bin, so the first bin has the highest.
         highest_accuracy = float(accuracy_up_to_bins[0])
-        if highest_accuracy < self.beta:
+        if highest_accuracy < self.min_accuracy:
             message = (
-                f"The paper's estimate of the accuracy is below {self.beta:g} at every threshold on"
+                f"The paper's estimate of the accuracy is below {self.min_accuracy:g} at every threshold on"
                 f" these {len(rows)} rows. Lower the target to at most {highest_accuracy:.4f}."
             )
-            raise InfeasibleTargetError(message, target=self.beta, best=highest_accuracy)
+            raise InfeasibleTargetError(message, target=self.min_accuracy, best=highest_accuracy)
         threshold = _find_largest_score_with_accuracy(
-            self.beta, mean_score_of_bins, accuracy_up_to_bins
+            self.min_accuracy, mean_score_of_bins, accuracy_up_to_bins
         )
         return _build_certificate_without_guarantee(
             rows,
             quantity=SELECTIVE_ACCURACY,
-            target=self.beta,
+            target=self.min_accuracy,
             rule_name=ALGORITHM_2,
             threshold=threshold,
         )
@@ -138,12 +141,13 @@ class PaperAccuracy:
         """Check the number of rows, and the accuracy of all rows if all are accepted.
 
         The counts do not determine the binned estimate. But every row is accepted only if all rows
-        together reach beta, because a decreasing fit ends at or below their accuracy.
+        together reach the target, because a decreasing fit ends at or below their accuracy.
         """
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
             return _describe_too_many_rows(certificate.n_rows)
         misses_target = (
-            certificate.n_correct * bounds.ONE_PLUS_ROUNDING_ERROR < self.beta * certificate.n_rows
+            certificate.n_correct * bounds.ONE_PLUS_ROUNDING_ERROR
+            < self.min_accuracy * certificate.n_rows
         )
         if certificate.accepts_everything and misses_target:
             return "everything is accepted although all rows together miss the target"
@@ -189,25 +193,29 @@ def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple
     return mean_score_of_bins, np.asarray(decreasing_fit.x)
 
 
-def _find_largest_score_with_accuracy(beta: float, bin_scores: Float, accuracy: Float) -> float:
-    """Find the largest score with accuracy beta by linear interpolation between bins.
+def _find_largest_score_with_accuracy(
+    min_accuracy: float, score_of_bins: Float, accuracy_up_to_bins: Float
+) -> float:
+    """Find the largest score with an accuracy by linear interpolation between bins.
 
-    The result is +inf if the last bin has accuracy beta.
+    The score is +inf if the last bin has the accuracy.
     """
-    last_accurate_bin = int(np.flatnonzero(accuracy >= beta)[-1])
-    if last_accurate_bin == len(accuracy) - 1:
+    last_accurate_bin = int(np.flatnonzero(accuracy_up_to_bins >= min_accuracy)[-1])
+    is_last_bin = last_accurate_bin == len(accuracy_up_to_bins) - 1
+    if is_last_bin:
         return math.inf
-    score = bin_scores[last_accurate_bin]
-    next_score = bin_scores[last_accurate_bin + 1]
-    accuracy_drop = accuracy[last_accurate_bin] - accuracy[last_accurate_bin + 1]
-    fraction_of_drop = (accuracy[last_accurate_bin] - beta) / accuracy_drop
+    score = score_of_bins[last_accurate_bin]
+    next_score = score_of_bins[last_accurate_bin + 1]
+    accuracy = accuracy_up_to_bins[last_accurate_bin]
+    accuracy_drop = accuracy - accuracy_up_to_bins[last_accurate_bin + 1]
+    fraction_of_drop = (accuracy - min_accuracy) / accuracy_drop
     return float(score + fraction_of_drop * (next_score - score))
 
 
 def _build_certificate_without_guarantee(
     rows: CalibrationRows, quantity: Quantity, target: float, rule_name: str, threshold: float
 ) -> Certificate:
-    """Build a certificate that guarantees nothing."""
+    """Build a certificate that states no guarantee."""
     certificate = build_certificate_for_threshold(
         rows,
         quantity=quantity,

@@ -1,4 +1,4 @@
-r"""Certification of rows that are too many to sort: rows are counted in cells of their score.
+r"""Certification of more rows than memory holds, from counts in cells of their scores.
 
 Sorting holds every score in memory. A rule reads few of them: an order statistic for a miscoverage,
 and for an accuracy the ranks at which a test comes close to failing. So correct and incorrect rows are
@@ -76,12 +76,12 @@ _CHUNK_SIZE = 1 << 15
 _MIN_NEW_CELLS = 4
 
 # Number of trailing zero bits that is assumed if every key is 0.
-_MAX_ZERO_BITS = 63
+_N_ZERO_BITS_IF_ALL_ZERO = 63
 
 
 @dataclass(frozen=True)
 class CellTally:
-    """Numbers of correct rows and of errors in the nonempty cells of a score.
+    """Numbers of correct rows and of errors in each nonempty cell of the scores.
 
     Attributes
     ----------
@@ -212,26 +212,26 @@ class CellTally:
         )
 
     def find_unordered_cells(self, ranks: Sequence[int]) -> list[int]:
-        """Find the cells with several scores that contain one of the ranks."""
+        """Find the cells that contain one of the ranks and rows with several scores."""
         ranking = self.ranking
         if ranking.is_unordered_block is None:
             return []
-        cells = np.unique(
-            np.searchsorted(ranking.tie_block_end_ranks, np.array(ranks, dtype=np.int64))
-        )
-        return [int(cell) for cell in cells if ranking.is_unordered_block[cell]]
+        rank_array = np.array(ranks, dtype=np.int64)
+        cells_with_ranks = np.unique(np.searchsorted(ranking.tie_block_end_ranks, rank_array))
+        is_unordered = ranking.is_unordered_block[cells_with_ranks]
+        return [int(cell) for cell in cells_with_ranks[is_unordered]]
 
 
 def _count_trailing_zero_bits(bits: int) -> int:
     """Count the trailing bits that are zero."""
     if bits == 0:
-        return _MAX_ZERO_BITS
+        return _N_ZERO_BITS_IF_ALL_ZERO
     lowest_set_bit = bits & -bits
     return lowest_set_bit.bit_length() - 1
 
 
 class Passes(Evidence):
-    """Rows that are counted in two or three passes and never held in memory.
+    """Rows that are counted in two or three passes, and are never held in memory.
 
     The certificate is the one of all rows at once.
 
@@ -299,7 +299,7 @@ class Passes(Evidence):
         return cls(partial(_count_all_blocks, read, list(blocks), resolve_executor(executor)))
 
     def certify(self, promise: CertifiablePromise) -> Certificate:
-        """Count the rows in ever smaller cells until the certificate is determined."""
+        """Count the rows in smaller and smaller cells until the counts determine a certificate."""
         procedure = promise.procedure()
         if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
             raise build_sorting_required_error(promise)
@@ -308,18 +308,18 @@ class Passes(Evidence):
             cells_to_refine = tally.find_unordered_cells(self.ranks)
             try:
                 certificate = procedure.certify_ranking(tally.ranking, promise.delta)
-            except FinerCountsNeeded as request:
-                cells_to_refine = [*request.cells, *cells_to_refine]
+            except FinerCountsNeeded as finer_counts_needed:
+                cells_to_refine = [*finer_counts_needed.cells, *cells_to_refine]
             else:
-                is_finished = not cells_to_refine
-                if is_finished:
+                is_every_rank_known = len(cells_to_refine) == 0
+                if is_every_rank_known:
                     self.ranking = tally.ranking
                     return certificate
             tally = tally.refine(cells_to_refine, count_rows=self.count, max_cells=self.cells)
 
 
 def _count_all_blocks(
-    read: ReadBlock, blocks: list[Any], executor: Executor | None, cut: KeyPartition
+    read: ReadBlock, blocks: list[Any], executor: Executor | None, partition: KeyPartition
 ) -> CellCounts:
     """Count the rows of all blocks in the cells of a partition.
 
@@ -334,38 +334,39 @@ def _count_all_blocks(
     executor : Executor or None
         Workers. Without them, blocks are counted in this thread.
 
-    cut : KeyPartition
-        Cells.
+    partition : KeyPartition
+        Cells in which rows are counted.
 
     Returns
     -------
     CellCounts
         Sum of the counts of all blocks.
     """
-    count_block = partial(_count_block, read, cut)
+    count_block = partial(_count_block, read, partition)
     if executor is None:
         block_counts: Iterator[CellCounts] = map(count_block, blocks)
     else:
         arguments = ((block,) for block in blocks)
         block_counts = run_in_order(executor, count_block, arguments, _N_CONCURRENT_BLOCKS)
-    return CellCounts.add_up(cut, block_counts)
+    return CellCounts.add_up(partition, block_counts)
 
 
-def _count_block(read: ReadBlock, cut: KeyPartition, block: Any) -> CellCounts:
+def _count_block(read: ReadBlock, partition: KeyPartition, block: Any) -> CellCounts:
     """Read a block and count its rows in the cells of a partition."""
     scores, correct = map(np.asarray, read(block))
     if scores.shape != correct.shape:
         # `check_scores` raises the error for columns of different lengths.
         check_scores(scores, correct)
-    return _count_arrays(scores, correct, cut)
+    return _count_arrays(scores, correct, partition)
 
 
-def _count_arrays(scores: Any, correct: Any, cut: KeyPartition) -> CellCounts:
-    """Count rows in the cells of a cut, chunk by chunk."""
-    counter = CellCounter(cut)
+def _count_arrays(scores: Any, correct: Any, partition: KeyPartition) -> CellCounts:
+    """Count rows in the cells of a partition, chunk by chunk."""
+    counter = CellCounter(partition)
     # There is at least one chunk, so that an empty array is checked too.
     for start in range(0, max(1, len(scores)), _CHUNK_SIZE):
-        chunk = slice(start, start + _CHUNK_SIZE)
-        correct_chunk = np.asarray(correct[chunk])
-        counter.add(check_scores(scores[chunk], correct_chunk), correct_chunk)
+        chunk_rows = slice(start, start + _CHUNK_SIZE)
+        correct_chunk = np.asarray(correct[chunk_rows])
+        score_chunk = check_scores(scores[chunk_rows], correct_chunk)
+        counter.add(score_chunk, correct_chunk)
     return counter.result()

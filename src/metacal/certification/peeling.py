@@ -1,4 +1,4 @@
-r"""Peeling: read the least certain rows from the bottom of a ranking upward, and reject them.
+r"""Peeling: reading and rejecting the least certain rows before the tests are planned.
 
 The ranks at which the tests of an accuracy start are fractions of the errors that all tested rows may
 have. If correct rows are rare, no ranking comes near so many errors, and every test fails. Peeling
@@ -49,12 +49,14 @@ import numpy as np
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Float
 
-# Number of rows of a window, as a fraction of the rows up to its end, and its smallest number of rows.
+# Number of rows of a window, as a fraction of the rows up to its end.
 _WINDOW_FRACTION = 0.04
+
+# Smallest number of rows of a window.
 _MIN_WINDOW_ROWS = 8
 
-# A window moves by one of this many of its rows at a time.
-_WINDOW_ROWS_PER_STEP = 8
+# A window moves by its length in this many steps.
+_STEPS_PER_WINDOW = 8
 
 
 class LeastCertainRowReader:
@@ -93,11 +95,11 @@ class LeastCertainRowReader:
         tie_block_scores: Float,
         highest_score_never_read: float = -math.inf,
     ) -> None:
-        # Both lists start at rank 0, so that a block lies between consecutive entries. Single
-        # entries of a list are read faster than those of an array.
+        # Both lists start at rank 0, so that a block lies between consecutive entries.
+        # Single entries of a list are read faster than those of an array.
         self._block_ends: list[int] = [0, *tie_block_end_ranks.tolist()]
         self._cumulative_losses: list[float] = [0.0, *cumulative_losses.tolist()]
-        self._n_kept_blocks = int(
+        self._n_blocks_never_read = int(
             np.searchsorted(tie_block_scores, highest_score_never_read, side="right")
         )
         self._n_unread_blocks = len(tie_block_end_ranks)
@@ -144,11 +146,11 @@ class LeastCertainRowReader:
         Reading stops earlier at `highest_score_never_read`.
         """
         n_blocks_up_to_rank = bisect_right(self._block_ends, max_unread_rows) - 1
-        n_blocks = max(n_blocks_up_to_rank, self._n_kept_blocks)
-        self._n_unread_blocks = min(self._n_unread_blocks, n_blocks)
+        min_unread_blocks = max(n_blocks_up_to_rank, self._n_blocks_never_read)
+        self._n_unread_blocks = min(self._n_unread_blocks, min_unread_blocks)
 
     def mean_loss_of_last_read(self, n_rows: int) -> float:
-        """Compute the mean loss of the most certain rows among those that were read.
+        """Compute the mean loss of the rows that were read last, the most certain of the read rows.
 
         If only a part of a tie block belongs to these rows, that part has the mean loss of the block.
 
@@ -157,19 +159,23 @@ class LeastCertainRowReader:
         n_rows : int
             Number of rows, at least 1 and at most `n_read_rows`.
         """
-        self._require_read(n_rows)
-        first_rank = self.n_unread_rows
-        last_rank = first_rank + n_rows
+        self._check_rows_were_read(n_rows)
+        last_rank = self.n_unread_rows + n_rows
         last_block = self._find_block(last_rank)
-        block_start, block_end = self._block_ends[last_block : last_block + 2]
-        losses_at_start, losses_at_end = self._cumulative_losses[last_block : last_block + 2]
-        read_fraction_of_block = (last_rank - block_start) / (block_end - block_start)
-        losses_in_block = read_fraction_of_block * (losses_at_end - losses_at_start)
-        losses_before = losses_at_start - self._cumulative_losses[self._n_unread_blocks]
-        return (losses_before + losses_in_block) / n_rows
+        last_block_start = self._block_ends[last_block]
+        last_block_end = self._block_ends[last_block + 1]
+        losses_up_to_start = self._cumulative_losses[last_block]
+        losses_up_to_end = self._cumulative_losses[last_block + 1]
+        losses_of_unread_rows = self._cumulative_losses[self._n_unread_blocks]
+
+        n_rows_of_block = last_block_end - last_block_start
+        included_fraction_of_block = (last_rank - last_block_start) / n_rows_of_block
+        losses_in_block = included_fraction_of_block * (losses_up_to_end - losses_up_to_start)
+        losses_before_block = losses_up_to_start - losses_of_unread_rows
+        return (losses_before_block + losses_in_block) / n_rows
 
     def mean_ties_of_last_read(self, n_rows: int) -> float:
-        """Compute how many other rows have the score of a row, on average over rows read last.
+        """Compute the mean number of rows that tie with a row, over the rows that were read last.
 
         Parameters
         ----------
@@ -177,20 +183,22 @@ class LeastCertainRowReader:
             Number of rows to average over, at least 1 and at most `n_read_rows`. They are the most
             certain rows among those that were read.
         """
-        self._require_read(n_rows)
+        self._check_rows_were_read(n_rows)
         last_rank = self.n_unread_rows + n_rows
         last_block = self._find_block(last_rank)
+        # A block lies between two consecutive entries, so there is one entry more than blocks.
         block_ends = self._block_ends[self._n_unread_blocks : last_block + 2]
         n_rows_of_blocks = np.diff(block_ends)
-        n_averaged_rows = np.diff(np.minimum(block_ends, last_rank))
-        return float((n_averaged_rows * (n_rows_of_blocks - 1)).sum() / n_rows)
+        n_averaged_rows_of_blocks = np.diff(np.minimum(block_ends, last_rank))
+        n_ties_per_row = n_rows_of_blocks - 1
+        return float((n_averaged_rows_of_blocks * n_ties_per_row).sum() / n_rows)
 
     def _find_block(self, rank: int) -> int:
         """Return the index of the tie block that contains a rank."""
         return bisect_left(self._block_ends, rank) - 1
 
-    def _require_read(self, n_rows: int) -> None:
-        """Raise ValueError if a fact about rows that were not read is requested."""
+    def _check_rows_were_read(self, n_rows: int) -> None:
+        """Raise ValueError unless at least one row, and only rows that were read, are requested."""
         if not 1 <= n_rows <= self.n_read_rows:
             raise ValueError(f"{n_rows} rows are requested, but {self.n_read_rows} were read.")
 
@@ -227,21 +235,23 @@ def read_until_loss_is_low(
     >>> read_until_loss_is_low(rows, max_window_loss=0.775, min_unread_rows=29), rows.n_unread_rows
     (8, 98)
     """
-    window_rows = _choose_window_rows(rows.n_rows)
-    next_unread = rows.n_rows - window_rows
-    while next_unread >= min_unread_rows:
-        n_unread_rows_before = rows.n_unread_rows
-        rows.read_down_to_rank(next_unread)
-        if rows.n_unread_rows == n_unread_rows_before:
+    n_window_rows = _choose_number_of_window_rows(rows.n_rows)
+    n_unread_after_step = rows.n_rows - n_window_rows
+    while n_unread_after_step >= min_unread_rows:
+        n_unread_before_step = rows.n_unread_rows
+        rows.read_down_to_rank(n_unread_after_step)
+        if rows.n_unread_rows == n_unread_before_step:
             # The remaining rows must not be read.
             break
-        window_rows = min(_choose_window_rows(rows.n_unread_rows + window_rows), rows.n_read_rows)
-        if rows.mean_loss_of_last_read(window_rows) <= max_window_loss:
+        last_rank_of_window = rows.n_unread_rows + n_window_rows
+        n_window_rows = min(_choose_number_of_window_rows(last_rank_of_window), rows.n_read_rows)
+        if rows.mean_loss_of_last_read(n_window_rows) <= max_window_loss:
             break
-        next_unread = rows.n_unread_rows - max(1, window_rows // _WINDOW_ROWS_PER_STEP)
-    return min(window_rows, rows.n_read_rows)
+        n_rows_per_step = max(1, n_window_rows // _STEPS_PER_WINDOW)
+        n_unread_after_step = rows.n_unread_rows - n_rows_per_step
+    return min(n_window_rows, rows.n_read_rows)
 
 
-def _choose_window_rows(n_rows: int) -> int:
+def _choose_number_of_window_rows(last_rank: int) -> int:
     """Choose the number of rows of a window that ends at a rank."""
-    return max(_MIN_WINDOW_ROWS, round(_WINDOW_FRACTION * n_rows))
+    return max(_MIN_WINDOW_ROWS, round(_WINDOW_FRACTION * last_rank))

@@ -1,12 +1,12 @@
-r"""Pilot rows: calibration rows that determine where tests begin and are not tested themselves.
+r"""Pilot rows: calibration rows that determine where tests begin, and are not tested.
 
 **Rare correct rows.** Ten random rows are pilot rows, or five if the rows are logits. If at most half
 of them are correct, the least certain rows are read before the tests are planned
 (`metacal.certification.peeling`). Otherwise no row is read, and nothing more is withheld unless
 scores are equal.
 
-**Equal scores.** Scores that a user passes, such as the marks of a judge or confidences with two decimals, are often
-equal. A threshold cannot separate equal scores, so a test at a rank inside a block of equal scores
+**Equal scores.** Scores that a user passes are often equal, for example grades by an LLM judge or
+confidences with two decimals. A threshold cannot separate equal scores, so a test at a rank inside a block of equal scores
 certifies no threshold. Sorting the errors of a block first is valid, but leaves little to certify.
 Instead, the *values* of the score are tested, each on all rows at or below it, from a first value
 upward.
@@ -56,8 +56,8 @@ from metacal.rows.draws import convert_word_to_uniform
 # Smallest number of rows from which pilot rows are withheld if no score values are declared.
 _MIN_ROWS_TO_WITHHOLD = 100
 
-# Number of first pilot rows. If their scores tie, more pilot rows are withheld.
-_N_FIRST_PILOT_ROWS = 10
+# Number of initial pilot rows. If their scores tie, more pilot rows are withheld.
+_N_INITIAL_PILOT_ROWS = 10
 
 # Number of pilot rows of logits. Their scores are not checked for ties.
 _N_PILOT_ROWS_OF_LOGITS = 5
@@ -109,13 +109,13 @@ class PilotPolicy:
         if not is_pilot_row.any():
             return rows
         pilot_scores = rows.scores[is_pilot_row]
-        pilot = _build_pilot_rows(
+        pilot_rows = _build_pilot_rows(
             rows,
             is_pilot_row,
             tests_score_values=self.should_test_score_values(pilot_scores, len(rows)),
             tie_break_draw=convert_word_to_uniform(draws.derive_seed("order of ties")),
         )
-        return replace(rows.take(~is_pilot_row), pilot=pilot)
+        return replace(rows.take(~is_pilot_row), pilot_rows=pilot_rows)
 
     def withhold_pilot_rows_of_logits(self, rows: CalibrationRows) -> CalibrationRows:
         """Withhold five pilot rows, whose scores are not checked for ties.
@@ -134,17 +134,19 @@ class PilotPolicy:
             The rows that are tested, with the pilot rows attached. The rows are returned unchanged
             if there are too few, if there are subgroups, or if losses are graded.
         """
-        # Every class or group would lose rows, of which it has few, and most predictions of a
-        # classifier are rarely wrong. Bets on the losses of logits have no pilot rows.
-        has_no_use_for_pilot_rows = rows.subgroups is not None or _has_graded_losses(rows)
-        if has_no_use_for_pilot_rows or len(rows) < _MIN_ROWS_TO_WITHHOLD:
+        # Classes and groups often have few rows, so that none is withheld from them.
+        has_subgroups = rows.subgroups is not None
+        # Bets on the graded losses of logits have no pilot rows.
+        if has_subgroups or _has_graded_losses(rows) or len(rows) < _MIN_ROWS_TO_WITHHOLD:
             return rows
-        pilot_ranks, tie_break_draw = _draw_ranks(rows.ranking, _N_PILOT_ROWS_OF_LOGITS)
+        pilot_ranks, tie_break_draw = _draw_ranks_and_tie_break(
+            rows.ranking, _N_PILOT_ROWS_OF_LOGITS
+        )
         is_pilot_row = _find_rows_at_ranks(rows, pilot_ranks)
-        pilot = _build_pilot_rows(rows, is_pilot_row, tie_break_draw=tie_break_draw)
+        pilot_rows = _build_pilot_rows(rows, is_pilot_row, tie_break_draw=tie_break_draw)
         return replace(
             rows.take(~is_pilot_row),
-            pilot=pilot,
+            pilot_rows=pilot_rows,
             precomputed_ranking=rows.ranking.without_ranks(pilot_ranks),
         )
 
@@ -158,23 +160,21 @@ class PilotPolicy:
             min_tie_probability = min(min_tie_probability, _MIN_TIES_PER_ROW / n_rows)
         return compute_tie_probability(pilot_scores) >= min_tie_probability
 
-    def build_circumstances(self, pilot: PilotRows, certificate: Certificate) -> Circumstances:
-        """Return what a certificate records about the pilot rows."""
+    def build_circumstances(self, pilot_rows: PilotRows, certificate: Certificate) -> Circumstances:
+        """Return the circumstances of a certificate that come from the pilot rows."""
         random_state = None
-        if pilot.n_withheld > 0:
+        if pilot_rows.n_withheld > 0:
             random_state = self.random_state
-        # If rows were only read, the tested ranks or tie blocks follow from them.
-        tests_planned_values = pilot.tests_score_values and (
-            certificate.circumstances.n_planning_rows == 0
-        )
+        # If rows were read to plan the tests, these rows determine what is tested.
+        pilot_rows_determine_tests = certificate.circumstances.n_planning_rows == 0
         return Circumstances(
-            tests_score_values=tests_planned_values,
-            n_pilot_rows=pilot.n_withheld,
+            tests_score_values=pilot_rows.tests_score_values and pilot_rows_determine_tests,
+            n_pilot_rows=pilot_rows.n_withheld,
             random_state=random_state,
         )
 
     def count_rows_per_score_value(self, rows: CalibrationRows) -> tuple[ScoreValueCount, ...]:
-        """Count the rows and the errors at each value of a score with few values.
+        """Count the rows and the errors at each value of a score with few distinct values.
 
         Returns
         -------
@@ -191,17 +191,21 @@ class PilotPolicy:
         if len(score_values) > _MAX_LISTED_VALUES:
             return ()
 
-        # The first entry is 0, for declared values below the lowest score.
-        cumulative_rows = np.append(0, ranking.tie_block_end_ranks)
-        cumulative_errors = np.append(0, ranking.cumulative_errors)
+        # A block contains the rows with one score. Declared values may lie below the first block.
+        n_rows_up_to_block = np.append(0, ranking.tie_block_end_ranks)
+        n_errors_up_to_block = np.append(0, ranking.cumulative_errors)
         n_blocks_up_to_value = np.searchsorted(ranking.tie_block_scores, score_values, side="right")
-        n_rows = np.diff(cumulative_rows[n_blocks_up_to_value], prepend=0)
-        n_errors = np.diff(cumulative_errors[n_blocks_up_to_value], prepend=0)
-        values_and_counts = zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist())
-        return tuple(ScoreValueCount(*value_and_counts) for value_and_counts in values_and_counts)
+        n_rows_by_value = np.diff(n_rows_up_to_block[n_blocks_up_to_value], prepend=0)
+        n_errors_by_value = np.diff(n_errors_up_to_block[n_blocks_up_to_value], prepend=0)
+        return tuple(
+            ScoreValueCount(score_value, n_rows, n_errors)
+            for score_value, n_rows, n_errors in zip(
+                score_values.tolist(), n_rows_by_value.tolist(), n_errors_by_value.tolist()
+            )
+        )
 
     def _draw_pilot_mask(self, rows: CalibrationRows, shuffled_indices: Codes) -> Flags:
-        """Choose the first rows of each subgroup in a random order, and return a mask of them."""
+        """Return a mask of the pilot rows, the first rows of each subgroup in a random order."""
         has_declared_values = self.declared_values is not None
         is_pilot_row = np.zeros(len(rows), dtype=bool)
         for subgroup_indices in _split_by_subgroup(rows, shuffled_indices):
@@ -213,36 +217,36 @@ class PilotPolicy:
         return is_pilot_row
 
     def _choose_number_of_pilot_rows(self, rows: CalibrationRows, shuffled_indices: Codes) -> int:
-        """Choose the number of pilot rows: sqrt(n) if values of the score may be tested, else ten."""
-        first_indices = shuffled_indices[:_N_FIRST_PILOT_ROWS]
-        if self._shows_only_rare_rows(rows.take(first_indices)):
-            return _N_FIRST_PILOT_ROWS
-        return _choose_number_for_ties(
+        """Choose sqrt(n) pilot rows if score values may be tested, and ten otherwise."""
+        first_indices = shuffled_indices[:_N_INITIAL_PILOT_ROWS]
+        if self._are_rows_to_accept_rare(rows.take(first_indices)):
+            return _N_INITIAL_PILOT_ROWS
+        return _choose_number_of_pilot_rows_by_ties(
             len(shuffled_indices),
             first_scores=rows.scores[first_indices],
-            needs_many=self.declared_values is not None,
+            needs_sqrt_of_rows=self.declared_values is not None,
         )
 
-    def _shows_only_rare_rows(self, first_pilot_rows: CalibrationRows) -> bool:
-        """Check whether correct rows are rare, or the rows of each class that is tested."""
-        has_graded_losses = _has_graded_losses(first_pilot_rows)
-        if len(first_pilot_rows) < _N_FIRST_PILOT_ROWS or has_graded_losses:
+    def _are_rows_to_accept_rare(self, initial_pilot_rows: CalibrationRows) -> bool:
+        """Check whether correct rows are rare, or the rows of every class that is tested."""
+        has_graded_losses = _has_graded_losses(initial_pilot_rows)
+        if len(initial_pilot_rows) < _N_INITIAL_PILOT_ROWS or has_graded_losses:
             return False
         if self.tested_classes is None:
-            has_labels = first_pilot_rows.correct is not None
-            return has_labels and _is_rare(first_pilot_rows.is_correct)
-        true_codes = first_pilot_rows.true_class_codes
-        tested_codes = self.tested_classes(first_pilot_rows.class_names)
-        return all(_is_rare(true_codes == code) for code in tested_codes)
+            has_labels = initial_pilot_rows.correct is not None
+            return has_labels and _are_at_most_half_true(initial_pilot_rows.is_correct)
+        true_codes = initial_pilot_rows.true_class_codes
+        tested_codes = self.tested_classes(initial_pilot_rows.class_names)
+        return all(_are_at_most_half_true(true_codes == code) for code in tested_codes)
 
 
-def _is_rare(is_correct: Flags) -> bool:
-    """Check whether at most half of some pilot rows are correct."""
-    return 2 * int(is_correct.sum()) <= len(is_correct)
+def _are_at_most_half_true(flags: Flags) -> bool:
+    """Check whether at most half of the flags are true."""
+    return 2 * int(flags.sum()) <= len(flags)
 
 
 def _has_graded_losses(rows: CalibrationRows) -> bool:
-    """Check whether rows have losses other than none and the largest one."""
+    """Check whether rows have losses, and a loss may lie between 0 and the largest loss."""
     return rows.losses is not None and not rows.losses.is_all_or_nothing
 
 
@@ -253,12 +257,12 @@ def _build_pilot_rows(
     tie_break_draw: float,
     tests_score_values: bool = False,
 ) -> PilotRows:
-    """Collect what the pilot rows show."""
+    """Build `PilotRows` from the withheld rows and their columns."""
     withheld_rows = rows.take(is_pilot_row)
     subgroup_codes = None
     if withheld_rows.subgroups is not None:
         subgroup_codes = withheld_rows.subgroups.codes
-    # Whether rows with graded losses are read depends on their losses (`rules.loss_bets`).
+    # For graded losses, the losses of pilot rows take the place of their correctness.
     correct = None
     if not _has_graded_losses(withheld_rows):
         correct = withheld_rows.correct
@@ -285,7 +289,7 @@ def _split_by_subgroup(rows: CalibrationRows, shuffled_indices: Codes) -> list[C
     return [shuffled_indices[shuffled_codes == code] for code in range(len(rows.subgroups.names))]
 
 
-def _draw_ranks(ranking: Ranking, n_ranks: int) -> tuple[Codes, float]:
+def _draw_ranks_and_tie_break(ranking: Ranking, n_ranks: int) -> tuple[Codes, float]:
     """Draw distinct ranks of a ranking, and a random number for the order of ties.
 
     The seed is derived from the scores and the ranks of the errors, so that it does not depend on
@@ -321,10 +325,12 @@ def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
     is_chosen = np.zeros(len(rows), dtype=bool)
     for rank in ranks.tolist():
         score = ranking.tie_block_scores[ranking.find_tie_block(rank)]
-        is_correct = not ranking.is_error_at(rank)
-        tied_rows = np.flatnonzero(rows.scores == score)
-        is_candidate = (rows.is_correct[tied_rows] == is_correct) & ~is_chosen[tied_rows]
-        is_chosen[tied_rows[np.argmax(is_candidate)]] = True
+        is_row_at_rank_correct = not ranking.is_error_at(rank)
+        tied_indices = np.flatnonzero(rows.scores == score)
+        has_same_correctness = rows.is_correct[tied_indices] == is_row_at_rank_correct
+        is_candidate = has_same_correctness & ~is_chosen[tied_indices]
+        first_candidate = tied_indices[np.argmax(is_candidate)]
+        is_chosen[first_candidate] = True
     return is_chosen
 
 
@@ -351,15 +357,16 @@ def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
     n_pilot_rows = n_pool_rows - n_drawn
     has_few_pilot_rows = n_pilot_rows**2 < n_drawn
     if has_few_pilot_rows and n_drawn >= _MIN_ROWS_TO_WITHHOLD:
-        n_wanted_pilot_rows = _choose_number_for_ties(
-            n_drawn, first_scores=pool_scores[-_N_FIRST_PILOT_ROWS:], needs_many=False
+        n_required_pilot_rows = _choose_number_of_pilot_rows_by_ties(
+            n_drawn, first_scores=pool_scores[-_N_INITIAL_PILOT_ROWS:], needs_sqrt_of_rows=False
         )
-        n_pilot_rows = max(n_pilot_rows, n_wanted_pilot_rows)
+        n_pilot_rows = max(n_pilot_rows, n_required_pilot_rows)
     n_tested = n_pool_rows - n_pilot_rows
     pilot_scores = pool_scores[n_tested:]
-    has_frequent_ties = n_pilot_rows > 0 and (
-        compute_tie_probability(pilot_scores) >= 1.0 / math.sqrt(n_tested)
-    )
+    has_frequent_ties = False
+    if n_pilot_rows > 0:
+        min_tie_probability = 1.0 / math.sqrt(n_tested)
+        has_frequent_ties = compute_tie_probability(pilot_scores) >= min_tie_probability
     return PilotRows(
         scores=pilot_scores,
         tests_score_values=has_frequent_ties,
@@ -384,8 +391,10 @@ def compute_tie_probability(scores: Float) -> float:
     return float(n_tied_pairs / (n_rows * (n_rows - 1.0)))
 
 
-def _choose_number_for_ties(n_rows: int, *, first_scores: Float, needs_many: bool) -> int:
-    """Return the number of pilot rows: sqrt(n) if needed or if scores tie, else ten."""
-    if needs_many or compute_tie_probability(first_scores) > 0.0:
+def _choose_number_of_pilot_rows_by_ties(
+    n_rows: int, *, first_scores: Float, needs_sqrt_of_rows: bool
+) -> int:
+    """Choose sqrt(n) pilot rows if they are needed or if scores tie, and ten otherwise."""
+    if needs_sqrt_of_rows or compute_tie_probability(first_scores) > 0.0:
         return round(math.sqrt(n_rows))
-    return _N_FIRST_PILOT_ROWS
+    return _N_INITIAL_PILOT_ROWS

@@ -1,4 +1,4 @@
-"""Run the tests of a plan on a ranking.
+"""Running of planned tests on a ranking.
 
 `metacal.certification.plans` plans the tests of an accuracy. This module makes them: it finds the
 highest rank that passes. `metacal.certification.rules.fixed_sequence` has the proofs.
@@ -106,7 +106,8 @@ def _test_rank_ranges(
     best_rank = 0
     every_test_passed = len(rank_ranges) > 0
     # Fractions of delta that earlier ranges may pass on: several if an order of rows is unknown.
-    possible_carried_fractions = {Fraction(0)}
+    no_fraction = Fraction(0)
+    possible_carried_fractions = {no_fraction}
     failures: list[_Failure] = []
     unordered_blocks: set[int] = set()
     for rank_range in rank_ranges:
@@ -115,23 +116,25 @@ def _test_rank_ranges(
             level_fraction = carried_fraction + rank_range.level_fraction
             range_level = float(level_fraction) * significance_level
             first_failure = find_first_failure(ranking, rank_range, range_level)
-            end_of_passed_ranks = first_failure.rank
+            first_rank_not_passed = first_failure.rank
             unordered_blocks.update(first_failure.unordered_blocks)
             if last_rank is not None and first_failure.rank > last_rank:
-                end_of_passed_ranks = last_rank + 1
+                first_rank_not_passed = last_rank + 1
                 every_test_passed = False
                 next_carried_fractions.add(level_fraction)
             elif first_failure.rank < rank_range.stop_rank:
                 every_test_passed = False
                 rank_tests = replace(rank_range.rank_tests, significance_level=range_level)
                 failures.append(_Failure(first_failure.rank, rank_tests))
-                next_carried_fractions.add(Fraction(0))
+                next_carried_fractions.add(no_fraction)
             else:
                 next_carried_fractions.add(level_fraction)
                 if first_failure.unordered_blocks:
                     # A test in an unordered cell may fail, and then no fraction is passed on.
-                    next_carried_fractions.add(Fraction(0))
-            last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(end_of_passed_ranks)
+                    next_carried_fractions.add(no_fraction)
+            last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(
+                first_rank_not_passed
+            )
             if last_passed_rank >= rank_range.start_rank:
                 best_rank = last_passed_rank
         possible_carried_fractions = next_carried_fractions
@@ -145,22 +148,22 @@ def _test_rank_ranges(
 
 @dataclass(frozen=True)
 class _Failure:
-    """Rank at which a test failed, and the tests at its significance level."""
+    """Rank at which a test failed, and the tests at the significance level of this test."""
 
     rank: int
     rank_tests: BinomialRankTests
 
 
 def _trace_sequence(ranking: Ranking, best_rank: int, failures: list[_Failure]) -> SequenceTrace:
-    """Find the row at which the first failure beyond the best rank became certain.
+    """Find the rank at which the first failure above the best rank became certain.
 
     A test at a rank fails as soon as there are more errors than it tolerates. The row with that
     error is the stopping time of the sequence, together with its tie block.
     """
     failures_above_best_rank = [failure for failure in failures if failure.rank > best_rank]
     n_failures_below = len(failures) - len(failures_above_best_rank)
-    was_only_counted = ranking.is_unordered_block is not None
-    if not failures_above_best_rank or was_only_counted:
+    has_rows_of_unknown_order = ranking.is_unordered_block is not None
+    if not failures_above_best_rank or has_rows_of_unknown_order:
         return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures_below)
 
     first_failure = failures_above_best_rank[0]
@@ -183,7 +186,7 @@ def _test_every_score_value(
     significance_level: float,
     last_rank: int | None,
 ) -> tuple[SequenceTrace, bool]:
-    """Test the values of the score from the first tested score upward until one fails.
+    """Test the distinct scores from the first tested score upward until one fails.
 
     A value that no row has stands for the next lower value that some row has.
     """
@@ -205,30 +208,33 @@ def _test_every_score_value(
 
 def _test_tie_blocks_from_rank(
     ranking: Ranking,
-    start: FirstTieBlock,
+    first_tie_block: FirstTieBlock,
     accuracy: float,
     significance_level: float,
     last_rank: int | None,
 ) -> tuple[SequenceTrace, bool]:
-    """Test a rank, and if it passes, the ends of tie blocks from there upward until one fails.
+    """Test a rank and then the ends of the tie blocks from there upward until one fails.
 
     At the rank itself, rows with equal scores are in random order.
     """
-    n_errors = _draw_errors_up_to_rank(ranking, start.rank, start.tie_break_draw)
-    p_value = bounds.binomial_p_value(np.array(n_errors), start.rank, error_rate=1.0 - accuracy)
+    first_rank = first_tie_block.rank
+    n_errors = _draw_number_of_errors_up_to_rank(
+        ranking, first_rank, first_tie_block.tie_break_draw
+    )
+    p_value = bounds.binomial_p_value(np.array(n_errors), first_rank, error_rate=1.0 - accuracy)
     if p_value > significance_level:
         return SequenceTrace(best_rank=0, stopping_rank=ranking.n_rows), False
     return _test_tie_blocks(
         ranking,
-        first_block=ranking.find_tie_block(start.rank),
+        first_block=ranking.find_tie_block(first_rank),
         accuracy=accuracy,
         significance_level=significance_level,
         last_rank=last_rank,
     )
 
 
-def _draw_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_draw: float) -> int:
-    """Draw how many errors lie up to a rank if rows with equal scores are in random order.
+def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_draw: float) -> int:
+    """Draw the number of errors up to a rank if rows with equal scores are in random order.
 
     Parameters
     ----------
@@ -244,35 +250,46 @@ def _draw_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_draw: float) 
     Returns
     -------
     int
-        Errors of the lower tie blocks, and a hypergeometric number of those of the rank's own.
+        Errors of the lower tie blocks, plus a hypergeometric number of those in the block of the rank.
     """
     tie_block = ranking.find_tie_block(rank)
     block_ends = np.append(0, ranking.tie_block_end_ranks)
     errors_at_ends = np.append(0, ranking.cumulative_errors)
-    n_block_rows = int(block_ends[tie_block + 1] - block_ends[tie_block])
-    n_block_errors = int(errors_at_ends[tie_block + 1] - errors_at_ends[tie_block])
-    n_drawn_rows = rank - int(block_ends[tie_block])
-
-    n_drawn_errors = np.arange(
-        max(0, n_drawn_rows - (n_block_rows - n_block_errors)),
-        min(n_drawn_rows, n_block_errors) + 1,
+    n_rows_below_block = int(block_ends[tie_block])
+    n_errors_below_block = int(errors_at_ends[tie_block])
+    n_block_rows = int(block_ends[tie_block + 1]) - n_rows_below_block
+    n_block_errors = int(errors_at_ends[tie_block + 1]) - n_errors_below_block
+    n_drawn_errors = _draw_hypergeometric_number(
+        n_rows=n_block_rows,
+        n_errors=n_block_errors,
+        n_drawn_rows=rank - n_rows_below_block,
+        uniform_draw=tie_break_draw,
     )
+    return n_errors_below_block + n_drawn_errors
+
+
+def _draw_hypergeometric_number(
+    n_rows: int, n_errors: int, n_drawn_rows: int, uniform_draw: float
+) -> int:
+    """Draw the number of errors among rows drawn without replacement, by inversion."""
+    n_correct = n_rows - n_errors
+    possible_numbers = np.arange(max(0, n_drawn_rows - n_correct), min(n_drawn_rows, n_errors) + 1)
     log_probabilities = (
-        _log_binomial_coefficient(n_block_errors, n_drawn_errors)
-        + _log_binomial_coefficient(n_block_rows - n_block_errors, n_drawn_rows - n_drawn_errors)
-        - _log_binomial_coefficient(n_block_rows, np.array(n_drawn_rows))
+        _log_binomial_coefficient(n_errors, possible_numbers)
+        + _log_binomial_coefficient(n_correct, n_drawn_rows - possible_numbers)
+        - _log_binomial_coefficient(n_rows, np.array(n_drawn_rows))
     )
     cumulative_probabilities = np.cumsum(np.exp(log_probabilities))
-    drawn_index = np.searchsorted(cumulative_probabilities, tie_break_draw, side="right")
-    last_index = len(n_drawn_errors) - 1
-    drawn_errors = n_drawn_errors[min(int(drawn_index), last_index)]
-    return int(errors_at_ends[tie_block] + drawn_errors)
+    drawn_index = int(np.searchsorted(cumulative_probabilities, uniform_draw, side="right"))
+    # For a draw of 1, the largest possible number is drawn.
+    last_index = len(possible_numbers) - 1
+    return int(possible_numbers[min(drawn_index, last_index)])
 
 
-def _log_binomial_coefficient(n_rows: int, n_chosen: Codes) -> Float:
-    """Compute the logarithm of the number of ways to choose some of the rows."""
-    logarithm: Float = gammaln(n_rows + 1.0) - gammaln(n_chosen + 1.0)
-    return logarithm - gammaln(n_rows - n_chosen + 1.0)
+def _log_binomial_coefficient(n: int, k: Codes) -> Float:
+    """Compute the logarithm of the binomial coefficient n over k."""
+    log_factorial_ratio: Float = gammaln(n + 1.0) - gammaln(k + 1.0)
+    return log_factorial_ratio - gammaln(n - k + 1.0)
 
 
 def _test_tie_blocks(
@@ -293,10 +310,10 @@ def _test_tie_blocks(
     # A test that clearly passes keeps the p-value 0, because an exact p-value is slow to compute.
     error_rate = 1.0 - accuracy
     passes_clearly = find_clear_passes(n_errors, tested_ranks, error_rate, significance_level)
-    unclear = np.flatnonzero(~passes_clearly)
+    needs_p_value = ~passes_clearly
     p_values = np.zeros(len(tested_ranks))
-    p_values[unclear] = bounds.binomial_p_value(
-        n_errors[unclear], tested_ranks[unclear], error_rate
+    p_values[needs_p_value] = bounds.binomial_p_value(
+        n_errors[needs_p_value], tested_ranks[needs_p_value], error_rate
     )
 
     n_passed = _count_passes_before_first_failure(p_values, significance_level)

@@ -1,4 +1,4 @@
-"""Plans of the ranks or score values that are tested.
+"""Plans of the ranks or score values at which an accuracy is tested.
 
 A plan is fixed before any label of the tested rows is read. Every guarantee of this package rests
 on this condition: the labels that are tested must not influence which tests are made. A `RankPlan`
@@ -45,8 +45,8 @@ _WINDOW_CORRECT_FRACTION = 0.25
 # As many rows stay unread as an error-free test requires, times this factor.
 _MIN_UNREAD_FACTOR = 1.3
 
-# Whether ties matter is decided by one of this many rows of the last window, the most certain ones.
-# The others may be a large block of hopeless rows.
+# Ties are checked in one of this many rows of the last window, which are its most certain rows.
+# The other rows of the window may be a large block of errors with equal scores.
 _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 
 # Value of `PilotRows.tie_break_draw` for which errors come first among equal scores.
@@ -55,7 +55,7 @@ _DRAW_PUTTING_ERRORS_FIRST = 1.0
 
 @dataclass(frozen=True, eq=False)
 class PilotRows:
-    """Rows that determine where the tests begin, and that are not tested themselves.
+    """Rows that determine where the tests begin, and that are not tested.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class PilotRows:
     n_withheld: int = 0
 
     def select_subgroups(self, selected_codes: Sequence[int]) -> PilotRows:
-        """Return the pilot rows of some subgroups, or all if the codes are unknown."""
+        """Return the pilot rows of some subgroups, or all rows if all subgroups share them."""
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
@@ -128,7 +128,7 @@ class PilotRows:
 
     @property
     def highest_score_never_read(self) -> float:
-        """Score from which downward no row is read while tests are planned.
+        """Highest score of the rows that must not be read while tests are planned.
 
         If the most certain pilot rows tie, many tested rows may have their score, and peeling would
         read all of them together. This is prevented if most of these pilot rows are correct.
@@ -139,9 +139,11 @@ class PilotRows:
         is_most_certain = self.scores == lowest_score
         n_most_certain = int(is_most_certain.sum())
         n_correct = int(self.correct[is_most_certain].sum())
-        if n_most_certain < 2 or 2 * n_correct <= n_most_certain:
-            return -math.inf
-        return lowest_score
+        has_ties = n_most_certain >= 2
+        most_are_correct = 2 * n_correct > n_most_certain
+        if has_ties and most_are_correct:
+            return lowest_score
+        return -math.inf
 
 
 @dataclass(frozen=True)
@@ -202,8 +204,10 @@ def _derive_tie_break_draw(tie_break_draw: float, subgroup_codes: Sequence[int])
     """Derive the random number of a subgroup, so that subgroups have independent numbers."""
     if tie_break_draw == _DRAW_PUTTING_ERRORS_FIRST:
         return tie_break_draw
-    entropy = [int(tie_break_draw * 2.0**53), *subgroup_codes]
-    random_word = np.random.PCG64(np.random.SeedSequence(entropy)).random_raw()
+    # A float in [0, 1) has 53 random bits, which are restored as an integer.
+    random_bits = int(tie_break_draw * 2.0**53)
+    seed_sequence = np.random.SeedSequence([random_bits, *subgroup_codes])
+    random_word = np.random.PCG64(seed_sequence).random_raw()
     return convert_word_to_uniform(int(random_word))
 
 
@@ -212,7 +216,7 @@ def plan_test_sequence(
     n_rows: int,
     limit: float,
     significance_level: float,
-    pilot: PilotRows | None = None,
+    pilot_rows: PilotRows | None = None,
     row_reader: LeastCertainRowReader | None = None,
 ) -> RankPlan:
     """Plan the tests of "at least `limit` of the accepted rows are correct".
@@ -231,7 +235,7 @@ def plan_test_sequence(
     significance_level : float
         Significance level that the tests are planned for.
 
-    pilot : PilotRows, optional
+    pilot_rows : PilotRows, optional
         Pilot rows. If many of their scores are equal, values are tested instead of ranks. The
         starts are those for the number of rows before pilot rows were withheld.
 
@@ -247,15 +251,15 @@ def plan_test_sequence(
         n_window_rows = _read_least_certain_rows(row_reader, limit, significance_level)
         if n_window_rows > 0:
             return _plan_tests_of_unread_rows(
-                policy, row_reader, n_window_rows, limit, significance_level, pilot
+                policy, row_reader, n_window_rows, limit, significance_level, pilot_rows
             )
 
-    n_withheld = 0
-    if pilot is not None:
-        n_withheld = pilot.n_withheld
-    if pilot is not None and pilot.tests_score_values and len(pilot.scores) > 0:
+    n_withheld_rows = 0
+    if pilot_rows is not None:
+        n_withheld_rows = pilot_rows.n_withheld
+    if pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0:
         first_tested_score = choose_first_tested_score(
-            np.sort(pilot.scores),
+            np.sort(pilot_rows.scores),
             n_rows,
             accuracy=limit,
             delta=significance_level,
@@ -264,14 +268,15 @@ def plan_test_sequence(
         return RankPlan(limit=limit, first_tested_score=first_tested_score)
 
     # For n_rows alone, rounding would move a start of few errors to a much lower rank.
-    range_starts = policy.choose_range_starts(n_rows + n_withheld, limit, significance_level)
+    n_all_rows = n_rows + n_withheld_rows
+    range_starts = policy.choose_range_starts(n_all_rows, limit, significance_level)
     return _plan_tests_of_ranks(policy, n_rows, limit, significance_level, range_starts)
 
 
 def _read_least_certain_rows(
     row_reader: LeastCertainRowReader, limit: float, significance_level: float
 ) -> int:
-    """Read rows until correct ones are frequent, and return the number of rows of the last window."""
+    """Read rows until correct ones are frequent, and return the size of the last window."""
     n_required = bounds.error_free_rows_needed(limit, significance_level)
     return read_until_loss_is_low(
         row_reader,
@@ -286,26 +291,27 @@ def _plan_tests_of_unread_rows(
     n_window_rows: int,
     limit: float,
     significance_level: float,
-    pilot: PilotRows | None,
+    pilot_rows: PilotRows | None,
 ) -> RankPlan:
-    """Plan the tests of the rows that stayed unread, given the rows of the last window."""
+    """Plan the tests of the unread rows, at ranks or at the ends of tie blocks."""
     n_unread_rows = row_reader.n_unread_rows
     if n_unread_rows < bounds.error_free_rows_needed(limit, significance_level):
         return RankPlan(limit=limit)
 
     if _has_large_tie_blocks(row_reader, n_window_rows):
-        range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
-        if 2 * n_unread_rows < row_reader.n_rows:
+        most_rows_were_read = 2 * n_unread_rows < row_reader.n_rows
+        if most_rows_were_read:
             range_starts = RARE_CORRECT_STARTS.choose_range_starts_for_tie_blocks(
                 n_unread_rows, limit
             )
+        else:
+            range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
         first_rank = choose_main_start_rank(n_unread_rows, limit, significance_level, range_starts)
         tie_break_draw = _DRAW_PUTTING_ERRORS_FIRST
-        if pilot is not None:
-            tie_break_draw = pilot.tie_break_draw
-        return RankPlan(
-            limit=limit, first_tested_tie_block=FirstTieBlock(first_rank, tie_break_draw)
-        )
+        if pilot_rows is not None:
+            tie_break_draw = pilot_rows.tie_break_draw
+        first_tie_block = FirstTieBlock(first_rank, tie_break_draw)
+        return RankPlan(limit=limit, first_tested_tie_block=first_tie_block)
     return plan_tests_of_unread_ranks(
         policy, row_reader.n_rows, n_unread_rows, limit, significance_level
     )
@@ -337,7 +343,8 @@ def plan_tests_of_unread_ranks(
     -------
     RankPlan
     """
-    if 2 * n_unread_rows < n_rows:
+    most_rows_were_read = 2 * n_unread_rows < n_rows
+    if most_rows_were_read:
         policy = RARE_CORRECT_STARTS
     range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
     return _plan_tests_of_ranks(policy, n_unread_rows, limit, significance_level, range_starts)
@@ -360,7 +367,7 @@ def _plan_tests_of_ranks(
     significance_level: float,
     range_starts: RangeStarts,
 ) -> RankPlan:
-    """Plan tests at ranks from given starts."""
+    """Plan tests at every rank or in rank ranges, from given starts."""
     if policy.tests_every_rank(n_rows, limit):
         rank_tests = BinomialRankTests(
             n_rows, error_rate=1.0 - limit, significance_level=significance_level

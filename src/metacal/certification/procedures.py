@@ -89,7 +89,7 @@ class SubgroupResult:
 
     @property
     def circumstances(self) -> Circumstances:
-        """What a certificate records about rows that were only read."""
+        """Circumstances of the tests, combined from all thresholds."""
         results = [result for result in self.threshold_results if result is not None]
         return Circumstances(
             tests_score_values=any(result.tests_tie_blocks for result in results),
@@ -98,7 +98,7 @@ class SubgroupResult:
 
     @property
     def every_test_passed(self) -> bool:
-        """Whether all planned tests passed, which frees the level for other subgroups."""
+        """Whether all tests of a single threshold passed. False for two thresholds."""
         if len(self.threshold_results) != 1:
             return False
         only_result = self.threshold_results[0]
@@ -171,7 +171,7 @@ class SubgroupProcedure(Procedure, Protocol):
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
-        """Limits in the order in which the promise names them."""
+        """Promised limits, in the order in which the promise names them."""
 
     @property
     def rule_name(self) -> str:
@@ -191,7 +191,7 @@ class SubgroupProcedure(Procedure, Protocol):
     def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
-        """Count the reference rows of each rule, without reading what the rule tests."""
+        """Count the reference rows and the required rows of each rule of the procedure."""
 
     def certify_subgroup(
         self,
@@ -264,4 +264,4 @@ class SubgroupProcedure(Procedure, Protocol):
         """Describe why certificates of a subgroup cannot be genuine, or return None."""
 
     def with_early_starts(self) -> SubgroupProcedure:
-        """Return the procedure for subgroups under the false-coverage rate."""
+        """Return the procedure with tests that start at lower ranks, if it runs a test sequence."""

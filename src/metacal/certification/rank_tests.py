@@ -1,4 +1,4 @@
-"""Tests of an accuracy at ranks of a ranking.
+"""Exact binomial tests of an accuracy at ranks of a ranking.
 
 Terms used in this module:
 
@@ -95,7 +95,7 @@ class BinomialRankTests:
         return lowest_rank + n_failing_ranks
 
     def lowest_rank_passing_with_at_most(self, n_tolerated_errors: int) -> int | None:
-        """Return the lowest rank that passes with `n_tolerated_errors` errors.
+        """Return the lowest rank that passes with a number of errors, or with fewer.
 
         If no rank passes with so many errors, the number of errors is the largest with which all
         rows pass. The result is None if all rows would not pass even without an error.
@@ -145,7 +145,7 @@ class BinomialRankTests:
         return 0
 
     def _has_p_value_near_level(self, n_errors: int, rank: int) -> bool:
-        """Check whether the p-value is at least 3/4 of the significance level."""
+        """Check whether the p-value is close to the significance level, at least 3/4 of it."""
         p_value = self.p_value(n_errors, rank)
         return p_value >= _MIN_LEVEL_FRACTION_OF_TESTED_RANKS * self.significance_level
 
@@ -182,18 +182,18 @@ def find_clear_passes(
     array([ True,  True,  True])
     """
     expected_errors = ranks * error_rate
-    n_fewer_than_expected = expected_errors - n_errors
+    n_errors_below_expected = expected_errors - n_errors
     strict_level = significance_level * _ONE_MINUS_ROUNDING_ERROR
-    squared_deviations = n_fewer_than_expected * n_fewer_than_expected
-    has_fewer_than_expected = n_fewer_than_expected > 0.0
+    squared_deviations = n_errors_below_expected * n_errors_below_expected
+    is_below_expected = n_errors_below_expected > 0.0
     # A Chernoff bound exp(-t² / 2μ) of at most the level is the condition t² >= -2 log(level) μ.
-    passes = has_fewer_than_expected & (
+    passes = is_below_expected & (
         squared_deviations * _ONE_MINUS_ROUNDING_ERROR
         >= -2.0 * math.log(strict_level) * expected_errors
     )
-    undecided = np.flatnonzero(has_fewer_than_expected & ~passes)
-    p_values = bounds.binomial_p_value(n_errors[undecided], ranks[undecided], error_rate)
-    passes[undecided] = p_values <= strict_level
+    needs_p_value = is_below_expected & ~passes
+    p_values = bounds.binomial_p_value(n_errors[needs_p_value], ranks[needs_p_value], error_rate)
+    passes[needs_p_value] = p_values <= strict_level
     return passes
 
 
@@ -221,6 +221,7 @@ def passes_in_expectation(n_errors: Codes, ranks: Codes, accuracy: float) -> Fla
     largest_product = allowed_error_rate.denominator * (int(ranks.max()) + 1)
     integer_type: type = np.int64
     if largest_product >= _MIN_PRODUCT_OF_PYTHON_INTEGERS:
+        # An array of objects computes with Python integers.
         integer_type = object
     errors_plus_one: NDArray[Any] = n_errors.astype(integer_type) + 1
     ranks_plus_one: NDArray[Any] = ranks.astype(integer_type) + 1

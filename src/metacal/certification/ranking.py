@@ -42,7 +42,7 @@ _MIN_SLOPE = 1e-6
 
 
 class Evidence(ABC):
-    """Evidence that a promise is certified from, other than arrays of scores.
+    """Base class of evidence that promises are certified from, other than arrays of scores.
 
     Examples are counts of rows, labels that arrive one by one, and the predictions of two models.
     """
@@ -84,16 +84,19 @@ def find_even_odds_score(scores: Float, is_positive: Flags) -> float:
     lower_limit = float(finite_scores.min(initial=0.0)) - 1.0
     upper_limit = float(finite_scores.max(initial=0.0)) + 1.0
     clipped_scores = np.clip(scores, lower_limit, upper_limit)
-    center = float(clipped_scores.mean())
-    scale = float(clipped_scores.std()) or 1.0
-    coefficients = _fit_logistic_regression((clipped_scores - center) / scale, is_positive)
-    intercept = coefficients[0]
-    slope = max(float(coefficients[1]), _MIN_SLOPE)
-    return float(np.clip(center - scale * intercept / slope, lower_limit, upper_limit))
+    mean = float(clipped_scores.mean())
+    std = float(clipped_scores.std())
+    if std == 0.0:
+        std = 1.0
+    intercept, fitted_slope = _fit_logistic_regression((clipped_scores - mean) / std, is_positive)
+    slope = max(float(fitted_slope), _MIN_SLOPE)
+    # The log-odds intercept + slope * (score - mean) / std are 0 at even odds.
+    even_odds_score = mean - std * intercept / slope
+    return float(np.clip(even_odds_score, lower_limit, upper_limit))
 
 
 def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
-    """Fit the intercept and the slope of a ridge-penalised logistic regression."""
+    """Fit a ridge-penalised logistic regression, and return its intercept and slope."""
     design = np.column_stack([np.ones(len(feature)), feature])
     coefficients = np.array([0.0, 1.0])
     for _ in range(_N_NEWTON_STEPS):
@@ -102,9 +105,10 @@ def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
         gradient = design.T @ (probabilities - is_positive) + coefficients / _PRIOR_STD**2
         variances = probabilities * (1.0 - probabilities)
         hessian = (design * variances[:, None]).T @ design + np.eye(2) / _PRIOR_STD**2
-        step = np.linalg.solve(hessian, gradient)
+        newton_step = np.linalg.solve(hessian, gradient)
         # A step of more than 1 is shortened to 1, so that Newton's method does not diverge.
-        coefficients = coefficients - step / max(1.0, float(np.abs(step).max()))
+        largest_change = float(np.abs(newton_step).max())
+        coefficients = coefficients - newton_step / max(1.0, largest_change)
     return coefficients
 
 
@@ -132,7 +136,7 @@ def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> N
 class ThresholdOutcome(NamedTuple):
     """Counts of calibration rows at a threshold, and the scores next to it.
 
-    The names of the fields are those of a certificate.
+    The fields have the same names as those of a certificate.
     """
 
     n_rows: int
@@ -144,11 +148,11 @@ class ThresholdOutcome(NamedTuple):
 
 
 # Entry of `ErrorRuns.unordered_blocks` for a run whose rows have a known order.
-_NO_BLOCK = -1
+_NO_UNORDERED_BLOCK = -1
 
 
 class ErrorRuns(NamedTuple):
-    """Runs of a ranking: consecutive errors, and the correct rows up to the next error.
+    """Runs of a ranking, each of consecutive errors and the correct rows that follow them.
 
     The first run contains no errors, only the correct rows before the first error.
 
@@ -185,7 +189,7 @@ class ErrorRuns(NamedTuple):
 
     def get_unordered_block(self, run_index: int) -> int | None:
         """Return the cell with unknown order at the beginning of a run, or None."""
-        if self.unordered_blocks is None or self.unordered_blocks[run_index] == _NO_BLOCK:
+        if self.unordered_blocks is None or self.unordered_blocks[run_index] == _NO_UNORDERED_BLOCK:
             return None
         return int(self.unordered_blocks[run_index])
 
@@ -232,9 +236,12 @@ class Ranking:
             scores, correct
         )
         ranking = cls(tie_block_end_ranks, cumulative_errors, tie_block_scores)
-        # The sort also returns the rank of each error, so the cached property is filled here.
-        ranking.__dict__["error_runs"] = ErrorRuns.of_single_errors(error_ranks)
+        ranking._store_error_runs(error_ranks)
         return ranking
+
+    def _store_error_runs(self, error_ranks: Codes) -> None:
+        """Store the value of the cached property `error_runs`, given the rank of each error."""
+        self.__dict__["error_runs"] = ErrorRuns.of_single_errors(error_ranks)
 
     @property
     def n_rows(self) -> int:
@@ -243,25 +250,34 @@ class Ranking:
             return 0
         return int(self.tie_block_end_ranks[-1])
 
+    @property
+    def n_errors(self) -> int:
+        """Number of errors."""
+        if len(self.cumulative_errors) == 0:
+            return 0
+        return int(self.cumulative_errors[-1])
+
     @cached_property
     def error_runs(self) -> ErrorRuns:
         """Runs of errors, each followed by the correct rows up to the next error."""
         n_errors_per_block = np.diff(self.cumulative_errors, prepend=0)
         n_rows_per_block = np.diff(self.tie_block_end_ranks, prepend=0)
         n_rows_before_block = self.tie_block_end_ranks - n_rows_per_block
-        is_unordered_block = self.is_unordered_block
-        if is_unordered_block is None:
-            is_unordered_block = np.zeros(len(n_errors_per_block), dtype=bool)
-        # If every row of a block is an error, the order of its rows makes no difference.
-        is_unordered = is_unordered_block & (n_errors_per_block != n_rows_per_block)
+        is_unordered_block = np.zeros(len(n_errors_per_block), dtype=bool)
+        if self.is_unordered_block is not None:
+            # If every row of a block is an error, the order of its rows makes no difference.
+            has_correct_rows = n_errors_per_block != n_rows_per_block
+            is_unordered_block = self.is_unordered_block & has_correct_rows
         # Each tie block with errors starts a run.
         blocks_with_errors = np.flatnonzero(n_errors_per_block)
-        unordered_blocks = np.where(is_unordered[blocks_with_errors], blocks_with_errors, _NO_BLOCK)
+        unordered_blocks = np.where(
+            is_unordered_block[blocks_with_errors], blocks_with_errors, _NO_UNORDERED_BLOCK
+        )
         return ErrorRuns(
             n_rows_before=_prepend_error_free_run(n_rows_before_block[blocks_with_errors]),
             n_errors=_prepend_error_free_run(n_errors_per_block[blocks_with_errors]),
             cumulative_errors=_prepend_error_free_run(self.cumulative_errors[blocks_with_errors]),
-            unordered_blocks=_prepend_error_free_run(unordered_blocks, entry=_NO_BLOCK),
+            unordered_blocks=_prepend_error_free_run(unordered_blocks, entry=_NO_UNORDERED_BLOCK),
         )
 
     def require_known_order(self, *tie_blocks: int) -> None:
@@ -272,7 +288,8 @@ class Ranking:
         if self.is_unordered_block is None:
             return
         n_blocks = len(self.tie_block_end_ranks)
-        if any(self.is_unordered_block[block] for block in tie_blocks if 0 <= block < n_blocks):
+        existing_blocks = [block for block in tie_blocks if 0 <= block < n_blocks]
+        if any(self.is_unordered_block[block] for block in existing_blocks):
             raise self.build_finer_counts_error(tie_blocks)
 
     def build_finer_counts_error(self, cells: Iterable[int]) -> FinerCountsNeeded:
@@ -282,14 +299,15 @@ class Ranking:
         """
         assert self.is_unordered_block is not None
         n_cells = len(self.tie_block_end_ranks)
-        cells_and_neighbours = {
-            nearby_cell
-            for cell in cells
-            for nearby_cell in (cell - 1, cell, cell + 1)
-            if 0 <= nearby_cell < n_cells
-        }
-        unordered_blocks = (cell for cell in cells_and_neighbours if self.is_unordered_block[cell])
-        return FinerCountsNeeded(unordered_blocks)
+        cells_and_neighbours: set[int] = set()
+        for cell in cells:
+            cells_and_neighbours.update([cell - 1, cell, cell + 1])
+        unordered_cells = [
+            cell
+            for cell in cells_and_neighbours
+            if 0 <= cell < n_cells and self.is_unordered_block[cell]
+        ]
+        return FinerCountsNeeded(unordered_cells)
 
     def find_tie_block_ends_from(self, first_score: float) -> Codes:
         """Return the end ranks of the tie blocks from a score upward.
@@ -299,7 +317,8 @@ class Ranking:
         n_blocks_up_to_score = int(
             np.searchsorted(self.tie_block_scores, first_score, side="right")
         )
-        return self.tie_block_end_ranks[max(0, n_blocks_up_to_score - 1) :]
+        first_block = max(0, n_blocks_up_to_score - 1)
+        return self.tie_block_end_ranks[first_block:]
 
     def largest_threshold_accepting_exactly(self, n_accepted: int) -> float:
         """Return the largest threshold that accepts exactly the first `n_accepted` rows.
@@ -318,13 +337,13 @@ class Ranking:
         Rows of a tie block are accepted together. The threshold is -inf, which rejects all rows, if
         the first tie block has more than `max_accepted` rows.
         """
-        n_accepted_per_threshold = self.tie_block_end_ranks
-        n_possible_thresholds = int(
-            np.searchsorted(n_accepted_per_threshold, max_accepted, side="right")
+        n_accepted_blocks = int(
+            np.searchsorted(self.tie_block_end_ranks, max_accepted, side="right")
         )
-        if n_possible_thresholds == 0:
+        if n_accepted_blocks == 0:
             return -math.inf
-        n_accepted = int(n_accepted_per_threshold[n_possible_thresholds - 1])
+        last_accepted_block = n_accepted_blocks - 1
+        n_accepted = int(self.tie_block_end_ranks[last_accepted_block])
         return self.largest_threshold_accepting_exactly(n_accepted)
 
     def count_rows_below(self, score: float) -> int:
@@ -351,7 +370,7 @@ class Ranking:
             lowest_rejected = float(self.tie_block_scores[n_accepted_blocks])
         return ThresholdOutcome(
             n_rows=self.n_rows,
-            n_correct=self.n_rows - int(self.cumulative_errors[-1:].sum()),
+            n_correct=self.n_rows - self.n_errors,
             n_accepted=n_accepted,
             n_correct_accepted=n_accepted - n_accepted_errors,
             highest_accepted=highest_accepted,
@@ -389,15 +408,18 @@ class Ranking:
     def largest_threshold_after_passing_rank(self, rank: int) -> float:
         """Return the largest threshold that may be used if a test at this rank passed."""
         n_accepted = self.count_accepted_after_passing_rank(rank)
-        if n_accepted <= rank or n_accepted == self.n_rows:
-            return self.largest_threshold_accepting_exactly(n_accepted)
-        return float(self.tie_block_scores[self.find_tie_block(rank)])
+        accepts_rows_above_rank = n_accepted > rank
+        if accepts_rows_above_rank and n_accepted < self.n_rows:
+            return float(self.tie_block_scores[self.find_tie_block(rank)])
+        return self.largest_threshold_accepting_exactly(n_accepted)
 
     def is_error_at(self, rank: int) -> bool:
         """Check whether the row at a rank is an error. Errors come first in a tie block."""
         error_ranks = self.error_runs.error_ranks
-        index = int(np.searchsorted(error_ranks, rank))
-        return index < len(error_ranks) and int(error_ranks[index]) == rank
+        next_error_index = int(np.searchsorted(error_ranks, rank))
+        if next_error_index == len(error_ranks):
+            return False
+        return int(error_ranks[next_error_index]) == rank
 
     def without_ranks(self, removed_ranks: Codes) -> Ranking:
         """Return the ranking without the rows at some ranks.
@@ -414,34 +436,39 @@ class Ranking:
         >>> Ranking.from_scores(scores, correct).without_ranks(np.array([2, 4])).tie_block_scores
         array([0., 1.])
         """
-        is_removed_error = np.array([self.is_error_at(rank) for rank in removed_ranks.tolist()])
-        removed_errors = removed_ranks[is_removed_error]
+        is_error = np.array([self.is_error_at(rank) for rank in removed_ranks.tolist()])
+        removed_error_ranks = removed_ranks[is_error]
         end_ranks = self.tie_block_end_ranks
         n_rows_removed = np.searchsorted(removed_ranks, end_ranks, side="right")
-        n_errors_removed = np.searchsorted(removed_errors, end_ranks, side="right")
+        n_errors_removed = np.searchsorted(removed_error_ranks, end_ranks, side="right")
         new_end_ranks = end_ranks - n_rows_removed
-        is_block_left = np.diff(new_end_ranks, prepend=0) > 0
-        ranking = Ranking(
-            tie_block_end_ranks=new_end_ranks[is_block_left],
-            cumulative_errors=(self.cumulative_errors - n_errors_removed)[is_block_left],
-            tie_block_scores=self.tie_block_scores[is_block_left],
+        new_cumulative_errors = self.cumulative_errors - n_errors_removed
+        # A block whose rows are all removed is dropped.
+        n_rows_left_per_block = np.diff(new_end_ranks, prepend=0)
+        has_rows_left = n_rows_left_per_block > 0
+        smaller_ranking = Ranking(
+            tie_block_end_ranks=new_end_ranks[has_rows_left],
+            cumulative_errors=new_cumulative_errors[has_rows_left],
+            tie_block_scores=self.tie_block_scores[has_rows_left],
         )
+        # An error that stays moves down by the number of removed rows below it.
         error_ranks = self.error_runs.error_ranks
-        kept_error_ranks = np.delete(error_ranks, np.searchsorted(error_ranks, removed_errors))
-        new_error_ranks = kept_error_ranks - np.searchsorted(removed_ranks, kept_error_ranks)
-        ranking.__dict__["error_runs"] = ErrorRuns.of_single_errors(new_error_ranks)
-        return ranking
+        removed_error_indices = np.searchsorted(error_ranks, removed_error_ranks)
+        kept_error_ranks = np.delete(error_ranks, removed_error_indices)
+        n_removed_below = np.searchsorted(removed_ranks, kept_error_ranks)
+        smaller_ranking._store_error_runs(kept_error_ranks - n_removed_below)
+        return smaller_ranking
 
     def find_tie_block(self, rank: int) -> int:
         """Return the index of the tie block that contains a rank.
 
-        It is the number of blocks if there are fewer rows.
+        The index is the number of blocks if the rank exceeds the number of rows.
         """
         return int(np.searchsorted(self.tie_block_end_ranks, rank))
 
 
 class FinerCountsNeeded(Exception):
-    """Request to count the rows of some cells again in smaller cells.
+    """Exception that requests finer counts of the rows in some cells.
 
     It is raised if rows were only counted (`metacal.certification.passes`), and a certificate
     depends on the order of the rows within these cells.

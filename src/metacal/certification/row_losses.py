@@ -1,4 +1,4 @@
-"""Losses of rows: the cost of each prediction if it is accepted, and of a review.
+"""Losses of rows: the cost of each accepted prediction and of each review.
 
 Costs are declared as one number for every incorrect prediction, or as a table with a row for each true
 class and a column for each prediction.
@@ -6,7 +6,7 @@ class and a column for each prediction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ _MAX_SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Losses of some rows.
+    """Losses of rows if they are accepted or rejected.
 
     Attributes
     ----------
@@ -71,15 +71,15 @@ class Losses:
             is_all_or_nothing=losses.dtype.kind in "iu",
         )
 
-    def counted_by(self, quantity: Quantity, is_accepted: Flags) -> Float:
-        """Return the losses of the rows over which a quantity is averaged.
+    def get_counted_losses(self, quantity: Quantity, is_accepted: Flags) -> Float:
+        """Return the losses of the rows that a quantity counts.
 
         Examples
         --------
         >>> from metacal.certificates.quantities import COST, COST_PER_ROW
         >>> losses = Losses(np.array([5.0, 7.0]), 1.0, 7.0, False)
         >>> is_accepted = np.array([True, False])
-        >>> losses.counted_by(COST, is_accepted), losses.counted_by(COST_PER_ROW, is_accepted)
+        >>> losses.get_counted_losses(COST, is_accepted), losses.get_counted_losses(COST_PER_ROW, is_accepted)
         (array([5.]), array([5., 1.]))
         """
         # Which rows a mean loss counts does not depend on whether they are correct.
@@ -90,9 +90,7 @@ class Losses:
 
     def select_rows(self, index: Flags | Codes) -> Losses:
         """Return the losses of the rows that a mask or an index selects."""
-        return Losses(
-            self.if_accepted[index], self.if_rejected, self.max_loss, self.is_all_or_nothing
-        )
+        return replace(self, if_accepted=self.if_accepted[index])
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,8 @@ class Costs:
 
         A negative code stands for a true class that is none of the classes.
         """
-        costs = compute_prediction_costs(self.error_costs, true_codes, predicted_codes)
-        return self._build_losses(costs)
+        prediction_costs = compute_prediction_costs(self.error_costs, true_codes, predicted_codes)
+        return self._build_losses(prediction_costs)
 
     def losses_from_correctness(self, is_correct: Flags) -> Losses:
         """Compute the loss of each row from whether its prediction is correct.
@@ -193,9 +191,11 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
     try:
         table = np.array(costs, dtype=np.float64)
     except (TypeError, ValueError):
+        # An empty table is rejected below, with a message about its shape.
         table = np.zeros(0)
     is_square_table = table.ndim == 2 and table.shape[0] == table.shape[1]
-    if not is_square_table or len(table) < 2:
+    n_classes = len(table)
+    if not is_square_table or n_classes < 2:
         raise ShapeError(
             "A cost matrix must have one row for each true class and one number for each"
             f" predicted class; got {_describe_shape(costs)}. Pass K rows of K numbers,"
@@ -223,7 +223,9 @@ def _is_number(value: Any) -> bool:
 
 def _is_table_of_floats(costs: Any) -> bool:
     """Check whether a table of numbers is a tuple whose entries are all of type float."""
-    return isinstance(costs, tuple) and all(type(cost) is float for row in costs for cost in row)
+    if not isinstance(costs, tuple):
+        return False
+    return all(type(cost) is float for table_row in costs for cost in table_row)
 
 
 def validate_positive_cost(name: str, value: Any) -> float:
@@ -273,7 +275,7 @@ def max_error_cost(error_costs: ErrorCosts) -> float:
     """Return the largest cost of a prediction."""
     if isinstance(error_costs, float):
         return error_costs
-    return max(map(max, error_costs))
+    return max(max(costs_of_true_class) for costs_of_true_class in error_costs)
 
 
 def compute_prediction_costs(

@@ -78,7 +78,7 @@ class SelectedRows:
     clusters: Clusters | None = None
 
     def draw(self, *columns: ArrayLike | None) -> SelectedRows:
-        """Return the rows unchanged, because they are drawn already."""
+        """Return the rows unchanged, because they were drawn before."""
         return self
 
     def to_mask(self, n_rows: int) -> Flags:
@@ -86,7 +86,7 @@ class SelectedRows:
         return np.bincount(self.indices, minlength=n_rows) > 0
 
     def extend_to_all_rows(self, flags: Flags) -> Flags:
-        """Give every row the flag of its representative, or True if it has none.
+        """Give every row the flag of the row that represents it, or True without one.
 
         Parameters
         ----------
@@ -102,8 +102,8 @@ class SelectedRows:
 
     def annotate_certificate(self, certificate: Certificate) -> Certificate:
         """Add the circumstances and the notes of the selection to a certificate."""
-        annotated = add_circumstances(certificate, self.circumstances)
-        return replace(annotated, notes=(*annotated.notes, *self.notes))
+        certificate = add_circumstances(certificate, self.circumstances)
+        return replace(certificate, notes=(*certificate.notes, *self.notes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ class RowSelection:
     random_state: int | None = None
 
     def draw(self, *columns: ArrayLike | None) -> SelectedRows:
-        """Draw the rows that count, whatever the order of the calibration rows.
+        """Draw the rows that count. The draw does not depend on the order of the rows.
 
         Parameters
         ----------
@@ -166,53 +166,53 @@ class RowSelection:
             random_state=self.random_state,
         )
         clusters = None
-        unweighted_indices = np.arange(self.n_rows)
+        drawn_indices = np.arange(self.n_rows)
         if self._draws_one_row_per_cluster:
             assert self.cluster_codes is not None
             shuffled_indices = row_draws.draw_row_order("one row of each unit")
-            unweighted_indices = _take_first_of_each_cluster(shuffled_indices, self.cluster_codes)
+            drawn_indices = _take_first_row_of_each_cluster(shuffled_indices, self.cluster_codes)
         elif self.units is not None:
             clusters = self.units.build_clusters(row_draws.draw_cluster_numbers("whole units"))
 
-        indices = unweighted_indices
+        kept_indices = drawn_indices
         if self.keep_probabilities is not None:
-            is_kept = (
-                row_draws.draw_uniform_numbers("rows kept by weight") < self.keep_probabilities
-            )
-            indices = unweighted_indices[is_kept[unweighted_indices]]
-        if len(indices) == 0:
+            uniform_numbers = row_draws.draw_uniform_numbers("rows kept by weight")
+            is_kept = uniform_numbers < self.keep_probabilities
+            kept_indices = drawn_indices[is_kept[drawn_indices]]
+        if len(kept_indices) == 0:
             raise WeightsError(
                 "No row is left to count, because most weights are small compared with the"
                 " largest. Use more rows."
             )
         if clusters is not None:
-            clusters = clusters.take(indices)
+            clusters = clusters.take(kept_indices)
         return SelectedRows(
-            indices=indices,
-            representatives=self._find_representatives(indices),
+            indices=kept_indices,
+            representatives=self._find_representatives(kept_indices),
             circumstances=self._build_circumstances(clusters),
-            notes=self._build_notes(n_unweighted=len(unweighted_indices), n_kept=len(indices)),
+            notes=self._build_notes(n_drawn=len(drawn_indices), n_kept=len(kept_indices)),
             clusters=clusters,
         )
 
     @property
     def _draws_one_row_per_cluster(self) -> bool:
+        """Whether each cluster is counted by one random row."""
         return self.units is not None and self.units.per == "unit"
 
-    def _find_representatives(self, indices: Codes) -> Codes:
-        """Return, for each row, the position in `indices` of its representative."""
-        # A row represents itself, unless one row is drawn to represent its whole cluster.
-        represented_codes = np.arange(self.n_rows)
+    def _find_representatives(self, selected_indices: Codes) -> Codes:
+        """Return the position in `selected_indices` of the representative of each row."""
+        # A selected row represents the rows with its code: itself, or its whole cluster.
+        code_of_rows = np.arange(self.n_rows)
         if self._draws_one_row_per_cluster:
             assert self.cluster_codes is not None
-            represented_codes = self.cluster_codes
-        n_codes = int(represented_codes.max()) + 1
+            code_of_rows = self.cluster_codes
+        n_codes = int(code_of_rows.max()) + 1
         position_by_code = np.full(n_codes, _NOT_REPRESENTED, dtype=np.intp)
-        position_by_code[represented_codes[indices]] = np.arange(len(indices))
-        return position_by_code[represented_codes]
+        position_by_code[code_of_rows[selected_indices]] = np.arange(len(selected_indices))
+        return position_by_code[code_of_rows]
 
     def _build_circumstances(self, clusters: Clusters | None) -> Circumstances:
-        """Return what a certificate records about clusters, weights and seed."""
+        """Build the circumstances of a certificate from the clusters, the weights and the seed."""
         circumstances = Circumstances(random_state=self.random_state)
         if self.units is not None:
             circumstances = circumstances.merge_with(self.units.build_circumstances(clusters))
@@ -221,8 +221,8 @@ class RowSelection:
             circumstances = circumstances.merge_with(weight_circumstances)
         return circumstances
 
-    def _build_notes(self, *, n_unweighted: int, n_kept: int) -> tuple[Note, ...]:
-        """Return the notes about the numbers of clusters and of kept rows."""
+    def _build_notes(self, *, n_drawn: int, n_kept: int) -> tuple[Note, ...]:
+        """Build the notes about the numbers of clusters and of kept rows."""
         notes: list[Note] = []
         if self.cluster_codes is not None:
             n_clusters = int(self.cluster_codes.max()) + 1
@@ -231,7 +231,7 @@ class RowSelection:
             else:
                 notes.append(note_whole_clusters_counted(units=n_clusters, rows=self.n_rows))
         if self.importance is not None:
-            notes.append(note_rows_drawn_by_weight(kept=n_kept, rows=n_unweighted))
+            notes.append(note_rows_drawn_by_weight(kept=n_kept, rows=n_drawn))
         return tuple(notes)
 
 
@@ -241,7 +241,7 @@ def build_row_selection(
     importance: Importance | ArrayLike | None = None,
     random_state: int | None = None,
 ) -> RowSelection | None:
-    """Check the declared clusters and weights, and return how rows are selected.
+    """Build the row selection for declared clusters and weights.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def build_row_selection(
     )
 
 
-def _take_first_of_each_cluster(shuffled_indices: Codes, cluster_codes: Codes) -> Codes:
-    """Return the first row of each cluster, sorted by row index."""
+def _take_first_row_of_each_cluster(shuffled_indices: Codes, cluster_codes: Codes) -> Codes:
+    """Return the index of the first row of each cluster, in increasing order."""
     _, first_positions = np.unique(cluster_codes[shuffled_indices], return_index=True)
     return np.sort(shuffled_indices[first_positions])

@@ -1,4 +1,4 @@
-"""CalibrationRows: the columns of the rows that are tested.
+"""Columns of the calibration rows that are tested.
 
 Every procedure must use or refuse each optional column. If a procedure ignored the cluster codes, for
 example, clustered rows would be certified as if they were independent.
@@ -23,6 +23,9 @@ from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
     from metacal.certification.row_losses import Losses
+
+# Code of the second of two classes.
+_SECOND_CLASS = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,7 @@ class Subgroups:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationRows:
-    """Columns of the rows that are tested, as procedures read them.
+    """Calibration rows that are tested, with their columns.
 
     A `Sample` has the same rows as flat columns, and is what callers of `Promise.certify` pass.
 
@@ -123,7 +126,7 @@ class CalibrationRows:
     class_names : tuple of str or int
         Names of the two classes.
 
-    pilot : PilotRows, optional
+    pilot_rows : PilotRows, optional
         Rows that determine where the tests begin.
 
     precomputed_ranking : Ranking, optional
@@ -138,7 +141,7 @@ class CalibrationRows:
     cases: Cases | None = None
     class_codes: Codes | None = None
     class_names: tuple[Name, ...] = (0, 1)
-    pilot: PilotRows | None = None
+    pilot_rows: PilotRows | None = None
     precomputed_ranking: Ranking | None = None
 
     @classmethod
@@ -198,24 +201,24 @@ class CalibrationRows:
 
         A row counts as correct if it is of that class.
         """
-        scores = self.scores
-        if class_code == 1:
-            scores = -scores
-        return Ranking.from_scores(RELATIVE_GRID.round(scores), self.true_class_codes == class_code)
+        # The scores are the log-odds of the second class, so its most likely rows have the highest.
+        scores = -self.scores if class_code == _SECOND_CLASS else self.scores
+        is_of_class = self.true_class_codes == class_code
+        return Ranking.from_scores(RELATIVE_GRID.round(scores), is_of_class)
 
     @cached_property
     def even_odds_score(self) -> float:
         """Log-odds at which both classes are equally likely."""
-        return find_even_odds_score(self.scores, self.true_class_codes == 1)
+        return find_even_odds_score(self.scores, self.true_class_codes == _SECOND_CLASS)
 
     def even_odds_score_for_class(self, class_code: int) -> float:
-        """Return the score of even odds, on the scale of `rank_for_class`."""
-        if class_code == 1:
+        """Return the score of even odds on the scale by which `rank_for_class` ranks rows."""
+        if class_code == _SECOND_CLASS:
             return -self.even_odds_score
         return self.even_odds_score
 
     def build_row_draws(self, random_state: int | None = None) -> RowDraws:
-        """Build a source of random draws that depends on all columns of the rows.
+        """Build a source of random draws that is seeded by all columns of the rows.
 
         Losses that follow from correctness are omitted. Promises with the same meaning then draw
         the same rows.
@@ -256,12 +259,12 @@ class CalibrationRows:
         return replace(
             self,
             scores=self.scores[index],
-            correct=_take(self.correct, index),
+            correct=_select_if_given(self.correct, index),
             losses=losses,
             subgroups=subgroups,
             clusters=clusters,
             cases=cases,
-            class_codes=_take(self.class_codes, index),
+            class_codes=_select_if_given(self.class_codes, index),
             precomputed_ranking=None,
         )
 
@@ -276,15 +279,16 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
     """
     score_column = np.asarray(scores, dtype=np.float64)
     if correct is None:
-        if score_column.ndim != 1 or len(score_column) == 0 or np.isnan(score_column).any():
+        is_nonempty_column = score_column.ndim == 1 and len(score_column) > 0
+        if not is_nonempty_column or np.isnan(score_column).any():
             raise ShapeError(
                 "certify needs a 1-D array with one score per row, and at least one row; got"
                 f" shape {score_column.shape}."
             )
         return RELATIVE_GRID.round(score_column)
     correct_column = np.asarray(correct)
-    has_one_of_each = score_column.ndim == 1 and score_column.shape == correct_column.shape
-    if not has_one_of_each or correct_column.dtype != bool:
+    has_one_score_per_row = score_column.ndim == 1 and score_column.shape == correct_column.shape
+    if not has_one_score_per_row or correct_column.dtype != bool:
         raise ShapeError(
             f"certify needs one score and one boolean per row; got shapes {score_column.shape} and"
             f" {correct_column.shape} ({correct_column.dtype})."
@@ -298,11 +302,11 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
 
 
 @overload
-def _take(column: None, index: Flags | Codes) -> None: ...
+def _select_if_given(column: None, index: Flags | Codes) -> None: ...
 @overload
-def _take(column: np.ndarray, index: Flags | Codes) -> np.ndarray: ...
-def _take(column: np.ndarray | None, index: Flags | Codes) -> np.ndarray | None:
-    """Return some entries of an optional column."""
+def _select_if_given(column: np.ndarray, index: Flags | Codes) -> np.ndarray: ...
+def _select_if_given(column: np.ndarray | None, index: Flags | Codes) -> np.ndarray | None:
+    """Return the selected entries of a column, or None without the column."""
     if column is None:
         return None
     return column[index]

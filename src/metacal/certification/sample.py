@@ -94,7 +94,7 @@ class Sample(Evidence):
             clusters=self.units,
             class_codes=self.truth,
             class_names=tuple(self.classes),
-            pilot=self.pilot,
+            pilot_rows=self.pilot,
         )
 
     @property

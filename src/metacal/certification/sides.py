@@ -128,7 +128,7 @@ class ClassPromise:
         self,
         ranking: Ranking,
         significance_level: float,
-        pilot: PilotRows | None,
+        pilot_rows: PilotRows | None,
         last_rank: int | None = None,
     ) -> ThresholdResult:
         """Certify how many rows may be accepted as the class.
@@ -141,7 +141,7 @@ class ClassPromise:
         significance_level : float
             Significance level of both class promises together.
 
-        pilot : PilotRows or None
+        pilot_rows : PilotRows or None
             Pilot rows, with scores that decrease as the class becomes more likely. A pilot row is
             correct if it is of the class.
 
@@ -162,7 +162,7 @@ class ClassPromise:
             ranking,
             self.limit,
             self._compute_own_level(significance_level),
-            pilot=pilot,
+            pilot_rows=pilot_rows,
             last_rank=last_rank,
             correct_rows_are_rare=correct_rows_are_rare,
         )

@@ -314,7 +314,7 @@ def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
     if shortfall.class_promise.quantity.conditions_on_true_class:
         support_sentence += (
             f" At least {shortfall.n_required_rows:,} rows of {shortfall.other_class!r} are"
-            f" required; there are {shortfall.n_of_other_class:,}."
+            f" required; there are {shortfall.n_rows_of_other_class:,}."
         )
     quantity = shortfall.class_promise.quantity
     claim = f"{quantity.name} of {quantity.direction} {shortfall.class_promise.target:g}"

@@ -72,7 +72,7 @@ def build_subgroup(
     if is_tested is not None:
         is_selected &= is_tested
     subgroup_rows = rows.take(is_selected)
-    if rows.pilot is not None:
-        subgroup_rows = replace(subgroup_rows, pilot=rows.pilot.select_subgroups(codes))
+    if rows.pilot_rows is not None:
+        subgroup_rows = replace(subgroup_rows, pilot_rows=rows.pilot_rows.select_subgroups(codes))
     names = tuple(rows.subgroups.names[code] for code in codes)
     return Subgroup(codes=codes, names=names, rows=subgroup_rows)

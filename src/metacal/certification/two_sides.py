@@ -60,11 +60,11 @@ from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCe
 from metacal.certification.class_certificates import (
     add_best_targets,
     add_class_promise,
-    add_counts_of_classes,
     build_class_certificate,
     count_rows_of_both_classes,
     get_predicted_class,
     states_class_promise,
+    sum_counts_of_classes,
 )
 from metacal.certification.class_shortfall import ClassShortfall, find_class_shortfall
 from metacal.certification.decision_point import find_decision_point
@@ -248,7 +248,8 @@ class TwoClassProcedure:
         }
         rankings = {class_code: rows.rank_for_class(class_code) for class_code in tested_promises}
         pilots = {
-            class_code: _orient_pilot_rows(rows.pilot, class_code) for class_code in tested_promises
+            class_code: _orient_pilot_rows(rows.pilot_rows, class_code)
+            for class_code in tested_promises
         }
         results = {
             class_code: class_promise.certify(
@@ -341,7 +342,7 @@ class TwoClassProcedure:
             delta=delta,
             rule_name=self.rule_name,
             threshold=_THRESHOLD_BESIDE_CLASS_THRESHOLDS,
-            outcome=add_counts_of_classes(class_certificates),
+            outcome=sum_counts_of_classes(class_certificates),
             notes=notes,
         )
         certificate = add_circumstances(certificate, result.circumstances)
@@ -373,7 +374,7 @@ class TwoClassProcedure:
             find_class_shortfall(
                 class_promise,
                 rows,
-                _orient_pilot_rows(rows.pilot, class_code),
+                _orient_pilot_rows(rows.pilot_rows, class_code),
                 significance_level=delta,
                 class_code=class_code,
             )
@@ -474,17 +475,17 @@ def _choose_level_fraction(class_share: float) -> float:
     return _EQUAL_LEVEL_FRACTION
 
 
-def _orient_pilot_rows(pilot: PilotRows | None, class_code: int) -> PilotRows | None:
+def _orient_pilot_rows(pilot_rows: PilotRows | None, class_code: int) -> PilotRows | None:
     """Return pilot rows with scores that decrease as a class becomes more likely.
 
     A pilot row is correct if it is of the class.
     """
-    if pilot is None:
+    if pilot_rows is None:
         return None
-    scores = RELATIVE_GRID.round(pilot.scores)
+    scores = RELATIVE_GRID.round(pilot_rows.scores)
     if class_code == 1:
         scores = -scores
     is_of_class = None
-    if pilot.class_codes is not None:
-        is_of_class = pilot.class_codes == class_code
-    return replace(pilot, scores=scores, correct=is_of_class)
+    if pilot_rows.class_codes is not None:
+        is_of_class = pilot_rows.class_codes == class_code
+    return replace(pilot_rows, scores=scores, correct=is_of_class)

@@ -23,7 +23,7 @@ from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.notes import Note, note_declared_extension, note_pool_without_score
 from metacal.certification.arriving import (
-    DELTA_FRACTIONS,
+    DELTA_FRACTIONS_WITH_EXTENSION,
     LabellingProgress,
     PartialLabels,
     assess_progress,
@@ -370,7 +370,7 @@ class Certifier:
     def _list_started_phases(self) -> list[_Phase]:
         """Return the first phase and, after an extension, the second one."""
         all_of_delta = (1.0,)
-        delta_fractions = DELTA_FRACTIONS if self.may_extend else all_of_delta
+        delta_fractions = DELTA_FRACTIONS_WITH_EXTENSION if self.may_extend else all_of_delta
         phases = [
             _Phase(promise=self.promise.with_delta_fraction(fraction), n_rows=n_rows)
             for fraction, n_rows in zip(delta_fractions, self._n_rows_by_phase, strict=True)
@@ -473,7 +473,7 @@ class Certifier:
         if self.may_extend:
             n_first_rows, n_all_rows = self._n_rows_by_phase
             extension_note = note_declared_extension(
-                rows=n_first_rows, extended=n_all_rows, shares=DELTA_FRACTIONS
+                rows=n_first_rows, extended=n_all_rows, shares=DELTA_FRACTIONS_WITH_EXTENSION
             )
             notes.append(extension_note)
         return tuple(notes)

@@ -117,7 +117,7 @@ def certify_selected_rows(
     if certificate.n_rows < n_counted:
         is_accepted = _decide_rows(certificate, scores_on_grid, counted_rows.subgroups)
         certificate = certificate.with_traffic(is_accepted, counted_rows.is_correct)
-    if pilot_policy is not None and tested_rows.pilot is not None:
+    if pilot_policy is not None and tested_rows.pilot_rows is not None:
         certificate = _add_pilot_facts(certificate, pilot_policy, tested_rows)
     certificate = add_circumstances(certificate, split_circumstances)
     if selected_rows is not None:
@@ -151,9 +151,9 @@ def _add_pilot_facts(
     certificate: Certificate, pilot_policy: PilotPolicy, tested_rows: CalibrationRows
 ) -> Certificate:
     """Add the numbers of pilot rows and of tested rows per score value."""
-    assert tested_rows.pilot is not None
+    assert tested_rows.pilot_rows is not None
     certificate = add_circumstances(
-        certificate, pilot_policy.build_circumstances(tested_rows.pilot, certificate)
+        certificate, pilot_policy.build_circumstances(tested_rows.pilot_rows, certificate)
     )
     if not certificate.circumstances.tests_score_values:
         return certificate

@@ -218,14 +218,14 @@ class LogOddsSortingCertifier:
         certificate = certify(promise, tested_rows)
 
         certified_table = self._decide_rows(certificate, validated_rows, labels, selected_rows)
-        if pilot_policy is not None and tested_rows.pilot is not None:
+        if pilot_policy is not None and tested_rows.pilot_rows is not None:
             columns = certified_table.columns
             selected_index = get_index_of_selected_rows(selected_rows)
             certificate = certificate.with_traffic(
                 columns.is_accepted[selected_index], columns.correct[selected_index]
             )
             certificate = add_circumstances(
-                certificate, pilot_policy.build_circumstances(tested_rows.pilot, certificate)
+                certificate, pilot_policy.build_circumstances(tested_rows.pilot_rows, certificate)
             )
         if selected_rows is not None:
             certificate = selected_rows.annotate_certificate(certificate)

@@ -18,11 +18,13 @@ from metacal.certificates.quantities import (
 )
 from metacal.certificates.quantity import Limits, Quantity
 from metacal.certification.case_procedures import (
-    CASE_BETS,
     CASE_BLOCKS,
     CASE_ORDER_STATISTIC,
+    CaseCutoffProcedure,
+)
+from metacal.certification.case_sequence_procedure import (
+    CASE_BETS,
     CASE_SEQUENCE,
-    CaseCutProcedure,
     CaseSequenceProcedure,
 )
 from metacal.errors import InputError, UnsupportedPromiseError
@@ -73,7 +75,7 @@ class MaxCaseErrors(CasePromise):
 
     With item types, at least a fifth of the cases only fit the scale on which the types are compared.
     Among automated cases, a third of the cases fixes the thresholds to test.
-    `metacal.certification.case_cuts` and `case_sequences` have the rules and their proofs.
+    `metacal.certification.case_cutoffs` and `case_sequences` have the rules and their proofs.
 
     Examples
     --------
@@ -128,9 +130,9 @@ class MaxCaseErrors(CasePromise):
         """The limited quantity."""
         return AUTOMATED_CASE_ERRORS if self.among == "automated" else CASE_ERRORS
 
-    def procedure(self) -> CaseCutProcedure | CaseSequenceProcedure:
+    def procedure(self) -> CaseCutoffProcedure | CaseSequenceProcedure:
         """Return the procedure that certifies the items of cases."""
-        procedure = CaseCutProcedure if self.among == "all" else CaseSequenceProcedure
+        procedure = CaseCutoffProcedure if self.among == "all" else CaseSequenceProcedure
         return procedure(self._quantity, self.limit, same_scale=self.same_scale)
 
 
@@ -186,9 +188,9 @@ class MinCaseRecall(CasePromise):
         """Names of the rules that may certify the promise, depending on the item types."""
         return (CASE_ORDER_STATISTIC, CASE_BLOCKS)
 
-    def procedure(self) -> CaseCutProcedure:
+    def procedure(self) -> CaseCutoffProcedure:
         """Return the procedure that certifies the items of cases."""
-        return CaseCutProcedure(CASE_RECALL, self.target, same_scale=self.same_scale)
+        return CaseCutoffProcedure(CASE_RECALL, self.target, same_scale=self.same_scale)
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ class MaxErrorsPerCase(CasePromise):
     def procedure(self) -> CaseSequenceProcedure:
         """Return the procedure that certifies the items of cases."""
         return CaseSequenceProcedure(
-            ERRORS_PER_CASE, self.limit, same_scale=self.same_scale, largest=self.largest
+            ERRORS_PER_CASE, self.limit, same_scale=self.same_scale, max_counted_errors=self.largest
         )
 
 

@@ -194,7 +194,7 @@ class Measurement:
             raise MissingLabelsError(
                 f"Testing whether the {quantity} is kept needs the cost of each row. Pass losses."
             )
-        costs_in_row_order = losses.counted_by(quantity, accept)
+        costs_in_row_order = losses.get_counted_losses(quantity, accept)
         # The bets are in random order, because sorted costs would look like drift.
         bet_order = RowDraws(costs_in_row_order).draw_row_order(purpose="order of bets")
         costs = costs_in_row_order[bet_order]
@@ -356,7 +356,7 @@ class Measurement:
         """Compute the p-value of bets on whole clusters."""
         assert self.cluster_counts is not None
         limit = self.max_bad_share
-        cluster_values = self.cluster_counts.convert_to_values_with_mean_at_limit(limit)
+        cluster_values = self.cluster_counts.compute_betting_values(limit)
         return betting.p_value_of_mean_above(
             cluster_values, limit=limit, significance_level=significance_level
         )

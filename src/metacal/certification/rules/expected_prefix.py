@@ -43,7 +43,7 @@ import numpy as np
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
-from metacal.certification.first_failure import MAX_DIVIDED_BLOCKS
+from metacal.certification.first_failure import MAX_UNORDERED_BLOCKS
 from metacal.certification.peeling import LeastCertainRowReader
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.rank_tests import passes_in_expectation
@@ -93,7 +93,7 @@ class ExpectedPrefixRule:
         n_rows: int,
         limit: float,
         significance_level: float | None,
-        pilot: PilotRows | None = None,
+        pilot_rows: PilotRows | None = None,
         row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit."""
@@ -207,4 +207,4 @@ def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_cel
     is_undecided[:first_cell] = False
     undecided_cells = np.flatnonzero(is_undecided)
     if len(undecided_cells) > 0:
-        raise ranking.build_finer_counts_error(undecided_cells[-MAX_DIVIDED_BLOCKS:].tolist())
+        raise ranking.build_finer_counts_error(undecided_cells[-MAX_UNORDERED_BLOCKS:].tolist())

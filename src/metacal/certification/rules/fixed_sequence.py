@@ -160,7 +160,7 @@ class FixedSequenceRule:
         n_rows: int,
         limit: float,
         significance_level: float | None,
-        pilot: PilotRows | None = None,
+        pilot_rows: PilotRows | None = None,
         row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Plan the tests from the number of rows, the limit, the level and the pilot rows.
@@ -169,7 +169,7 @@ class FixedSequenceRule:
         """
         assert significance_level is not None
         return plan_test_sequence(
-            self.start_policy, n_rows, limit, significance_level, pilot, row_reader
+            self.start_policy, n_rows, limit, significance_level, pilot_rows, row_reader
         )
 
     def certify(
@@ -266,7 +266,7 @@ class FixedSequenceRule:
 
 
 def count_certified_rows(
-    ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
+    ranking: Ranking, accuracy: float, delta: float, pilot_rows: PilotRows | None = None
 ) -> int:
     """Count the rows that `FixedSequenceRule` accepts for an accuracy.
 
@@ -281,7 +281,7 @@ def count_certified_rows(
     delta : float
         Significance level.
 
-    pilot : PilotRows, optional
+    pilot_rows : PilotRows, optional
         Pilot rows.
 
     Returns
@@ -296,18 +296,18 @@ def count_certified_rows(
     >>> count_certified_rows(ranking, 0.95, 0.1)
     937
     """
-    return certify_accuracy(ranking, accuracy, delta, pilot).n_accepted
+    return certify_accuracy(ranking, accuracy, delta, pilot_rows).n_accepted
 
 
 def certify_accuracy(
-    ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
+    ranking: Ranking, accuracy: float, delta: float, pilot_rows: PilotRows | None = None
 ) -> ThresholdResult:
     """Find the largest threshold that `FixedSequenceRule` certifies for an accuracy."""
-    return run_rule(FixedSequenceRule(), ranking, accuracy, delta, pilot=pilot)
+    return run_rule(FixedSequenceRule(), ranking, accuracy, delta, pilot_rows=pilot_rows)
 
 
 def find_last_passed_rank(
-    ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
+    ranking: Ranking, accuracy: float, delta: float, pilot_rows: PilotRows | None = None
 ) -> int:
     """Find the highest rank at which the test of an accuracy passes, or return 0.
 
@@ -320,7 +320,7 @@ def find_last_passed_rank(
     >>> find_last_passed_rank(Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
-    result = certify_accuracy(ranking, accuracy, delta, pilot)
+    result = certify_accuracy(ranking, accuracy, delta, pilot_rows)
     if result.threshold is None or result.trace is None:
         return 0
     return result.trace.best_rank

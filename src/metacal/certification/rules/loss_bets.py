@@ -197,7 +197,7 @@ def count_certified_loss_rows(
     loss_ranking: LossRanking,
     limit: float,
     delta: float,
-    pilot: PilotRows | None = None,
+    pilot_rows: PilotRows | None = None,
     *,
     losses_are_rare: bool = False,
 ) -> int:
@@ -214,7 +214,7 @@ def count_certified_loss_rows(
     delta : float
         Significance level.
 
-    pilot : PilotRows, optional
+    pilot_rows : PilotRows, optional
         Pilot rows. If many scores are equal, values are tested instead of ranks. If few of their
         losses are small, the least certain rows are read before the tests are planned.
 
@@ -235,12 +235,14 @@ def count_certified_loss_rows(
     >>> 1400 < n_accepted < 1560, bool(ranking.losses[:n_accepted].mean() < 0.05)
     (True, True)
     """
-    n_tested = count_rows_to_test(loss_ranking, limit, delta, pilot)
+    n_tested = count_rows_to_test(loss_ranking, limit, delta, pilot_rows)
     if n_tested == 0:
         return 0
-    tests_score_values = pilot is not None and pilot.tests_score_values and len(pilot.scores) > 0
-    if pilot is not None and tests_score_values:
-        sequences = _plan_score_values(loss_ranking.ranking, n_tested, limit, delta, pilot)
+    tests_score_values = (
+        pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0
+    )
+    if pilot_rows is not None and tests_score_values:
+        sequences = _plan_score_values(loss_ranking.ranking, n_tested, limit, delta, pilot_rows)
     else:
         sequences = plan_loss_ranks(n_tested, limit, delta)
 
@@ -262,7 +264,7 @@ def count_certified_loss_rows(
 
 
 def count_rows_to_test(
-    loss_ranking: LossRanking, limit: float, delta: float, pilot: PilotRows | None
+    loss_ranking: LossRanking, limit: float, delta: float, pilot_rows: PilotRows | None
 ) -> int:
     """Count the rows that may be tested, after reading the least certain rows if good ones are rare.
 
@@ -272,9 +274,9 @@ def count_rows_to_test(
         Ranks above this one must not be tested.
     """
     ranking = loss_ranking.ranking
-    if pilot is None or pilot.relative_losses is None:
+    if pilot_rows is None or pilot_rows.relative_losses is None:
         return ranking.n_rows
-    first_pilot_losses = pilot.relative_losses[:_N_PILOT_LOSSES]
+    first_pilot_losses = pilot_rows.relative_losses[:_N_PILOT_LOSSES]
     n_good_pilot_rows = int((first_pilot_losses <= limit).sum())
     if len(first_pilot_losses) < _N_PILOT_LOSSES or n_good_pilot_rows > _MAX_GOOD_PILOT_ROWS:
         return ranking.n_rows
@@ -289,14 +291,14 @@ def count_rows_to_test(
 
 
 def _plan_score_values(
-    ranking: Ranking, n_tested: int, limit: float, delta: float, pilot: PilotRows
+    ranking: Ranking, n_tested: int, limit: float, delta: float, pilot_rows: PilotRows
 ) -> list[tuple[Fraction, list[int]]]:
     """Plan tests at the ends of tie blocks, from a score that the pilot rows determine."""
     tie_block_ends = ranking.tie_block_end_ranks
     tie_block_ends = tie_block_ends[tie_block_ends <= n_tested]
     if len(tie_block_ends) == 0:
         return []
-    pilot_scores = np.sort(pilot.scores)
+    pilot_scores = np.sort(pilot_rows.scores)
     if n_tested < ranking.n_rows:
         highest_tested_score = ranking.tie_block_scores[len(tie_block_ends) - 1]
         pilot_scores = pilot_scores[pilot_scores <= highest_tested_score]

@@ -83,13 +83,13 @@ class RejectionRateRule:
         n_rows: int,
         limit: float,
         significance_level: float | None,
-        pilot: PilotRows | None = None,
+        pilot_rows: PilotRows | None = None,
         row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit.
 
         The rule runs no sequence of tests, so `n_rows`, `significance_level` and
-        `pilot` have no effect.
+        `pilot_rows` have no effect.
         """
         return RankPlan(limit=limit)
 
@@ -267,13 +267,13 @@ class AcceptanceRateRule:
         n_rows: int,
         limit: float,
         significance_level: float | None,
-        pilot: PilotRows | None = None,
+        pilot_rows: PilotRows | None = None,
         row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit.
 
         The rule runs no sequence of tests, so `n_rows`, `significance_level` and
-        `pilot` have no effect.
+        `pilot_rows` have no effect.
         """
         return RankPlan(limit=limit)
 

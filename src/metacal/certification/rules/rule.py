@@ -144,7 +144,7 @@ class ThresholdRule(Protocol):
         n_rows: int,
         limit: float,
         significance_level: float | None,
-        pilot: PilotRows | None = None,
+        pilot_rows: PilotRows | None = None,
         row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Plan the tests without reading a label of the tested rows.
@@ -205,7 +205,7 @@ def run_rule(
     significance_level: float | None,
     *,
     plan_significance_level: float | None = None,
-    pilot: PilotRows | None = None,
+    pilot_rows: PilotRows | None = None,
     last_rank: int | None = None,
     correct_rows_are_rare: bool | None = None,
 ) -> ThresholdResult:
@@ -232,7 +232,7 @@ def run_rule(
     plan_significance_level : float, optional
         Significance level that the tests are planned for, by default `significance_level`.
 
-    pilot : PilotRows, optional
+    pilot_rows : PilotRows, optional
         Pilot rows, which determine where the tests begin.
 
     last_rank : int, optional
@@ -249,16 +249,16 @@ def run_rule(
     if plan_significance_level is None:
         plan_significance_level = significance_level
     if correct_rows_are_rare is None:
-        correct_rows_are_rare = pilot is not None and pilot.shows_few_correct_rows
+        correct_rows_are_rare = pilot_rows is not None and pilot_rows.shows_few_correct_rows
     if not correct_rows_are_rare or not rule.reads_labels_in_order:
-        plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot)
+        plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows)
         return rule.certify(ranking, plan, significance_level, last_rank)
 
     highest_score_never_read = -math.inf
-    if pilot is not None:
-        highest_score_never_read = pilot.highest_score_never_read
+    if pilot_rows is not None:
+        highest_score_never_read = pilot_rows.highest_score_never_read
     row_reader = LeastCertainRowReader.from_ranking(ranking, highest_score_never_read)
-    plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot, row_reader)
+    plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows, row_reader)
     n_unread_rows = row_reader.n_unread_rows
     if n_unread_rows == ranking.n_rows:
         return rule.certify(ranking, plan, significance_level, last_rank)

@@ -367,7 +367,7 @@ class PromiseMonitor(Monitor):
                 "Monitoring a cost needs the costs of the rows. Pass"
                 " losses=gate.losses(codes, answers) of the same rows and promise."
             )
-        costs_of_counted_rows = losses.counted_by(self.monitored_quantity, is_accepted)
+        costs_of_counted_rows = losses.get_counted_losses(self.monitored_quantity, is_accepted)
         return np.asarray(costs_of_counted_rows / self.largest_cost)
 
     @property

@@ -1,0 +1,370 @@
+r"""Cutoffs that break at most a tolerated number of cases.
+
+The terms are those of `metacal.certification.case_items`. A case *breaks* under some cutoffs if a
+harmful item of it is cleared. Let n cases be tested, and let k = k(n, limit) be the largest number
+with P(Bin(n, limit) <= k) <= delta, or -1 if there is none.
+
+**One type.** Let T_i be the safety of the safest harmful item of case i, -inf without one. The cutoff is
+the (k+1)-th largest T_i. If it is -inf, every item is cleared.
+
+**Proof.**
+
+1. Let t* = inf{t: P(T > t) <= limit}. The cutoff t is bad if P(T > t) > limit, that is if t < t*. Then
+   at most k of the n cases have T_i >= t*.
+2. P(T >= t*) >= limit, so this has probability at most P(Bin(n, limit) <= k) <= delta.
+3. Ties and the mass at -inf are in it. The share of breaking cases falls as the cutoff rises, so a
+   single test suffices and no share of delta is spent. Without ties it has the distribution
+   Beta(k+1, n-k), whose mean is (k+1)/(n+1): in expectation, k = floor(limit (n+1)) - 1. ∎
+
+**Several types: learned cutoffs.** At least a fifth of the cases are pilot cases. They fit a scale that
+converts the safety of an item to its log-odds of being harmless. Start with all cutoffs at +inf. Repeat
+k+1 times on the n tested cases:
+
+- Each type has a correction theta, the number of cases removed by its items so far relative to the
+  number that the scale expects.
+- Take the harmful item with the largest log-odds minus log(theta) in the cases that are left.
+- Lower every cutoff to the safety that has these corrected log-odds.
+- Remove the case of the item.
+
+If no harmful item is left, every item is cleared.
+
+**Proof** (statistically equivalent blocks: Tukey 1947, Fraser 1951, Kemperman 1956).
+
+1. Let A_s be the cases that break under none of the first s cutoffs. Given the pilot cases and the s
+   removed cases with all their items and labels, the n-s cases that are left are i.i.d. from the
+   source restricted to A_s, and the scale and the corrections of the next cutoff are fixed.
+2. The next cutoff is the largest of n-s i.i.d. values, so the share of A_s beyond it has the
+   distribution Beta(1, n-s), or is less with ties.
+3. So 1 - P(a new case breaks) is at least a product of independent Beta(n-s, 1), s = 0..k. That is,
+   P(a new case breaks) is at most a Beta(k+1, n-k): P(it exceeds the limit) <= P(Bin(n, limit) <= k)
+   <= delta, and its mean is (k+1)/(n+1). ∎
+
+The corrections learn from every case that was removed, at no cost, because step 1 conditions on these
+cases. They may not read the cases that are left, neither labels nor scores.
+
+**A shortcut that is not valid**: to clear every item of a type for free once no case left has a
+harmful item of it. That no harmful item is left is a fact about the cases left, so step 1 fails. With
+60 types that are each harmful in 0.0012 of the cases, n = 132 and a limit of 0.05, this broke the
+promise in each of 200 draws. `tests/guarantees/test_cases.py` fails if a type is cleared for free.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from scipy.special import expit
+
+from metacal.certification.case_items import CaseItems
+from metacal.certification.case_scale import TypeScale
+from metacal.formulas import Codes, Flags, Float
+from metacal.statistics import bounds
+
+# Fraction of the cases that are tested if the others are pilot cases.
+TESTED_CASE_FRACTION = Fraction(4, 5)
+
+# Number of removed cases that the scale is trusted for.
+# The correction of a type is (5 + removed cases) / (5 + expected cases).
+_REMOVED_CASES_PSEUDO_COUNT = 5.0
+
+
+def count_tolerated_cases(n_cases: int, limit: float, delta: float | None) -> int:
+    """Count the broken cases with which n cases certify a limit, -1 if none certify it.
+
+    Examples
+    --------
+    >>> [count_tolerated_cases(n, 0.1, 0.1) for n in (21, 22, 300)]
+    [-1, 0, 22]
+    >>> count_tolerated_cases(99, 0.05, None)
+    4
+    """
+    min_unbroken_cases = bounds.smallest_rank_keeping_miscoverage(n_cases, limit, delta)
+    return n_cases - min_unbroken_cases
+
+
+def count_tested_cases(n_cases: int, limit: float, delta: float | None) -> int:
+    """Count the cases to test if the others are pilot cases.
+
+    At most four fifths of the cases are tested. Of all numbers that tolerate as many broken cases, it
+    is the smallest, so the additional pilot cases cost nothing.
+
+    Examples
+    --------
+    >>> count_tested_cases(300, 0.1, 0.1), count_tolerated_cases(240, 0.1, 0.1)
+    (233, 17)
+    """
+    n_tested = math.floor(n_cases * TESTED_CASE_FRACTION)
+    n_tolerated = count_tolerated_cases(n_tested, limit, delta)
+    while n_tested > 1 and count_tolerated_cases(n_tested - 1, limit, delta) == n_tolerated:
+        n_tested -= 1
+    return n_tested
+
+
+def find_single_cutoff(
+    harmful_safety: Float, cases: Codes, breaks_at_every_cutoff: Flags, n_tolerated: int
+) -> float:
+    """Find the cutoff of one item type, an order statistic of the cases.
+
+    It is the (k+1)-th largest safety, where each case has the safety of its safest harmful item.
+
+    Parameters
+    ----------
+    harmful_safety : array of float of shape (n_harmful,)
+        Safety of the harmful items.
+
+    cases : array of int of shape (n_harmful,)
+        Tested case of each of these items.
+
+    breaks_at_every_cutoff : array of bool of shape (n_cases,)
+        Whether each tested case breaks under every cutoff.
+
+    n_tolerated : int
+        Tolerated number k of broken cases, at least 0.
+
+    Returns
+    -------
+    float
+        Cutoff, -inf if every item is cleared, or +inf if no cutoff is high enough.
+
+    Examples
+    --------
+    >>> safety, cases = np.array([0.9, 0.5, 0.7]), np.array([0, 0, 2])
+    >>> [find_single_cutoff(safety, cases, np.zeros(4, dtype=bool), k) for k in (0, 1, 2)]
+    [0.9, 0.7, -inf]
+    """
+    # A case breaks at every cutoff below the safety of its safest harmful item.
+    breaking_safety_of_cases = np.where(breaks_at_every_cutoff, math.inf, -math.inf)
+    np.maximum.at(breaking_safety_of_cases, cases, harmful_safety)
+    n_cases = len(breaking_safety_of_cases)
+    if n_tolerated >= n_cases:
+        return -math.inf
+    decreasing_safety = np.sort(breaking_safety_of_cases)[::-1]
+    return float(decreasing_safety[n_tolerated])
+
+
+@dataclass(frozen=True, eq=False)
+class _ExpectedHarmfulItems:
+    """Expected number of harmful items of one type above any cutoff, estimated on pilot items.
+
+    Attributes
+    ----------
+    decreasing_safety : array of float of shape (n_pilot_items,)
+        Safety of the pilot items of the type, in decreasing order.
+
+    expected_numbers : array of float of shape (n_pilot_items + 1,)
+        Expected number of harmful items among the first 0, 1, 2, ... of these items, for as many
+        cases as are tested.
+    """
+
+    decreasing_safety: Float
+    expected_numbers: Float
+
+    def compute_number_above(self, cutoff: float) -> float:
+        """Return the expected number of harmful items with a safety above a cutoff."""
+        n_items_above = int(np.searchsorted(-self.decreasing_safety, -cutoff, side="left"))
+        return float(self.expected_numbers[n_items_above])
+
+
+def find_learned_cutoffs(
+    tested_items: CaseItems,
+    breaks_at_every_cutoff: Flags,
+    pilot_items: CaseItems,
+    tested_cases_per_pilot_case: float,
+    scale: TypeScale,
+    n_tolerated: int,
+) -> Float:
+    """Find the cutoffs of several item types, with corrections learned from the removed cases.
+
+    Parameters
+    ----------
+    tested_items : CaseItems
+        Items of the tested cases. Cases with harmful items are numbered from 0.
+
+    breaks_at_every_cutoff : array of bool of shape (n_tested_cases,)
+        Whether each tested case breaks under every cutoff.
+
+    pilot_items : CaseItems
+        Items of the pilot cases.
+
+    tested_cases_per_pilot_case : float
+        Number of tested cases per pilot case.
+
+    scale : TypeScale
+        Scale that was fitted on the pilot cases.
+
+    n_tolerated : int
+        Tolerated number k of broken cases, at least 0.
+
+    Returns
+    -------
+    array of float of shape (n_types,)
+        Cutoff of each type. All are -inf if every item is cleared, and +inf if no cutoff is high
+        enough.
+    """
+    n_types = tested_items.n_types
+    no_cutoff_is_high_enough = n_tolerated < int(breaks_at_every_cutoff.sum())
+    if no_cutoff_is_high_enough:
+        return np.full(n_types, math.inf)
+    n_cases_to_remove = n_tolerated + 1 - int(breaks_at_every_cutoff.sum())
+    removal = _CaseRemoval(
+        harmful_queues=_build_harmful_queues(tested_items),
+        is_removed_case=breaks_at_every_cutoff.copy(),
+        n_removed_by_type=np.zeros(n_types),
+        cutoffs=np.full(n_types, math.inf),
+    )
+    expected_harmful_by_type = _estimate_harmful_items_by_type(
+        pilot_items, scale, tested_cases_per_pilot_case
+    )
+    for _ in range(n_cases_to_remove):
+        if not removal.has_harmful_item:
+            return np.full(n_types, -math.inf)
+        removal.remove_safest_case(scale, expected_harmful_by_type)
+    return removal.cutoffs
+
+
+@dataclass(eq=False)
+class _CaseRemoval:
+    """State of the algorithm that removes the safest broken case and lowers the cutoffs to it.
+
+    Attributes
+    ----------
+    harmful_queues : list of _HarmfulItemQueue
+        Harmful items of each type, the safest first.
+
+    is_removed_case : array of bool of shape (n_tested_cases,)
+        Whether each case was removed.
+
+    n_removed_by_type : array of float of shape (n_types,)
+        Number of cases that were removed because of an item of each type.
+
+    cutoffs : array of float of shape (n_types,)
+        Current cutoff of each type.
+    """
+
+    harmful_queues: list[_HarmfulItemQueue]
+    is_removed_case: Flags
+    n_removed_by_type: Float
+    cutoffs: Float
+
+    @property
+    def has_harmful_item(self) -> bool:
+        """Whether any case that is left has a harmful item."""
+        return not bool(np.isneginf(self._find_highest_safety_by_type()).all())
+
+    def remove_safest_case(
+        self, scale: TypeScale, expected_harmful_by_type: list[_ExpectedHarmfulItems]
+    ) -> None:
+        """Remove the case with the safest harmful item, and lower the cutoffs to this item."""
+        highest_safety = self._find_highest_safety_by_type()
+        log_corrections = self._compute_log_corrections(expected_harmful_by_type)
+        type_codes = np.arange(len(self.cutoffs))
+        harmless_log_odds = scale.compute_harmless_log_odds(highest_safety, type_codes)
+        corrected_log_odds = harmless_log_odds - log_corrections
+        corrected_log_odds[np.isneginf(highest_safety)] = -math.inf
+        removing_type = int(np.argmax(corrected_log_odds))
+        new_cutoffs = scale.convert_to_safety(corrected_log_odds[removing_type] + log_corrections)
+        new_cutoffs[removing_type] = highest_safety[removing_type]
+        removed_case = self.harmful_queues[removing_type].safest_case
+        self.n_removed_by_type[removing_type] += 1
+        self.is_removed_case[removed_case] = True
+        # Rounding errors may lower a cutoff below an item that is left, which is undone here.
+        new_cutoffs = np.maximum(new_cutoffs, self._find_highest_safety_by_type())
+        self.cutoffs = np.minimum(self.cutoffs, new_cutoffs)
+
+    def _find_highest_safety_by_type(self) -> Float:
+        """Return the highest safety of a harmful item of each type in the cases that are left."""
+        return np.array(
+            [queue.find_highest_safety(self.is_removed_case) for queue in self.harmful_queues]
+        )
+
+    def _compute_log_corrections(
+        self, expected_harmful_by_type: list[_ExpectedHarmfulItems]
+    ) -> Float:
+        """Compare the removed cases of each type with the expected number, on a log scale."""
+        expected_numbers = np.array(
+            [
+                expected_harmful.compute_number_above(cutoff)
+                for expected_harmful, cutoff in zip(expected_harmful_by_type, self.cutoffs)
+            ]
+        )
+        return np.log(
+            (_REMOVED_CASES_PSEUDO_COUNT + self.n_removed_by_type)
+            / (_REMOVED_CASES_PSEUDO_COUNT + expected_numbers)
+        )
+
+
+@dataclass(eq=False)
+class _HarmfulItemQueue:
+    """Harmful items of one type, the safest first.
+
+    Attributes
+    ----------
+    decreasing_safety : array of float of shape (n_items,)
+        Safety of the items, in decreasing order.
+
+    cases : array of int of shape (n_items,)
+        Case of each item.
+
+    n_skipped_items : int
+        Number of first items whose cases were removed.
+    """
+
+    decreasing_safety: Float
+    cases: Codes
+    n_skipped_items: int = 0
+
+    @classmethod
+    def from_items(cls, harmful_items: CaseItems, type_code: int) -> _HarmfulItemQueue:
+        """Sort the harmful items of a type by decreasing safety."""
+        items_of_type = harmful_items.take(harmful_items.types == type_code)
+        safest_first = np.argsort(-items_of_type.safety, kind="stable")
+        return cls(
+            decreasing_safety=items_of_type.safety[safest_first],
+            cases=items_of_type.cases[safest_first],
+        )
+
+    @property
+    def safest_case(self) -> int:
+        """Case of the safest item that is left."""
+        return int(self.cases[self.n_skipped_items])
+
+    def find_highest_safety(self, is_removed_case: Flags) -> float:
+        """Return the highest safety of an item in the cases that are left, or -inf without one."""
+        n_items = len(self.cases)
+        while self.n_skipped_items < n_items and is_removed_case[self.safest_case]:
+            self.n_skipped_items += 1
+        if self.n_skipped_items == n_items:
+            return -math.inf
+        return float(self.decreasing_safety[self.n_skipped_items])
+
+
+def _build_harmful_queues(items: CaseItems) -> list[_HarmfulItemQueue]:
+    """Build the queue of harmful items for each type."""
+    harmful_items = items.take(items.is_harmful)
+    return [
+        _HarmfulItemQueue.from_items(harmful_items, type_code) for type_code in range(items.n_types)
+    ]
+
+
+def _estimate_harmful_items_by_type(
+    pilot_items: CaseItems, scale: TypeScale, tested_cases_per_pilot_case: float
+) -> list[_ExpectedHarmfulItems]:
+    """Estimate the number of harmful items of each type above any cutoff in the tested cases."""
+    harmless_log_odds = scale.compute_harmless_log_odds(pilot_items.safety, pilot_items.types)
+    harmful_probabilities = expit(-harmless_log_odds)
+    expected_numbers = tested_cases_per_pilot_case * harmful_probabilities
+    expected_harmful_by_type = []
+    for type_code in range(pilot_items.n_types):
+        indices_of_type = np.flatnonzero(pilot_items.types == type_code)
+        safest_first = np.argsort(-pilot_items.safety[indices_of_type], kind="stable")
+        sorted_indices = indices_of_type[safest_first]
+        cumulative_numbers = np.cumsum(expected_numbers[sorted_indices])
+        expected_harmful_by_type.append(
+            _ExpectedHarmfulItems(
+                decreasing_safety=pilot_items.safety[sorted_indices],
+                expected_numbers=np.concatenate([[0.0], cumulative_numbers]),
+            )
+        )
+    return expected_harmful_by_type

@@ -1,0 +1,272 @@
+"""CaseSequenceProcedure: certification of a promise about cases by tests of a sequence of cutoffs.
+
+`case_sequences` has the tests and their proofs. Terms are defined in `case_items`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from metacal.certificates.case_counts import CaseCounts
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.rule_texts import register_rule
+from metacal.certification.case_division import CaseDivision, divide_cases
+from metacal.certification.case_items import CaseItems, Cases
+from metacal.certification.case_procedures import SAME_SOURCE_OF_CASES, CaseProcedure
+from metacal.certification.case_scale import fit_type_scale
+from metacal.certification.case_sequences import (
+    compute_first_automated_fraction,
+    drop_cutoffs_before_safest,
+    find_last_passing,
+    passes_automated_error_test,
+    passes_mean_error_test,
+    plan_cutoff_sequence,
+)
+from metacal.certification.case_statements import build_no_passing_cutoffs_error
+from metacal.certification.case_thresholds import (
+    build_case_certificate,
+    convert_cutoffs_to_thresholds,
+)
+from metacal.certification.rows import CalibrationRows
+from metacal.formulas import Float
+from metacal.statistics import betting, bounds
+
+# Name of the rule for the errors among automated cases.
+CASE_SEQUENCE = register_rule(
+    "case-sequence",
+    "exact binomial tests of the automated cases, in a sequence of thresholds that other cases fixed",
+    SAME_SOURCE_OF_CASES,
+)
+
+# Name of the rule for the mean number of errors of a case.
+CASE_BETS = register_rule(
+    "case-bets",
+    "bets on the errors of each case, in a sequence of thresholds that other cases fixed"
+    " (Waudby-Smith & Ramdas 2024)",
+    SAME_SOURCE_OF_CASES,
+)
+
+# Fraction of the cases that are tested if the share of automated cases with an error is limited.
+# Many pilot cases are needed, because the first cutoffs must be well chosen.
+_TESTED_FRACTION_FOR_EXACT_TESTS = Fraction(2, 3)
+
+# Fraction of the cases that are tested if the mean number of errors is limited.
+_TESTED_FRACTION_FOR_BETS = Fraction(17, 20)
+
+# Step of the limits among which the strictest one that the cases support is searched.
+_LIMIT_STEP = 1e-3
+
+
+@dataclass(frozen=True)
+class CaseSequenceProcedure(CaseProcedure):
+    """Procedure that tests a sequence of cutoffs, from strict to lax.
+
+    Parameters
+    ----------
+    max_counted_errors : int or None, default=None
+        Largest number of errors that counts in a case, if their mean is limited. None if the share
+        of automated cases with an error is limited.
+    """
+
+    max_counted_errors: int | None = None
+
+    @property
+    def limits_mean_errors(self) -> bool:
+        """Whether the mean number of errors is limited, and not the share of broken cases."""
+        return self.max_counted_errors is not None
+
+    @property
+    def rule_name(self) -> str:
+        """Name of the rule in certificates and files."""
+        return CASE_BETS if self.limits_mean_errors else CASE_SEQUENCE
+
+    @property
+    def _tested_case_fraction(self) -> Fraction:
+        """Fraction of the cases that are tested."""
+        if self.limits_mean_errors:
+            return _TESTED_FRACTION_FOR_BETS
+        return _TESTED_FRACTION_FOR_EXACT_TESTS
+
+    @property
+    def _max_log_gain_per_bet(self) -> float:
+        """Largest log gain of a bet, on a case without an error."""
+        assert self.max_counted_errors is not None
+        relative_limit = self.target / self.max_counted_errors
+        return math.log1p(betting.MAX_STAKE_FRACTION * relative_limit / (1.0 - relative_limit))
+
+    def _count_cases_needed(self, delta: float) -> int:
+        """Count the calibration cases with which the test passes if no case has an error."""
+        if self.limits_mean_errors:
+            required_log_capital = -math.log(delta)
+            n_tested = math.ceil(required_log_capital / self._max_log_gain_per_bet)
+        else:
+            n_tested = bounds.correct_rows_needed(self.target, delta)
+        return math.ceil(n_tested / self._tested_case_fraction)
+
+    def _certify_items(
+        self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None
+    ) -> Certificate:
+        """Certify the last cutoffs of the sequence that pass."""
+        assert delta is not None
+        division = divide_cases(
+            rows,
+            items,
+            cases,
+            is_counted=np.ones(cases.n_cases, dtype=bool),
+            breaks_at_every_cutoff=np.zeros(cases.n_cases, dtype=bool),
+            n_counted_to_test=math.floor(cases.n_cases * self._tested_case_fraction),
+        )
+        cutoffs = self._find_cutoffs(division, self.target, delta)
+        if cutoffs is None:
+            raise build_no_passing_cutoffs_error(
+                self.quantity,
+                self.target,
+                delta,
+                n_cases=cases.n_cases,
+                cases_needed=self._count_cases_needed(delta),
+                best=self._find_best_limit(division, delta),
+            )
+        return build_case_certificate(
+            rows,
+            cases,
+            division,
+            convert_cutoffs_to_thresholds(cutoffs, clears_accepted=True),
+            quantity=self.quantity,
+            target=self.target,
+            delta=delta,
+            rule_name=self.rule_name,
+            max_counted_errors=self.max_counted_errors,
+        )
+
+    def _find_cutoffs(self, division: CaseDivision, limit: float, delta: float) -> Float | None:
+        """Find the last cutoffs of the test sequence that pass, or None if the first ones fail."""
+        if len(division.pilot_items.safety) == 0 or len(division.tested_cases) == 0:
+            return None
+        if self.limits_mean_errors:
+            return find_last_passing(
+                self._plan_mean_error_sequence(division),
+                lambda cutoffs: self._passes_bets(division, cutoffs, limit, delta),
+            )
+        return find_last_passing(
+            self._plan_automated_error_sequence(division, limit, delta),
+            lambda cutoffs: self._passes_exact_test(division, cutoffs, limit, delta),
+        )
+
+    def _plan_mean_error_sequence(self, division: CaseDivision) -> list[Float]:
+        """Plan the cutoffs at which the mean number of errors is tested, from strict to lax."""
+        scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
+        return plan_cutoff_sequence(
+            division.pilot_items,
+            scale,
+            min_automated_fraction=0.0,
+            n_pilot_cases=division.n_pilot,
+        )
+
+    def _plan_automated_error_sequence(
+        self, division: CaseDivision, limit: float, delta: float
+    ) -> list[Float]:
+        """Plan the cutoffs at which the errors of automated cases are tested."""
+        scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
+        n_tested_cases = len(division.tested_cases)
+        all_cutoffs = plan_cutoff_sequence(
+            division.pilot_items,
+            scale,
+            min_automated_fraction=compute_first_automated_fraction(limit, delta, n_tested_cases),
+            n_pilot_cases=division.n_pilot,
+        )
+        return drop_cutoffs_before_safest(
+            all_cutoffs,
+            division.pilot_items,
+            scale,
+            limit,
+            tested_cases_per_pilot_case=n_tested_cases / division.n_pilot,
+        )
+
+    def _passes_exact_test(
+        self, division: CaseDivision, cutoffs: Float, limit: float, delta: float
+    ) -> bool:
+        """Test whether few enough of the automated cases have an error, by an exact test."""
+        items = division.tested_items
+        is_cleared = items.find_cleared(cutoffs)
+        n_automated = len(np.unique(items.cases[is_cleared]))
+        n_broken = len(np.unique(items.cases[is_cleared & items.is_harmful]))
+        return passes_automated_error_test(n_automated, n_broken, limit, delta)
+
+    def _passes_bets(
+        self, division: CaseDivision, cutoffs: Float, limit: float, delta: float
+    ) -> bool:
+        """Test whether the mean number of errors of a case keeps the limit, by bets."""
+        assert self.max_counted_errors is not None
+        items = division.tested_items
+        is_error = items.find_cleared(cutoffs) & items.is_harmful
+        n_errors_per_case = np.bincount(items.cases[is_error], minlength=len(division.tested_cases))
+        return passes_mean_error_test(n_errors_per_case, self.max_counted_errors, limit, delta)
+
+    def _find_best_limit(self, division: CaseDivision, delta: float) -> float | None:
+        """Find the strictest limit at which some cutoffs pass, by bisection."""
+        largest_limit = 1.0
+        if self.max_counted_errors is not None:
+            largest_limit = float(self.max_counted_errors)
+        n_steps = int(largest_limit / _LIMIT_STEP)
+
+        def certifies_step(step: int) -> bool:
+            limit = step * _LIMIT_STEP
+            return self._find_cutoffs(division, limit, delta) is not None
+
+        certified_step = n_steps - 1
+        if not certifies_step(certified_step):
+            return None
+        # Limits are whole multiples of a step, so the returned limit is one that was tried.
+        uncertified_step = int(self.target / _LIMIT_STEP)
+        while certified_step - uncertified_step > 1:
+            middle_step = (uncertified_step + certified_step) // 2
+            if certifies_step(middle_step):
+                certified_step = middle_step
+            else:
+                uncertified_step = middle_step
+        return round(certified_step * _LIMIT_STEP, 4)
+
+    def _find_contradiction_in_counts(
+        self, certificate: Certificate, delta: float | None
+    ) -> str | None:
+        """Describe why the counts of cases cannot have passed the test, or return None."""
+        counts = certificate.cases
+        assert counts is not None
+        assert delta is not None
+        if self.limits_mean_errors:
+            can_pass_test = self._could_pass_bets(counts, certificate.mean_cost, delta)
+        else:
+            can_pass_test = self._could_pass_exact_test(counts, delta)
+        if can_pass_test:
+            return None
+        return (
+            f"{counts.n_broken:,} {self.quantity.violations_text}, of {counts.n_counted:,}, do not"
+            f" certify the limit {self.target:g}{bounds.format_confidence_suffix(delta)}"
+        )
+
+    def _could_pass_exact_test(self, counts: CaseCounts, delta: float) -> bool:
+        """Check whether the exact test passes with the counts of automated and broken cases."""
+        if counts.n_counted == 0:
+            return False
+        p_value = float(bounds.binomial_p_value(counts.n_broken, counts.n_counted, self.target))
+        return p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta
+
+    def _could_pass_bets(self, counts: CaseCounts, mean_errors: float | None, delta: float) -> bool:
+        """Check whether bets can have certified a mean number of errors."""
+        assert self.max_counted_errors is not None
+        if mean_errors is None or mean_errors > self.target * bounds.ONE_PLUS_ROUNDING_ERROR:
+            return False
+        # A broken case has at least one error, and at most the largest number that counts.
+        lowest_mean = counts.n_broken / counts.n_counted
+        highest_mean = self.max_counted_errors * lowest_mean
+        is_possible_mean = (
+            lowest_mean <= mean_errors * bounds.ONE_PLUS_ROUNDING_ERROR
+            and mean_errors <= highest_mean * bounds.ONE_PLUS_ROUNDING_ERROR
+        )
+        required_log_capital = -math.log(bounds.ONE_PLUS_ROUNDING_ERROR * delta)
+        max_log_capital = counts.n_counted * self._max_log_gain_per_bet
+        return is_possible_mean and max_log_capital >= required_log_capital
