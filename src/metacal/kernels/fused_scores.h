@@ -148,6 +148,7 @@ static void NAME(predicted)(const struct table *table, long long *out) {
     }
     for (Py_ssize_t i = 0; i < table->n; i++) {
         read_row(table, i, &row, HALF_ROW);
+        for (Py_ssize_t j = 0; j < row.k; j += 64 / row.size) prefetch(&row, j);
         NAME(winner)(&row, &column, NULL);
         out[i] = column;
     }
