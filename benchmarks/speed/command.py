@@ -47,6 +47,18 @@ T = TypeVar("T")
 @click.option(
     "--plot", metavar="FILE", help="Draw time against rows and classes: .svg, .png or .pdf."
 )
+@click.option(
+    "--against",
+    metavar="COMMIT",
+    help="Time only this tree and an earlier commit, interleaved, and print the ratios.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="With --against: threads of each task.",
+)
 @json_option
 def command(
     sizes: str,
@@ -56,6 +68,8 @@ def command(
     seed: int,
     output: str | None,
     plot: str | None,
+    against: str | None,
+    threads: int,
     as_json: bool,
 ) -> None:
     """Time every part of metacal against a plain read of the table and against its peers.
@@ -64,16 +78,23 @@ def command(
     peers are sampled less often, and not at all on D and E. A, B and C take a few minutes; numbers
     want a machine that does little else.
 
+    With --against, nothing but two trees of metacal is timed: this one, and COMMIT, which is checked
+    out and built in a temporary folder. A ratio above 1 means that this tree is slower.
+
     \b
     Examples:
       python -m benchmarks speed
       python -m benchmarks speed --sizes A,B,C,D,E -o speed.json --plot scaling.svg
       python -m benchmarks speed --sizes 2000x50 --peers scikit-learn,paper
       python -m benchmarks speed --peers none --json | jq '.ratios[] | select(.met == false)'
+      python -m benchmarks speed --against main --sizes A,C --repeats 25
     """  # noqa: D301
     from benchmarks.speed.measure import measure
     from benchmarks.speed.plot import draw_scaling, require_matplotlib
 
+    if against is not None:
+        _compare_trees(against, sizes, repeats, seed, threads, output=output, as_json=as_json)
+        return
     plan = _plan(sizes, kernels, peers, repeats, seed)
     _check_writable(output, plot)
     if plot is not None:
@@ -96,6 +117,38 @@ def command(
     for path in (output, plot):
         if path is not None:
             print_note(f"Saved to {path}.")
+
+
+def _compare_trees(
+    commit: str,
+    sizes: str,
+    repeats: int,
+    seed: int,
+    n_threads: int,
+    *,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Compare this tree with a commit, and print or write the ratios."""
+    from benchmarks.speed.against import Comparison, compare, table_of
+    from benchmarks.speed.sizes import parse_sizes
+
+    comparison = Comparison(
+        commit, _parsed("--sizes", parse_sizes, sizes), repeats, seed, n_threads
+    )
+    _check_writable(output, None)
+    progress = _Bar()
+    try:
+        results = compare(comparison, progress)
+    finally:
+        progress.close()
+    if output is not None:
+        Path(output).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print_note(f"Saved to {output}.")
+    if as_json:
+        print_json(results)
+    else:
+        echo("\n".join(table_of(results)))
 
 
 def _plan(sizes: str, kernels: str | None, peers: str, repeats: int, seed: int) -> Plan:

@@ -82,12 +82,14 @@ def numbers_of_rows(given):
     kind, careful = int(given.random.integers(0, 4)), bool(given.random.integers(2))
     yield _fused.scores, (block, rows, kind, careful, np.empty(n), np.empty(n, np.int64))
     yield _fused.predicted, (block, rows, np.empty(n, np.int64))
-    yield _fused.softmax, (block, rows, given.number(), given.probabilities(n))
-    curve = given.column(int(given.random.integers(0, 12)))
-    yield (
-        _fused.lifted,
-        (block, given.number(), given.number(), curve, given.probabilities(given.n)),
-    )
+    limits = (given.number(), given.number())
+    yield _fused.softmax, (block, rows, given.number(), *limits, given.probabilities(n))
+    for curve in (given.column(int(given.random.integers(0, 12))), None):
+        probabilities = given.probabilities(given.n)
+        yield (
+            _fused.lifted,
+            (block, given.number(), given.number(), curve, *limits, probabilities),
+        )
     probabilities = given.table((given.n, k), np.float32)
     yield _fused.inside, (block, given.number(), given.number(), probabilities)
     yield _fused.members, (block, rows, given.labels, given.number(), np.empty(3 * n))

@@ -376,6 +376,61 @@ def test_probabilities_are_brought_inside_as_by_the_definition(dtype, block):
         np.testing.assert_array_equal(found, expected)
 
 
+def fill_in_two_steps(block, uniform_weight, curve):
+    """The final probabilities of a block, by a kernel and then by the limits of probabilities."""
+    out = np.empty(block.shape, dtype=np.result_type(block.dtype, np.float32))
+    if curve is not None:
+        fused.softmax_with_curve(block, 0.7, uniform_weight, curve, out)
+    elif uniform_weight:
+        with np.errstate(divide="ignore", invalid="ignore"):  # a row without possible classes
+            kernels.mixture_softmax(block, 0.7, uniform_weight, out)
+    else:
+        fused.softmax(block, 0.7, out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "takes_whole_blocks", False)
+        kernels.clip_probabilities(out, block)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 3, 16, 32, 33, 64, 70, 1030])
+@pytest.mark.parametrize("uniform_weight", [0.0, 1e-3])
+@pytest.mark.parametrize("with_curve", [False, True])
+def test_final_probabilities_take_one_walk(
+    instruction_set, dtype, n_classes, uniform_weight, with_curve
+):
+    rng = np.random.default_rng(n_classes)
+    block = (rng.normal(size=(40, n_classes)) * rng.choice([1.0, 300.0], size=(40, 1))).astype(
+        dtype
+    )
+    block[5:20][rng.random((15, n_classes)) < 0.6] = -np.inf
+    block[7] = -np.inf
+    block[7, n_classes // 2] = 3.0  # a class alone
+    block[8] = 1.0  # nothing but ties
+    block[9, :2] = [50.0, np.nextafter(dtype(50.0), dtype(0.0))]
+    block[20, 1], block[21, 0], block[22] = np.nan, np.inf, -np.inf
+    curve = Curve(np.linspace(-2.0, 6.0, 7), np.linspace(0.8, 1.2, 7), -1.8)
+    curve = curve if with_curve else None
+    expected = fill_in_two_steps(block, uniform_weight, curve)
+    out = np.empty_like(expected)
+    in_place = block.astype(out.dtype)
+    wide = np.empty((40, 2 * n_classes), dtype=out.dtype)[:, ::2]
+    for table, target in ((block, out), (in_place, in_place), (block, wide)):
+        arguments = {"uniform_weight": uniform_weight, "curve": curve}
+        assert kernels.write_final_probabilities(table, 0.7, target, **arguments)
+        if uniform_weight and not with_curve:
+            tolerance = 4.0 * np.finfo(out.dtype).eps
+            np.testing.assert_allclose(target, expected, rtol=tolerance, atol=0.0)
+        elif target is not in_place or dtype != np.float16:
+            np.testing.assert_array_equal(target, expected)
+        valid = np.isfinite(block.max(axis=1))
+        found, several = target[valid], (block[valid] > -np.inf).sum(axis=1) > 1
+        np.testing.assert_array_equal(found.argmax(axis=1), block[valid].argmax(axis=1))
+        np.testing.assert_array_equal(found > 0.0, block[valid] > -np.inf)
+        assert (found[several] < 1.0).all()
+        assert (found[~several].max(axis=1) == 1.0).all()
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -387,8 +442,8 @@ def test_probabilities_are_brought_inside_as_by_the_definition(dtype, block):
         lambda t, o: _fused.scores(t, None, 9, False, o, None),
         lambda t, o: _fused.scores(t, None, 0, False, o[:-1], None),
         lambda t, o: _fused.scores(t, None, 0, False, o.astype(np.float32), None),
-        lambda t, o: _fused.softmax(t, None, 1.0, np.empty((3, 5))),
-        lambda t, o: _fused.softmax(t, None, 1.0, np.empty(t.shape, np.float16)),
+        lambda t, o: _fused.softmax(t, None, 1.0, 0.0, 1.0, np.empty((3, 5))),
+        lambda t, o: _fused.softmax(t, None, 1.0, 0.0, 1.0, np.empty(t.shape, np.float16)),
         lambda t, o: _fused.predicted(t, None, o),
         lambda t, o: _fused.scores(t, np.array([4]), 0, False, o[:1], None),
         lambda t, o: _fused.scores(t, np.array([-1]), 0, False, o[:1], None),

@@ -35,7 +35,7 @@ def counted(monkeypatch):
 
     monkeypatch.setattr(kernels, "inspect_logits", counting("validated", kernels.inspect_logits, 0))
     for name, kind in (("mapped", UniformTemperatureMap), ("softmax", TemperatureMap)):
-        monkeypatch.setattr(kind, "write", counting(name, kind.write, 1))
+        monkeypatch.setattr(kind, "fill", counting(name, kind.fill, 1))
     return rows
 
 

@@ -7,7 +7,6 @@ on the rows that the promise allows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,8 @@ _PROFILE_SAMPLE_SEED = 0
 
 # A profile counts the confidences of a sample of rows with at most this many logits in total.
 _MAX_PROFILE_ENTRIES = 1 << 20
+#: Number of logits that are copied at once to compute confidences; they fit into the cache.
+_MAX_COPIED_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,8 +280,9 @@ def build_monitoring_profile(calibration_map: Map, table: CertifiedTable) -> Pro
     max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
     sampled_index = _sample_rows(accepted_index, max_sampled_rows)
     decision_offset_of_row = np.broadcast_to(table.decision_offset, len(rows))
+    compute_confidence = _ConfidenceOfPrediction(calibration_map)
     confidence = rows.take(sampled_index).compute_column(
-        partial(_compute_confidence, calibration_map), decision_offset_of_row[sampled_index]
+        compute_confidence, decision_offset_of_row[sampled_index]
     )
     return build_profile(
         columns.ranking, confidence=confidence, correct=columns.correct[sampled_index]
@@ -296,20 +298,47 @@ def _sample_rows(row_index: Codes, max_rows: int) -> Codes:
     return np.sort(row_index[random_order[:max_rows]])
 
 
-def _compute_confidence(
-    calibration_map: Map, logits: NDArray[Any], decision_offsets: NDArray[np.float64]
-) -> NDArray[Any]:
-    """Compute the calibrated probability of the predicted class of each row.
+@dataclass(frozen=True)
+class _ConfidenceOfPrediction:
+    """Function that computes the calibrated probability of the predicted class of each row.
 
     The predicted class has the largest logit after the second of two classes is shifted by the
     decision offset.
+
+    Attributes
+    ----------
+    calibration_map : Map
+        Map of the gate.
     """
-    probability_dtype = np.float64 if logits.dtype == np.float64 else np.float32
-    probabilities = np.empty(logits.shape, dtype=probability_dtype)
-    calibration_map.fill(logits, probabilities)
-    decision_logits = logits
-    if decision_offsets.any():
-        decision_logits = shift_second_class(logits, decision_offsets)
-    predicted_codes = kernels.predict_classes(decision_logits)
-    row_index = np.arange(len(logits))
-    return probabilities[row_index, predicted_codes]
+
+    calibration_map: Map
+
+    @property
+    def takes_whole_blocks(self) -> bool:
+        """Whether it takes blocks of any size."""
+        return kernels.takes_whole_blocks and self.calibration_map.whole_blocks
+
+    def __call__(
+        self, block: NDArray[Any], decision_offsets: NDArray[np.float64], rows: Codes | None = None
+    ) -> NDArray[Any]:
+        """Compute the confidences of a block, or of the rows with some indices."""
+        if rows is None:
+            return self._compute(block, decision_offsets)
+        pieces = []
+        n_piece_rows = max(1, _MAX_COPIED_ENTRIES // block.shape[1])
+        for start in range(0, len(rows), n_piece_rows):
+            piece = slice(start, start + n_piece_rows)
+            pieces.append(self._compute(block[rows[piece]], decision_offsets[piece]))
+        return np.concatenate(pieces)
+
+    def _compute(self, logits: NDArray[Any], decision_offsets: NDArray[np.float64]) -> NDArray[Any]:
+        """Compute the confidences of rows of logits."""
+        probability_dtype = np.float64 if logits.dtype == np.float64 else np.float32
+        probabilities = np.empty(logits.shape, dtype=probability_dtype)
+        self.calibration_map.fill(logits, probabilities)
+        decision_logits = logits
+        if decision_offsets.any():
+            decision_logits = shift_second_class(logits, decision_offsets)
+        predicted_codes = kernels.predict_classes(decision_logits)
+        row_index = np.arange(len(logits))
+        return probabilities[row_index, predicted_codes]

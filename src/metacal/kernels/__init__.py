@@ -355,6 +355,49 @@ def restore_predictions(predictions: Codes, out: Array) -> None:
         out[changed_rows, predictions[changed_rows]] = next_larger_values
 
 
+def write_final_probabilities(
+    block: Any,
+    inverse_temperature: float,
+    out: Any,
+    *,
+    uniform_weight: float = 0.0,
+    curve: Any = None,
+) -> bool:
+    """Write probabilities that are not 0 or 1, in one pass over the block.
+
+    The result is that of `mixture_softmax` or `softmax_with_curve`, then `clip_probabilities`.
+
+    Parameters
+    ----------
+    block : array or tensor of shape (n_rows, n_classes)
+        Logits.
+
+    inverse_temperature : float
+        Inverse temperature b.
+
+    out : array or tensor of shape (n_rows, n_classes)
+        Buffer for the result, possibly the block itself.
+
+    uniform_weight : float, default=0.0
+        Weight ε of the uniform distribution.
+
+    curve : Curve, default=None
+        Curve of the largest probability.
+
+    Returns
+    -------
+    bool
+        False if no kernel does it in one pass. Nothing is written then.
+    """
+    if not takes_whole_blocks or not isinstance(block, np.ndarray):
+        return False
+    limits = probability_limits(np.finfo(out.dtype))
+    host_kernels.write_limited_probabilities(
+        block, inverse_temperature, uniform_weight, curve, limits, out
+    )
+    return True
+
+
 @_dispatch_to_device
 def clip_probabilities(out: Array, block: Array, is_possible: Flags | None = None) -> None:
     """Clip probabilities in place as `formulas.probabilities` does.

@@ -37,11 +37,13 @@ DEFINE_FIRST_BAD_HALF(first_bad_half_plain)
 #define FIRST_BAD_HALF first_bad_half_plain
 #define WIDEN(p) widen_pair(p)
 #if X86
+#define ANY_BITS(m) (_mm_movemask_epi8((__m128i)(m)) != 0)
 #define MAX_SINGLE(a, b) (V)_mm_max_ps((__m128)(a), (__m128)(b))
 #define MIN_SINGLE(a, b) (V)_mm_min_ps((__m128)(a), (__m128)(b))
 #define MAX_TWICE(a, b) (V)_mm_max_pd((__m128d)(a), (__m128d)(b))
 #define MIN_TWICE(a, b) (V)_mm_min_pd((__m128d)(a), (__m128d)(b))
 #elif NEON
+#define ANY_BITS(m) (vmaxvq_u32((uint32x4_t)(m)) != 0)
 #define MAX_SINGLE(a, b) (V)vmaxq_f32((float32x4_t)(a), (float32x4_t)(b))
 #define MIN_SINGLE(a, b) (V)vminq_f32((float32x4_t)(a), (float32x4_t)(b))
 #define MAX_TWICE(a, b) (V)vmaxq_f64((float64x2_t)(a), (float64x2_t)(b))
@@ -74,6 +76,7 @@ DEFINE_FIRST_BAD_HALF(first_bad_half_avx2)
 #define HALF_ROW half_row_avx2
 #define FIRST_BAD_HALF first_bad_half_avx2
 #define WIDEN(p) _mm256_cvtps_pd(_mm_loadu_ps(p))
+#define ANY_BITS(m) !_mm256_testz_si256((__m256i)(m), (__m256i)(m))
 #define MAX_SINGLE(a, b) (V)_mm256_max_ps((__m256)(a), (__m256)(b))
 #define MIN_SINGLE(a, b) (V)_mm256_min_ps((__m256)(a), (__m256)(b))
 #define MAX_TWICE(a, b) (V)_mm256_max_pd((__m256d)(a), (__m256d)(b))
@@ -93,6 +96,7 @@ DEFINE_FIRST_BAD_HALF(first_bad_half_avx2)
 #define HALF_ROW half_row_avx2
 #define FIRST_BAD_HALF first_bad_half_avx2
 #define WIDEN(p) _mm512_cvtps_pd(_mm256_loadu_ps(p))
+#define ANY_BITS(m) (_mm512_test_epi64_mask((__m512i)(m), (__m512i)(m)) != 0)
 #define MAX_SINGLE(a, b) (V)_mm512_max_ps((__m512)(a), (__m512)(b))
 #define MIN_SINGLE(a, b) (V)_mm512_min_ps((__m512)(a), (__m512)(b))
 #define MAX_TWICE(a, b) (V)_mm512_max_pd((__m512d)(a), (__m512d)(b))
@@ -105,10 +109,12 @@ DEFINE_FIRST_BAD_HALF(first_bad_half_avx2)
 #endif
 #endif
 
-typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, int);
+typedef void softmax_kernel(const struct table *, double, const struct limits *, char *, Py_ssize_t, int);
 typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
 typedef void members_kernel(const struct table *, const long long *, double, double *);
-typedef void lifted_kernel(const struct table *, double, double, const struct curve *, char *, Py_ssize_t, int);
+typedef void lifted_kernel(
+    const struct table *, double, double, const struct curve *, const struct limits *, char *, Py_ssize_t, int
+);
 typedef void mixed_kernel(const struct table *, const long long *, double, double *, Py_ssize_t);
 typedef void log_odds_kernel(const double *, Py_ssize_t, double, double, Py_ssize_t, Py_ssize_t, double *);
 typedef void mixed_sums_kernel(
@@ -262,9 +268,10 @@ static PyObject *predicted(PyObject *self, PyObject *args) {
 static PyObject *softmax(PyObject *self, PyObject *args) {
     PyObject *block, *rows, *out;
     double b;
+    struct limits limits;
     struct opened opened = {0};
     struct table table, target;
-    if (!PyArg_ParseTuple(args, "OOdO", &block, &rows, &b, &out)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOdddO", &block, &rows, &b, &limits.least, &limits.most, &out)) return NULL;
     int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
                open_table(&opened, out, &target, 1);
     if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e')) {
@@ -273,13 +280,15 @@ static PyObject *softmax(PyObject *self, PyObject *args) {
     }
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        active->softmax[table.kind == 'd'](&table, b, (char *)target.data, target.step, target.kind == 'f');
+        active->softmax[table.kind == 'd'](
+            &table, b, &limits, (char *)target.data, target.step, target.kind == 'f'
+        );
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
 }
 
-/* The curve comes as one column: its knots, the slope at each, the value at each. */
+/* The curve comes as one column: its knots, the slope at each, the value at each. None stands for no curve. */
 static PyObject *lifted(PyObject *self, PyObject *args) {
     PyObject *block, *column, *out;
     double b, uniform;
@@ -287,23 +296,25 @@ static PyObject *lifted(PyObject *self, PyObject *args) {
     struct opened opened = {0};
     struct table table, target;
     struct curve curve = {0};
-    if (!PyArg_ParseTuple(args, "OddOO", &block, &b, &uniform, &column, &out)) return NULL;
+    struct limits limits;
+    if (!PyArg_ParseTuple(args, "OddOddO", &block, &b, &uniform, &column, &limits.least, &limits.most, &out)) return NULL;
+    const int curved = column != Py_None;
     int fine = open_table(&opened, block, &table, 0) && open_table(&opened, out, &target, 1) &&
-               open_column(&opened, column, -1, 1, 0, &numbers);
-    if (fine) {
+               (!curved || open_column(&opened, column, -1, 1, 0, &numbers));
+    if (fine && curved) {
         curve.count = last_length(&opened) / 3;
         curve.knots = numbers;
         curve.slopes = curve.knots + curve.count;
         curve.heights = curve.slopes + curve.count;
     }
-    if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e' || curve.count < 1)) {
+    if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e' || (curved && curve.count < 1))) {
         PyErr_SetString(PyExc_ValueError, "lifted needs a float32 or float64 output of the block's shape, and a curve");
         fine = 0;
     }
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
         active->lifted[table.kind == 'd'](
-            &table, b, uniform, &curve, (char *)target.data, target.step, target.kind == 'f'
+            &table, b, uniform, curved ? &curve : NULL, &limits, (char *)target.data, target.step, target.kind == 'f'
         );
         Py_END_ALLOW_THREADS
     }
@@ -630,9 +641,11 @@ static PyMethodDef methods[] = {
     {"scores", scores, METH_VARARGS,
      "scores(block, rows, kind, careful, out, top): one score per row, and the first largest column unless top is None."},
     {"predicted", predicted, METH_VARARGS, "predicted(block, rows, out): the first largest column of each row."},
-    {"softmax", softmax, METH_VARARGS, "softmax(block, rows, b, out): softmax(b x) of each row."},
+    {"softmax", softmax, METH_VARARGS, 
+     "softmax(block, rows, b, least, most, out): softmax(b x) of each row, between the two limits."},
     {"lifted", lifted, METH_VARARGS,
-     "lifted(block, b, uniform, curve, out): softmax(b x) with a uniform part, its largest entry through a curve."},
+     "lifted(block, b, uniform, curve, least, most, out): softmax(b x) with a uniform part, its largest entry through a "
+     "curve if there is one, between the two limits."},
     {"inside", inside, METH_VARARGS, "inside(block, least, most, out): bring the probabilities of rows between the two."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},

@@ -7,6 +7,7 @@ describe them, they have the parameter `rows`: indices of the rows to use, or No
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,8 @@ RowIndices = Codes | None
 
 #: Names of the scores; the C code identifies a score by its index in this tuple.
 _SCORE_NAMES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
+#: Limits that hold for all probabilities.
+_NO_LIMITS = (0.0, np.inf)
 #: Result of `_fused.first_bad_row` if every row is valid, but a logit may stand for a mask.
 _MAY_BE_MASKED = -2
 
@@ -41,20 +44,74 @@ def softmax(
     block: Array, inverse_temperature: float, out: Array, *, rows: RowIndices = None
 ) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    buffer = out if is_readable_without_copy(out) else np.empty(out.shape, dtype=out.dtype)
-    _fused.softmax(_as_readable(block), rows, inverse_temperature, buffer)
-    if buffer is not out:
-        out[...] = buffer
+    write = partial(_fused.softmax, _as_readable(block), rows, inverse_temperature, *_NO_LIMITS)
+    _write_probabilities(write, out)
 
 
 def softmax_with_curve(
     block: Array, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Array
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
-    buffer = out if is_readable_without_copy(out) else np.empty(out.shape, dtype=out.dtype)
-    _fused.lifted(_as_readable(block), inverse_temperature, uniform_weight, curve.packed, buffer)
-    if buffer is not out:
-        out[...] = buffer
+    write = partial(
+        _fused.lifted,
+        _as_readable(block),
+        inverse_temperature,
+        uniform_weight,
+        curve.packed,
+        *_NO_LIMITS,
+    )
+    _write_probabilities(write, out)
+
+
+def write_limited_probabilities(
+    block: Array,
+    inverse_temperature: float,
+    uniform_weight: float,
+    curve: Curve | None,
+    limits: tuple[float, float],
+    out: Array,
+) -> None:
+    """Write probabilities and bring them between two limits, in one pass.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits x.
+
+    inverse_temperature : float
+        Inverse temperature b.
+
+    uniform_weight : float
+        Weight ε of the uniform distribution.
+
+    curve : Curve or None
+        Curve of the largest probability, as in `softmax_with_curve`.
+
+    limits : tuple of float
+        Smallest and largest probability of an unmasked class, if there are several.
+
+    out : array of shape (n_rows, n_classes)
+        Buffer for the result, possibly the block itself.
+    """
+    table = _as_readable(block)
+    if curve is None and uniform_weight == 0.0:
+        write = partial(_fused.softmax, table, None, inverse_temperature, *limits)
+    else:
+        packed_curve = None if curve is None else curve.packed
+        write = partial(
+            _fused.lifted, table, inverse_temperature, uniform_weight, packed_curve, *limits
+        )
+    _write_probabilities(write, out)
+
+
+def _write_probabilities(write: Callable[[Array], None], out: Array) -> None:
+    """Let the C code write into `out`, or into a buffer if it cannot address `out`."""
+    if is_readable_without_copy(out):
+        write(out)
+        return
+    buffer = np.empty(out.shape, dtype=out.dtype)
+    write(buffer)
+    out[...] = buffer
 
 
 def clip_in_place(block: Array, min_probability: float, max_probability: float, out: Array) -> bool:

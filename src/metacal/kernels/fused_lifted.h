@@ -1,5 +1,5 @@
-/* Softmax with a uniform part whose largest probability goes through a curve, for one instruction set and one precision.
-   fused_rows.h includes this file. */
+/* Softmax with a uniform part, whose largest probability goes through a curve if there is one, for one instruction set and
+   one precision. fused_rows.h includes this file. */
 
 #ifndef LIFTED
 #define LIFTED
@@ -20,7 +20,7 @@ static double on_curve(const struct curve *curve, double z) {
     return curve->heights[i] + along * (curve->slopes[i] + 0.5 * bend * along);
 }
 
-/* What the e^{b d} of a row become: times `scale` plus `shift`, and `top` for the predicted class. */
+/* What the e^{b d} of a row become: times `scale` plus `shift`, and `top` for the predicted class if there is a curve. */
 struct lift {
     double scale, shift, top;
 };
@@ -30,6 +30,7 @@ static struct lift lifted_row(
 ) {
     const double even = 1.0 / possible, each = (1.0 - uniform) / (1.0 + tail);
     const double rest = each * tail + uniform * (1.0 - even);
+    if (!curve) return (struct lift){possible > 1.0 ? each : 1.0, possible > 1.0 ? uniform * even : 0.0, 1.0};
     struct lift found = {0.0, 0.0, 1.0};
     if (rest == 0.0) return found; /* a class alone */
     const double s = on_curve(curve, log(each + uniform * even) - log(rest));
@@ -41,11 +42,41 @@ static struct lift lifted_row(
     found.shift = uniform * even * others / rest;
     return found;
 }
+
+static inline double within(const struct limits *limits, double p, double possible) {
+    if (possible < 2.0) return p;
+    return p < limits->least ? limits->least : p > limits->most ? limits->most : p;
+}
+
+/* A class before the predicted one whose probability rounding has made as large: the predicted one gets the next number. */
+#define DEFINE_LEAD(name, TYPE, next) \
+    static void name(TYPE *line, Py_ssize_t winner) { \
+        int tied = 0; \
+        for (Py_ssize_t j = 0; j < winner; j++) tied |= line[j] >= line[winner]; \
+        if (tied) line[winner] = next(line[winner], 2); \
+    }
+DEFINE_LEAD(lead_single, float, nextafterf)
+DEFINE_LEAD(lead_twice, double, nextafter)
+#undef DEFINE_LEAD
 #endif
+
+/* The e^{b d} of a row, -1 for a masked class, become its probabilities. */
+static inline void NAME(finish_lifted)(
+    char *out, Py_ssize_t k, int single, const struct lift *lift, const struct limits *limits, Py_ssize_t possible,
+    Py_ssize_t winner, int curved
+) {
+    NAME(finish)(out, k, single, lift->scale, lift->shift, limits, possible, curved ? 0.0 : 0.0 * lift->scale);
+    const double top = within(limits, lift->top, (double)possible);
+    if (single && curved) ((float *)out)[winner] = (float)top;
+    else if (curved) ((double *)out)[winner] = top;
+    else if (single) lead_single((float *)out, winner);
+    else lead_twice((double *)out, winner);
+}
 
 /* Rows of few columns: LANES rows at a time, one to a lane. */
 static void NAME(lifted_short)(
-    const struct table *table, double b, double uniform, const struct curve *curve, char *out, Py_ssize_t step, int single
+    const struct table *table, double b, double uniform, const struct curve *curve, const struct limits *limits, char *out,
+    Py_ssize_t step, int single
 ) {
     const V factor = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0), minus = NAME(fill)(-1);
     const V least = NAME(fill)(-(REAL)INFINITY);
@@ -73,32 +104,23 @@ static void NAME(lifted_short)(
         for (Py_ssize_t t = 0; t < count; t++, out += step) {
             const double ties = (double)(tops[t] - 1), next = ties > 0.0 ? 1.0 : (double)second[t];
             struct lift lift = lifted_row((double)tail[t] + ties, next, (double)possible[t], uniform, curve);
+            const Py_ssize_t n_possible = (Py_ssize_t)possible[t];
             if (bad[t]) lift.scale = lift.shift = lift.top = (double)NAN;
-            if (single) {
-                const float scale = (float)lift.scale, add = (float)lift.shift;
-                float *line = (float *)out;
-                for (Py_ssize_t j = 0; j < table->k; j++) {
-                    const float e = (float)columns[j][t];
-                    line[j] = e < 0.0f ? 0.0f : e * scale + add;
-                }
-                line[winner[t]] = (float)lift.top;
-            } else {
-                double *line = (double *)out;
-                for (Py_ssize_t j = 0; j < table->k; j++) {
-                    const double e = (double)columns[j][t];
-                    line[j] = e < 0.0 ? 0.0 : e * lift.scale + lift.shift;
-                }
-                line[winner[t]] = lift.top;
-            }
+            if (single)
+                for (Py_ssize_t j = 0; j < table->k; j++) ((float *)out)[j] = (float)columns[j][t];
+            else
+                for (Py_ssize_t j = 0; j < table->k; j++) ((double *)out)[j] = (double)columns[j][t];
+            NAME(finish_lifted)(out, table->k, single, &lift, limits, n_possible, (Py_ssize_t)winner[t], curve != NULL);
         }
     }
 }
 
 static void NAME(lifted)(
-    const struct table *table, double b, double uniform, const struct curve *curve, char *out, Py_ssize_t step, int single
+    const struct table *table, double b, double uniform, const struct curve *curve, const struct limits *limits, char *out,
+    Py_ssize_t step, int single
 ) {
     if (table->k <= SHORT_ROW) {
-        NAME(lifted_short)(table, b, uniform, curve, out, step, single);
+        NAME(lifted_short)(table, b, uniform, curve, limits, out, step, single);
         return;
     }
     struct row row;
@@ -142,14 +164,6 @@ static void NAME(lifted)(
         }
         struct lift lift = lifted_row(tail + (double)(count - 1), count > 1 ? 1.0 : next, (double)possible, uniform, curve);
         if (NAME(any)(bad)) lift.scale = lift.shift = lift.top = (double)NAN;
-        if (single) {
-            float *line = (float *)out, scale = (float)lift.scale, add = (float)lift.shift;
-            for (Py_ssize_t j = 0; j < row.k; j++) line[j] = line[j] < 0.0f ? 0.0f : line[j] * scale + add;
-            line[winner] = (float)lift.top;
-        } else {
-            double *line = (double *)out;
-            for (Py_ssize_t j = 0; j < row.k; j++) line[j] = line[j] < 0.0 ? 0.0 : line[j] * lift.scale + lift.shift;
-            line[winner] = lift.top;
-        }
+        NAME(finish_lifted)(out, row.k, single, &lift, limits, possible, winner, curve != NULL);
     }
 }

@@ -41,10 +41,14 @@ static inline double NAME(total)(V v) {
 }
 
 static inline int NAME(any)(M mask) {
+#ifdef ANY_BITS
+    return ANY_BITS(mask);
+#else
     const NAME(words) words = (NAME(words))mask;
     long long found = 0;
     for (Py_ssize_t j = 0; j < (Py_ssize_t)(WIDTH / sizeof(long long)); j++) found |= words[j];
     return found != 0;
+#endif
 }
 
 /* 2^z for LEAST <= z <= 0: exactly 1 at 0, exactly 0 at LEAST, and nearly 0 where the result would not be a normal
@@ -133,6 +137,33 @@ static inline REAL NAME(largest)(const struct row *row) {
     return best[0];
 }
 
+/* The same, and a number at or below the least logit; NaN counts for nothing there. */
+static inline REAL NAME(extremes)(const struct row *row, REAL *least) {
+    const Py_ssize_t whole = NAME(whole)(row);
+    V a = NAME(fill)(-(REAL)INFINITY), b = a, low = NAME(fill)((REAL)INFINITY), low_b = low;
+    Py_ssize_t j = 0;
+    for (; j + 2 * LANES <= whole; j += 2 * LANES) {
+        const V x = NAME(load)(row, j), y = NAME(load)(row, j + LANES);
+        a = MAX(a, x), b = MAX(b, y);
+        low = MIN(x, low), low_b = MIN(y, low_b);
+    }
+    if (j < whole) a = MAX(a, NAME(load)(row, j)), low = MIN(NAME(load)(row, j), low);
+    if (whole < row->k) b = MAX(b, NAME(last)(row));
+    a = MAX(a, b), low = MIN(low, low_b);
+    REAL best[WIDTH / sizeof(REAL)], lowest[WIDTH / sizeof(REAL)];
+    memcpy(best, &a, sizeof a);
+    memcpy(lowest, &low, sizeof low);
+    for (Py_ssize_t half = LANES / 2; half; half /= 2) {
+        for (Py_ssize_t i = 0; i < half; i++) {
+            best[i] = best[i] > best[i + half] ? best[i] : best[i + half];
+            lowest[i] = lowest[i] < lowest[i + half] ? lowest[i] : lowest[i + half];
+        }
+    }
+    for (j = whole; j < row->k; j++) lowest[0] = logit(row, j) < (double)lowest[0] ? (REAL)logit(row, j) : lowest[0];
+    *least = lowest[0];
+    return best[0];
+}
+
 /* The first column with this value, which the row has; four vectors are looked at together. */
 static inline Py_ssize_t NAME(first_of)(const struct row *row, REAL value) {
     const V wanted = NAME(fill)(value);
@@ -190,22 +221,72 @@ static inline Py_ssize_t NAME(turned)(const struct table *table, Py_ssize_t i, V
     return count;
 }
 
-static void NAME(softmax_short)(const struct table *table, double b, char *out, Py_ssize_t step, int single) {
-    const V scale = NAME(fill)((REAL)(b * LOG2_E));
+/* The e^{b d} of a row, in the precision of the output, become its probabilities: times `scale` plus `shift`, brought
+   between the limits. Where the row has masked classes, -1 stands for one; it becomes `none`. */
+#define DEFINE_FINISH(name, TYPE) \
+    static inline void NAME(name)( \
+        TYPE *line, Py_ssize_t k, TYPE scale, TYPE shift, TYPE least, TYPE most, int masks, TYPE none \
+    ) { \
+        if (masks) { \
+            for (Py_ssize_t j = 0; j < k; j++) { \
+                TYPE p = line[j] * scale + shift; \
+                p = p < least ? least : p; \
+                p = p > most ? most : p; \
+                line[j] = line[j] < 0 ? none : p; \
+            } \
+        } else { \
+            for (Py_ssize_t j = 0; j < k; j++) { \
+                TYPE p = line[j] * scale + shift; \
+                p = p < least ? least : p; \
+                line[j] = p > most ? most : p; \
+            } \
+        } \
+    }
+DEFINE_FINISH(finish_single, float)
+DEFINE_FINISH(finish_twice, double)
+#undef DEFINE_FINISH
+
+/* For a row of which `possible` classes are not masked: the limits hold where another class is possible. */
+static inline void NAME(finish)(
+    char *out, Py_ssize_t k, int single, double scale, double shift, const struct limits *limits, Py_ssize_t possible,
+    double none
+) {
+    const double least = possible > 1 ? limits->least : 0.0, most = possible > 1 ? limits->most : (double)INFINITY;
+    if (single)
+        NAME(finish_single)(
+            (float *)out, k, (float)scale, (float)shift, (float)least, (float)most, possible < k, (float)none
+        );
+    else NAME(finish_twice)((double *)out, k, scale, shift, least, most, possible < k, none);
+}
+
+static void NAME(softmax_short)(
+    const struct table *table, double b, const struct limits *limits, char *out, Py_ssize_t step, int single
+) {
+    const V scale = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0), minus = NAME(fill)(-1);
+    const V masked = NAME(fill)(-(REAL)INFINITY), one = NAME(fill)(1);
+    const V least = NAME(fill)((REAL)limits->least), most = NAME(fill)((REAL)limits->most);
     V columns[SHORT_ROW];
     for (Py_ssize_t i = 0; i < table->n; i += LANES) {
         const Py_ssize_t count = NAME(turned)(table, i, columns);
-        V top = columns[0], sum = NAME(fill)(0);
-        M bad = (M)(top != top);
+        V top = columns[0], sum = zero;
+        M bad = (M)(top != top), possible = (M)zero;
         for (Py_ssize_t j = 1; j < table->k; j++) top = MAX(top, columns[j]);
         for (Py_ssize_t j = 0; j < table->k; j++) {
-            const V z = NAME(exponents)(columns[j], top, scale);
+            const V z = NAME(exponents)(columns[j], top, scale), e = NAME(exp2)(z);
+            const M none = (M)(columns[j] == masked);
             bad |= (M)(z != z);
-            columns[j] = NAME(exp2)(z);
-            sum += columns[j];
+            sum += e;
+            possible -= ~none;
+            columns[j] = (V)(((M)e & ~none) | ((M)minus & none));
         }
-        const V share = (V)((M)(NAME(fill)(1) / sum) | bad); /* all bits set: NaN */
-        for (Py_ssize_t j = 0; j < table->k; j++) columns[j] *= share;
+        const V share = (V)((M)(one / sum) | bad); /* all bits set: NaN */
+        const M several = (M)(possible > NAME(number)(1));
+        const V low = (V)((M)least & several), high = (V)((several & (M)most) | (~several & (M)-masked));
+        for (Py_ssize_t j = 0; j < table->k; j++) {
+            const M none = (M)(columns[j] < zero);
+            const V p = MIN(high, MAX(low, columns[j] * share));
+            columns[j] = (V)((none & (M)(zero * share)) | (~none & (M)p));
+        }
         for (Py_ssize_t t = 0; t < count; t++, out += step) {
             if (single)
                 for (Py_ssize_t j = 0; j < table->k; j++) ((float *)out)[j] = (float)columns[j][t];
@@ -215,42 +296,71 @@ static void NAME(softmax_short)(const struct table *table, double b, char *out, 
     }
 }
 
-static void NAME(softmax)(const struct table *table, double b, char *out, Py_ssize_t step, int single) {
+/* The e^{b d} of a row into `out`, -1 for a masked class if there are some; their sum, NaN if this is no row of logits. */
+static inline double NAME(exponentials)(
+    const struct row *row, REAL best, V scale, const int masks, char *out, int single, Py_ssize_t *possible
+) {
+    const Py_ssize_t whole = NAME(whole)(row);
+    const V shift = NAME(fill)(best), masked = NAME(fill)(-(REAL)INFINITY), minus = NAME(fill)(-1);
+    M bad = (M)(shift != shift); /* exp2 of a NaN with a payload may be anything, so NaN is looked for before */
+    M n_masked = (M)NAME(fill)(0); /* counts down */
+    double sum = 0.0;
+    for (Py_ssize_t from = 0; from < row->k; from += CHUNK) {
+        const Py_ssize_t end = from + CHUNK < whole ? from + CHUNK : whole;
+        V part = NAME(fill)(0);
+        for (Py_ssize_t j = from; j < end; j += LANES) {
+            const V x = NAME(load)(row, j), z = NAME(exponents)(x, shift, scale);
+            V e = NAME(exp2)(z);
+            prefetch(row, j);
+            bad |= (M)(z != z);
+            part += e;
+            if (masks) {
+                const M none = (M)(x == masked);
+                n_masked += none;
+                e = (V)(((M)e & ~none) | ((M)minus & none));
+            }
+            NAME(store)(e, out, j, single);
+        }
+        sum += NAME(total)(part);
+    }
+    *possible = row->k;
+    if (whole < row->k) {
+        const V x = NAME(last)(row), z = NAME(exponents)(x, shift, scale);
+        V e = NAME(exp2)(z);
+        bad |= (M)(z != z);
+        sum += NAME(total)(e);
+        if (masks) {
+            const M none = (M)(x == masked);
+            n_masked += none;
+            e = (V)(((M)e & ~none) | ((M)minus & none));
+            *possible += LANES - row->k % LANES; /* what fills up the last vector is no class */
+        }
+        NAME(store_last)(e, out, row->k, single);
+    }
+    if (masks)
+        for (Py_ssize_t t = 0; t < LANES; t++) *possible += (Py_ssize_t)n_masked[t];
+    return NAME(any)(bad) ? (double)NAN : sum;
+}
+
+static void NAME(softmax)(
+    const struct table *table, double b, const struct limits *limits, char *out, Py_ssize_t step, int single
+) {
     if (table->k <= SHORT_ROW) {
-        NAME(softmax_short)(table, b, out, step, single);
+        NAME(softmax_short)(table, b, limits, out, step, single);
         return;
     }
     struct row row;
     const V scale = NAME(fill)((REAL)(b * LOG2_E));
     for (Py_ssize_t i = 0; i < table->n; i++, out += step) {
         read_row(table, i, &row, HALF_ROW);
-        const Py_ssize_t whole = NAME(whole)(&row);
-        const V shift = NAME(fill)(NAME(largest)(&row));
-        M bad = (M)(shift != shift); /* exp2 of a NaN with a payload may be anything, so NaN is looked for before */
-        double sum = 0.0;
-        for (Py_ssize_t from = 0; from < row.k; from += CHUNK) {
-            const Py_ssize_t end = from + CHUNK < whole ? from + CHUNK : whole;
-            V part = NAME(fill)(0);
-            for (Py_ssize_t j = from; j < end; j += LANES) {
-                const V z = NAME(exponents)(NAME(load)(&row, j), shift, scale), e = NAME(exp2)(z);
-                prefetch(&row, j);
-                bad |= (M)(z != z);
-                part += e;
-                NAME(store)(e, out, j, single);
-            }
-            sum += NAME(total)(part);
-        }
-        if (whole < row.k) {
-            const V z = NAME(exponents)(NAME(last)(&row), shift, scale), e = NAME(exp2)(z);
-            bad |= (M)(z != z);
-            sum += NAME(total)(e);
-            NAME(store_last)(e, out, row.k, single);
-        }
-        const double share = NAME(any)(bad) ? (double)NAN : 1.0 / sum;
-        if (single)
-            for (Py_ssize_t j = 0; j < row.k; j++) ((float *)out)[j] *= (float)share;
-        else
-            for (Py_ssize_t j = 0; j < row.k; j++) ((double *)out)[j] *= share;
+        REAL least = 0;
+        Py_ssize_t possible;
+        const REAL best = NAME(extremes)(&row, &least);
+        const double sum = least == -(REAL)INFINITY
+                               ? NAME(exponentials)(&row, best, scale, 1, out, single, &possible)
+                               : NAME(exponentials)(&row, best, scale, 0, out, single, &possible);
+        const double share = 1.0 / sum;
+        NAME(finish)(out, row.k, single, share, 0.0, limits, possible, 0.0 * share);
     }
 }
 

@@ -1,14 +1,17 @@
 /* The ranking scores and the prediction of one row, for one instruction set: in double whatever the table, since a
    decision must not depend on the precision of the logits. fused_rows.h includes this file where REAL is double. */
 
-/* The largest logit and the first column that has it; comparing floats needs no widening. */
-static inline double NAME(winner)(const struct row *row, Py_ssize_t *column) {
+/* The largest logit and the first column that has it; comparing floats needs no widening. Unless `least` is NULL, it gets a
+   number at or below the least logit. */
+static inline double NAME(winner)(const struct row *row, Py_ssize_t *column, double *least) {
     if (row->single) {
-        const float best = SINGLE(largest)(row);
+        float low = 0.0f;
+        const float best = least ? SINGLE(extremes)(row, &low) : SINGLE(largest)(row);
+        if (least) *least = (double)low;
         *column = SINGLE(first_of)(row, best);
         return (double)best;
     }
-    const double best = NAME(largest)(row);
+    const double best = least ? NAME(extremes)(row, least) : NAME(largest)(row);
     *column = NAME(first_of)(row, best);
     return best;
 }
@@ -28,10 +31,10 @@ static inline void NAME(add_tail)(const struct row *row, Py_ssize_t from, Py_ssi
     }
 }
 
-/* S = Σ e^d and Σ e^d d over all columns but the largest, and which one that is. */
-static Py_ssize_t NAME(tail)(const struct row *row, double *top, double *mass, double *moment) {
+/* S = Σ e^d and Σ e^d d over all columns but the largest, and which one that is; `least` as in winner. */
+static inline Py_ssize_t NAME(tail)(const struct row *row, double *top, double *mass, double *moment, double *least) {
     Py_ssize_t skip;
-    const double best = NAME(winner)(row, &skip);
+    const double best = NAME(winner)(row, &skip, least);
     const Py_ssize_t whole = NAME(whole)(row), at = skip - skip % LANES;
     const V shift = NAME(fill)(best), scale = NAME(fill)(LOG2_E);
     V sums[4] = {NAME(fill)(0.0), NAME(fill)(0.0), NAME(fill)(0.0), NAME(fill)(0.0)};
@@ -117,14 +120,16 @@ static void NAME(scores)(const struct table *table, int kind, int careful, doubl
     Py_ssize_t column = 0;
     for (Py_ssize_t i = 0; i < table->n; i++) {
         read_row(table, i, &row, HALF_ROW);
+        double least = -INFINITY;
         if (kind == MARGIN) {
             out[i] = row.single ? SINGLE(margin)(&row) : NAME(margin)(&row);
-            if (columns) NAME(winner)(&row, &column);
+            if (columns) NAME(winner)(&row, &column, NULL);
         } else {
-            column = NAME(tail)(&row, &top, &mass, &moment);
+            if (careful) column = NAME(tail)(&row, &top, &mass, &moment, &least);
+            else column = NAME(tail)(&row, &top, &mass, &moment, NULL);
             out[i] = NAME(score)(kind, top, mass, moment);
         }
-        if (careful && (row.single ? SINGLE(deep)(&row) : NAME(deep)(&row))) out[i] = (double)NAN;
+        if (careful && least <= LOWEST_ORDINARY && (row.single ? SINGLE(deep)(&row) : NAME(deep)(&row))) out[i] = (double)NAN;
         if (columns) columns[i] = column;
     }
 }
@@ -143,7 +148,8 @@ static void NAME(predicted)(const struct table *table, long long *out) {
     }
     for (Py_ssize_t i = 0; i < table->n; i++) {
         read_row(table, i, &row, HALF_ROW);
-        NAME(winner)(&row, &column);
+        for (Py_ssize_t j = 0; j < row.k; j += 64 / row.size) prefetch(&row, j);
+        NAME(winner)(&row, &column, NULL);
         out[i] = column;
     }
 }

@@ -33,6 +33,7 @@
 #undef HALF_ROW
 #undef FIRST_BAD_HALF
 #undef WIDEN
+#undef ANY_BITS
 #undef MAX_SINGLE
 #undef MIN_SINGLE
 #undef MAX_TWICE

@@ -29,6 +29,11 @@ struct bins {
     long long *above;
 };
 
+/* What no probability lies outside of where several classes are possible (formulas/probabilities.py). */
+struct limits {
+    double least, most;
+};
+
 enum { ENTROPY, DOUBT, MARGIN, ENERGY, KINDS };
 
 /* A block of logits: n rows of k columns, rows `step` bytes apart; kind 'e', 'f' or 'd'. Where some rows are chosen, n

@@ -116,6 +116,19 @@ class ComposedMap(CombinedMap):
             block, first.inverse_temperature, first.uniform, spline.curve, out
         )
 
+    def write_final(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
+        """Write the final probabilities of a block in one pass, if a kernel can."""
+        if self.default_pair is None:
+            return False
+        first, spline = self.default_pair
+        return kernels.write_final_probabilities(
+            block,
+            first.inverse_temperature,
+            out,
+            uniform_weight=first.uniform,
+            curve=spline.curve,
+        )
+
 
 def fit_composed(
     rows: Rows,

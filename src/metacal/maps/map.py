@@ -86,11 +86,23 @@ class Map(ABC):
         if predictions is not None:
             kernels.restore_predictions(predictions, out)
 
+    def write_final(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
+        """Write the final probabilities of a block in one pass, if a kernel can.
+
+        Returns
+        -------
+        bool
+            False if no kernel can. Nothing is written then.
+        """
+        return False
+
     def fill(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the final probabilities of a block, none of them 0 or 1.
 
         Maps that contain other maps call `write` on them instead.
         """
+        if self.write_final(block, out):
+            return
         is_unmasked = None
         if isinstance(block, np.ndarray) and np.may_share_memory(block, out):
             # `write` overwrites the logits, so their masks are determined first.

@@ -81,6 +81,10 @@ class TemperatureMap(TemperedMap):
         """Write the probabilities of a block of logits into `out`."""
         kernels.softmax(block, self.inverse_temperature, out)
 
+    def write_final(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
+        """Write the final probabilities of a block in one pass, if a kernel can."""
+        return kernels.write_final_probabilities(block, self.inverse_temperature, out)
+
 
 class _MaskedLabelError(Exception):
     """The loss is infinite because the true class of some row is masked."""

@@ -110,6 +110,7 @@ class UniformTemperatureMap(TemperedMap):
     in_table_precision = True
     ends_in_softmax = True
     on_device = True
+    whole_blocks = True
     formula = staticmethod(uniform_temperature)
 
     def check(self) -> None:
@@ -126,6 +127,12 @@ class UniformTemperatureMap(TemperedMap):
             kernels.softmax(block, self.inverse_temperature, out)
         else:
             kernels.mixture_softmax(block, self.inverse_temperature, self.uniform, out)
+
+    def write_final(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
+        """Write the final probabilities of a block in one pass, if a kernel can."""
+        return kernels.write_final_probabilities(
+            block, self.inverse_temperature, out, uniform_weight=self.uniform
+        )
 
 
 @dataclass(frozen=True)

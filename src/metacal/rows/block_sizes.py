@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
+from metacal import kernels
 from metacal.rows.executors import count_threads, is_remote
 from metacal.rows.stored import StoredTable
 from metacal.rows.strips import READ_ELEMENTS, RowSubset, Strips, get_rows_per_run
@@ -18,6 +19,9 @@ from metacal.rows.strips import READ_ELEMENTS, RowSubset, Strips, get_rows_per_r
 _BLOCKS_PER_THREAD = 4
 #: Smallest number of elements of a block that is worth a thread.
 _MIN_THREAD_BLOCK_ELEMENTS = 1 << 19
+#: Factor by which blocks are enlarged for the C kernels in this thread, which work row by row. Each
+#: call of a kernel takes as long in Python as some thousands of elements in the kernel.
+_KERNEL_BLOCK_FACTOR = 16
 #: Number of blocks of a large table for other processes.
 _N_REMOTE_BLOCKS = 256
 #: Largest factor by which blocks for other processes are enlarged.
@@ -57,6 +61,8 @@ def choose_strips_per_block(
     if isinstance(source, StoredTable):
         return max(1, READ_ELEMENTS // (strips.rows_per_strip * strips.n_classes))
     if executor is None or not isinstance(source, np.ndarray):
+        if isinstance(source, np.ndarray) and kernels.takes_whole_blocks:
+            return default_strips_per_block * _KERNEL_BLOCK_FACTOR
         return default_strips_per_block
 
     n_threads = count_threads(executor)

@@ -115,7 +115,12 @@ def _as_words(column: NDArray[np.generic]) -> NDArray[np.uint64]:
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply one step of SplitMix64 to each word."""
+    # One buffer for all steps: allocating an array for each would take longer than computing it.
     mixed = words + _INCREMENT
-    mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _MULTIPLIERS[0]
-    mixed = (mixed ^ (mixed >> _SHIFTS[1])) * _MULTIPLIERS[1]
-    return mixed ^ (mixed >> _SHIFTS[2])
+    shifted = np.empty_like(mixed)
+    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
+        np.right_shift(mixed, shift, out=shifted)
+        np.bitwise_xor(mixed, shifted, out=mixed)
+        if multiplier is not None:
+            np.multiply(mixed, multiplier, out=mixed)
+    return mixed
