@@ -29,9 +29,7 @@ def _curve_value(z, curve, N_PIECES: tl.constexpr):
 
 
 @jit
-def _curve_factors(
-    tail, second_term, n_possible, uniform_weight, curve, N_PIECES: tl.constexpr
-):
+def _curve_factors(tail, second_term, n_possible, uniform_weight, curve, N_PIECES: tl.constexpr):
     """Compute the factors of a map with a curve as `columns.curve_adjustment` does.
 
     `tail` is the sum of the terms w of the other classes, and `second_term` the largest of them.
