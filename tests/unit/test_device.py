@@ -28,7 +28,9 @@ from metacal.rows import Rows
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from metacal.kernels import torch as device_kernels  # noqa: E402
+from metacal.kernels import torch_chunks  # noqa: E402
 from metacal.kernels import triton as fused_kernels  # noqa: E402
+from metacal.kernels import triton_scores as fused_scores  # noqa: E402
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 #: A step of the grid that scores are rounded to: of a score on a border each device may take
@@ -50,7 +52,7 @@ def device(request, monkeypatch):
             kernels, "is_device_tensor", lambda table: isinstance(table, torch.Tensor)
         )
         monkeypatch.setattr(
-            device_kernels, "CHUNK_ELEMENTS", 1 << 14
+            torch_chunks, "CHUNK_ELEMENTS", 1 << 14
         )  # several chunks even of a small table
     return request.param
 
@@ -582,7 +584,7 @@ def test_a_failing_compiler_is_survived(device, monkeypatch):
 
     monkeypatch.setattr(fused_kernels, "is_available", True)
     monkeypatch.setattr(fused_kernels, "can_fuse", lambda block: fused_kernels.is_available)
-    monkeypatch.setattr(fused_kernels, "_score_kernel", Broken())
+    monkeypatch.setattr(fused_scores, "_score_kernel", Broken())
     table = torch.eye(4, dtype=torch.float64, device=device)
     with pytest.warns(MetacalWarning, match="Plain torch is used"):
         found = device_kernels.score_by_formula(table, rowwise.entropy)

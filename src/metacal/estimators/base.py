@@ -194,6 +194,10 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         """Whether a tensor on a GPU is processed on the GPU instead of on the host."""
         return False
 
+    def _maps_on_device(self, X: Any) -> bool:
+        """Whether the table is mapped on a GPU, where a map may validate it in the same pass."""
+        return self._stays_on_device and kernels.is_device_tensor(X)
+
     @contextmanager
     def _open_rows(
         self,
@@ -442,7 +446,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             It is float32 if X is, and on the device of X.
         """
         is_device_tensor = kernels.is_device_tensor(X)
-        with self._open_rows(X, reset=False) as rows:
+        with self._open_rows(X, reset=False, defer_validation=self._maps_on_device(X)) as rows:
             was_copied_to_host = is_device_tensor and not rows.is_on_device
             # A buffer on the device cannot take probabilities that are computed on the host.
             map_out = None if was_copied_to_host else out

@@ -406,7 +406,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         array of shape (n_rows, n_classes)
             It has the dtype of X and is on its device.
         """
-        with self._open_rows(X, reset=False) as rows:
+        with self._open_rows(X, reset=False, defer_validation=self._maps_on_device(X)) as rows:
             if out is not None:
                 out = validate.get_probability_buffer(rows.table, out)
             return self.gate_(rows.table, rows=rows, out=out, groups=groups, rejected=rejected)

@@ -26,6 +26,7 @@ from metacal.certificates.stored_fields import OPTIONAL
 from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
+from metacal.gate.device_rows import accept_rows_on_device, decide_rows_on_device
 from metacal.gate.file_layout import FileLayout
 from metacal.gate.shifted_rows import shift_rows, shift_second_class
 from metacal.gate.source import BaseSource
@@ -40,9 +41,11 @@ from metacal.maps.methods import find_map_method
 from metacal.rows import Rows
 from metacal.rows.validate import (
     encode_labels,
+    get_probability_buffer,
     has_one_score_per_row,
     read_logits,
     scores_to_two_columns,
+    to_numpy,
 )
 from metacal.scores import (
     Score,
@@ -242,6 +245,9 @@ class LogitsSource(BaseSource[Rows]):
             Code of the group of each row, if the thresholds depend on the group.
         """
         decision_rows = shift_rows(rows, self._decision_offset(thresholds, group_codes))
+        is_accepted = accept_rows_on_device(decision_rows, self.score, thresholds)
+        if is_accepted is not None:
+            return is_accepted
         predicted_codes = None
         has_threshold_per_class = thresholds.subgroup_kind == "class"
         has_threshold_per_side_of_group = len(thresholds.decision_offsets) > 0
@@ -375,6 +381,9 @@ class LogitsSource(BaseSource[Rows]):
 
     def _decide_on_device(self, rows: Rows, options: DecisionOptions) -> Decision:
         """Compute the decision on a table in GPU memory. Probabilities stay on the GPU."""
+        decision = self._decide_in_one_pass(rows, options)
+        if decision is not None:
+            return decision
         decision_offset = self._decision_offset(options.thresholds, options.group_codes)
         decision_rows = shift_rows(rows, decision_offset)
         scores = score_rows(decision_rows, self.score)
@@ -416,6 +425,32 @@ class LogitsSource(BaseSource[Rows]):
         if options.rejected == "uniform" and not decision.accept.all():
             device_kernels.fill_rows(probabilities, ~decision.accept, uniform_probability)
         return decision
+
+    def _decide_in_one_pass(self, rows: Rows, options: DecisionOptions) -> Decision | None:
+        """Compute the decision on a table in GPU memory in one pass, or return None if it cannot."""
+        if not options.with_probabilities or self.decision_at:
+            return None
+        buffer = get_probability_buffer(rows.table)
+        columns = decide_rows_on_device(
+            rows,
+            self.map,
+            self.score,
+            options.thresholds,
+            buffer,
+            rejected_are_uniform=options.rejected == "uniform",
+        )
+        if columns is None:
+            return None
+        predicted_codes = to_numpy(columns.predictions)
+        # Maps that one pass computes keep every prediction.
+        return self._build_decision(
+            options,
+            unrounded_scores=to_numpy(columns.scores),
+            predicted_codes=predicted_codes,
+            answer_codes=predicted_codes,
+            probabilities=buffer,
+            confidence=to_numpy(columns.confidence),
+        )
 
     def _build_decision(
         self,

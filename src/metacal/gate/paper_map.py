@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes
+from metacal.gate.device_rows import decide_rows_on_device
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.thresholds import Thresholds
 from metacal.rows import Rows
@@ -48,9 +49,15 @@ def compute_paper_probabilities(
     ndarray or tensor of shape (n_rows, n_classes)
         A tensor if the rows are a tensor on a GPU.
     """
+    rows = rows.as_validated()
     if rows.is_on_device:
+        buffer = get_probability_buffer(rows.table, out)
+        if not source.decision_at and decide_rows_on_device(
+            rows, source.map, source.score, thresholds, buffer, rejected_are_uniform=True
+        ):
+            return buffer
         is_accepted = source.accepts(rows, thresholds, group_codes)
-        probabilities = source.map(rows.table, rows=rows, out=out)
+        probabilities = source.map(rows.table, rows=rows, out=buffer)
         if not is_accepted.all():
             uniform_probability = 1.0 / rows.n_classes
             kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_probability)

@@ -228,6 +228,25 @@ class Curve:
         """Knots, slopes and heights in one array, for the C kernel."""
         return np.concatenate([self.knots, self.slopes, self.heights])
 
+    @cached_property
+    def pieces(self) -> NDArray[np.float64]:
+        """First and last knot, height and slope at the first knot, and slope at the last knot.
+
+        Four numbers of each piece between two knots follow: left knot, width, slope at the left knot,
+        and half of the change of the slope per unit of length. The kernels in Triton read these.
+        """
+        widths = np.diff(self.knots)
+        half_slope_changes = 0.5 * np.diff(self.slopes) / widths
+        outside = [
+            self.knots[0],
+            self.knots[-1],
+            self.heights[0],
+            self.slopes[0],
+            self.slopes[-1],
+        ]
+        between = np.column_stack([self.knots[:-1], widths, self.slopes[:-1], half_slope_changes])
+        return np.append(outside, between)
+
     def value(self, z: Any) -> Any:
         """Evaluate the curve at z. The result is NaN where z is NaN."""
         knots = self.knots
@@ -239,6 +258,30 @@ class Curve:
             half_slope_change = 0.5 * (slopes[left + 1] - slopes[left]) / width
             result = result + distance * (slopes[left] + half_slope_change * distance)
         return result + slopes[-1] * (z - knots[-1]).clip(0.0, None)
+
+
+@dataclass(frozen=True, eq=False)
+class RowMap:
+    """Map whose probabilities follow from few numbers of each row, for one pass over a table.
+
+    The map is (1 - ε)·softmax(b·x) + ε/K. With a curve, the largest probability is then mapped by
+    the curve, as in `curve_adjustment`.
+
+    Attributes
+    ----------
+    inverse_temperature : float
+        Inverse temperature b.
+
+    uniform_weight : float
+        Weight ε of the uniform distribution.
+
+    curve : Curve or None
+        Curve of the log-odds of the largest probability.
+    """
+
+    inverse_temperature: float
+    uniform_weight: float = 0.0
+    curve: Curve | None = None
 
 
 def curve_adjustment(

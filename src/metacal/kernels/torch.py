@@ -2,70 +2,61 @@
 # mypy: allow-incomplete-defs, allow-any-generics
 """Kernels for torch tensors on a device; the results stay on the device.
 
-Each statistic has two implementations. The fused one (`triton.py`, `triton_mixed.py` and
-`triton_columns.py`) reads each row from device memory once. It runs on CUDA if Triton is available,
-and returns None or False otherwise.
+Each statistic has two implementations. The fused one (the modules `triton_*`) reads each row from
+device memory once. It runs on CUDA if Triton is available, and returns None or False otherwise.
 The plain one, in torch and in chunks of rows, is the definition, as `numpy.py` is on the host. The
 parameters are described in `numpy.py`.
+
+Scores and decisions are in `torch_scores.py`, probabilities in `torch_decisions.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from metacal.formulas import Array, Codes, Flags, rowwise
+from metacal.formulas import Array, Codes, Flags
 from metacal.formulas.logits import (
     LARGEST_FINITE_MASK,
     replace_finite_masks_formula,
     replace_zero_probabilities,
 )
-from metacal.formulas.probabilities import limit_probabilities
 from metacal.formulas.torch import TORCH
-from metacal.kernels import triton as fused
 from metacal.kernels import triton_columns as fused_columns
 from metacal.kernels import triton_mixed as fused_mixed
+from metacal.kernels import triton_scores as fused_scores
 from metacal.kernels.columns import (
     LABEL_GAP,
     MEAN,
     TAIL,
     THIRD,
     VARIANCE,
-    Curve,
     cumulants,
-    curve_adjustment,
 )
 from metacal.kernels.columns import mixture_loss_sums as plain_mixture_loss_sums
-from metacal.kernels.grid import Grid
-
-#: Elements of a chunk of rows.
-CHUNK_ELEMENTS = 1 << 22
-_INTEGER_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_LOWEST_FLOAT = -float(np.finfo(np.float64).max)
-#: Scores that have a fused kernel.
-_FUSED_SCORES = (
-    rowwise.entropy,
-    rowwise.one_minus_max_probability,
-    rowwise.negative_margin,
-    rowwise.free_energy,
+from metacal.kernels.torch_chunks import iterate_chunks, predict_chunk, work_type
+from metacal.kernels.torch_decisions import decide_rows as decide_rows
+from metacal.kernels.torch_decisions import limit_chunk
+from metacal.kernels.torch_decisions import mixture_softmax as mixture_softmax
+from metacal.kernels.torch_decisions import softmax as softmax
+from metacal.kernels.torch_decisions import softmax_with_curve as softmax_with_curve
+from metacal.kernels.torch_decisions import write_probabilities as write_probabilities
+from metacal.kernels.torch_decisions import (
+    write_probabilities_and_validate as write_probabilities_and_validate,
 )
+from metacal.kernels.torch_scores import ACCEPTED as ACCEPTED
+from metacal.kernels.torch_scores import NEEDS_INSPECTION as NEEDS_INSPECTION
+from metacal.kernels.torch_scores import acceptance_codes as acceptance_codes
+from metacal.kernels.torch_scores import predict_classes as predict_classes
+from metacal.kernels.torch_scores import round_to_grid as round_to_grid
+from metacal.kernels.torch_scores import score_and_correctness as score_and_correctness
+from metacal.kernels.torch_scores import score_by_formula as score_by_formula
 
-
-def _work_type(block: Tensor) -> torch.dtype:
-    """Return float64 for float64 logits, else float32."""
-    return torch.float64 if block.dtype == torch.float64 else torch.float32
-
-
-def _iterate_chunks(block: Tensor) -> Iterator[slice]:
-    """Yield the slices of rows that divide a block into chunks."""
-    chunk_rows = max(1, CHUNK_ELEMENTS // block.shape[1])
-    for start in range(0, len(block), chunk_rows):
-        yield slice(start, min(start + chunk_rows, len(block)))
+_INTEGER_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
@@ -75,79 +66,6 @@ def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 # --- implementations of the functions in numpy.py ---------------------------------------------
-
-
-def predict_classes(block: Tensor) -> Tensor:
-    """Return ŷ = argmax x of each row, the lowest index for ties."""
-    predictions = fused.score(block, "predicted", torch.int64)
-    if predictions is not None:
-        return predictions
-    return torch.cat([_predict_chunk(block[rows]) for rows in _iterate_chunks(block)])
-
-
-def _predict_chunk(block: Tensor) -> Tensor:
-    """Return the predictions of a chunk of rows, the lowest index for ties."""
-    # torch.argmax may return any of several equal logits, so the mask of largest ones is searched.
-    return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
-
-
-def score_by_formula(
-    block: Tensor,
-    formula: Callable[..., Tensor],
-    *,
-    predictions_out: Tensor | None = None,
-    is_unvalidated: bool = False,
-) -> Tensor:
-    """Compute a score by its formula in float64.
-
-    Parameters
-    ----------
-    block : tensor of shape (n_rows, n_classes)
-        Logits.
-
-    formula : callable
-        Formula of the score.
-
-    predictions_out : tensor of int64 of shape (n_rows,), default=None
-        Buffer for the predictions.
-
-    is_unvalidated : bool, default=False
-        Whether the block has not been validated. Rows that may contain a finite mask then have the score NaN.
-
-    Returns
-    -------
-    tensor of float64 of shape (n_rows,)
-        NaN for rows whose largest logit is not finite.
-    """
-    if formula in _FUSED_SCORES:
-        largest_mask = LARGEST_FINITE_MASK if is_unvalidated else None
-        fused_scores = fused.score(
-            block, formula.__name__, torch.float64, predictions_out, largest_mask
-        )
-        if fused_scores is not None:
-            return fused_scores
-    scores = []
-    for rows in _iterate_chunks(block):
-        chunk = block[rows]
-        chunk_scores = formula(TORCH, chunk.to(torch.float64))[:, 0]
-        is_valid = torch.isfinite(chunk.amax(dim=1))
-        if is_unvalidated:
-            may_be_mask = (chunk <= LARGEST_FINITE_MASK) & (chunk > -math.inf)
-            is_valid &= ~may_be_mask.any(dim=1)
-        scores.append(torch.where(is_valid, chunk_scores, math.nan))
-    if predictions_out is not None:
-        predictions_out.copy_(predict_classes(block))
-    return torch.cat(scores)
-
-
-def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
-    """Write softmax(b·x) of each row into `out`."""
-    if out.is_contiguous() and fused_mixed.softmax(block, inverse_temperature, out):
-        return
-    for rows in _iterate_chunks(block):
-        gaps = _gaps(block[rows], _work_type(block))
-        gaps.mul_(inverse_temperature).exp_()
-        torch.div(gaps, gaps.sum(dim=1, keepdim=True), out=out[rows])
 
 
 def tempered_loss(
@@ -173,8 +91,8 @@ def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: f
     if fused_statistics is not None:
         return fused_statistics
     chunks = []
-    for rows in _iterate_chunks(block):
-        gaps = _gaps(block[rows], _work_type(block))
+    for rows in iterate_chunks(block):
+        gaps = _gaps(block[rows], work_type(block))
         label_gaps = gaps.gather(1, labels[rows, None])[:, 0]
         n_possible = (gaps > -math.inf).sum(dim=1)
         is_largest = gaps == 0.0
@@ -186,7 +104,7 @@ def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: f
         for _ in range(4):
             moment_sum = terms.mul_(gaps).sum(dim=1, dtype=torch.float64)
             moments.append(moment_sum / (1.0 + tail))
-        is_correct = _predict_chunk(block[rows]) == labels[rows]
+        is_correct = predict_chunk(block[rows]) == labels[rows]
         columns = (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
         chunks.append(torch.stack([column.to(torch.float64) for column in columns], dim=1))
     return torch.cat(chunks)
@@ -210,131 +128,6 @@ def mixture_loss_sums(
     if fused_sums is not None:
         return fused_sums
     return plain_mixture_loss_sums(torch, columns, weights, expansion_b, b, uniform_weight)
-
-
-def mixture_softmax(
-    block: Tensor, inverse_temperature: float, uniform_weight: float, out: Tensor
-) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`."""
-    for rows in _iterate_chunks(block):
-        chunk = block[rows]
-        probabilities = out[rows]
-        predictions = _predict_chunk(chunk)
-        is_possible = chunk > -math.inf
-        uniform_term = uniform_weight / is_possible.sum(dim=1, keepdim=True).to(torch.float64)
-        softmax(chunk, inverse_temperature, probabilities)
-        probabilities.mul_(1.0 - uniform_weight).add_(
-            is_possible * uniform_term.to(probabilities.dtype)
-        )
-        # If rounding ties the predicted class with another class, it is increased by one float step.
-        changed_rows = (_predict_chunk(probabilities) != predictions).nonzero()[:, 0]
-        if len(changed_rows) == 0:
-            continue
-        largest = probabilities[changed_rows].amax(dim=1)
-        next_larger_values = torch.nextafter(largest, torch.full_like(largest, 2.0))
-        probabilities[changed_rows, predictions[changed_rows]] = next_larger_values
-
-
-def softmax_with_curve(
-    block: Tensor, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Tensor
-) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
-    if _fused_softmax_with_curve(block, inverse_temperature, uniform_weight, curve, out):
-        return
-    for rows in _iterate_chunks(block):
-        chunk = block[rows]
-        probabilities = out[rows]
-        predictions = _predict_chunk(chunk)[:, None]
-        is_masked = chunk == -math.inf
-        softmax(chunk, inverse_temperature, probabilities)
-        probabilities.scatter_(1, predictions, 0.0)
-        others_sum = probabilities.sum(dim=1, dtype=torch.float64)
-        second_largest = probabilities.amax(dim=1).to(torch.float64)
-        uniform_probability = 1.0 / (~is_masked).sum(dim=1)
-        scale, shift, prediction_p = curve_adjustment(
-            torch, others_sum, second_largest, uniform_probability, uniform_weight, curve.value
-        )
-        probabilities.mul_(scale[:, None].to(probabilities.dtype))
-        probabilities.add_(shift[:, None].to(probabilities.dtype))
-        probabilities.masked_fill_(is_masked, 0.0)
-        probabilities.scatter_(1, predictions, prediction_p[:, None].to(probabilities.dtype))
-
-
-def _fused_softmax_with_curve(
-    block: Tensor, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Tensor
-) -> bool:
-    """Compute `softmax_with_curve` with Triton; return False if Triton cannot run.
-
-    Parameters
-    ----------
-    block, inverse_temperature, uniform_weight, curve, out
-        As in `numpy.softmax_with_curve`.
-
-    Returns
-    -------
-    bool
-    """
-    if not out.is_contiguous():
-        return False
-    statistics = fused_mixed.other_class_statistics(block, inverse_temperature)
-    if statistics is None:
-        return False
-    others_sum, second_largest, n_possible, predictions = statistics.T
-    adjustment = torch.stack(
-        curve_adjustment(
-            torch, others_sum, second_largest, 1.0 / n_possible, uniform_weight, curve.value
-        )
-    )
-    return fused_mixed.softmax_with_adjustment(
-        block, inverse_temperature, adjustment, predictions.to(torch.int64), out
-    )
-
-
-def round_to_grid(values: Tensor, grid: Grid) -> Tensor:
-    """Return the nearest grid point of each value, as `Grid.round` does."""
-    almost_half_step = (1 << (grid.n_dropped_bits - 1)) - 1
-    bit_patterns = values.view(torch.int64)
-    is_negative = bit_patterns < 0
-    shifted_patterns = bit_patterns + almost_half_step + is_negative
-    result = (shifted_patterns & (-1 << grid.n_dropped_bits)).view(torch.float64)
-    result = result.clamp(min=_LOWEST_FLOAT, max=-_LOWEST_FLOAT)
-    n_steps = values / grid.step
-    nearest = n_steps.round()
-    is_rounded_up_tie = nearest - n_steps == 0.5
-    small_result = (nearest - is_rounded_up_tie.to(nearest.dtype)) * grid.step
-    result = torch.where(values.abs() < grid.floor, small_result, result)
-    return torch.where(torch.isfinite(values), result, values)
-
-
-def score_and_correctness(
-    block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], is_unvalidated: bool = False
-) -> Tensor:
-    """Compute the unrounded score and the correctness of each row in one pass.
-
-    Parameters
-    ----------
-    block : tensor of shape (n_rows, n_classes)
-        Logits.
-
-    labels : tensor of int64 of shape (n_rows,)
-        True classes.
-
-    score : callable
-        Kernel of the score.
-
-    is_unvalidated : bool, default=False
-        Whether the block has not been validated.
-
-    Returns
-    -------
-    tensor of float64 of shape (n_rows, 2)
-    """
-    predictions = torch.empty(len(block), dtype=torch.int64, device=block.device)
-    scores = score(block, predictions_out=predictions, is_unvalidated=is_unvalidated)
-    return torch.stack([scores, (predictions == labels).to(torch.float64)], dim=1)
-
-
-score_and_correctness.reads_tensors = True  # type: ignore[attr-defined]
 
 
 def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
@@ -365,12 +158,12 @@ def clip_probabilities(out: Tensor, block: Tensor, is_possible: Tensor | None = 
 
     `is_possible` is needed if the block has been overwritten.
     """
-    for rows in _iterate_chunks(block):
-        chunk = block[rows]
-        if is_possible is not None:
-            # Only the place of -inf in a row of logits matters here.
-            chunk = torch.where(is_possible[rows], 0.0, -torch.inf)
-        out[rows] = limit_probabilities(TORCH, chunk, out[rows])
+    for rows in iterate_chunks(block):
+        is_possible_chunk = (
+            block[rows] > -math.inf if is_possible is None else is_possible[rows].clone()
+        )
+        n_possible = is_possible_chunk.sum(dim=1, keepdim=True)
+        out[rows] = limit_chunk(out[rows], is_possible_chunk, n_possible)
 
 
 def copy_rows(table: Tensor, row_indices: Codes) -> Tensor:
@@ -386,7 +179,7 @@ def fill_rows(table: Tensor, row_mask: Flags, value: float) -> None:
 
 def empty_probabilities(table: Tensor) -> Tensor:
     """Allocate a tensor for the probabilities of a table of logits."""
-    return torch.empty(table.shape, dtype=_work_type(table), device=table.device)
+    return torch.empty(table.shape, dtype=work_type(table), device=table.device)
 
 
 def overlaps_partially(table: Any, out: Tensor) -> bool:
@@ -435,6 +228,9 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
 
     Unlike on the host, -inf counts as a possible mask.
     """
+    codes = fused_scores.acceptance_codes(table, "negative_margin", math.inf, LARGEST_FINITE_MASK)
+    if codes is not None and not bool((codes == NEEDS_INSPECTION).any()):
+        return None, False
     smallest, largest = torch.aminmax(table, dim=1)
     is_invalid = ~torch.isfinite(largest)
     may_hold_masks = (smallest <= LARGEST_FINITE_MASK).any()
@@ -452,7 +248,7 @@ def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:
     """
     result = table
     mask_value = None
-    for rows in _iterate_chunks(table):
+    for rows in iterate_chunks(table):
         values = table[rows].to(torch.float64)
         is_replaced = replace_finite_masks_formula(TORCH, values) == -math.inf
         is_finite_mask = (values > -math.inf) & is_replaced
@@ -467,7 +263,7 @@ def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:
 
 def find_invalid_probability_row(table: Tensor, tolerance: float) -> int | None:
     """Return the first row with an entry outside of [0, 1] or a sum other than 1, or None."""
-    for rows in _iterate_chunks(table):
+    for rows in iterate_chunks(table):
         chunk = table[rows]
         sums = chunk.sum(dim=1, dtype=torch.float64)
         is_in_range = (chunk.amin(dim=1) >= 0) & (chunk.amax(dim=1) <= 1 + tolerance)
@@ -480,7 +276,7 @@ def find_invalid_probability_row(table: Tensor, tolerance: float) -> int | None:
 def log_probabilities(table: Tensor) -> Tensor:
     """Return log p, with zeros replaced as in `metacal.rows.validate.read_logits`."""
     out = empty_probabilities(table)
-    for rows in _iterate_chunks(table):
+    for rows in iterate_chunks(table):
         positive_p = replace_zero_probabilities(TORCH, table[rows].to(out.dtype))
         out[rows] = positive_p.to(torch.float64).log()
     return out

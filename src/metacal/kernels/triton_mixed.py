@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
 # mypy: allow-incomplete-defs, allow-any-generics
-"""Fused kernels in Triton of the softmax of tempered logits, its loss, and its variants.
+"""Fused kernels in Triton of the loss of tempered logits, and of the statistics of their rows.
 
 As in `triton.py`, the functions return None or False if Triton cannot run. The functions of the
 same names in `torch.py` define the results.
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from metacal.kernels.triton import (
     MAX_REGISTER_CLASSES,
-    MAX_REGISTER_CLASSES_SOFTMAX,
     _join_floats,
     _Layout,
     _load_tile,
@@ -52,7 +51,8 @@ def temperature_statistics(
     block: Tensor, labels: Tensor, inverse_temperature: float
 ) -> Tensor | None:
     """Compute the statistics of `numpy.temperature_statistics`, shape (n_rows, 8)."""
-    row_statistics = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
+    # Each column is contiguous, as later passes over the columns need them.
+    columns = torch.empty((8, len(block)), dtype=torch.float64, device=block.device)
     layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES, has_many_sums=True)
     was_launched = _launch_row_statistics_kernel(
         layout,
@@ -60,33 +60,10 @@ def temperature_statistics(
         block,
         labels=labels,
         weights=None,
-        out=row_statistics,
+        out=columns,
         b=inverse_temperature,
     )
-    return row_statistics if was_launched else None
-
-
-def other_class_statistics(block: Tensor, inverse_temperature: float) -> Tensor | None:
-    """Compute the columns of softmax(b·x) that `kernels.columns.curve_adjustment` needs, shape (n_rows, 4).
-
-    Returns
-    -------
-    tensor of shape (n_rows, 4) or None
-        Sum and largest of the probabilities of the other classes, number of possible classes, and
-        prediction. None if Triton cannot run.
-    """
-    row_statistics = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
-    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES)
-    was_launched = _launch_row_statistics_kernel(
-        layout,
-        "other_class_statistics",
-        block,
-        labels=None,
-        weights=None,
-        out=row_statistics,
-        b=inverse_temperature,
-    )
-    return row_statistics if was_launched else None
+    return columns.T if was_launched else None
 
 
 def _launch_row_statistics_kernel(
@@ -94,7 +71,7 @@ def _launch_row_statistics_kernel(
     kind: str,
     block: Tensor,
     *,
-    labels: Tensor | None,
+    labels: Tensor,
     weights: Tensor | None,
     out: Tensor,
     b: float,
@@ -106,14 +83,14 @@ def _launch_row_statistics_kernel(
     layout : _Layout
         Division of the block.
 
-    kind : {"loss_sums", "temperature_statistics", "other_class_statistics"}
+    kind : {"loss_sums", "temperature_statistics"}
         Statistics to compute: sums of `tempered_loss`, or columns of the function of this name.
 
     block : tensor of shape (n_rows, n_classes)
         Logits.
 
-    labels : tensor of shape (n_rows,) or None
-        True classes. None for "other_class_statistics".
+    labels : tensor of shape (n_rows,)
+        True classes.
 
     weights : tensor of shape (n_rows,) or None
         Row weights.
@@ -128,13 +105,13 @@ def _launch_row_statistics_kernel(
     -------
     bool
     """
-    # Triton needs some tensor in place of missing labels and weights.
+    # Triton needs some tensor in place of missing weights.
     unused_tensor = out
     b_high, b_low = _split_float(b)
     return layout.launch(
         _row_statistics_kernel,
         block,
-        labels=unused_tensor if labels is None else labels.contiguous(),
+        labels=labels.contiguous(),
         weights=unused_tensor if weights is None else weights.contiguous(),
         out=out,
         b_high=b_high,
@@ -145,81 +122,12 @@ def _launch_row_statistics_kernel(
     )
 
 
-def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
-    """Write softmax(b·x) of each row into `out`; return False if Triton cannot run."""
-    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES_SOFTMAX)
-    unused_tensor = out
-    b_high, b_low = _split_float(inverse_temperature)
-    return layout.launch(
-        _softmax_kernel,
-        block,
-        out=out,
-        adjustment=unused_tensor,
-        predictions=unused_tensor,
-        b_high=b_high,
-        b_low=b_low,
-        HAS_ADJUSTMENT=False,
-    )
-
-
-def softmax_with_adjustment(
-    block: Tensor, inverse_temperature: float, adjustment: Tensor, predictions: Tensor, out: Tensor
-) -> bool:
-    """Write scale·softmax(b·x) + shift, with a given probability of the predicted class.
-
-    Parameters
-    ----------
-    block : tensor of shape (n_rows, n_classes)
-        Logits.
-
-    inverse_temperature : float
-        Inverse temperature b.
-
-    adjustment : tensor of shape (3, n_rows)
-        Scale, shift, and probability of the predicted class.
-
-    predictions : tensor of int64 of shape (n_rows,)
-        Predicted classes.
-
-    out : tensor of shape (n_rows, n_classes)
-        Buffer for the result.
-
-    Returns
-    -------
-    bool
-        False if Triton cannot run.
-    """
-    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES_SOFTMAX)
-    b_high, b_low = _split_float(inverse_temperature)
-    return layout.launch(
-        _softmax_kernel,
-        block,
-        out=out,
-        adjustment=adjustment.contiguous(),
-        predictions=predictions.contiguous(),
-        b_high=b_high,
-        b_low=b_low,
-        HAS_ADJUSTMENT=True,
-    )
-
-
 @jit
 def _classify_logits(x, largest):
-    """Return masks of largest logits and possible classes, and the gaps of the other logits."""
-    gap = x - largest[:, None]
-    is_largest = tl.where(gap == 0.0, 1, 0)
+    """Return masks of largest logits and possible classes."""
+    is_largest = tl.where(x == largest[:, None], 1, 0)
     is_possible = tl.where(x > float("-inf"), 1, 0)
-    other_gap = tl.where(gap < 0.0, gap, float("-inf"))
-    return is_largest, is_possible, other_gap
-
-
-@jit
-def _reduce_over_classes(is_largest, is_possible, other_gap):
-    """Return the numbers of largest logits and possible classes, and the second largest gap."""
-    n_largest = tl.sum(is_largest, axis=1)
-    n_possible = tl.sum(is_possible, axis=1)
-    second_gap = tl.max(other_gap, axis=1)
-    return n_largest, n_possible, second_gap
+    return is_largest, is_possible
 
 
 @jit
@@ -281,76 +189,69 @@ def _row_statistics_kernel(
     )
     if N_TILES > 1:
         x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
-    is_largest, is_possible, other_gap = _classify_logits(x, largest)
+    is_largest, is_possible = _classify_logits(x, largest)
     # Summing at once frees the registers of the tile.
     if N_TILES == 1:
-        n_largest, n_possible, second_gap = _reduce_over_classes(is_largest, is_possible, other_gap)
+        n_largest = tl.sum(is_largest, axis=1)
+        n_possible = tl.sum(is_possible, axis=1)
     sum0_per_column, sum1_per_column, sum2_per_column, sum3_per_column, sum4_per_column = (
         _weighted_gap_powers(x, largest, b, underflow_gap, KIND)
     )
     if N_TILES > 1:
         for tile_start in range(TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
             x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
-            tile_is_largest, tile_is_possible, tile_other_gap = _classify_logits(x, largest)
+            tile_is_largest, tile_is_possible = _classify_logits(x, largest)
             is_largest += tile_is_largest
             is_possible += tile_is_possible
-            other_gap = tl.maximum(other_gap, tile_other_gap)
             w, wd1, wd2, wd3, wd4 = _weighted_gap_powers(x, largest, b, underflow_gap, KIND)
             sum0_per_column += w
             sum1_per_column += wd1
             sum2_per_column += wd2
             sum3_per_column += wd3
             sum4_per_column += wd4
-        n_largest, n_possible, second_gap = _reduce_over_classes(is_largest, is_possible, other_gap)
+        n_largest = tl.sum(is_largest, axis=1)
+        n_possible = tl.sum(is_possible, axis=1)
     total = tl.sum(sum0_per_column, axis=1).to(tl.float64)
     if KIND != "loss_sums":
         others_sum = total + (n_largest - 1).to(tl.float64)
         total = 1.0 + others_sum
-    if KIND == "other_class_statistics":
-        row_out = out + rows * 4
-        largest_other_gap = tl.where(n_largest > 1, 0.0, second_gap.to(tl.float64))
-        tl.store(row_out, others_sum / total, mask=row_mask)
-        tl.store(row_out + 1, tl.exp(largest_other_gap * b.to(tl.float64)) / total, mask=row_mask)
-        tl.store(row_out + 2, n_possible.to(tl.float64), mask=row_mask)
-        tl.store(row_out + 3, prediction.to(tl.float64), mask=row_mask)
+    label = tl.load(labels + rows, mask=row_mask, other=0)
+    label_logit = tl.load(
+        table + rows.to(tl.int64) * (stride_in_units * UNIT_ELEMENTS) + label,
+        mask=row_mask,
+        other=0.0,
+    )
+    label_gap = label_logit.to(tl.float64) - largest.to(tl.float64)
+    mean_gap = tl.sum(sum1_per_column, axis=1).to(tl.float64) / total
+    mean_gap2 = tl.sum(sum2_per_column, axis=1).to(tl.float64) / total
+    mean_gap3 = tl.sum(sum3_per_column, axis=1).to(tl.float64) / total
+    mean_gap4 = tl.sum(sum4_per_column, axis=1).to(tl.float64) / total
+    squared_mean = mean_gap * mean_gap
+    variance = mean_gap2 - squared_mean
+    third_cumulant = mean_gap3 - mean_gap * (3.0 * mean_gap2 - 2.0 * squared_mean)
+    if KIND == "loss_sums":
+        weight = _load_weights(weights, rows, row_mask, HAS_WEIGHTS, TILE_ROWS)
+        _store_program_sum(out, 0, weight * (tl.log(total) - b_double * label_gap), row_mask)
+        _store_program_sum(out, 1, weight * (mean_gap - label_gap), row_mask)
+        _store_program_sum(out, 2, weight * variance, row_mask)
+        _store_program_sum(out, 3, weight * third_cumulant, row_mask)
     else:
-        label = tl.load(labels + rows, mask=row_mask, other=0)
-        label_logit = tl.load(
-            table + rows.to(tl.int64) * (stride_in_units * UNIT_ELEMENTS) + label,
-            mask=row_mask,
-            other=0.0,
+        row_out = out + rows
+        fourth_cumulant = (
+            mean_gap4
+            - 4.0 * mean_gap3 * mean_gap
+            - 3.0 * mean_gap2 * mean_gap2
+            + 6.0 * squared_mean * (2.0 * mean_gap2 - squared_mean)
         )
-        label_gap = label_logit.to(tl.float64) - largest.to(tl.float64)
-        mean_gap = tl.sum(sum1_per_column, axis=1).to(tl.float64) / total
-        mean_gap2 = tl.sum(sum2_per_column, axis=1).to(tl.float64) / total
-        mean_gap3 = tl.sum(sum3_per_column, axis=1).to(tl.float64) / total
-        mean_gap4 = tl.sum(sum4_per_column, axis=1).to(tl.float64) / total
-        squared_mean = mean_gap * mean_gap
-        variance = mean_gap2 - squared_mean
-        third_cumulant = mean_gap3 - mean_gap * (3.0 * mean_gap2 - 2.0 * squared_mean)
-        if KIND == "loss_sums":
-            weight = _load_weights(weights, rows, row_mask, HAS_WEIGHTS, TILE_ROWS)
-            _store_program_sum(out, 0, weight * (tl.log(total) - b_double * label_gap), row_mask)
-            _store_program_sum(out, 1, weight * (mean_gap - label_gap), row_mask)
-            _store_program_sum(out, 2, weight * variance, row_mask)
-            _store_program_sum(out, 3, weight * third_cumulant, row_mask)
-        else:
-            row_out = out + rows * 8
-            tl.store(row_out, others_sum, mask=row_mask)
-            tl.store(row_out + 1, mean_gap, mask=row_mask)
-            tl.store(row_out + 2, variance, mask=row_mask)
-            tl.store(row_out + 3, third_cumulant, mask=row_mask)
-            fourth_cumulant = (
-                mean_gap4
-                - 4.0 * mean_gap3 * mean_gap
-                - 3.0 * mean_gap2 * mean_gap2
-                + 6.0 * squared_mean * (2.0 * mean_gap2 - squared_mean)
-            )
-            tl.store(row_out + 4, fourth_cumulant, mask=row_mask)
-            tl.store(row_out + 5, label_gap, mask=row_mask)
-            tl.store(row_out + 6, n_possible.to(tl.float64), mask=row_mask)
-            is_correct = tl.where(prediction == label, 1.0, 0.0).to(tl.float64)
-            tl.store(row_out + 7, is_correct, mask=row_mask)
+        is_correct = tl.where(prediction == label, 1.0, 0.0).to(tl.float64)
+        tl.store(row_out, others_sum, mask=row_mask)
+        tl.store(row_out + n_rows, mean_gap, mask=row_mask)
+        tl.store(row_out + 2 * n_rows, variance, mask=row_mask)
+        tl.store(row_out + 3 * n_rows, third_cumulant, mask=row_mask)
+        tl.store(row_out + 4 * n_rows, fourth_cumulant, mask=row_mask)
+        tl.store(row_out + 5 * n_rows, label_gap, mask=row_mask)
+        tl.store(row_out + 6 * n_rows, n_possible.to(tl.float64), mask=row_mask)
+        tl.store(row_out + 7 * n_rows, is_correct, mask=row_mask)
 
 
 @jit
@@ -369,58 +270,3 @@ def _load_weights(weights, rows, row_mask, HAS_WEIGHTS: tl.constexpr, N_ROWS: tl
     else:
         row_weights = tl.full([N_ROWS], 1.0, tl.float64)
     return row_weights
-
-
-@jit
-def _softmax_kernel(
-    table,
-    out,
-    adjustment,
-    predictions,
-    b_high,
-    b_low,
-    stride_in_units,
-    n_rows,
-    classes_in_units,
-    HAS_ADJUSTMENT: tl.constexpr,
-    IS_DOUBLE: tl.constexpr,
-    UNIT_ELEMENTS: tl.constexpr,
-    TILE_ROWS: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
-    N_TILES: tl.constexpr,
-):
-    """Compute softmax(b·x) or, with HAS_ADJUSTMENT, the result of `softmax_with_adjustment`.
-
-    Masked classes keep probability 0.
-    """
-    WORK_TYPE: tl.constexpr = tl.float64 if IS_DOUBLE else tl.float32
-    rows, row_mask, row_addresses, columns, n_classes = _locate_rows(
-        table, stride_in_units, n_rows, classes_in_units, UNIT_ELEMENTS, TILE_ROWS, TILE_COLUMNS
-    )
-    row_out = out + rows.to(tl.int64)[:, None] * n_classes
-    b = _join_floats(b_high, b_low).to(WORK_TYPE)
-    largest_per_column = tl.full([TILE_ROWS, TILE_COLUMNS], float("-inf"), WORK_TYPE)
-    for tile_start in range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
-        x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
-        largest_per_column = tl.maximum(largest_per_column, x)
-    largest = tl.max(largest_per_column, axis=1)
-    sum_per_column = tl.zeros([TILE_ROWS, TILE_COLUMNS], WORK_TYPE)
-    for tile_start in range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
-        x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
-        sum_per_column += tl.exp((x - largest[:, None]) * b)
-    total = tl.sum(sum_per_column, axis=1)
-    if HAS_ADJUSTMENT:
-        scale = tl.load(adjustment + rows, mask=row_mask, other=0.0).to(WORK_TYPE)[:, None]
-        shift = tl.load(adjustment + n_rows + rows, mask=row_mask, other=0.0).to(WORK_TYPE)[:, None]
-        prediction_p = tl.load(adjustment + 2 * n_rows + rows, mask=row_mask, other=0.0)
-        prediction_p = prediction_p.to(WORK_TYPE)[:, None]
-        prediction = tl.load(predictions + rows, mask=row_mask, other=0)[:, None]
-    for tile_start in range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
-        tile_columns = tile_start + columns
-        x = _load_tile(row_addresses, row_mask, tile_columns, n_classes, IS_DOUBLE)
-        p = tl.exp((x - largest[:, None]) * b) / total[:, None]
-        if HAS_ADJUSTMENT:
-            p = tl.where(x == float("-inf"), 0.0, p * scale + shift)
-            p = tl.where(tile_columns[None, :] == prediction, prediction_p, p)
-        entry_mask = row_mask[:, None] & (tile_columns < n_classes)[None, :]
-        tl.store(row_out + tile_columns[None, :], p, mask=entry_mask)

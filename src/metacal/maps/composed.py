@@ -28,6 +28,7 @@ from metacal import kernels
 from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.parts import composed, spline_after_uniform
+from metacal.kernels.columns import RowMap
 from metacal.maps.averaged_spline import fit_averaged_spline
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
@@ -91,6 +92,14 @@ class ComposedMap(CombinedMap):
         if then.inverse_temperature != 1.0:
             return None
         return first, then
+
+    @property
+    def row_map(self) -> RowMap | None:
+        """The default pair as a function of few numbers per row, None for other maps."""
+        if self.default_pair is None:
+            return None
+        first, spline = self.default_pair
+        return RowMap(first.inverse_temperature, first.uniform, spline.curve)
 
     def check(self) -> None:
         """Raise InputError unless both are maps for the same number of classes."""

@@ -21,6 +21,7 @@ from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
+from metacal.kernels.columns import RowMap
 from metacal.rows import Rows
 from metacal.rows.validate import get_probability_buffer, to_numpy
 
@@ -110,6 +111,11 @@ class Map(ABC):
         self.write(block, out)
         kernels.clip_probabilities(out, block, is_unmasked)
 
+    @property
+    def row_map(self) -> RowMap | None:
+        """The map as a function of few numbers per row, for one pass on a device, if it is one."""
+        return None
+
     def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
         """Raise InputError unless the fields are valid."""
 
@@ -142,7 +148,8 @@ class Map(ABC):
             Logits.
 
         rows : Rows, optional
-            The same logits as `Rows`, to reuse its block size and executor.
+            The same logits as `Rows`, to reuse its block size and executor. A table on a device may
+            be unvalidated.
 
         out : array, optional
             Table to write to.
@@ -161,13 +168,29 @@ class Map(ABC):
         if rows is None:
             rows = Rows(logits)
         probabilities = get_probability_buffer(logits, out)
+        if rows.is_on_device and self.row_map is not None:
+            self._fill_on_device(rows, self.row_map, probabilities)
+            return probabilities
+        rows = rows.as_validated()
         if not rows.is_on_device or self.on_device:
             return rows.fill_columns(
                 self.fill, probabilities, takes_whole_blocks=self.allows_any_block_size
             )
-        host_probabilities = self(to_numpy(logits))
+        host_probabilities = self(to_numpy(rows.table))
         probabilities[...] = kernels.device_kernels().move_to_device_of(host_probabilities, logits)
         return probabilities
+
+    def _fill_on_device(self, rows: Rows, row_map: RowMap, probabilities: Any) -> None:
+        """Write the probabilities of a table on a device, and validate its values if necessary."""
+        device_kernels = kernels.device_kernels()
+        # Values that are overwritten cannot be validated any more.
+        is_in_place = rows.table.data_ptr() == probabilities.data_ptr()
+        validates_while_writing = rows.is_unvalidated and not is_in_place
+        if validates_while_writing and device_kernels.write_probabilities_and_validate(
+            rows.table, row_map, probabilities
+        ):
+            return
+        device_kernels.write_probabilities(rows.as_validated().table, row_map, probabilities)
 
 
 class TemperedMap(Map):

@@ -21,6 +21,7 @@ from metacal import kernels
 from metacal.errors import NumberError, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.formulas.temperature import temperature
+from metacal.kernels.columns import RowMap
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap
 from metacal.rows import Rows
@@ -76,6 +77,11 @@ class TemperatureMap(TemperedMap):
     on_device = True
     allows_any_block_size = True
     formula = staticmethod(temperature)
+
+    @property
+    def row_map(self) -> RowMap:
+        """The map as a function of few numbers per row."""
+        return RowMap(self.inverse_temperature)
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""

@@ -27,6 +27,7 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.formulas import Codes, Float
 from metacal.formulas.temperature import uniform_temperature
+from metacal.kernels.columns import RowMap
 from metacal.maps.fitting.box_newton import TOLERANCE as NEWTON_TOLERANCE
 from metacal.maps.fitting.box_newton import VALUE_INDEX, minimise_in_box
 from metacal.maps.fitting.lbfgs import Minimum
@@ -112,6 +113,11 @@ class UniformTemperatureMap(TemperedMap):
     on_device = True
     whole_blocks = True
     formula = staticmethod(uniform_temperature)
+
+    @property
+    def row_map(self) -> RowMap:
+        """The map as a function of few numbers per row."""
+        return RowMap(self.inverse_temperature, self.uniform)
 
     def check(self) -> None:
         """Raise InputError unless the fields are valid."""

@@ -1,0 +1,113 @@
+"""Decisions on rows in GPU memory in one pass over the table.
+
+One pass suffices if one threshold holds for all rows, the score has a formula and, for
+probabilities, the map needs only a few numbers of each row. Other gates take several passes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metacal import kernels
+from metacal.formulas import Flags
+from metacal.gate.thresholds import SingleThreshold, Thresholds
+from metacal.maps.map import Map
+from metacal.rows import Rows
+from metacal.scores import Score, get_rounding_grid, resolve
+
+if TYPE_CHECKING:
+    from metacal.kernels.triton_decisions import DecisionBuffers
+
+
+def accept_rows_on_device(rows: Rows, score: str | Score, thresholds: Thresholds) -> Flags | None:
+    """Compare the score of each row with a threshold, without a copy of the scores.
+
+    Parameters
+    ----------
+    rows : Rows
+        Decision logits, which may be unvalidated.
+    score : str or callable
+        Ranking score.
+    thresholds : SingleThreshold or SubgroupThresholds
+        Largest score of an accepted row.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_rows,), or None
+        None if the rows are not on a device, or need more than one pass.
+    """
+    score_kernel = _get_formula_kernel(score)
+    if score_kernel is None or not rows.is_on_device or not isinstance(thresholds, SingleThreshold):
+        return None
+    device_kernels = kernels.device_kernels()
+    compute_codes = partial(
+        device_kernels.acceptance_codes,
+        formula=score_kernel.formula,
+        threshold=_move_between_grid_points(thresholds, score),
+    )
+    if rows.is_unvalidated:
+        codes = rows.compute_column(partial(compute_codes, is_unvalidated=True))
+        if not (codes == device_kernels.NEEDS_INSPECTION).any():
+            return np.asarray(codes == device_kernels.ACCEPTED)
+        rows = rows.as_validated()
+    return np.asarray(rows.compute_column(compute_codes) == device_kernels.ACCEPTED)
+
+
+def decide_rows_on_device(
+    rows: Rows,
+    fitted_map: Map,
+    score: str | Score,
+    thresholds: Thresholds,
+    out: Any,
+    *,
+    rejected_are_uniform: bool,
+) -> DecisionBuffers | None:
+    """Write calibrated probabilities, and decide on each row.
+
+    Parameters
+    ----------
+    rows : Rows
+        Checked logits in GPU memory, which are also the decision logits.
+    fitted_map : Map
+        Calibration map.
+    score : str or callable
+        Ranking score.
+    thresholds : SingleThreshold or SubgroupThresholds
+        Largest score of an accepted row.
+    out : tensor of shape (n_rows, n_classes)
+        Output table.
+    rejected_are_uniform : bool
+        Whether rejected rows have the same probability in every class.
+
+    Returns
+    -------
+    DecisionBuffers or None
+        Columns of the decision, on the device. None if the rows need more than one pass.
+    """
+    score_kernel = _get_formula_kernel(score)
+    row_map = fitted_map.row_map
+    if score_kernel is None or row_map is None or not isinstance(thresholds, SingleThreshold):
+        return None
+    columns: DecisionBuffers = kernels.device_kernels().decide_rows(
+        rows.table,
+        row_map,
+        score_kernel.formula,
+        _move_between_grid_points(thresholds, score),
+        out,
+        rejected_are_uniform=rejected_are_uniform,
+    )
+    return columns
+
+
+def _get_formula_kernel(score: str | Score) -> kernels.FormulaKernel | None:
+    """Return the kernel of a score that has a formula, else None."""
+    score_kernel = resolve(score).compute_unrounded
+    return score_kernel if isinstance(score_kernel, kernels.FormulaKernel) else None
+
+
+def _move_between_grid_points(thresholds: SingleThreshold, score: str | Score) -> float:
+    """Return the threshold that accepts the same scores before they are rounded."""
+    return thresholds.move_between_grid_points(get_rounding_grid(score)).threshold
