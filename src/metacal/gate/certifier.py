@@ -384,7 +384,7 @@ class Certifier:
         return PartialLabels(
             scores=self.unlabelled_pool.uncertainty_scores[rows_of_phase],
             states=self.answers.label_states[rows_of_phase],
-            pilot=self.pilot,
+            pilot_rows=self.pilot,
         )
 
     def _assess_phases(self) -> list[_AssessedPhase]:

@@ -16,7 +16,7 @@ from metacal.formulas import Flags
 from metacal.gate.thresholds import SingleThreshold, Thresholds
 from metacal.maps.map import Map
 from metacal.rows import Rows
-from metacal.scores import Score, get_rounding_grid, resolve
+from metacal.scores import Score, get_rounding_grid, resolve_score
 
 if TYPE_CHECKING:
     from metacal.kernels.triton_decisions import DecisionBuffers
@@ -104,7 +104,7 @@ def decide_rows_on_device(
 
 def _get_formula_kernel(score: str | Score) -> kernels.FormulaKernel | None:
     """Return the kernel of a score that has a formula, else None."""
-    score_kernel = resolve(score).compute_unrounded
+    score_kernel = resolve_score(score).compute_unrounded
     return score_kernel if isinstance(score_kernel, kernels.FormulaKernel) else None
 
 

@@ -111,7 +111,7 @@ class UniformTemperatureMap(TemperedMap):
     in_table_precision = True
     ends_in_softmax = True
     on_device = True
-    whole_blocks = True
+    allows_any_block_size = True
     formula = staticmethod(uniform_temperature)
 
     @property
