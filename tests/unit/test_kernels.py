@@ -23,7 +23,7 @@ from metacal.rows import Rows
 from metacal.scores import (
     compute_score_and_correctness,
     get_rounding_grid,
-    resolve,
+    resolve_score,
     score_and_validate_rows,
     score_rows,
 )
@@ -177,7 +177,7 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
         Rows(logits, is_unvalidated=True), name, labels
     )
     expected = get_rounding_grid(name).round(
-        score_and_validate_rows(Rows(logits), resolve(name).compute_unrounded)[1]
+        score_and_validate_rows(Rows(logits), resolve_score(name).compute_unrounded)[1]
     )
     np.testing.assert_array_equal(scores, expected)
     np.testing.assert_array_equal(score_rows(Rows(logits), name), expected)

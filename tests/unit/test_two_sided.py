@@ -246,8 +246,8 @@ def test_forged_sides_are_refused(both):
 
 def test_each_group_has_two_sides_of_its_own(by_group):
     label, policy = by_group.predict(SHIFTED, groups=GROUP), by_group.gate_.thresholds
-    assert policy.names == ("north", "rare", "south")
-    for group, lower, at in zip(policy.names, policy.values, policy.decision_offsets):
+    assert policy.subgroup_names == ("north", "rare", "south")
+    for group, lower, at in zip(policy.subgroup_names, policy.subgroup_thresholds, policy.decision_offsets):
         s, said = SHIFTED[group == GROUP], label[group == GROUP]
         assert np.array_equal(said == "fraud", s > at - lower[1])
         assert np.array_equal(said == "fine", s < at + lower[0])
