@@ -40,7 +40,7 @@ TILES: dict[str, list[dict[str, int]]] = {
     "D": [
         {"TILE_ELEMENTS": tile, "THREAD_ELEMENTS": share, "MAX_REGISTERS": registers}
         for tile, share in ((1024, 32), (1024, 16), (2048, 32), (1024, 8))
-        for registers in (255, 128, 112, 96)
+        for registers in (255, 128, 96)
     ],
     "V": [
         {
@@ -49,15 +49,14 @@ TILES: dict[str, list[dict[str, int]]] = {
             "LONG_MAX_REGISTERS": registers,
             "PIPELINE_STAGES": stages,
         }
-        for tile, share in ((2048, 8), (4096, 16), (4096, 8), (8192, 16))
-        for registers in (128, 80, 64)
+        for tile, share in ((2048, 8), (4096, 16), (8192, 16))
+        for registers in (128, 80)
         for stages in (1, 4)
-        if registers * tile // share <= 65536
     ]
     + [
         {"LONG_DOUBLE_TILE_ELEMENTS": tile, "PIPELINE_STAGES": stages}
-        for tile in (256, 512, 1024, 2048)
-        for stages in (1, 3, 4, 6)
+        for tile in (256, 512, 1024)
+        for stages in (1, 4)
     ]
     + [{"MAX_REGISTER_CLASSES": 32768, "MAX_REGISTERS": 64}],
 }
