@@ -54,6 +54,13 @@ LONG_TILE_ELEMENTS = 2048
 LONG_THREAD_ELEMENTS = 8
 #: Elements of a float64 tile if a row needs several tiles.
 LONG_DOUBLE_TILE_ELEMENTS = 256
+#: Number of tiles of a long row that are loaded at the same time.
+PIPELINE_STAGES = 4
+#: Largest number of registers per thread of a kernel that writes a table. With fewer registers, more
+#: rows are in flight.
+MAX_REGISTERS = 128
+#: The same if a row needs several tiles.
+LONG_MAX_REGISTERS = 80
 
 #: Whether Triton is available and has not failed so far.
 is_available = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"
@@ -70,6 +77,13 @@ def float_bits(value: float) -> int:
     """Return the bits of a float64 as an integer, because Triton passes numbers as float32."""
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
     return int(bits)
+
+
+def limit_registers(n_tiles: int) -> dict[str, int]:
+    """Return the launch option that limits the registers of a thread, which only CUDA has."""
+    if torch.version.cuda is None:
+        return {}
+    return {"maxnreg": MAX_REGISTERS if n_tiles == 1 else LONG_MAX_REGISTERS}
 
 
 def _split_float(value: float) -> tuple[float, float]:

@@ -130,6 +130,7 @@ def _summarise_rows(
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     N_TILES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Return the numbers of long rows in one sweep.
 
@@ -146,7 +147,7 @@ def _summarise_rows(
     largest_index = tl.zeros(shape, tl.int32) + columns[None, :]
     possible_per_column = tl.zeros(shape, tl.int32)
     invalid = tl.zeros(shape, tl.int32)
-    for tile_start in range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
+    for tile_start in tl.range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES):
         x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
         invalid = _mark_invalid(x, invalid, largest_mask, FINDS_MASKS)
         is_larger = x > largest_per_column
@@ -213,6 +214,7 @@ def decision_kernel(
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     N_TILES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Write the probabilities of rows and, with a score, the decision on each row."""
     WORK_TYPE: tl.constexpr = tl.float64 if IS_DOUBLE else tl.float32
@@ -251,6 +253,7 @@ def decision_kernel(
             TILE_ROWS,
             TILE_COLUMNS,
             N_TILES,
+            STAGES,
         )
     # A row with NaN, +inf, or every class masked has no score and the probabilities NaN.
     is_finite = (largest < float("inf")) & (largest > float("-inf"))
@@ -290,7 +293,9 @@ def decision_kernel(
                 x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
             mass_per_column, u = _exp_relative_to_second(x, reference, columns, prediction)
             moment_per_column = mass_per_column * u
-            for tile_start in range(TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
+            for tile_start in tl.range(
+                TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES
+            ):
                 x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
                 exp_u, u = _exp_relative_to_second(x, reference, tile_start + columns, prediction)
                 mass_per_column += exp_u
@@ -311,7 +316,7 @@ def decision_kernel(
         tl.store(acceptance_codes + rows, code, mask=row_mask)
         if UNIFORM_ROWS == "rejected":
             has_equal_p = code != 1
-    for tile_start in range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
+    for tile_start in tl.range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES):
         tile_columns = tile_start + columns
         if N_TILES > 1:
             x = _load_tile(row_addresses, row_mask, tile_columns, n_classes, IS_DOUBLE)

@@ -220,6 +220,8 @@ def _launch(
         LARGEST=largest if limits else 2.0,
         FINDS_MASKS=largest_mask is not None,
         REPORTS=needs_inspection is not None,
+        STAGES=fused.PIPELINE_STAGES,
+        **fused.limit_registers(layout.n_tiles),
     )
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from metacal.kernels import triton as fused
 from metacal.kernels.triton import (
-    MAX_REGISTER_CLASSES,
     _Layout,
     _load_tile,
     _locate_rows,
@@ -115,7 +115,7 @@ def _launch_score_kernel(
         False if Triton cannot run.
     """
     needs_sums = kind not in ("predicted", "negative_margin")
-    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES, uses_double=needs_sums)
+    layout = _Layout(block, max_register_classes=fused.MAX_REGISTER_CLASSES, uses_double=needs_sums)
     # Triton needs some tensor and some number in place of missing arguments.
     unused_tensor = out
     unused_number = 0.0
@@ -130,6 +130,7 @@ def _launch_score_kernel(
         STORES_CODES=threshold is not None,
         STORES_PREDICTIONS=predictions_out is not None,
         FINDS_MASKS=largest_mask is not None,
+        STAGES=fused.PIPELINE_STAGES,
     )
 
 
@@ -209,6 +210,7 @@ def _score_kernel(
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     N_TILES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Compute one score per row.
 
@@ -227,7 +229,9 @@ def _score_kernel(
     invalid = _mark_invalid(
         x, tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.int32), largest_mask, FINDS_MASKS
     )
-    for tile_start in range(TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
+    for tile_start in tl.range(
+        TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES
+    ):
         x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
         invalid = _mark_invalid(x, invalid, largest_mask, FINDS_MASKS)
         is_larger = x > largest_per_column
@@ -261,7 +265,9 @@ def _score_kernel(
                 x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
             mass_per_column, u = _exp_relative_to_second(x, reference, columns, prediction)
             moment_per_column = mass_per_column * u
-            for tile_start in range(TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
+            for tile_start in tl.range(
+                TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES
+            ):
                 x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
                 exp_u, u = _exp_relative_to_second(x, reference, tile_start + columns, prediction)
                 mass_per_column += exp_u
