@@ -192,6 +192,12 @@ def test_links_and_anchors_resolve(page):
             )
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_pages_link_the_page_of_two_classes(page):
+    text = (DOCS.parent / page).read_text(encoding="utf-8")
+    assert any(target.endswith("two-classes.md") for target in LINK.findall(text))
+
+
 PARTS = ("tutorials", "how-to", "reference", "explanation", "benchmarks")
 
 

@@ -364,6 +364,45 @@ def test_a_model_that_ends_in_one_logit_is_served_by_onnx(
     np.testing.assert_allclose(outputs["probs"], expected.probabilities, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("promise_name", ONE_LOGIT_PROMISES)
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_a_gate_alone_is_served_for_one_score_per_row(kind, promise_name, dtype, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    labels, _, _ = make_labels("strings")
+    scores = LOG_ODDS if kind == "logits" else 1 / (1 + np.exp(-LOG_ODDS))
+    scores = scores.astype(dtype).reshape(-1, 1)
+    cal = mc.MetaCal(ONE_LOGIT_PROMISES[promise_name], positive="Yes", input=kind)
+    cal.fit(scores[:N_FIT], labels[:N_FIT])
+    saved = cal.export(tmp_path / "gate.onnx", dtype=dtype, one_score=True)
+    assert saved.ran
+    session = onnxruntime.InferenceSession(tmp_path / "gate.onnx")
+    assert [one.shape for one in session.get_inputs()] == [["batch", 1]]
+    names = [output.name for output in session.get_outputs()]
+    outputs = dict(zip(names, session.run(None, {"logits": scores[N_FIT:]})))
+    expected = cal.decide(scores[N_FIT:])
+    assert 0 < expected.accept.sum() < len(expected)
+    np.testing.assert_array_equal(outputs["accept"], expected.accept)
+    np.testing.assert_array_equal(outputs["prediction"], expected.predicted_codes)
+    np.testing.assert_allclose(outputs["probs"], expected.probabilities, atol=2e-6)
+    if kind == "logits":
+        missing = np.array([[np.nan], [np.inf]], dtype=dtype)
+        assert not session.run(["accept"], {"logits": missing})[0].any()
+
+
+def test_a_gate_of_three_classes_has_no_export_for_one_score(tmp_path):
+    pytest.importorskip("onnx")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=900)
+    table = rng.normal(size=(900, 3)) + 3 * np.eye(3)[labels]
+    cal = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table, labels)
+    with pytest.raises(mc.InputError, match="one_score=True needs a gate on the logits of two"):
+        cal.export(tmp_path / "gate.onnx", one_score=True)
+    scored = mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(table.max(axis=1), labels == 0)
+    with pytest.raises(mc.InputError, match="one_score=True needs"):
+        scored.export(tmp_path / "gate.onnx", one_score=True)
+
+
 def test_the_logit_before_a_sigmoid_is_found_and_a_probability_refused(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")

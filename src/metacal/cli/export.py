@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import as_command, option
+from metacal.cli.options import as_command, option, switch_option
 from metacal.cli.outputs import check_not_input, rejected_option
 from metacal.cli.printing import flag_is_set, print_json, print_note
 from metacal.cli.values import bad_option
@@ -53,6 +53,9 @@ class Options:
     )
     kind: str | None = input_option("Kind of the input")
     rejected: Rejected | None = rejected_option()
+    one_score: bool = switch_option(
+        "Two classes: the model takes one score per row (batch x 1), of the second class."
+    )
     part: str | None = option(
         "For a cascade: both gates in one graph, or the gate of the small model.  [default: both]",
         type=click.Choice(["both", "small"]),
@@ -95,6 +98,7 @@ def command(artifact: str, options: Options) -> None:
         "ir_version": options.ir_version,
         "dtype": options.dtype,
         "rejected": options.rejected,
+        "one_score": options.one_score,
     }
     print_export(save(gate, options.output, **parameters), artifact)
 

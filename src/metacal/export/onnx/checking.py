@@ -114,7 +114,12 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
     """
     gate = exported.gate
     stage_rows, is_valid_input = generate_probe_rows(gate, dtype)
-    inputs = dict(zip(exported.stage_input_names, stage_rows))
+    input_rows = stage_rows
+    if exported.has_one_score:
+        scores = np.where(is_valid_input[:, 0], stage_rows[0][:, 1], np.nan).astype(dtype)
+        input_rows = [scores[:, None]]
+        stage_rows = [_table_of_probe_scores(scores, gate.logits_source.input)]
+    inputs = dict(zip(exported.stage_input_names, input_rows))
     group_indices = None
     if gate.subgroup_thresholds is not None and exported.group_input_name is not None:
         n_groups = len(gate.subgroup_thresholds.subgroup_names)
@@ -137,6 +142,14 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
         rejected=exported.rejected,
     )
     return model_check
+
+
+def _table_of_probe_scores(scores: Array, input_type: str) -> Array:
+    """Return the table of two classes for scores, of which some are NaN."""
+    table = np.full((len(scores), 2), np.nan, dtype=scores.dtype)
+    has_score = ~np.isnan(scores)
+    table[has_score] = scores_to_two_columns(scores[has_score], input_type)
+    return table
 
 
 def check_attached_model(

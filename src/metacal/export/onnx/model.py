@@ -86,6 +86,7 @@ def to_onnx(
     dtype: str = "float32",
     input: str | None = None,
     rejected: Rejected | None = None,
+    one_score: bool = False,
 ) -> Any:
     """Convert a gate, or the gate of a fitted estimator, to an `onnx.ModelProto`.
 
@@ -135,9 +136,19 @@ def to_onnx(
         Probabilities of rejected rows: calibrated too, or 1/K in every class as in the paper. By
         default "calibrated", and "uniform" for the rules of `metacal.paper`.
 
+    one_score : bool, default=False
+        For two classes: whether the input `logits` has one score per row (batch × 1), which favours
+        the second class, as for a model that ends in one logit. There is then the output
+        `prediction`.
+
     Returns
     -------
     onnx.ModelProto
+
+    Raises
+    ------
+    ExportError
+        If `one_score` is true, and the gate does not read the logits of two classes.
 
     Examples
     --------
@@ -150,7 +161,10 @@ def to_onnx(
     >>> {entry.key: entry.value for entry in gate.metadata_props}["metacal.promise"]
     'At most 5% of the correct predictions are rejected, with 90% confidence.'
     """
-    return _build_gate_model(cal, opset, ir_version, dtype, input, rejected).model
+    attached = _build_gate_model(
+        cal, opset, ir_version, dtype, input=input, rejected=rejected, one_score=one_score
+    )
+    return attached.model
 
 
 def _build_gate_model(
@@ -158,8 +172,10 @@ def _build_gate_model(
     opset: int | None,
     ir_version: int | None,
     dtype: str,
+    *,
     input: str | None,
     rejected: Rejected | None,
+    one_score: bool,
 ) -> AttachedGate:
     """Build a model that contains only a gate; the parameters are those of `to_onnx`."""
     onnx = import_onnx("ONNX export")
@@ -168,7 +184,13 @@ def _build_gate_model(
     ir_version = _check_version("ir_version", _IR_VERSION if ir_version is None else ir_version)
     fitted_gate = extract_gate(cal)
     gate = check_exportable_gate(fitted_gate, input)
-    empty_graph = onnx.helper.make_graph([], "metacal", _describe_inputs(gate, dtype), [])
+    if one_score and (not gate.is_logits_gate or gate.n_classes != 2):
+        raise ExportError(
+            f"{choose_spelling('one_score=True', '--one-score')} needs a gate on the logits of two"
+            " classes; this gate has another input. Leave it out."
+        )
+    input_infos = _describe_inputs(gate, dtype, one_score=one_score)
+    empty_graph = onnx.helper.make_graph([], "metacal", input_infos, [])
     model = onnx.helper.make_model(
         empty_graph,
         opset_imports=[onnx.helper.make_opsetid("", opset)],
@@ -182,13 +204,14 @@ def _build_gate_model(
         dtype=dtype,
         batch_dimension="batch",
         rejected=fitted_gate.choose_rejected(rejected),
+        has_one_score=one_score,
     )
     properties = gate_metadata(fitted_gate, attached)
     write_metadata(model, properties)
     return attached
 
 
-def _describe_inputs(gate: Gate, dtype: str) -> list[Any]:
+def _describe_inputs(gate: Gate, dtype: str, *, one_score: bool) -> list[Any]:
     """Describe the inputs of a graph that contains only a gate."""
     reads_tables = gate.has_classes
     input_infos = []
@@ -196,6 +219,9 @@ def _describe_inputs(gate: Gate, dtype: str) -> list[Any]:
         if reads_tables:
             description = f"{gate.logits_source.input}, one column per class"
             shape = ["batch", gate.n_classes]
+            if one_score:
+                description = f"{gate.logits_source.input} of the second of two classes"
+                shape = ["batch", 1]
             input_infos.append(make_tensor_info(name, dtype, shape, description))
         else:
             input_infos.append(make_tensor_info(name, dtype, ["batch"], repr(stage.source)))
@@ -291,6 +317,7 @@ def save(
     dtype: str = "float32",
     input: str | None = None,
     rejected: Rejected | None = None,
+    one_score: bool = False,
 ) -> Saved:
     """Write the graph of a gate after checking it.
 
@@ -305,7 +332,7 @@ def save(
     path : str or path
         File to create or replace.
 
-    opset, ir_version, dtype, input, rejected
+    opset, ir_version, dtype, input, rejected, one_score
         As for `to_onnx`.
 
     Returns
@@ -318,7 +345,9 @@ def save(
         If a check fails.
     """
     _require_runtime()
-    attached = _build_gate_model(cal, opset, ir_version, dtype, input, rejected)
+    attached = _build_gate_model(
+        cal, opset, ir_version, dtype, input=input, rejected=rejected, one_score=one_score
+    )
     with open_atomic_path(path) as temporary_path:
         n_bytes = _write_model(attached.model, temporary_path, path)
         checked = check_gate_model(temporary_path, attached, dtype, n_bytes)
