@@ -114,7 +114,12 @@ def test_everything_goes_through_one_door():
     for path in Path(cli.__file__).parent.glob("*.py"):
         if path.name != "printing.py":
             for line in path.read_text(encoding="utf-8").splitlines():
-                own = "format_help_link" in line or '"Aborted."' in line or '"Stopped."' in line or 'f"Warning: {text}"' in line
+                own = (
+                    "format_help_link" in line
+                    or '"Aborted."' in line
+                    or '"Stopped."' in line
+                    or 'f"Warning: {text}"' in line
+                )
                 assert "click.echo" not in line or own, (path.name, line)
                 assert not re.match(r"\s*print\(", line), (path.name, line)
 
@@ -158,7 +163,7 @@ def test_rows_on_a_terminal_and_in_a_pipe(folder, kind):
         assert "\\x1b[2J" in text
     else:
         assert code == 2
-        assert "cannot be shown on the screen" in text
+        assert "cannot be printed to a terminal" in text
         assert piped[:2] == b"PK"
 
 

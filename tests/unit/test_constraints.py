@@ -240,7 +240,7 @@ def test_about_that_many_rows_do():
     ],
 )
 def test_bad_columns(scores, correct):
-    with pytest.raises(mc.InputError, match="certify needs"):
+    with pytest.raises(mc.InputError, match="certify requires"):
         mc.MaxMiscoverage(0.05).certify(scores, correct)
 
 
@@ -304,7 +304,9 @@ def test_parameters_are_searchable():
 
 class TestPaper:
     def test_split_sets_aside_a_tenth_of_the_correct_rows(self):
-        threshold_rows, base_rows = mc.paper.MaxMiscoverage(0.05, random_state=3).split_rows(CORRECT)
+        threshold_rows, base_rows = mc.paper.MaxMiscoverage(0.05, random_state=3).split_rows(
+            CORRECT
+        )
         assert threshold_rows.sum() == CORRECT.sum() // 10
         assert CORRECT[threshold_rows].all()
         assert (threshold_rows ^ base_rows).all()
@@ -314,7 +316,9 @@ class TestPaper:
         assert (other != threshold_rows).any()
 
     def test_split_stops_at_500(self):
-        assert mc.paper.MinCoverageAccuracy(0.9).split_rows(np.ones(9000, dtype=bool))[0].sum() == 500
+        assert (
+            mc.paper.MinCoverageAccuracy(0.9).split_rows(np.ones(9000, dtype=bool))[0].sum() == 500
+        )
 
     def test_too_few_rows(self):
         with pytest.raises(mc.InputError, match="at least 10"):

@@ -179,7 +179,9 @@ def test_harm_is_more_than_a_standard_error():
     assert found.log_loss.is_increased_by_map and found.ece.is_increased_by_map
     assert " rows): log loss " in str(found.build_note(uses_softmax=False))
     assert " and ECE " in str(found.build_note(uses_softmax=False))
-    assert not compare_metrics(OutOfFoldQuality(rows, loss, chance, worse, sharper, right)).map_increases_a_metric
+    assert not compare_metrics(
+        OutOfFoldQuality(rows, loss, chance, worse, sharper, right)
+    ).map_increases_a_metric
     assert not SoftmaxComparison(
         MetricComparison(0.3, 0.3, 0.0), MetricComparison(0.02, 0.015, 0.006), 100
     ).map_increases_a_metric

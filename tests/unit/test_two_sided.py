@@ -158,7 +158,10 @@ def test_a_side_that_cannot_be_certified_is_closed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MinAccuracy(0.9)), "TwoSided needs two of"),
+        (
+            lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MinAccuracy(0.9)),
+            "TwoSided requires two of",
+        ),
         (lambda: mc.MinRecall(0.9, delta=None), "delta must be"),
         (lambda: mc.MinPrecision(0.9, share=2), "share must be"),
         (
@@ -169,28 +172,28 @@ def test_a_side_that_cannot_be_certified_is_closed():
         ),
         (
             lambda: mc.MinRecall(0.9, positive="theft").certify([0.0, 1.0], [False, True]),
-            "neither of the classes",
+            "positive must be",
         ),
         (
             lambda: mc.MetaCal(mc.MinRecall(0.9)).fit(np.zeros((6, 3)), [0, 1, 2] * 2),
-            "needs two classes",
+            "requires two classes",
         ),
         (
             lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD),
-            "need the true class",
+            "requires the true class",
         ),
-        (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "need the true class"),
+        (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "requires the true class"),
         (
             lambda: mc.MetaCal(BOTH).fit(
                 SCORES, FRAUD, units=mc.Units(np.arange(2 * N) // 2, per="row")
             ),
             "one row of each",
         ),
-        (lambda: mc.PerClass(mc.MinRecall(0.9)), "for two classes, PerGroup"),
-        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "for two classes, PerGroup"),
+        (lambda: mc.PerClass(mc.MinRecall(0.9)), "For two classes, PerGroup"),
+        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "For two classes, PerGroup"),
         (
             lambda: mc.ScoreGate(mc.PerGroup(mc.MinRecall(0.9))).fit(SCORES, FRAUD, groups=GROUP),
-            "need the true class",
+            "requires the true class",
         ),
         (
             lambda: mc.MetaCal(BOTH, decision="calibrated").fit(SCORES, FRAUD),
@@ -220,7 +223,10 @@ def test_verified_watched_and_judged_over_all_rows_of_a_class(both):
     watch = mc.Watch.of(both)
     watch.update(new, truth)
     watched = {monitor.quantity: monitor for monitor in watch.alarms.promise}
-    assert (watched["recall"].event_sum, watched["recall"].n_rows) == (missed.sum(), FRAUD[N:].sum())
+    assert (watched["recall"].event_sum, watched["recall"].n_rows) == (
+        missed.sum(),
+        FRAUD[N:].sum(),
+    )
     assert mc.verify(both, new, np.where(FRAUD[N:], "fine", "fraud")).refuted
 
 

@@ -106,8 +106,8 @@ class SimultaneousThreshold:
         if contradiction is not None:
             message = (
                 f"The threshold {self.threshold:g} does not support the promise: {contradiction}."
-                " Leave the threshold out, or read the targets that it supports from a report of"
-                " these rows."
+                " Leave out the threshold, or choose a target that a report of these rows"
+                " supports at this threshold."
             )
             raise InfeasibleTargetError(message, target=float(self.promised_limits[0].target))
         return certificate
@@ -236,8 +236,8 @@ class SimultaneousThreshold:
         best_beta = floor_to_4_decimals(float(frontier.beta.max(initial=0.0)))
         message = (
             f"Cannot certify an accuracy of {beta:g} at a threshold chosen on these {len(rows):,}"
-            f" rows; the best they support at all thresholds at once is {best_beta:.4f}. Lower the"
-            " target, or use more rows."
+            " rows. The highest accuracy that they support at all thresholds at once is"
+            f" {best_beta:.4f}. Lower the target, or use more rows."
         )
         return InfeasibleTargetError(message, target=beta, best=best_beta)
 

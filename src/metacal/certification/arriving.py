@@ -234,7 +234,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
             allowed_shares.append(1 - bounds.to_exact_fraction(target))
     if not allowed_shares:
         raise LabellingError(
-            f"The promise {promise!r} needs a number of rows to label. Pass"
+            f"The promise {promise!r} requires a number of rows to label. Pass"
             f" {choose_spelling('labels=N', '--labels N')}."
         )
     return math.ceil(_N_ALLOWED_ERRORS / min(allowed_shares))
@@ -268,11 +268,11 @@ def choose_sample_sizes(
     if size is None:
         size = min(default_number_of_labels(promise), n_available)
     if type(size) is not int or size < 1:
-        raise InputError(f"labels must be a whole number from 1, got {n_labels!r}.")
+        raise InputError(f"labels must be a positive integer, but got {n_labels!r}.")
     if size > n_available:
         raise TooFewRowsError(
-            f"Cannot draw {size:,} rows from a pool of {n_available:,} rows with a score."
-            " Pass a smaller number of labels, or use a larger pool."
+            f"Cannot draw {size:,} rows, because only {n_available:,} rows of the pool have a"
+            " score. Label fewer rows, or use a larger pool."
         )
     if not may_extend:
         return (size,)

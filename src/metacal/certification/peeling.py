@@ -192,7 +192,9 @@ class LeastCertainRowReader:
     def _require_read(self, n_rows: int) -> None:
         """Raise ValueError if a fact about rows that were not read is requested."""
         if not 1 <= n_rows <= self.n_read_rows:
-            raise ValueError(f"{n_rows} rows are requested, but {self.n_read_rows} were read.")
+            raise ValueError(
+                f"{n_rows} rows were requested, but only {self.n_read_rows} were read."
+            )
 
 
 def read_until_loss_is_low(

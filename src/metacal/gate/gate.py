@@ -101,7 +101,7 @@ class Gate(GateMethods):
             np.array_equal(class_lists[0], classes) for classes in class_lists
         ):
             raise CascadeError(
-                "The models of a cascade must have the same classes, in the same order."
+                "The models of a cascade must have the same classes in the same order."
             )
 
     @classmethod
@@ -381,8 +381,8 @@ class Gate(GateMethods):
         """Compute the score of each row at the first stage. Higher is less certain."""
         if self.thresholds.decision_offsets:
             raise GroupsError(
-                "uncertainty_scores does not support a gate with groups, because it ranks"
-                " the rows of each group separately. Use decide(..., groups=...).score"
+                "uncertainty_scores does not support a gate with groups, because such a gate"
+                " ranks the rows of each group separately. Use decide(..., groups=...).score"
                 " instead."
             )
         return self.source.score_table(table)

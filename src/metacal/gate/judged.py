@@ -137,10 +137,13 @@ def _pair_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
     n_models = 1 if gate is None else gate.n_stages
     if gate is not None and len(tables) < n_models:
         raise CascadeError(
-            "The large model's table of the same rows is missing. Pass large=large_logits."
+            "The table of the large model is missing. Pass its logits for the same rows with"
+            " large=large_logits."
         )
     if len(tables) > n_models:
-        raise CascadeError("large needs a cascade, but this gate has one model. Leave it out.")
+        raise CascadeError(
+            "large requires a cascade, but this gate has one model. Leave out large."
+        )
     return tables
 
 
@@ -300,7 +303,7 @@ def _judge_cascade_rows(
     """
     if truth is None:
         raise MissingLabelsError(
-            "The promise of a cascade needs labelled rows. Pass the true labels."
+            "The promise of a cascade requires labelled rows. Pass the true labels."
         )
     if not gate.has_classes:
         return _judge_score_cascade_rows(gate, stage_inputs, truth)
@@ -310,7 +313,7 @@ def _judge_cascade_rows(
     if len({len(table) for table in tables}) > 1:
         counts_text = " and ".join(f"{len(table):,}" for table in tables)
         raise CascadeError(
-            "The models of a cascade need tables of the same rows; got tables of"
+            "The models of a cascade must have tables of the same rows, but got tables of"
             f" {counts_text} rows."
         )
     decision = gate.decide(*tables, probabilities=probabilities)
@@ -347,13 +350,14 @@ def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: 
     lacks_label = ~has_label
     if not gate.certificate.quantity.is_paired_difference:
         raise MissingLabelsError(
-            f"{int(lacks_label.sum()):,} rows have no label. An accuracy needs a label for"
-            " every row."
+            "A promise about accuracy requires a label for every row, but"
+            f" {int(lacks_label.sum()):,} rows have none. Label these rows, or leave them out."
         )
     n_missing_labels = int((lacks_label & differs_from_last_model).sum())
     if n_missing_labels > 0:
         raise MissingLabelsError(
-            f"{n_missing_labels:,} rows on which the two models disagree have no label. Label them."
+            f"The two models disagree on {n_missing_labels:,} rows without a label. Label these"
+            " rows."
         )
 
 
@@ -369,12 +373,11 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
         n_needed -= 1
     if n_models != n_needed:
         raise CascadeError(
-            f"{truth_name} has {n_models} columns, but this cascade needs {n_needed}, one for"
-            " each model."
+            f"The number of columns of {truth_name} must be {n_needed}, but it is {n_models}."
         )
     if not has_label.all():
         raise MissingLabelsError(
-            f"Row {int(np.argmin(has_label))} has no entry in {truth_name}. Leave the row out."
+            f"Row {int(np.argmin(has_label))} has no entry in {truth_name}. Leave out this row."
         )
     row_indices = np.arange(len(decision))
     answering_stages = np.asarray(decision.by)
@@ -398,7 +401,8 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     is_sequence = isinstance(X, list | tuple)
     if not is_sequence or (gate.has_classes and len(X) != gate.n_stages):
         raise CascadeError(
-            "A cascade needs the output of each model. Pass both: watch.update([small, large], y)."
+            "A cascade requires the output of each model. Pass both: watch.update([small,"
+            " large], y)."
         )
     stage_inputs = X
     if not gate.has_classes:
@@ -409,8 +413,8 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     ]
     if len({len(output) for output in outputs}) > 1:
         raise CascadeError(
-            "A cascade needs the output of each model for all rows. Pass NaN as the score of"
-            " a model that was not called."
+            "A cascade requires the output of each model for all rows. If a model was not called"
+            " for a row, pass NaN as its score."
         )
     return np.stack(outputs, axis=1)
 

@@ -300,8 +300,8 @@ def _take_importance(
     weights = as_plain_array(importance.weights, "importance")
     if weights.shape != has_score.shape:
         raise WeightsError(
-            f"importance must have shape ({len(has_score)},), with one weight for each row;"
-            f" got {weights.shape}."
+            f"importance must have one weight for each of the {len(has_score)} rows, but got an"
+            f" array of shape {weights.shape}."
         )
     return replace(importance, weights=weights[has_score])
 

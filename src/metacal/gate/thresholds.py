@@ -280,29 +280,32 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
     if not has_group_thresholds or not isinstance(thresholds, SubgroupThresholds):
         if groups is not None:
             raise GroupsError(
-                "This gate has no threshold for each group. Leave out groups, or fit the"
-                " gate with PerGroup."
+                "This gate has the same threshold for all rows, so groups has no effect. Leave"
+                " out groups, or fit the gate with PerGroup."
             )
         return None
     if groups is None:
         shown_names = ", ".join(map(repr, thresholds.names[:5]))
         ellipsis = ", ..." if len(thresholds.names) > 5 else ""
         raise GroupsError(
-            f"This gate has one threshold for each group ({shown_names}{ellipsis}). Name the"
+            f"This gate has one threshold for each group ({shown_names}{ellipsis}). Pass the"
             f" group of every row with {choose_spelling('groups=...', '--group-key NAME')}."
         )
     codes = thresholds.encode_groups(groups)
     if len(codes) != n_rows:
-        raise ShapeError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
+        raise ShapeError(
+            f"groups must have one entry for each row, but got {len(codes)} entries for"
+            f" {n_rows} rows."
+        )
     is_unknown = codes == _UNKNOWN_GROUP
     if is_unknown.any():
         unknown_group = check_groups(groups)[is_unknown][0]
         decision = "rejected"
         if thresholds.unknown_threshold == math.inf:
-            decision = "accepted, so that no true item of them is missed"
+            decision = "accepted, so that none of their true items is missed"
         warn_caller(
-            f"Rows of groups that this gate was not fitted on, such as {unknown_group!s}, are"
-            f" {decision}."
+            "Some rows belong to a group that this gate was not fitted on, for example"
+            f" {unknown_group!s}. These rows are {decision}."
         )
     return codes
 
@@ -322,11 +325,14 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     """
     if groups is None:
         option = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
-        raise GroupsError(f"PerGroup needs the group of every row. Pass {option}.")
+        raise GroupsError(f"PerGroup requires the group of every row. Pass {option}.")
     names = tuple(np.unique(check_groups(groups)).tolist())
     codes = encode_groups(groups, names)
     if len(codes) != n_rows:
-        raise ShapeError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
+        raise ShapeError(
+            f"groups must have one entry for each row, but got {len(codes)} entries for"
+            f" {n_rows} rows."
+        )
     return codes, names
 
 
@@ -341,8 +347,8 @@ def check_groups(groups: Any) -> NDArray[Any]:
         row_groups = row_groups.astype(np.int64)
     if row_groups.dtype.kind not in "iuU":
         raise GroupsError(
-            "groups must be integers or strings, one per row. Give rows with a missing group"
-            " a group name of their own."
+            "groups must be integers or strings, one per row, without missing values. Name a"
+            " separate group for rows whose group is missing."
         )
     return row_groups
 

@@ -114,13 +114,13 @@ class GaussianProcessMap(Map):
         is_flat = inducing.ndim == 1 and len(inducing) > 0
         if not is_flat or inducing.shape != weights.shape:
             raise InputError(
-                "inducing and weights must be flat arrays of one length; "
-                f"got shapes {inducing.shape} and {weights.shape}."
+                "inducing and weights must be 1-D arrays of the same length, but got shapes"
+                f" {inducing.shape} and {weights.shape}."
             )
         if not (np.isfinite(inducing).all() and np.isfinite(weights).all()):
-            raise InputError("inducing and weights must be finite.")
+            raise InputError("inducing and weights must contain only finite numbers.")
         if (np.diff(inducing) <= 0.0).any():
-            raise InputError("inducing must be increasing.")
+            raise InputError("inducing must be sorted in increasing order.")
         _check_centre(self.centre)
 
     @property
@@ -207,7 +207,9 @@ def fit_gaussian_process(
     """
     is_integer = isinstance(n_inducing, int | np.integer) and not isinstance(n_inducing, bool)
     if not is_integer or not 2 <= n_inducing <= 200:
-        raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
+        raise InputError(
+            f"n_inducing must be an integer between 2 and 200, but got {n_inducing!r}."
+        )
     _check_centre(centre)
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     inverse_temperature = fit_temperature(
@@ -235,8 +237,8 @@ def fit_gaussian_process(
     posterior = maximise_bound(partial(compute_bound, all_data, basis), start, _TOLERANCE)
     if not posterior.converged:
         warn_caller(
-            f"Gaussian-process calibration did not converge in {MAX_PASSES} passes. The best"
-            " map found so far is used.",
+            f"Gaussian-process calibration did not converge within {MAX_PASSES} passes. The best"
+            " map so far is used.",
             ConvergenceWarning,
         )
     return GaussianProcessMap(
@@ -252,7 +254,7 @@ def _check_centre(centre: str) -> None:
     """Raise InputError unless the name of the centre is known."""
     if centre not in kernels.CENTRES:
         raise InputError(
-            f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}."
+            f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, but got {centre!r}."
         )
 
 

@@ -252,9 +252,9 @@ def _test_sequences(
                         last_passed, highest_tested_threshold, ran_out_of_labels=True
                     )
                 raise MissingLabelsError(
-                    f"{n_missing_labels:,} rows on which the two models disagree, and on"
-                    " which the small model is most confident, have no label. Label them;"
-                    " rows on which the models agree need none."
+                    f"{n_missing_labels:,} rows have no label, although the two models disagree"
+                    " on them and the small model is most confident. Label these rows. Rows on"
+                    " which the models agree do not require labels."
                 )
             highest_tested_threshold = max(highest_tested_threshold, candidate.small_threshold)
             counts = count_outcomes(tested_rows, candidate)

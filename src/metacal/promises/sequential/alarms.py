@@ -179,8 +179,8 @@ class Alarms:
         monitors_lines = most_unreadable is not None
         if certificate is None and not (monitors_scores or monitors_calibration):
             raise MissingPromiseError(
-                "This gate has neither a promise nor a calibrated confidence, so no alarm"
-                " can be computed. Fit it with a promise."
+                "This gate has neither a promise nor a calibrated confidence, so it cannot be"
+                " monitored. Fit the gate with a promise."
             )
         drift_alarms = [monitors_abstention, monitors_scores, monitors_calibration, monitors_lines]
         n_drift_alarms = drift_alarms.count(True)
