@@ -325,7 +325,7 @@ def test_what_cannot_be_meant_is_refused():
     for promise, options, says in (
         (mc.MinAccuracy(0.9), {"labels": 501}, "Cannot draw 501 rows"),
         (mc.MinAccuracy(0.9), {"labels": 0}, "a positive integer"),
-        (mc.MinAccuracy(0.9, None), {"may_extend": True}, "requires a promise with a"),
+        (mc.MinAccuracy(0.9, None), {"may_extend": True}, "requires a promise with a delta"),
         (mc.MaxReview(0.2), {}, "does not require labels"),
         (mc.paper.MaxMiscoverage(0.1), {}, "guarantees nothing"),
         (mc.MaxCost(((0.0, 1.0), (5.0, 0.0)), 0.5), {}, "needs every true class"),
