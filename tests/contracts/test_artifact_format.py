@@ -179,9 +179,7 @@ def test_a_file_from_before_the_first_release_is_refused_in_a_sentence(tmp_path,
     (tmp_path / "old.json").write_text(
         json.dumps({**data, "checksum": artifact.checksum(data)}), encoding="utf-8"
     )
-    with pytest.raises(
-        mc.ArtifactError, match="written by a version of metacal before the first release"
-    ):
+    with pytest.raises(mc.ArtifactError, match="written before the first release of metacal"):
         mc.load(tmp_path / "old.json")
 
 

@@ -64,7 +64,7 @@ def test_cases_are_used_or_refused(name):
         with pytest.raises(mc.InputError, match="is about cases"):
             ALL[name]().certify(ROWS)
         return
-    with pytest.raises(mc.InputError, match="is not about cases"):
+    with pytest.raises(mc.InputError, match="is not a promise about cases"):
         ALL[name]().certify(rows)
 
 
@@ -75,7 +75,7 @@ def test_cases_are_used_or_refused(name):
     ids=["clusters", "losses"],
 )
 def test_promises_about_cases_refuse_columns_that_they_do_not_use(name, columns):
-    with pytest.raises(mc.InputError, match="without units, importance and losses"):
+    with pytest.raises(mc.InputError, match="units, importance or losses"):
         ALL[name]().certify(replace(ROWS, cases=CASES, **columns))
 
 

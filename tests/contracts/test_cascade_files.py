@@ -65,7 +65,7 @@ def test_files_in_another_order_are_refused_where_ids_or_labels_tell(folder, com
     if command != "cascade":
         files = [folder / "loss.json", files[0], "--large", files[1]]
     result = run(command, *files, *words, code=2)
-    assert "in the same order: row " in result.output
+    assert "in the same order, but row " in result.output
     assert f"differs in its {told}" in result.output
 
 
@@ -282,7 +282,7 @@ def test_the_page_takes_names_as_text(folder):
     assert (
         mc.report(mc.load(folder / "loss.json"), small, y, path, large=large) == path.stat().st_size
     )
-    assert "needs a cascade" in run("report", *new[1:], code=2).output
+    assert "requires a cascade" in run("report", *new[1:], code=2).output
 
 
 def test_other_commands_say_that_it_is_a_cascade(folder):
@@ -295,9 +295,9 @@ def test_other_commands_say_that_it_is_a_cascade(folder):
 
 def test_wrong_usage_is_said(folder):
     pair = (folder / "small.npz", folder / "large.npz")
-    assert "No single promise given" in run("cascade", *pair, code=2).output
+    assert "requires exactly one promise" in run("cascade", *pair, code=2).output
     assert (
-        "No single promise given"
+        "requires exactly one promise"
         in run("cascade", *pair, "--max-loss", "0.1", "--min-accuracy", "0.9", code=2).output
     )
     assert (

@@ -326,9 +326,9 @@ def test_fit_in_expectation_excludes_after_looking(folder):
         (("--min-accuracy", 0.9, "--rule", "papers"), "paper"),
         (("--min-accuracy", 0.9, "--score", "entrpy"), "entropy"),
         (("--min-accuracy", 0.9, "--calibrator", "plat"), "temperature"),
-        (("--min-accuracy", 0.9, "-n", 0), "-1 for one per core"),
+        (("--min-accuracy", 0.9, "-n", 0), "-1 for one thread per core"),
         (("--min-accuracy", 0.9, "--reject-label", "none"), "must be a whole number"),
-        (("--min-accuracy", 0.9, "--classes", "cat"), "at least two classes"),
+        (("--min-accuracy", 0.9, "--classes", "cat"), "at least two"),
     ],
 )
 def test_fit_wrong_usage(folder, args, says):
@@ -338,7 +338,7 @@ def test_fit_wrong_usage(folder, args, says):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--min-accuracy", 0.9, "--reject-label", 1), "Choose a label that is not"),
+        (("--min-accuracy", 0.9, "--reject-label", 1), "Choose another label"),
         (("--min-accuracy", 0.9, "--label-key", "truth"), "has 'logits', 'labels'"),
         (("--min-accuracy", 0.9, "--logits-key", "z"), "--logits-key"),
         (("--min-accuracy", 0.9, "--input", "probabilities"), "--input logits"),
@@ -367,7 +367,8 @@ def test_fit_refuses_bad_files(folder, tmp_path, rows):
     promise = ("--min-accuracy", 0.9)
     assert "the file does not exist" in run("fit", tmp_path / "no.npz", *promise, code=2).stderr
     assert (
-        "the folder holds no file of predictions" in run("fit", tmp_path, *promise, code=2).stderr
+        "the folder contains no file of predictions"
+        in run("fit", tmp_path, *promise, code=2).stderr
     )
     (tmp_path / "a.pkl").write_bytes(b"\x80\x04N.")
     assert "does not read pickles" in run("fit", tmp_path / "a.pkl", *promise, code=2).stderr

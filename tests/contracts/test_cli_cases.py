@@ -123,15 +123,15 @@ def test_cases_with_unlabelled_items_are_left_out(folder):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (f"{FIT} --max-case-errors 0.2", "Name its column with --case-key"),
+        (f"{FIT} --max-case-errors 0.2", "Name the column of cases with --case-key"),
         (
             f"{FIT} --case-key document --min-accuracy 0.9",
-            "--case-key is for a promise about cases",
+            "--case-key requires a promise about cases",
         ),
-        (f"{FIT} {CASES} --max-errors-per-case 0.2", "needs --largest-per-case"),
+        (f"{FIT} {CASES} --max-errors-per-case 0.2", "requires --largest-per-case"),
         (
             "fit cal.csv --case-key document --max-case-errors 0.1",
-            "needs scores instead of logits",
+            "requires scores instead of logits",
         ),
         (f"{FIT} {CASES} --max-case-errors 0.1 --min-accuracy 0.9", "cannot be combined"),
     ],
@@ -223,7 +223,7 @@ def test_an_entry_that_is_no_list_is_named_with_its_line(folder):
     (folder / "bad.jsonl").write_text('{"fields": [{"score": 1}]}\n{"fields": {"score": 1}}\n')
     done = run(f"fit bad.jsonl {LISTS} --max-case-errors 0.2 -o gate.json", code=2)
     assert "bad.jsonl:2" in done.stderr
-    assert "needs a list of items" in " ".join(done.stderr.split())
+    assert "requires a list of items" in " ".join(done.stderr.split())
 
 
 def test_the_items_of_one_line_are_a_cluster_of_a_promise_about_rows(folder):
@@ -347,10 +347,10 @@ def test_a_stream_without_cases_is_refused(folder):
     text = (folder / "new.csv").read_text().replace("document", "page", 1)
     (folder / "new.csv").write_text(text)
     done = run("monitor gate.json new.csv", code=2)
-    assert "the case of the row is missing" in " ".join(done.stderr.split())
+    assert "the line has no case" in " ".join(done.stderr.split())
     monitor("new.csv --case-key page")
     done = run("monitor gate.json new.csv --probability-key p", code=2)
-    assert "does not go with a promise about cases" in " ".join(done.stderr.split())
+    assert "does not support a promise about cases" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("case_key", ["document", "line"])

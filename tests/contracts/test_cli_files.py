@@ -368,9 +368,9 @@ BAD = {
     "1% nulls": (one_percent_nulls, "row 37 of column 'logits' is null.*drop"),
     "truncated": (truncated, "damaged or cut short"),
     "no label column": (lambda p: text(p, "cat,dog\n1,2\n"), "no labels found.*--label-key"),
-    "missing class column": (lambda p: text(p, "cat,label\n1,0\n"), "At least 2"),
+    "missing class column": (lambda p: text(p, "cat,label\n1,0\n"), "at least 2"),
     "0 bytes": (lambda p: text(p, "", "empty.parquet"), "0 bytes.*Write it again"),
-    "folder": (lambda p: p, "the folder holds no file of predictions"),
+    "folder": (lambda p: p, "the folder contains no file of predictions"),
     "wrong suffix": (lambda p: text(p, b"PAR1....", "a.csv"), "damaged or cut short"),
     "unknown suffix": (lambda p: text(p, "x", "a.xlsx"), "metacal reads .*parquet"),
     "latin-1": (
@@ -443,8 +443,7 @@ def test_a_path_without_permission(folder, tmp_path, monkeypatch):
 
         monkeypatch.setattr("builtins.open", denied)
     assert (
-        "permission to read the file was denied"
-        in run("fit", secret, "--min-accuracy", 0.9, code=2).stderr
+        "do not have permission to read" in run("fit", secret, "--min-accuracy", 0.9, code=2).stderr
     )
 
 

@@ -151,10 +151,7 @@ def test_what_the_first_call_said_of_the_pool_is_remembered(run, truth):
         said = run("label judge.npz -o labels.csv", code=code).stderr
         assert says in said
         assert ("1 more" in said) == (code == 2)
-    assert (
-        "--confidence needs the promise of the first call"
-        in run("label judge.npz --confidence .99 -o labels.csv", code=2).stderr
-    )
+    assert "the first call" in run("label judge.npz --confidence .99 -o labels.csv", code=2).stderr
     assert (
         "only in the first call" in run("label judge.npz --show text -o labels.csv", code=2).stderr
     )
@@ -201,8 +198,8 @@ def edited(line, cell, value):
             "labels.csv:2: 'right' is none of the classes",
         ),  # of what?
         (lambda body: [edited(body[0], 0, "2999999")], "The pool has no row 2999999"),
-        (lambda body: [edited(body[0], 0, body[1][0])], "lines were mixed up"),
-        (lambda body: [edited(body[0], 0, "img")], "which is not a number. Restore the column"),
+        (lambda body: [edited(body[0], 0, body[1][0])], "check the order of the lines"),
+        (lambda body: [edited(body[0], 0, "img")], "Restore the original column"),
         (lambda body: [body[0], body[0]], "occurs twice; it is also in line 2"),
         (lambda body: [body[0][:-1]], "the line has 2 cells, but the header has 3"),
     ],

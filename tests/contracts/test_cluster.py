@@ -205,9 +205,9 @@ class Unread(StoredTable):
 @pytest.mark.parametrize("name", ["isotonic", "bbq", "auto", LogisticRegression()])
 def test_what_is_no_sum_says_so_before_anything_is_read(name, client):
     table, labels = Unread((100, 3), np.float32), np.arange(100) % 3
-    with pytest.raises(mc.InputError, match="cannot be fitted on a cluster"):
+    with pytest.raises(mc.InputError, match="does not support an executor"):
         mc.MetaCal(mc.MinAccuracy(0.5), calibrator=name).fit(table, labels, executor=client)
-    with pytest.raises(mc.InputError, match="Workers write one result for each file"):
+    with pytest.raises(mc.InputError, match="Workers write one result per file"):
         mc.apply(
             mc.TemperatureScaling().fit(np.eye(3), range(3)), "x.npy", "out.csv", executor=client
         )

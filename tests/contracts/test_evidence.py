@@ -26,7 +26,7 @@ EVIDENCE = {
         PairedPredictions(score, score, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))
     ),
 }
-SORTED, COMPARED = "needs all rows in order of their scores", "A cascade supports MaxLoss"
+SORTED, COMPARED = "all rows in the order of their scores", "A cascade supports MaxLoss"
 #: A precision that more rows have anyhow says nothing, and is refused.
 ABOVE = {
     "MinPrecision": lambda: mc.MinPrecision(0.95),
@@ -40,9 +40,9 @@ REASONS = {
         if not name.startswith(("MinAccuracy", "MaxMiscov", "MaxReview"))
     },
     **{("pair", name): COMPARED for name in PROMISES if name not in ("MinAccuracy", "MaxLoss")},
-    ("pair", "MinAccuracy, in expectation"): "A cascade needs a promise with a delta",
+    ("pair", "MinAccuracy, in expectation"): "cascade requires a promise with a delta",
     **{
-        (kind, name): "the rows have none"
+        (kind, name): "the rows have no cases"
         for kind in ("rows", "answers")
         for name in ("MaxCaseErrors", "MinCaseRecall", "MaxErrorsPerCase")
     },

@@ -178,7 +178,7 @@ def test_a_file_that_vanishes_is_named(logs):
 def test_nothing_to_read(tmp_path):
     (tmp_path / "empty").mkdir()
     for path, message in (
-        (tmp_path / "empty", "the folder holds no file of predictions"),
+        (tmp_path / "empty", "the folder contains no file of predictions"),
         (f"{tmp_path}/none/", "the folder does not exist"),
         (tmp_path / "*.npz", "no file matches this pattern"),
         ([], "The list of files is empty"),
@@ -278,7 +278,7 @@ def test_results_are_not_written_among_what_is_read(logs):
     assert metacal("fit", marks, *keys, "-o", scored).returncode == 0
     refused = metacal("apply", scored, marks, "-o", f"{folder}/marks/")
     assert refused.returncode == 2
-    assert "A folder of results needs a gate on logits" in refused.stderr
+    assert "folder of results requires a gate on logits" in refused.stderr
     assert metacal("fit", marks, *keys, "--executor", "dask").returncode == 2
 
 

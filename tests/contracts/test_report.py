@@ -295,7 +295,7 @@ def test_comparison_of_named_calibrators(folder, tmp_path):
         (
             ["report", "{folder}/test.npz", "-o", "{folder}/no/such/report.html"],
             2,
-            "Create it first",
+            "Create the folder first",
         ),
         (["report", "{folder}/test.npz", "-o", "{folder}"], 2, "folder"),
         (["report", "{folder}/test.npz", "--confidence", "90"], 2, "0.9"),

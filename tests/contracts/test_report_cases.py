@@ -116,7 +116,7 @@ def test_items_of_one_type_have_no_table_of_types():
 def test_cases_need_a_promise_about_cases():
     score, correct, cases, _ = draw_items(400, 1)
     gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, correct)
-    with pytest.raises(InputError, match="is not about cases"):
+    with pytest.raises(InputError, match="is not a promise about cases"):
         summarise(score, correct, gate, cases=cases, n_resamples=0)
 
 

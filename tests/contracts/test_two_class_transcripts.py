@@ -620,7 +620,7 @@ def test_every_verb_exists_on_everything_fitted_or_is_refused_with_a_sentence(tm
         for verb in VERBS:
             promises_nothing = kind in ("CalibratedClassifier without a promise", "Calibrator")
             if verb == "verify" and promises_nothing:
-                with pytest.raises(mc.InputError, match="this gate has no promise"):
+                with pytest.raises(mc.InputError, match="promise, but this gate has"):
                     use_verb(verb, fitted, rows, truth, more, tmp_path)
             else:
                 assert use_verb(verb, fitted, rows, truth, more, tmp_path) is not None
@@ -629,14 +629,14 @@ def test_every_verb_exists_on_everything_fitted_or_is_refused_with_a_sentence(tm
     assert mc.verify(fitted, rows, truth).verdict.word == "kept"
     assert mc.report(fitted, rows, truth, tmp_path / "report.html", n_resamples=0) > 0
     assert mc.evaluate(fitted, rows, truth, n_resamples=0).verdict.word == "kept"
-    with pytest.raises(mc.ArtifactError, match=r"Save the gate alone"):
+    with pytest.raises(mc.ArtifactError, match=r"Save the gate"):
         mc.save(fitted, tmp_path / "gate.json")
     # With a calibrator of another package and without a promise there is no gate.
     foreign = mc.CalibratedClassifier(LogisticRegression(), calibrator=LogisticRegression())
     foreign.fit(X[:N_FIT], truth_of_all()[:N_FIT])
     assert not hasattr(foreign, "gate_")
     for verb in VERBS:
-        with pytest.raises(mc.InputError, match="has no promise and its calibrator"):
+        with pytest.raises(mc.InputError, match="promise and its calibrator"):
             use_verb(verb, foreign, rows, truth, {}, tmp_path)
 
 

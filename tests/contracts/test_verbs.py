@@ -72,9 +72,7 @@ def test_export_has_two_destinations(tmp_path):
     assert cal.export(tmp_path / "gate.onnx").outputs == ("probs", "score", "accept")
     assert (tmp_path / "gate.onnx").exists()
     for wrong in ({"to": "tflite"}, {}, {"to": "torch", "path": "gate.pt"}):
-        with pytest.raises(
-            mc.InputError, match="export supports to='onnx' with a path, or to='torch'"
-        ):
+        with pytest.raises(mc.InputError, match="with a path, or"):
             cal.export(**wrong)
 
 
@@ -110,13 +108,13 @@ class Untouched(LogisticRegression):
     [
         ({"promise": 0.97}, {}, "promise must be an object such as"),
         ({"promise": mc.MinAccuracy(0.9), "ranking": "entropie"}, {}, "entropie"),
-        ({"promise": mc.MinAccuracy(0.9), "reject_label": 1}, {}, "is one of the classes"),
+        ({"promise": mc.MinAccuracy(0.9), "reject_label": 1}, {}, "must not be one of the classes"),
         ({"calibrator": "temprature"}, {}, "temprature"),
         ({"response_method": "proba"}, {}, "response_method must be"),
         (
             {"promise": mc.PerGroup(mc.MinAccuracy(0.9))},
             {"groups": ["a"]},
-            "groups must have one entry per row",
+            "groups must have one entry for each row",
         ),
     ],
 )

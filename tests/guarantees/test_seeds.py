@@ -219,7 +219,7 @@ def test_rows_that_need_a_label_are_those_that_the_fit_tests():
 
 @pytest.mark.parametrize("seed", [-1, "7", 1.5])
 def test_a_seed_is_a_whole_number(seed):
-    with pytest.raises(mc.InputError, match="random_state must be a whole number of at least 0"):
+    with pytest.raises(mc.InputError, match="random_state must be a nonnegative integer"):
         mc.MetaCal(ACCURACY).fit(LOGITS, LABELS, units=UNITS, random_state=seed)
 
 

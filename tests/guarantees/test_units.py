@@ -196,7 +196,7 @@ def test_what_cannot_be_counted_by_row(tmp_path):
             mc.ScoreGate(promise).fit(score, right, units=every)
     with pytest.raises(mc.InputError, match="more than the declared largest=5"):
         mc.ScoreGate(mc.MinAccuracy(0.8)).fit(score, right, units=mc.Units(unit, "row", 5))
-    with pytest.raises(mc.InputError, match="largest has no effect with this value of per"):
+    with pytest.raises(mc.InputError, match="largest has no effect"):
         mc.Units(unit, largest=5)
     with pytest.raises(
         mc.InfeasibleTargetError, match=r"Cannot certify .* on average over clusters"
@@ -211,7 +211,7 @@ def test_what_cannot_be_counted_by_row(tmp_path):
     assert mc.load(tmp_path / "gate.json").certificate_ == gate.certificate_
     found = mc.verify(gate, score, right, units=unit)
     assert (found.units, found.to_dict()["units"]) == ("row", "row")
-    with pytest.raises(mc.InputError, match="units must have shape"):
+    with pytest.raises(mc.InputError, match="units must have one entry"):
         mc.verify(gate, score, right, units=unit[:5])
 
 

@@ -239,7 +239,7 @@ def test_probabilities_where_logits_were_calibrated(gate, tmp_path):
         {"logits": (FLOAT, ["n", 5])},
         {"w": weights(5, 5)},
     )
-    with pytest.raises(mc.InputError, match=r"does not hold probabilities: a row sums to"):
+    with pytest.raises(mc.InputError, match=r"does not hold probabilities, because a row sums to"):
         save_attached(plain, gate, tmp_path / "out2.onnx", input="probabilities")
     softmax = [("MatMul", ["x", "w"], ["z"]), ("Softmax", ["z"], ["out"], {"axis": 1})]
     path = written(

@@ -293,7 +293,7 @@ def test_counts_of_the_papers_split():
     data["certificate"] = recounted(data["certificate"], 24, 19, 24, 19)
     assert "although all rows together miss the target" in refused(data)
     data["promise"]["n_bins"] = 0
-    assert "n_bins must be a whole number of at least 1" in refused(data)
+    assert "n_bins must be a positive integer" in refused(data)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_facts_of_a_file(path):
             {"n_rows": 7, "n_accepted": 7, "population": "source"},
             "does not follow|is not the traffic",
         ),
-        ("circumstances", get_stored_values(Circumstances()), "its value is the default"),
+        ("circumstances", get_stored_values(Circumstances()), "its default value, so the"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):

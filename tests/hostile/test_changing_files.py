@@ -95,7 +95,7 @@ def test_shortened_while_it_is_read(tmp_path):
     assert done.returncode == 0, (done.returncode, done.stderr[-800:])
     lines = done.stdout.splitlines()
     assert len(lines) == 12 * len(KINDS)
-    said = ("changed while it was read", "damaged or cut short", "has changed since")
+    said = ("changed while it was read", "damaged or cut short", "changed after it was opened")
     for line in lines:
         assert any(words in line for words in said), line
 

@@ -173,7 +173,7 @@ def test_arrow_files_that_are_framed_wrongly(tmp_path):
     path = tmp_path / "x.arrow"
     data = mutate.arrow(mutate.arrow_table())
     path.write_bytes(data[:-6])
-    refuse("its end is missing", path)
+    refuse("end of the file is missing", path)
     stream = mutate.arrow(mutate.arrow_table(), stream=True)
     cut = stream[: stream.rindex(b"\xff\xff\xff\xff", 0, len(stream) - 8)]
     (tmp_path / "cut.arrows").write_bytes(cut[:-20])
@@ -200,11 +200,11 @@ def _header(shape, descr="<f8", version=1):
 def test_a_header_that_claims_more_than_there_is(tmp_path, shape):
     (tmp_path / "x.npy").write_bytes(_header(shape) + mutate.TABLE.tobytes())
     said = refuse("damaged or cut short", tmp_path / "x.npy")
-    assert "claims shape" in said
+    assert "should have" in said
     assert "960" not in said.split("claims")[0]
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("logits.npy", _header(shape) + mutate.TABLE.tobytes())
-    refuse("claims shape", tmp_path / "x.npz")
+    refuse("should have", tmp_path / "x.npz")
 
 
 def _bomb(path, kind, n_bytes):
@@ -317,7 +317,9 @@ def test_sparse_tensors_whose_places_lie_outside(tmp_path):
 @pytest.mark.parametrize("limit", [0, -5, True, 1.5])
 def test_limits_that_are_none(tmp_path, limit):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    refuse("unpack_limit must be a number of bytes", tmp_path / "x.csv", unpack_limit=limit)
+    refuse(
+        "unpack_limit must be a positive number of bytes", tmp_path / "x.csv", unpack_limit=limit
+    )
 
 
 # ── every shape and type ──────────────────────────────────────────────────────────────────────────
@@ -347,7 +349,7 @@ def test_npy_of_every_type_and_order(tmp_path, dtype, order, stream):
 @pytest.mark.parametrize("dtype", ["c8", "c16", "M8[ns]", "m8[s]", "S4", "U4", "V8"])
 def test_npy_of_other_types_is_refused(tmp_path, dtype):
     np.save(tmp_path / "x.npy", np.zeros((4, 3), dtype=dtype))
-    refuse("must be numbers with one row per item", tmp_path / "x.npy")
+    refuse("must be numeric, with one row per item", tmp_path / "x.npy")
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 40])

@@ -84,7 +84,7 @@ class Blocks(StoredTable):
 @pytest.mark.parametrize("case", WRITTEN)
 def test_it_is_the_same_table_as_with_minus_infinity(case):
     finite, infinite = written(*WRITTEN[case])
-    with pytest.warns(mc.MetacalWarning, match="is read as -inf"):
+    with pytest.warns(mc.MetacalWarning, match="reads as -inf"):
         read = validate.check_logits(finite)
     assert read.dtype == finite.dtype
     assert np.array_equal(read, infinite)
@@ -119,7 +119,9 @@ def test_a_gate_scores_and_decides_alike(score):
 def test_a_true_class_that_is_masked_is_left_out_of_the_fit():
     finite, infinite = written(np.float32, -1e30)
     finite[3, LABELS[3]], infinite[3, LABELS[3]] = -1e30, -np.inf
-    with pytest.warns(mc.MetacalWarning, match="1 of 240 rows have a true class"):
+    with pytest.warns(
+        mc.MetacalWarning, match="In 1 of 240 rows, the logit of the true class is -inf"
+    ):
         found = mc.TemperatureScaling().fit(finite, LABELS)
     assert found.temperature_ == quietly(mc.TemperatureScaling().fit, infinite, LABELS).temperature_
 
@@ -215,7 +217,7 @@ def test_a_tensor_on_a_device_is_fitted_and_predicted_alike(monkeypatch):
     for calibrator in (mc.TemperatureScaling(), mc.VectorScaling(regularisation=1.0)):
         gate = mc.MetaCal(mc.MaxMiscoverage(0.2), calibrator)
         there = torch.tensor(finite, device=where)
-        with pytest.warns(mc.MetacalWarning, match="is read as -inf"):
+        with pytest.warns(mc.MetacalWarning, match="reads as -inf"):
             gate.fit(there, LABELS)
         found = quietly(gate.predict_proba, there)
         expected = quietly(quietly(gate.fit, infinite, LABELS).predict_proba, infinite)

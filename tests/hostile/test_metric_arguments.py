@@ -27,7 +27,7 @@ def test_labels_before_the_table(metric):
         lambda: metric.function(LABELS, PROBA),
         lambda: metrics.interval(metric.function, LABELS, PROBA),
     ):
-        with pytest.raises(InputError, match=r"swapped.*\(40,\).*\(40, 3\).*\(proba, labels\)"):
+        with pytest.raises(InputError, match=r"swapped.*\(40,\).*\(40, 3\).*proba and"):
             call()
 
 
@@ -82,7 +82,7 @@ def test_correct_before_the_score(metric):
         ({"binning": [0, 0.7, 0.5, 1]}, "increase from 0 to 1"),
         ({"binning": [0, np.nan, 1]}, "increase from 0 to 1"),
         ({"binning": lambda confidence, n_bins: [[0, 1]]}, "increase from 0 to 1"),
-        ({"binning": 7}, "edges themselves"),
+        ({"binning": 7}, "a list of edges"),
         ({"norm": 0.5}, "p >= 1"),
         ({"norm": np.nan}, "p >= 1"),
         ({"norm": "2"}, "p >= 1"),
@@ -120,11 +120,7 @@ def test_displays_say_which_they_are_and_what_they_take(display):
     name = display.__name__
     with pytest.raises(AttributeError, match="unexpected keyword argument 'bins'"):
         display.from_predictions(LABELS, PROBA, bins=5)
-    with pytest.raises(
-        InputError, match=rf"{name}\.from_estimator needs \(estimator, logits, labels\).*ndarray"
-    ):
+    with pytest.raises(InputError, match=rf"{name}from_estimator requires.*ndarray"):
         display.from_estimator(LOGITS, LABELS, None)
-    with pytest.raises(
-        InputError, match=rf"{name}\(summary\) needs the Summary.*ndarray.*from_predictions"
-    ):
+    with pytest.raises(InputError, match=rf"{name}the Summary.*ndarray.*from_predictions"):
         display(PROBA)

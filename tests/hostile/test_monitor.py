@@ -185,7 +185,7 @@ BAD = [
         b'{"id": 1, "logits": [1, 2, 3], "label": 7}',
         "the label '7' is not one of the gate's classes",
     ),
-    (b'{"id": [1], "logits": [1, 2, 3]}', "neither text nor a number"),
+    (b'{"id": [1], "logits": [1, 2, 3]}', "text or a number"),
     (b'{"id": 1, "logits": [1, 2, 3]', "not one complete JSON object"),
     (b'{"id": 1}', "id of an earlier row and a label"),
     (b"[1, 2]", "not an object"),

@@ -399,8 +399,8 @@ def test_a_graph_that_wants_all_memory_gets_none(gate, tmp_path):
         ("sub/../../secret.bin", mc.ArtifactError, "outside the folder of the model"),
         ("link.bin", mc.ArtifactError, "outside the folder of the model"),
         ("", mc.ArtifactError, "outside the folder of the model"),
-        ("missing.bin", mc.InputError, "is missing in the folder"),
-        ("short.bin", mc.ArtifactError, "shorter than the model states"),
+        ("missing.bin", mc.InputError, "does not contain the external data file"),
+        ("short.bin", mc.ArtifactError, "shorter than the model requires"),
     ],
 )
 def test_external_data_that_is_missing_or_elsewhere(location, error, message, gate, tmp_path):

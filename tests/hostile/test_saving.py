@@ -57,7 +57,7 @@ def val(tmp_path):
         (("-n", -5000), 2, "number of threads must be at most"),
         (("-n", 2**70), 2, "number of threads must be at most"),
         (("--reject-label", 2**64), 2, "reject_label must be an integer of at most 64 bits"),
-        (("--reject-label", 2**63), 2, "reject_label must fit a signed integer of 64 bits"),
+        (("--reject-label", 2**63), 2, "reject_label must fit into a signed 64-bit integer"),
         (("--reject-label", -(2**63) - 1), 2, "reject_label must be an integer of at most 64 bits"),
         (("--classes", "cat,dog,cow"), 2, "3 names of up to 3 characters are too long"),
     ],
@@ -152,7 +152,7 @@ def test_a_file_that_load_would_refuse_as_too_large(tmp_path, monkeypatch):
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
     with pytest.raises(
         ArtifactError,
-        match=r"more than the default limit of load.*save and load it with max_bytes=\d+",
+        match=r"the gate must be so large, save and load.*save and load it with max_bytes=\d+",
     ):
         mc.save(cal, tmp_path / "cal.json")
     mc.save(cal, tmp_path / "cal.json", max_bytes=5000)
@@ -182,9 +182,7 @@ def test_what_is_read_back_must_decide_the_same(monkeypatch):
 
 def test_a_disk_that_returns_other_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", lambda path: b"damaged")
-    with pytest.raises(
-        InputError, match=r"the written file differs when it is read back\. Check the disk"
-    ):
+    with pytest.raises(InputError, match=r"the file on disk differs"):
         mc.save(mc.TemperatureScaling().fit(ROWS, CODES), tmp_path / "cal.json")
     assert not list(tmp_path.iterdir())
 
@@ -367,4 +365,4 @@ def test_given_scores_without_a_certificate():
     raw |= {"sketch": None, "profile": None}
     raw["stages"][0]["threshold"] = "inf"
     raw["checksum"] = artifact.checksum(raw)
-    assert "a source of given scores needs a certificate" in refused(json.dumps(raw).encode())
+    assert "scores, so the gate must have a certificate" in refused(json.dumps(raw).encode())

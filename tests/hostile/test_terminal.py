@@ -163,7 +163,7 @@ def test_rows_on_a_terminal_and_in_a_pipe(folder, kind):
         assert "\\x1b[2J" in text
     else:
         assert code == 2
-        assert "cannot be shown on the screen" in text
+        assert "cannot be printed to a terminal" in text
         assert piped[:2] == b"PK"
 
 

@@ -210,7 +210,7 @@ def test_what_cannot_be_counted_is_said():
         calls.append(1)
         return np.random.default_rng(len(calls)).random(500), np.ones(500, dtype=bool)
 
-    with pytest.raises(InputError, match="The rows changed between two passes"):
+    with pytest.raises(InputError, match="The rows changed while they were read"):
         mc.MaxMiscoverage(0.1).certify(Passes.over(changing, range(2)))
 
 

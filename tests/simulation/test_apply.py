@@ -134,7 +134,7 @@ class History:
             return True
         except (InputError, OSError) as error:
             self.refused += "in use" in str(error)
-            self.spared += "was changed since" in str(error)
+            self.spared += "was changed afterwards" in str(error)
             return False
         self.kept += done.n_kept
         self.redone += done.n_files - done.n_kept

@@ -65,7 +65,7 @@ def test_alarms_begin_again_and_stay_in_the_record(alarmed, cal, data):
 def test_without_an_alarm_there_is_nothing_to_acknowledge(cal, data):
     logits, labels = data
     watch = mc.Watch.of(cal).update(logits[5000:6000], labels[5000:6000])
-    with pytest.raises(mc.InputError, match="No alarm is raised"):
+    with pytest.raises(mc.InputError, match="No alarm was raised, so there is"):
         watch.acknowledge("all is well")
     assert watch.acknowledgements == []
 

@@ -162,9 +162,13 @@ def test_a_linear_ranker_is_saved_inside_the_gate(tmp_path, ranker):
         (
             "coefficients_",
             {"dtype": "<f8", "shape": [1], "values": [1e200]},
-            "not finite or exceeds",
+            "must hold finite numbers",
         ),
-        ("scales_", {"dtype": "<f8", "shape": [8], "values": [0.0] * 8}, "scales must be positive"),
+        (
+            "scales_",
+            {"dtype": "<f8", "shape": [8], "values": [0.0] * 8},
+            "scales must contain only positive numbers",
+        ),
         ("n_top", 1, "must be at least 2"),
         ("penalty", 0, "penalty must be a positive number"),
         ("parameters", {"n_top": 5}, 'unexpected entry "parameters"'),
@@ -198,9 +202,7 @@ def test_a_calibrated_classifier_saves_its_gate(tmp_path):
     clf = mc.CalibratedClassifier(classifier, mc.MaxMiscoverage(0.1), reject_label="?").fit(
         ROWS[200:], names[200:]
     )
-    with pytest.raises(
-        ArtifactError, match=r"contains your classifier.*Save the gate alone with clf\.save\(path\)"
-    ):
+    with pytest.raises(ArtifactError, match=r"contains your classifier.*Save the gate with"):
         mc.save(clf, tmp_path / "cal.json")
     clf.save(tmp_path / "cal.json")
     gate = mc.load(tmp_path / "cal.json")
@@ -285,12 +287,12 @@ def test_a_new_calibrator_is_one_entry(any_scaling, tmp_path):
             {"dtype": "<f8", "shape": [10**12, 10**12], "base64": "AAAAAAAAAAA="},
             "1 numbers for shape",
         ),
-        ("weights", {"dtype": "<f8", "shape": [1], "base64": "AAAA"}, "base64 data are damaged"),
-        ("weights", {"dtype": "<f8", "shape": [1], "base64": "!!"}, "base64 data are damaged"),
+        ("weights", {"dtype": "<f8", "shape": [1], "base64": "AAAA"}, "base64 data"),
+        ("weights", {"dtype": "<f8", "shape": [1], "base64": "!!"}, "base64 data"),
         (
             "weights",
             {"dtype": "<f8", "shape": [-1], "values": [1.0]},
-            "a shape must be a list of whole",
+            "must be a list of",
         ),
         ("weights", {"dtype": "<f8", "shape": [1], "values": ["1"]}, "a list of plain numbers"),
         ("weights", {"dtype": "O", "shape": [1], "values": [1.0]}, "unknown dtype"),
@@ -344,7 +346,7 @@ UNSAVABLE = {
     ),
     "score": (
         mc.MetaCal(mc.MaxMiscoverage(0.1), score=spread),
-        r"score is a function \(spread\).*named score: entropy",
+        r"score spread is a Python function, so a gate file cannot store it\. Use a named score: entropy",
     ),
     "base": (
         mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=LogisticRegression()),
@@ -357,11 +359,11 @@ UNSAVABLE = {
     ),
     "promise": (
         mc.MetaCal(MyPromise(0.1)),
-        "promise is a MyPromise, which a file cannot store. Use .*MaxMiscoverage",
+        r"promise is a MyPromise, which a gate file cannot store\. Use",
     ),
     "generator": (
         mc.MetaCal(mc.paper.MaxMiscoverage(0.1, random_state=np.random.default_rng(0))),
-        "random_state is a Generator, which a file cannot store. Use a plain value",
+        r"is a Generator, which a gate file cannot store\. Use a plain value",
     ),
 }
 
@@ -382,7 +384,7 @@ def test_what_cannot_be_saved_leaves_the_file_alone(tmp_path, name):
     [
         (mc.MetaCal(mc.MaxMiscoverage(0.1)), "not fitted. Call fit"),
         (mc.TemperatureScaling(), "not fitted. Call fit"),
-        (mc.TemperatureScaling, "Cannot save the class TemperatureScaling"),
+        (mc.TemperatureScaling, r"the class TemperatureScaling\."),
         (LogisticRegression(), "Cannot save a LogisticRegression"),
         ({"a": 1}, "Cannot save a dict"),
         (None, "Cannot save a NoneType"),
@@ -422,7 +424,7 @@ def test_places_that_cannot_be_written(tmp_path, monkeypatch):
 def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"cal\.json: the file does not exist"):
         mc.load(tmp_path / "cal.json")
-    with pytest.raises(InputError, match="this is a folder"):
+    with pytest.raises(InputError, match="path is a folder"):
         mc.load(tmp_path)
 
     def denied(*args, **options):
@@ -435,7 +437,7 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
 
 def test_the_message_names_the_file(tmp_path):
     (tmp_path / "cal.json").write_text("{}")
-    with pytest.raises(ArtifactError, match=r"cal\.json: the file is JSON, but not a metacal file"):
+    with pytest.raises(ArtifactError, match=r"cal\.json: the file is JSON but not a metacal file"):
         mc.load(tmp_path / "cal.json")
 
 
@@ -460,15 +462,15 @@ def test_the_message_names_the_file(tmp_path):
         (b"[]", "not a metacal file"),
         (b"null", "not a metacal file"),
         (b'{"format": "metacal"}', "version must be a whole number from 1, not null"),
-        (b'{"format": "metacal", "version": true}', "version must be a whole number"),
-        (b'{"format": "metacal", "version": 0}', "version must be a whole number"),
+        (b'{"format": "metacal", "version": true}', "version must be a positive integer"),
+        (b'{"format": "metacal", "version": 0}', "version must be a positive integer"),
         (
             b'{"format": "metacal", "version": 4, "surprise": []}',
             r"newer metacal \(format 4\)\. Update",
         ),
-        (b'{"format": "metacal", "version": 1}', "before the first release. Fit the gate again"),
-        (b'{"format": "metacal", "version": 2}', "before the first release. Fit the gate again"),
-        (b'{"format": "metacal", "version": 3}', "metacal_version is missing"),
+        (b'{"format": "metacal", "version": 1}', "Fit the gate again"),
+        (b'{"format": "metacal", "version": 2}', "Fit the gate again"),
+        (b'{"format": "metacal", "version": 3}', "metacal_version must be text, but it is missing"),
         (b'{"format": "metacal", "version": 3, "metacal_version": "1"}', "checksum does not match"),
         (
             pickle.dumps({"a": 1}),
@@ -501,13 +503,13 @@ def test_a_large_file_of_wide_characters(monkeypatch):
 
 def test_too_many_values(monkeypatch):
     monkeypatch.setattr(wrapping, "_MAX_VALUES", 100)
-    refuse("too many values", b"[" + b"0," * 100 + b"0]")
+    refuse("more values", b"[" + b"0," * 100 + b"0]")
 
 
 def test_an_edited_file():
     text = artifact.dumps(fitted(ESTIMATORS["accuracy"]))
     refuse(
-        "checksum does not match: the file is damaged or was edited",
+        "checksum does not match, because the file is damaged",
         text.replace("0.9", "0.8", 1).encode(),
     )
     # Spaces and the order of entries carry no meaning.
@@ -545,9 +547,9 @@ def at(data, *path):
         (
             ("reject_label",),
             0,
-            "reject_label must have the type of the classes and differ from all of them",
+            "the classes and differ from all of them",
         ),
-        (("reject_label",), "x", "reject_label must have the type"),
+        (("reject_label",), "x", "reject_label must have the same type"),
         (("reject_label",), 2**70, "reject_label must be a plain value"),
         (("stages", 0, "classes"), [1], 'unexpected entry "classes"'),
         (
@@ -556,7 +558,7 @@ def at(data, *path):
             "dtype must be one of str, bool, int8",
         ),
         (("stages", 0, "source", "classes", "dtype"), "int8", None),
-        (("stages", 0, "source", "classes", "values"), [0, 1, 2, 2], "must not repeat a name"),
+        (("stages", 0, "source", "classes", "values"), [0, 1, 2, 2], "must not contain a name"),
         (
             ("stages", 0, "source", "classes", "values"),
             [0, 1, 2, 2**63],
@@ -595,13 +597,13 @@ def at(data, *path):
             "a number that is too large",
         ),
         (("stages", 0, "source", "map"), {"type": "MetaMap"}, "source.map must be one of "),
-        (("stages", 0, "source", "score"), "margin", "the score differs between"),
+        (("stages", 0, "source", "score"), "margin", "has a different score than the certificate"),
         (
             ("stages", 0, "source", "score"),
             {"type": "TemperatureMap", "inverse_temperature": 1.0},
             "source.score must be one of LogisticRanker",
         ),
-        (("stages", 0, "threshold"), 0.123, "the threshold differs from that of the certificate"),
+        (("stages", 0, "threshold"), 0.123, "has a different threshold than the certificate"),
         (("stages", 0, "source", "extra"), 1, 'unexpected entry "extra"'),
         (("promise", "type"), "subprocess.Popen", "promise must be one of"),
         (("promise", "beta"), 1.5, "beta must be strictly between 0 and 1"),
@@ -629,7 +631,7 @@ def at(data, *path):
         (("certificate", "n_correct"), 0, "0 of 595 rows cannot be right"),
         (("certificate", "highest_accepted"), None, "highest_accepted and n_accepted disagree"),
         (("certificate", "lowest_rejected"), -5.0, "does not separate"),
-        (("certificate", "score"), "margin", "the score differs between"),
+        (("certificate", "score"), "margin", "has a different score than the certificate"),
         (("certificate", "coverage"), 0.5, "coverage 0.5 does not follow from the counts"),
         (("certificate", "notes"), "all fine", "notes must be a list"),
         (("certificate", "notes"), [1], r"notes\[0\] must be an object, not 1"),
@@ -680,7 +682,7 @@ def test_a_recipe_does_not_say_what_a_calibrator_reads():
 def test_long_class_names_are_not_allocated():
     data = document(fitted(ESTIMATORS["named"]))
     data["stages"][0]["source"]["classes"]["values"] = ["x" * 2**20, *map(str, range(10_000))]
-    refuse("names of up to .* are too long", data)
+    refuse("names of .* are too long", data)
 
 
 # ── fuzzing ───────────────────────────────────────────────────────────────────────────────────────

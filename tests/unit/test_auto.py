@@ -246,6 +246,7 @@ def test_strings_name_calibrators_everywhere(split):
     wrapped.fit(logits.astype(np.float64) / 10.0, labels)
     assert isinstance(wrapped.calibrator_, mc.PlattScaling)
     with pytest.raises(
-        mc.InputError, match=r"Unknown calibrator 'splin'\. The calibrators are temperature"
+        mc.InputError,
+        match=r"Unknown calibrator 'splin'\. The available calibrators are temperature",
     ):
         mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator="splin").fit(logits, labels)

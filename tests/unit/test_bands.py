@@ -162,7 +162,7 @@ def test_run_ends_are_where_a_wrong_row_follows():
         ([[1.0]], [True], "one number per row"),
         ([np.nan], [True], "without NaN"),
         ([1.0], [1], "one boolean per row"),
-        ([1.0, 2.0], [True], "One score and one flag per row"),
+        ([1.0, 2.0], [True], "score and one flag for each row"),
     ],
 )
 def test_bad_columns_are_refused(scores, correct, says):

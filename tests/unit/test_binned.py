@@ -303,18 +303,18 @@ def test_ties_merge_binnings():
 @pytest.mark.parametrize(
     ("cal", "word"),
     [
-        (HistogramBinning(n_bins=0), "n_bins must be a whole number of at least 1, got 0"),
+        (HistogramBinning(n_bins=0), r"n_bins must be a positive integer, but got 0\."),
         (
             HistogramBinning(bins="quantile"),
-            "bins must be 'equal_width' or 'equal_mass', got 'quantile'",
+            r"bins must be 'equal_width' or 'equal_mass', but got 'quantile'\.",
         ),
         (
             TopLabelHistogramBinning(n_bins=2.5),
-            "n_bins must be a whole number of at least 1, got 2.5",
+            r"n_bins must be a positive integer, but got 2\.5\.",
         ),
         (
             TopLabelHistogramBinning(prior_rows="many"),
-            "prior_rows must be a number of at least 0, got 'many'",
+            r"prior_rows must be a nonnegative number, but got 'many'\.",
         ),
     ],
 )

@@ -80,7 +80,7 @@ def test_without_labels_only_a_budget_can_be_promised(data):
     for promise in (mc.MaxMiscoverage(0.1), mc.MaxCost(5, 1), mc.Cheapest(5, 1)):
         with pytest.raises(InputError, match="requires y to be passed"):
             mc.MetaCal(promise).fit(data[0])
-    with pytest.raises(InputError, match="A calibrator needs labels"):
+    with pytest.raises(InputError, match="requires labels"):
         mc.MetaCal(mc.MaxReview(0.2), calibrator=mc.IsotonicCalibration()).fit(data[0])
 
 
@@ -95,9 +95,7 @@ def test_a_budget_is_verified_and_watched_without_labels(data):
     assert not monitor.update(gate.accepts(logits[1500:])).alarm
     assert monitor.update(np.zeros(200, dtype=bool)).alarm
     other = mc.MetaCal(mc.MaxMiscoverage(0.2)).fit(logits[:1500], labels[:1500])
-    with pytest.raises(
-        InputError, match="Testing whether miscoverage is kept requires labelled rows"
-    ):
+    with pytest.raises(InputError, match="miscoverage requires labelled rows"):
         mc.verify(other, logits[1500:])
     with pytest.raises(InputError, match="requires labelled rows"):
         mc.PromiseMonitor.of(other.certificate_)[0].update([True])
@@ -120,7 +118,7 @@ def test_too_few_rows_for_a_budget_accept_everything():
     with pytest.warns(mc.MetacalWarning, match="with only 10 rows, none can be rejected"):
         certificate = mc.MaxReview(0.1).certify(np.arange(10.0))
     assert certificate.accepts_everything
-    with pytest.raises(InputError, match="one score per row"):
+    with pytest.raises(InputError, match="at least one row, but got"):
         mc.MaxReview(0.1).certify(np.array([1.0, np.nan]))
 
 
@@ -224,9 +222,9 @@ def test_the_same_rows_give_the_same_bits_and_the_order_of_rows_does_not_matter_
         ([[0, 1], [1]], "2 rows"),
         ([0, 1, 2], "3 rows"),
         (np.zeros((2, 3)), "shape \\(2, 3\\)"),
-        ([[0, -1], [1, 0]], "from 0 to"),
-        ([[0, 0], [0, 0]], "at least one of them positive"),
-        (((0.0, 0.0), (0.0, 0.0)), "at least one of them positive"),
+        ([[0, -1], [1, 0]], r"lie between 0 and 1e\+15"),
+        ([[0, 0], [0, 0]], "at least one must be positive"),
+        (((0.0, 0.0), (0.0, 0.0)), "at least one must be positive"),
         ("dear", "'dear'"),
     ],
 )
@@ -236,7 +234,9 @@ def test_costs_that_are_none(wrong, said):
 
 
 def test_arguments_are_checked(data):
-    with pytest.raises(InputError, match="limit must be less than the largest cost, 50"):
+    with pytest.raises(
+        InputError, match=r"limit must be less than 50, the largest cost, but got 50\."
+    ):
         mc.MaxCost(50, 50)
     with pytest.raises(InputError, match="review must be a positive number"):
         mc.Cheapest(50, 0)
@@ -356,10 +356,10 @@ def test_saved_loaded_and_exported(data):
             },
             "2,000 accepted of 3,000 rows do not certify",
         ),
-        (0, {"labelled": True}, "labelled must be left out"),
+        (0, {"labelled": True}, "the file must not contain"),
         (0, {"n_correct": 2500}, "accepted rows cannot be wrong"),
         (2, {"mean_cost": 0.5}, "do not cost 0.5 on average"),
-        (2, {"mean_cost": None}, "mean_cost must be left out"),
+        (2, {"mean_cost": None}, "the file must not contain"),
         (3, {"mean_cost": 0.3}, "do not certify a cost of at most 0.25"),
         (3, {"target": -1.0}, "does not belong to the promise"),
         (3, {"mean_cost": -1.0}, "mean_cost -1.0 is no cost"),
@@ -523,31 +523,31 @@ def test_a_budget_from_the_command_line_needs_no_labels(folder):
     ("words", "said"),
     [
         (["--max-review", "0.2", "--min-accuracy", "0.9"], "cannot be combined"),
-        (["--max-cost", "2"], "--max-cost needs the cost of an incorrect"),
+        (["--max-cost", "2"], "--max-cost requires the cost of an"),
         (
             ["--max-cost", "2", "--cost-wrong", "5", "--cost-matrix", "costs.csv"],
-            "--max-cost needs the cost of an incorrect",
+            "--max-cost requires the cost of an",
         ),
-        (["--cheapest", "--cost-wrong", "5"], "--cheapest needs the cost of reviewing"),
+        (["--cheapest", "--cost-wrong", "5"], "--cheapest requires the cost of reviewing"),
         (
             ["--max-cost", "2", "--cost-wrong", "5", "--cost-review", "1"],
-            "--cost-review needs --cheapest",
+            "--cost-review has no effect without --cheapest.",
         ),
-        (["--max-review", "0.2", "--cost-wrong", "5"], "--cost-wrong needs --max-cost"),
+        (["--max-review", "0.2", "--cost-wrong", "5"], "--cost-wrong has no"),
         (["--max-review", "0.2", "--after-looking"], "--after-looking supports only"),
         (["--max-review", "0.2", "--at-threshold=0.1"], "--at-threshold supports only"),
         (
             ["--max-review", "0.2", "--rule", "paper"],
-            "--rule paper supports --min-accuracy or --max-miscoverage",
+            "--rule paper supports either --min-accuracy or --max-miscoverage",
         ),
-        (["--max-review", "0.2", "--per-class"], "--per-class supports one promise"),
+        (["--max-review", "0.2", "--per-class"], "--per-class supports a single promise"),
         (
             ["--cheapest", "--cost-wrong", "5", "--cost-review", "1", "--in-expectation"],
             "cannot be combined",
         ),
         (["--max-cost", "-2", "--cost-wrong", "5"], "not a positive number"),
         (["--max-cost", "much", "--cost-wrong", "5"], "is not a number"),
-        (["--max-cost", "1", "--cost-matrix", "odd.csv"], "one row for each true class"),
+        (["--max-cost", "1", "--cost-matrix", "odd.csv"], "one row per true class"),
         (
             ["--max-cost", "1", "--cost-matrix", "named.csv"],
             "the first line must name the predicted classes",

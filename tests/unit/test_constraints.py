@@ -240,7 +240,7 @@ def test_about_that_many_rows_do():
     ],
 )
 def test_bad_columns(scores, correct):
-    with pytest.raises(mc.InputError, match="certify needs"):
+    with pytest.raises(mc.InputError, match="certify requires"):
         mc.MaxMiscoverage(0.05).certify(scores, correct)
 
 

@@ -143,5 +143,5 @@ def test_a_dataset_of_hugging_face(tmp_path):
     data.save_to_disk(tmp_path / "saved")
     assert mc.io.read_predictions(tmp_path / "saved").labels.tolist() == NAMES.tolist()
     assert mc.apply(gate, data, tmp_path / "out.npz").n_accepted == sum(expected)
-    with pytest.raises(mc.InputError, match=r"several datasets \(train\)\. Pass one of them"):
+    with pytest.raises(mc.InputError, match=r"several \(train\)\. Pass one of them\."):
         mc.io.read_predictions(datasets.DatasetDict({"train": data}))

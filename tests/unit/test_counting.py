@@ -66,11 +66,15 @@ def test_rows_are_kept_in_proportion():
 @pytest.mark.parametrize(
     ("groups", "importance", "match"),
     [
-        ([1, 2], None, r"units must have shape \(3,\)"),
-        ([1.0, np.nan, 2.0], None, "row 1 has no cluster"),
-        (["a", None, "b"], None, "row 1 has no cluster"),
-        (None, [1.0, -1.0, 1.0], "importance must be finite and non-negative"),
-        (None, Importance([1.0, 2.0, 3.0], largest=2.0), "at least the largest weight"),
+        (
+            [1, 2],
+            None,
+            "units must have one entry for each of the 3 rows, but got an array of shape",
+        ),
+        ([1.0, np.nan, 2.0], None, "Row 1 has no cluster"),
+        (["a", None, "b"], None, "Row 1 has no cluster"),
+        (None, [1.0, -1.0, 1.0], "importance must be finite and"),
+        (None, Importance([1.0, 2.0, 3.0], largest=2.0), "the largest weight"),
     ],
 )
 def test_bad_groups_and_weights(groups, importance, match):
@@ -139,7 +143,7 @@ def test_a_file_cannot_claim_other_circumstances(tmp_path):
         ({"guarantee": "certified"}, "does not belong to the promise"),
         (
             {"circumstances": {**around, "weights": None}},
-            "circumstances must be left out, because its value is the default",
+            "the file must not contain",
         ),
         (
             {"circumstances": {**around, "weights": None, "units": "unit"}},
@@ -174,7 +178,7 @@ def test_groups_stay_together_around_a_classifier():
         GaussianNB(), mc.MaxMiscoverage(0.2), cv=KFold(3, shuffle=True, random_state=0)
     )
     with (
-        pytest.raises(mc.InputError, match="splits the rows of one cluster"),
+        pytest.raises(mc.InputError, match="must not split a cluster"),
         pytest.warns(UserWarning, match="ignored"),
     ):
         apart.fit(X, np.repeat(y, 2), units=groups)
@@ -226,11 +230,9 @@ def test_unit_key_beside_an_id_column(tmp_path):
 
 def test_known_label_shift_names_what_is_missing():
     half = {"a": 0.5, "b": 0.5}
-    with pytest.raises(mc.InputError, match="target has no share for label 'b'"):
+    with pytest.raises(mc.InputError, match=r"target has no entry for the label 'b'\."):
         Importance.of_labels(["a", "b"], {"a": 1.0})
-    with pytest.raises(
-        mc.InputError, match="has the label 'c', which the target distribution contains"
-    ):
+    with pytest.raises(mc.InputError, match="The target distribution contains"):
         Importance.of_labels(["a", "b"], {**half, "c": 0.2}, half)
     with pytest.raises(mc.InputError, match="must be positive"):
         Importance.of_labels(["a", "b"], half, {"a": 0.0, "b": 1.0})
@@ -244,7 +246,7 @@ def test_an_interval_for_the_next_rows():
     assert narrow.most < wide.most
     assert certificate.next_rows(1).most <= 1
     for bad in (0, 2.5, True, 10**8):
-        with pytest.raises(mc.InputError, match="whole number from 1"):
+        with pytest.raises(mc.InputError, match="be an integer between 1"):
             certificate.next_rows(bad)
     with pytest.raises(mc.InputError, match="level"):
         certificate.next_rows(10, level=1.5)

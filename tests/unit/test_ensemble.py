@@ -228,7 +228,7 @@ def test_the_estimator_shows_temperature_and_weights(cifar100):
 
 
 def test_a_map_that_loses_every_prediction_is_refused():
-    with pytest.raises(InputError, match="below 1"):
+    with pytest.raises(InputError, match="less than 1, because otherwise"):
         EnsembleTemperatureMap(1.0, (0.0, 0.0, 1.0))
     with pytest.raises(InputError, match="sum to one"):
         EnsembleTemperatureMap(1.0, (0.5, 0.4, 0.2))

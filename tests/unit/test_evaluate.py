@@ -89,7 +89,7 @@ def test_without_a_gate_and_with_what_is_none():
     assert found.to_dict()["promise"] is None
     assert "rows" in str(found)
     with pytest.raises(
-        mc.InputError, match="needs a fitted gate, or an estimator that holds one; got str"
+        mc.InputError, match=r"a fitted gate, or an estimator that contains one, but got str\."
     ):
         mc.evaluate("cal.json", NEW, LABELS)
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)

@@ -150,7 +150,7 @@ def test_torch_says_what_it_needs():
     X = torch.zeros(2, K)
     with pytest.raises(mc.InputError, match=r"a, b, c.*gate\(logits, group\)"):
         to_module(by_group())(X)
-    with pytest.raises(mc.InputError, match="no threshold for each group"):
+    with pytest.raises(mc.InputError, match="the same threshold for all rows"):
         to_module(by_class())(X, torch.zeros(2))
 
 

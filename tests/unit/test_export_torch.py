@@ -294,7 +294,7 @@ def test_logits_are_found_in_what_a_model_returns(cal, way):
 
 
 def test_a_model_without_logits_is_told(cal):
-    with pytest.raises(mc.InputError, match="The model returned str"):
+    with pytest.raises(mc.InputError, match="The model must return"):
         CalibratedModule(Says(lambda z: "cat"), cal)(torch.zeros(1, 4))
 
 

@@ -178,10 +178,10 @@ def test_null_rows_are_refused_and_counted(tmp_path, name, kind):
         )
     except pa.ArrowNotImplementedError:
         pytest.skip("this pyarrow writes no nulls among lists of a fixed size")
-    refuse("row 131 of column 'logits' is null.*drop", path)
+    refuse("row 131 of the column 'logits' is", path)
     if name.endswith("parquet"):
         table = read_predictions(path, stream=True).table
-        with pytest.raises(InputError, match="row 131 of column 'logits' is null"):
+        with pytest.raises(InputError, match="row 131 of the column 'logits' is null"):
             table[100:]
 
 
@@ -200,7 +200,7 @@ def test_rows_beside_a_null_are_still_the_right_ones(tmp_path, kind, monkeypatch
     table = read_predictions(tmp_path / "a.parquet", stream=True).table
     for _ in range(2):
         for start, stop in ((125, 135), (140, 160)):
-            with pytest.raises(InputError, match="row 131 of column 'logits' is null"):
+            with pytest.raises(InputError, match="row 131 of the column 'logits' is null"):
                 table[start:stop]
         for start, stop in ((100, 120), (220, 260)):
             np.testing.assert_array_equal(table[start:stop], TABLE[start:stop])
@@ -296,7 +296,7 @@ def test_what_is_something_else(tmp_path, name):
     path.unlink()
     refuse("file does not exist", path)
     path.mkdir()
-    refuse("the folder holds no file of predictions", path)
+    refuse("the folder contains no file of predictions", path)
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path):
@@ -304,7 +304,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
     table = read_predictions(path, stream=True).table
     save(arrow_table(TABLE[:100]), path)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match="has changed since"):
+    with pytest.raises(InputError, match="changed after it was opened"):
         table[:10]
 
 
@@ -384,7 +384,7 @@ def test_torch_files(tmp_path):
     torch.save(torch.nn.Linear(2, 2), path)
     refuse("more than tensors", path)
     torch.save({"logits": "none"}, path)
-    refuse("must be numbers|not a tensor", path)
+    refuse("must be numbers|must be a tensor", path)
     torch.save({"logits": torch.tensor(TABLE)}, path, _use_new_zipfile_serialization=False)
     refuse("pickle .or a torch file from before", path)
     torch.save(torch.tensor(TABLE), path)
@@ -431,11 +431,14 @@ def test_tsv_with_a_column_of_lists(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "match"),
     [
-        ('"[1, 2, 3]"', "row 1 of column 'logits' has 3 numbers, but the first row has 2"),
-        ('"[]"', "row 1 of column 'logits' has 0 numbers"),
-        ('"[1, null]"', "row 1 of column 'logits' holds 'null', which is not a number"),
-        ('"[1 ... 2]"', r"'\.\.\.', which is not a number .NumPy shortens"),
-        ('"[1, 2_0]"', "'2_0', which is not a number"),
+        ('"[1, 2, 3]"', r"row 1 of the column 'logits' has 3 numbers, but the first row has 2\."),
+        ('"[]"', "row 1 of the column 'logits' has 0 numbers"),
+        (
+            '"[1, null]"',
+            r"row 1 of the column 'logits' must hold only numbers, but it holds 'null'\.",
+        ),
+        ('"[1 ... 2]"', r"'\.\.\.' \(NumPy shortens"),
+        ('"[1, 2_0]"', r"it holds '2_0'\."),
         ('""', "has 0 numbers"),
     ],
 )

@@ -358,5 +358,5 @@ def test_a_sketch_that_cannot_be_is_refused(change):
 
 def test_a_file_has_a_digest_and_a_sketch_or_neither(folder):
     gate = mc.load_gate(folder / "cal.json")
-    with pytest.raises(mc.errors.ArtifactError, match="both or neither"):
+    with pytest.raises(mc.errors.ArtifactError, match="both data_hash and sketch, or neither"):
         mc.save(replace(gate, row_hash_sample=None), folder / "half.json")

@@ -93,17 +93,23 @@ BAD = {
     ),
     "text in a list": (
         '{"logits": [1, "2"]}\n',
-        "val.jsonl:1: the entry 'logits' holds \"2\", which is not a number",
+        "val.jsonl:1: the entry 'logits' must hold only numbers, but it holds \"2\"",
     ),
-    "null in a list": ('{"logits": [1, null]}\n', "val.jsonl:1: the entry 'logits' holds null"),
-    "true in a list": ('{"logits": [1, true]}\n', "val.jsonl:1: the entry 'logits' holds true"),
+    "null in a list": (
+        '{"logits": [1, null]}\n',
+        r"val\.jsonl:1: the entry 'logits' must hold only numbers, but it holds null\.",
+    ),
+    "true in a list": (
+        '{"logits": [1, true]}\n',
+        r"val\.jsonl:1: the entry 'logits' must hold only numbers, but it holds true\.",
+    ),
     "no list": (
         '{"logits": [1, 2]}\n{"logits": 3}\n',
-        "val.jsonl:2: the entry 'logits' is 3, not a list",
+        r"val\.jsonl:2: the entry 'logits' must be a list of numbers, but it is 3\.",
     ),
     "lists in a list": (
         '{"logits": [[1, 2], [3, 4]]}\n',
-        "val.jsonl:1: the entry 'logits' holds a list",
+        r"val\.jsonl:1: the entry 'logits' must hold only numbers, but it holds a list\.",
     ),
     "a missing entry": (
         '{"a": 1, "b": 2}\n{"a": 1}\n',
@@ -114,7 +120,7 @@ BAD = {
         "val.jsonl:1: the entry 'b' is an object, which is not a number",
     ),
     "text": ('{"a": 1, "b": "x"}\n', "val.jsonl:1: the entry 'b' is \"x\", which is not a number"),
-    "one class": ('{"a": 1, "label": 0}\n', r"found 1 class column\(s\) among 'a', 'label'"),
+    "one class": ('{"a": 1, "label": 0}\n', r"1 class column\(s\) were found among 'a', 'label'\."),
     "no label": (
         '{"logits": [1, 2], "label": 0}\n{"logits": [1, 2]}\n',
         "val.jsonl:2: 'label' is missing or null",
@@ -122,11 +128,11 @@ BAD = {
     "labels of two kinds": (
         '{"logits": [1, 2], "label": 0}\n{"logits": [1, 2], "label": "1"}\n',
         (
-            "val.jsonl:2: 'label' is \"1\", but 0 in the first row. Write all as numbers, or all"
-            " as strings"
+            "val.jsonl:2: 'label' is \"1\", but in the first row it is 0. Write all values as"
+            " numbers, or write all as strings"
         ),
     ),
-    "a huge label": (f'{{"logits": [1, 2], "label": {10**30}}}\n', "a number beyond 64 bits"),
+    "a huge label": (f'{{"logits": [1, 2], "label": {10**30}}}\n', "64 bits"),
     "a huge logit": (f'{{"logits": [1, {10**400}]}}\n', "too large for a logit"),
     "deep": (
         '{"logits": ' + "[" * 100_000 + "]" * 100_000 + "}\n",
@@ -151,7 +157,7 @@ def test_what_is_wrong_is_said_with_its_line(file, name, monkeypatch):
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(file, monkeypatch):
     monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1 << 20)
     file.write_text('{"logits": [1, 2]}\n{"logits": [' + "1, " * (1 << 19) + "2]}\n")
-    with pytest.raises(InputError, match=r"val.jsonl:2: this line has more than 1 MB"):
+    with pytest.raises(InputError, match=r"val\.jsonl:2: the line has more than 1 MB\."):
         read_predictions(file)
 
 
@@ -287,7 +293,9 @@ def test_and_in_parquet(tmp_path):
 @pytest.mark.parametrize("value", ["1.5", "-0.1", "nan"])
 def test_one_column_must_hold_probabilities(tmp_path, value):
     (tmp_path / "a.csv").write_text(f"label,prob\n1,0.5\n0,{value}\n")
-    with pytest.raises(InputError, match=r"a.csv: probabilities must lie in \[0, 1\]; row 1 holds"):
+    with pytest.raises(
+        InputError, match=r"a\.csv: probabilities must lie in \[0, 1\], but row 1 holds"
+    ):
         read_predictions(tmp_path / "a.csv", input="probabilities")
-    with pytest.raises(InputError, match=r"found 1 class column"):
+    with pytest.raises(InputError, match=r"required, but 1 class column\(s\) were"):
         read_predictions(tmp_path / "a.csv")

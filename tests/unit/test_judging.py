@@ -77,7 +77,7 @@ def test_a_label_is_needed_where_the_cascade_differs_from_its_last_model(models,
     complete = mc.verify(cascade, small, labels, large=large)
     assert known.tests[0].value == complete.tests[0].value
     one_missing = np.where(np.arange(N) == np.flatnonzero(differs)[0], -1, labels)
-    with pytest.raises(mc.InputError, match=r"^1 rows on which the two models disagree"):
+    with pytest.raises(mc.InputError, match="The two models disagree"):
         mc.verify(cascade, small, one_missing, large=large)
 
 

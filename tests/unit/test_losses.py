@@ -87,14 +87,16 @@ def test_what_is_no_loss_is_refused_in_a_sentence():
     for wrong, said in [
         ({"loss": loss * 30}, "Divide all losses"),
         ({"loss": loss > 0.1}, "Write 0 for a correct row"),
-        ({"loss": loss[1:]}, "1200 scores but 1199 entries of loss"),
+        ({"loss": loss[1:]}, r"1200 and 1199 entries\."),
         ({"loss": np.where(loss > 0.5, np.nan, loss)}, "is missing"),
-        ({"loss": loss, "correct": loss < 0.1}, "not both"),
-        ({}, "Pass either correct"),
+        ({"loss": loss, "correct": loss < 0.1}, r"correct \(whether each row is correct\) and"),
+        ({}, "cannot be combined"),
     ]:
         with pytest.raises(InputError, match=said):
             gate.fit(score, **wrong)
-    with pytest.raises(InputError, match="MinAccuracy needs to know which predictions are correct"):
+    with pytest.raises(
+        InputError, match=r"MinAccuracy requires the correctness of each prediction\. Pass correct"
+    ):
         mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, loss=loss)
     with pytest.raises(
         mc.InfeasibleTargetError, match=r"Cannot certify a mean risk of at most 0.001 .* is 0\.0\d"
@@ -174,11 +176,13 @@ def test_a_column_that_says_right_is_no_loss_in_silence(kind):
     score = rng.random(400)
     right = rng.random(400) < score
     with (
-        pytest.warns(mc.MetacalWarning, match="pass 1 minus it"),
+        pytest.warns(mc.MetacalWarning, match="pass 1 minus the loss"),
         pytest.raises(mc.InfeasibleTargetError),
     ):
         mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right.astype(kind))
-    with pytest.raises(mc.InputError, match=r"the loss is .* Write 0 for a correct row"):
+    with pytest.raises(
+        mc.InputError, match=r"the loss must be a number, but it is .* Write 0 for a correct row"
+    ):
         mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right)
     fitted = mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=(~right).astype(kind))
     exact = kind is int  # the type says that there is nothing between 0 and 1; these rows cannot

@@ -96,12 +96,10 @@ def test_a_file_of_responses_is_read_and_fitted(tmp_path):
 
 def test_a_bad_line_is_named_by_file_line_and_key(tmp_path):
     path = written(tmp_path / "r.jsonl", [{"a": {"b": [1.0]}}, {"a": {"b": ["x"]}}])
-    with pytest.raises(
-        InputError, match=r"'a\.b' is \['x'\], but mean\(\.\.\.\) needs a list of numbers"
-    ):
+    with pytest.raises(InputError, match=r"mean\(\.\.\.\) requires a list of numbers"):
         read_scores(path, score_key="mean(a.b)")
     path = written(tmp_path / "s.jsonl", [{"a": {"b": 1.0}}, {"a": {"b": "high"}}])
-    with pytest.raises(InputError, match=r"s.jsonl:2: the a.b is 'high'"):
+    with pytest.raises(InputError, match=r"s.jsonl:2: the a.b must be a number, but it is 'high'"):
         read_scores(path, score_key="a.b")
 
 
@@ -128,34 +126,38 @@ LOGPROBS = ("choices", 0, "logprobs")
         (
             _with(CHAT, *LOGPROBS, "content", 1, "logprob", value="low"),
             {"score_key": "mean(choices[0].logprobs.content[*].logprob)"},
-            "'choices[0].logprobs.content[*].logprob' is [-0.5, 'low']",
+            "mean(...) requires a list of numbers, but 'choices[0].logprobs.content[*].logprob' is [-0.5, 'low']",
         ),
         (
             _with(COMPLETION, *LOGPROBS, "token_logprobs", value="none"),
             {"score_key": "mean(choices[0].logprobs.token_logprobs)"},
-            "'choices[0].logprobs.token_logprobs' is 'none'",
+            "mean(...) requires a list of numbers, but 'choices[0].logprobs.token_logprobs' is 'none'",
         ),
         (
             _with(JUDGED, "judge", "score", value="good"),
             {"score_key": "judge.score"},
-            "the judge.score is 'good'",
+            "the judge.score must be a number, but it is 'good'",
         ),
         (
             _with(JUDGED, "judge", "verdict", value="perhaps"),
             {"score_key": "judge.score", "correct_key": "judge.verdict"},
-            "judge.verdict is 'perhaps'",
+            "judge.verdict must mark whether the row is correct, but it is 'perhaps'",
         ),
         (
             _with(JUDGED, "judge", "loss", value=1.7),
             {"score_key": "judge.score", "loss_key": "judge.loss"},
-            "the judge.loss is 1.7",
+            "the judge.loss must lie between 0 and 1, but it is 1.7",
         ),
         (
             _with(JUDGED, "samples", value="a"),
             {"score_key": "agreement(samples)"},
-            "'samples' is 'a'",
+            "agreement(...) requires a list of answers, but 'samples' is 'a'",
         ),
-        (_with(JUDGED, "clusters", value=3), {"score_key": "entropy(clusters)"}, "'clusters' is 3"),
+        (
+            _with(JUDGED, "clusters", value=3),
+            {"score_key": "entropy(clusters)"},
+            "entropy(...) requires a list of answers, but 'clusters' is 3",
+        ),
     ],
 )
 def test_a_bad_line_of_a_recorded_shape_is_named(row, keys, said, tmp_path):

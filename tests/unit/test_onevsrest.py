@@ -340,9 +340,7 @@ def test_a_fit_that_does_not_converge_says_so():
         value = np.exp(-theta[:, 0])
         return Derivatives(value, -value[:, None], value[:, None, None])
 
-    with pytest.warns(
-        ConvergenceWarning, match="Endless did not converge for 1 of 1 classes: the gradient"
-    ):
+    with pytest.warns(ConvergenceWarning, match="Endless did not converge for 1 of 1 classes"):
         minimise_by_newton(
             endless, np.array([[-200.0]]), np.array([False]), np.array([1.0]), "Endless"
         )
@@ -463,7 +461,7 @@ def test_maps_are_frozen_values_that_refuse_nonsense():
     one, two = np.ones(1), np.array([0.0, 1.0])
     for make, word in [
         (lambda: PlattMap(-one, one), "negative"),
-        (lambda: BetaMap(one, np.ones(2), one), "1-D arrays"),
+        (lambda: BetaMap(one, np.ones(2), one), "must be 1-D and finite"),
         (lambda: PlattMap(np.array([np.nan]), one), "finite"),
         (lambda: PiecewiseMap(two, two, np.array([0, 2]), "cubic"), "interpolation"),
         (lambda: PiecewiseMap(two, two, np.array([0, 3]), "step"), "3 entries"),
@@ -500,8 +498,11 @@ def test_faces_hold_their_map_and_work_with_strings_and_probabilities(face):
     ("cal", "word"),
     [
         (BetaCalibration(variant="abc"), "variant must be one of 'abm', 'am', 'ab'"),
-        (IsotonicCalibration(prior_rows=-1), "prior_rows must be a number of at least 0, got -1"),
-        (SplineCalibration(n_knots=0), "n_knots must be a whole number of at least 1, got 0"),
+        (
+            IsotonicCalibration(prior_rows=-1),
+            r"prior_rows must be a nonnegative number, but got -1\.",
+        ),
+        (SplineCalibration(n_knots=0), r"n_knots must be a positive integer, but got 0\."),
     ],
 )
 def test_options_out_of_range_are_refused(cal, word):

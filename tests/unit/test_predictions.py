@@ -231,7 +231,7 @@ def test_labels_file_with_many_columns(tmp_path, text):
 
 def test_labels_file_of_unknown_kind(tmp_path):
     np.save(tmp_path / "z.npy", TABLE)
-    with pytest.raises(InputError, match=r"y.json: unsupported file type for labels"):
+    with pytest.raises(InputError, match=r"y\.json: the file type is not supported for labels\."):
         read_predictions(tmp_path / "z.npy", labels=tmp_path / "y.json")
 
 
@@ -334,18 +334,21 @@ def test_csv_logits_key_is_a_prefix(text):
     [
         ("a,b,y\n1,2,0\n3,,1\n", r"val.csv:3:2: column 'b' is empty"),
         ("a,b,y\n1,2,0\n3,4,\n", r"val.csv:3:3: column 'y' is empty"),
-        ("a,b,y\n1,2,0\n3,4\n", r"val.csv:3:3: this line has 2 cells, but the header has 3"),
-        ("a,b,y\n1,2,0,9\n", r"val.csv:2:4: this line has 4 cells"),
-        ("a,b,y\n1,2,0\nNA,4,1\n", r"val.csv:3:1: column 'a' holds 'NA', which is not a number"),
-        ("a,b,y\n1,1_000,0\n", r"val.csv:2:2: column 'b' holds '1_000'"),
-        ('a,b,y\n1,2,"x\nx"\n1,?,0\n', r"val.csv:4:2: column 'b' holds '\?'"),
+        ("a,b,y\n1,2,0\n3,4\n", r"val\.csv:3:3: the line has 2 cells, but the header has 3\."),
+        ("a,b,y\n1,2,0,9\n", r"val\.csv:2:4: the line has 4 cells"),
+        ("a,b,y\n1,2,0\nNA,4,1\n", r"val\.csv:3:1: column 'a' must be a number"),
+        ("a,b,y\n1,1_000,0\n", r"val\.csv:2:2: column 'b' must be a number, but it is '1_000'\."),
+        (
+            'a,b,y\n1,2,"x\nx"\n1,?,0\n',
+            r"val\.csv:4:2: column 'b' must be a number, but it is '\?'\.",
+        ),
         ("a,b,y\n", "no rows"),
-        ("\n1,2\n", "the header is missing"),
+        ("\n1,2\n", "the file has no header"),
         ("0.5,1.5\n1,2\n", "first line holds numbers"),
         ("3,1,0\n1,2,0\n", "first line holds numbers"),
         ("a,a,y\n1,2,0\n", "repeats the column 'a'"),
         ("a,,,y\n1,2,3,0\n", "several columns without a name"),
-        ("a,y\n1,0\n", "found 1 class column"),
+        ("a,y\n1,0\n", r"required, but 1 class column\(s\) were"),
     ],
 )
 def test_csv_that_is_wrong(text, content, match):
@@ -377,7 +380,7 @@ def test_missing_file(tmp_path, name):
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.tsv"])
 def test_folder(tmp_path, name):
     (tmp_path / name).mkdir()
-    refuse("the folder holds no file of predictions", tmp_path / name)
+    refuse("the folder contains no file of predictions", tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.csv"])
@@ -467,7 +470,9 @@ def test_nothing_is_ever_unpickled(tmp_path, npz, monkeypatch):
 
 
 def test_unknown_input(npz):
-    with pytest.raises(InputError, match="input must be 'logits' or 'probabilities', got 'scores'"):
+    with pytest.raises(
+        InputError, match=r"input must be 'logits' or 'probabilities', but got 'scores'\."
+    ):
         read_predictions(npz(logits=TABLE), input="scores")
 
 
@@ -523,15 +528,15 @@ def test_npz_is_deterministic_and_may_be_compressed(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "options", "match"),
     [
-        ({}, {}, "columns is empty"),
-        ({"a": [1], "b": [1, 2]}, {}, "same length, got {'a': 1, 'b': 2}"),
+        ({}, {}, "columns must not be empty"),
+        ({"a": [1], "b": [1, 2]}, {}, r"same length, but got \{'a': 1, 'b': 2\}\."),
         ({"a": [[[1]]]}, {}, "1-D or 2-D"),
         ({"a": 3}, {}, "1-D or 2-D"),
         ({"a": np.array([{}])}, {}, "numbers or strings"),
         ({"": [1]}, {}, "non-empty"),
         ({"a/b": [1]}, {}, "without '/'"),
         ({"a": [[1, 2]]}, {"class_names": ["x"]}, "2 classes, but class_names has 1"),
-        ({"a_0": [1], "a": [[1, 2]]}, {}, "Two columns would be named 'a_0'"),
+        ({"a_0": [1], "a": [[1, 2]]}, {}, r"Two columns would have the name 'a_0'\."),
     ],
 )
 def test_tables_that_cannot_be_written(tmp_path, columns, options, match):
@@ -544,14 +549,14 @@ def test_places_that_cannot_be_written(tmp_path):
     for path, match in (
         (
             tmp_path / "out.xlsx",
-            r"unknown file type '\.xlsx'\. The name must end in \.arrow, \.csv, \.feather",
+            r"file type '\.xlsx' is not supported\. End the name in \.arrow, \.csv, \.feather",
         ),
-        (tmp_path / "no" / "out.csv", "the folder .*no does not exist. Create it"),
+        (tmp_path / "no" / "out.csv", r"the folder .*no does not exist. Create"),
     ):
         with pytest.raises(InputError, match=match):
             write_table(path, {"a": [1]})
     (tmp_path / "dir.csv").mkdir()
-    with pytest.raises(InputError, match="it is a folder"):
+    with pytest.raises(InputError, match="is a folder"):
         write_table(tmp_path / "dir.csv", {"a": [1]})
 
 
@@ -655,14 +660,15 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
     assert read.table.shape == (3, 3)
     assert read.unused_names == ()
     assert read_predictions(path, group_key="id").groups.tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match="no 'plant' found, which group_key"):
+    with pytest.raises(InputError, match="group_key names 'plant', which the file"):
         read_predictions(path, group_key="plant")
 
 
 def test_groups_of_an_array_without_names(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(3))
     with pytest.raises(
-        InputError, match=r"a\.npy: the file holds one array without names, so it has no 'site'"
+        InputError,
+        match=r"a\.npy: the file holds one array without column names, so it has no column 'site'\.",
     ):
         read_predictions(tmp_path / "a.npy", group_key="site")
 

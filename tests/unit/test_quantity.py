@@ -87,9 +87,7 @@ def test_a_quantity_is_its_name_wherever_it_goes():
 
 def test_an_unknown_quantity_is_refused():
     certificate = next(certificates())
-    with pytest.raises(
-        InputError, match=r"one of 'miscoverage', 'selective accuracy', .*; got 'profit'"
-    ):
+    with pytest.raises(InputError, match="one of 'miscoverage', 'selective accuracy'"):
         replace(certificate, quantity="profit")
     with pytest.raises(InputError, match="got None"):
         get_quantity(None)  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ def test_any_callable_ranks():
         (lambda block: block, "one number per row"),
         (lambda block: np.full(len(block), np.nan), "returned NaN"),
         ("entrpy", "must be one of"),
-        (3, "name or a callable"),
+        (3, "name of a score, or a callable"),
     ],
 )
 def test_bad_scores(score, message):

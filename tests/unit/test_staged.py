@@ -198,7 +198,7 @@ def test_traffic_of_a_cascade_is_watched(promise):
     )  # the first model is less sure of all
     with pytest.raises(InputError, match="the output of each model"):
         late.update(np.ones(3))
-    with pytest.raises(InputError, match=r"for all rows\. Pass NaN"):
+    with pytest.raises(InputError, match=r"for a row, pass NaN"):
         late.update([new[0], new[1][:5]])
 
 
@@ -208,14 +208,15 @@ def test_correctness_is_not_taken_for_agreement():
     """
     scores, right = models(m=2)
     with pytest.raises(
-        InputError, match=r"MaxLoss over scores needs agrees=.*correct=\.\.\. does not replace it"
+        InputError,
+        match=r"MaxLoss requires agrees=\.\.\. \(whether each model except the last agrees with the last one\)\. correct=\.\.\. does not replace it",
     ):
         mc.Cascade(mc.MaxLoss(0.02)).fit(scores=scores[:1], correct=right[:1])
-    with pytest.raises(InputError, match=r"needs correct="):
+    with pytest.raises(InputError, match=r"requires correct="):
         mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, agrees=right)
-    with pytest.raises(InputError, match=r"pass agrees=.* or correct="):
+    with pytest.raises(InputError, match=r"Pass agrees=.* or correct="):
         mc.Cascade(mc.MaxLoss(0.02)).fit(scores[0], right[0])
-    with pytest.raises(InputError, match="the models have tables of logits"):
+    with pytest.raises(InputError, match="The models have tables of logits"):
         mc.Cascade(mc.MaxLoss(0.02)).fit(np.eye(2), [0, 1], large=np.eye(2), agrees=[True, True])
 
 
@@ -237,13 +238,15 @@ def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
     assert found.tests[0].measurement.n_bad == (~same[0] & ~cascade.needs_large(new)).sum()
     with pytest.raises(InputError, match="Pass agrees="):
         mc.verify(cascade, new, same[0])
-    with pytest.raises(InputError, match="agrees has 2 columns"):
+    with pytest.raises(
+        InputError, match=r"The number of columns of agrees must be 1, but it is 2\."
+    ):
         mc.verify(cascade, new, agrees=[same[0], same[0]])
     for measure in (
         lambda: mc.evaluate(cascade, new, same[0]),
         lambda: mc.report(cascade, new, same[0], tmp_path / "report.html"),
     ):
-        with pytest.raises(InputError, match="no accuracy can be measured"):
+        with pytest.raises(InputError, match="Cannot measure the accuracy"):
             measure()
     watch = mc.Watch.of(cascade).update([new], same[0])
     assert "differ from the large model's" in " ".join(next(iter(watch.alarms)).descriptions)
@@ -252,13 +255,13 @@ def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--max-loss", "0.02", "--correct-key", "ok"], "needs --agree-key"),
+        (["--max-loss", "0.02", "--correct-key", "ok"], "requires --agree-key"),
         (
             ["--max-loss", "0.02", "--correct-key", "ok", "--agree-key", "same"],
             "Leave out --correct-key",
         ),
-        (["--max-loss", "0.02"], "needs --agree-key"),
-        (["--min-accuracy", "0.9", "--agree-key", "same"], "needs --correct-key"),
+        (["--max-loss", "0.02"], "requires --agree-key"),
+        (["--min-accuracy", "0.9", "--agree-key", "same"], "Pass --correct-key"),
     ],
 )
 def test_commands_ask_for_the_flags_that_a_promise_is_about(words, said, tmp_path):
@@ -277,11 +280,11 @@ def test_commands_judge_a_cascade_by_what_it_was_fitted_on(tmp_path):
     )
     given = [str(tmp_path / "cascade.json"), str(tmp_path / "rows.jsonl")]
     for command, words, said in (
-        ("verify", ["--correct-key", "same"], "Replace --correct-key by --agree-key"),
-        ("monitor", ["--correct-key", "same"], "Replace --correct-key by --agree-key"),
+        ("verify", ["--correct-key", "same"], "Replace --correct-key with --agree-key"),
+        ("monitor", ["--correct-key", "same"], "Replace --correct-key with --agree-key"),
         ("verify", [], "with --agree-key NAME, or rename it to 'agrees'"),
-        ("evaluate", ["--agree-key", "same"], "no accuracy can be measured"),
-        ("report", ["--agree-key", "same"], "no accuracy can be measured"),
+        ("evaluate", ["--agree-key", "same"], "Cannot measure the accuracy"),
+        ("report", ["--agree-key", "same"], "Cannot measure the accuracy"),
     ):
         found = CliRunner().invoke(main, [command, *given, *words])
         assert (found.exit_code, said in " ".join(found.output.split())) == (2, True), found.output
@@ -298,28 +301,29 @@ def test_as_many_labels_are_drawn_as_pay():
 def test_what_does_not_fit_is_said():
     scores, agrees = models(m=2)
     for wrong, said in [
-        ({"scores": scores[:1], "agrees": agrees}, "1 columns of scores and 2 of agrees"),
+        ({"scores": scores[:1], "agrees": agrees}, "of scores and one of agrees"),
         ({"scores": scores, "agrees": agrees, "costs": [1, 2]}, "costs must be 3 numbers"),
         ({"scores": [scores[0], scores[1][1:]], "agrees": agrees}, "a score for every row"),
         (
             {"scores": [[np.nan, *scores[0][1:]], scores[1]], "agrees": agrees},
             "Row 0 has no score",
         ),
-        ({"scores": scores, "agrees": agrees * 3}, "agrees is 3"),
+        (
+            {"scores": scores, "agrees": agrees * 3},
+            r"agrees must mark whether the row is correct, but it is 3\.",
+        ),
     ]:
         with pytest.raises(InputError, match=said):
             mc.Cascade(mc.MaxLoss(0.01)).fit(**wrong)
     with pytest.raises(InputError, match="pool=True supports only MaxLoss"):
         mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, correct=agrees, pool=True)
-    with pytest.raises(
-        InputError, match=r"2 columns of scores and 1 of correct.*needs its correctness too"
-    ):
+    with pytest.raises(InputError, match=r"and the correctness of the last one.*, but got 2 and 1"):
         mc.Cascade(mc.MinAccuracy(0.9), people=False).fit(scores=scores, correct=agrees[:1])
     with pytest.raises(
         mc.InfeasibleTargetError, match=r"of .* predictions are incorrect, which supports 0.9"
     ):
         mc.Cascade(mc.MinAccuracy(0.999)).fit(scores=scores, correct=agrees)
-    with pytest.raises(InputError, match="MaxLoss needs fewer"):
+    with pytest.raises(InputError, match="MaxLoss, which requires fewer"):
         mc.Cascade(mc.MinAccuracy(0.9)).labels_needed(scores[0])
     with pytest.raises(mc.InfeasibleTargetError, match="at least 230 rows"):
         mc.Cascade(mc.MaxLoss(0.01)).fit(scores[0][:100], agrees=agrees[0][:100])
@@ -360,8 +364,14 @@ def test_commands_read_scores_of_every_model(tmp_path):
     refused = CliRunner().invoke(main, ["verify", saved, str(file), "--large", str(file)])
     assert (refused.exit_code, "Leave out --large" in " ".join(refused.output.split())) == (2, True)
     for wrong, said in [
-        ({"p": "sure", "same": True}, "rows.jsonl:2: the small.p is 'sure'"),
-        ({"p": 0.5, "same": "perhaps"}, "rows.jsonl:2: the small.same is 'perhaps'"),
+        (
+            {"p": "sure", "same": True},
+            "rows.jsonl:2: the small.p must be a number, but it is 'sure'.",
+        ),
+        (
+            {"p": 0.5, "same": "perhaps"},
+            "rows.jsonl:2: the small.same must be a number, but it is 'perhaps'.",
+        ),
         ({"same": True}, "rows.jsonl: row 2 has no 'small.p'"),
     ]:
         some = [rows[0], {**rows[1], "small": wrong}, *rows[2:400]]

@@ -158,7 +158,10 @@ def test_a_side_that_cannot_be_certified_is_closed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MinAccuracy(0.9)), "TwoSided needs two of"),
+        (
+            lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MinAccuracy(0.9)),
+            "TwoSided requires two of",
+        ),
         (lambda: mc.MinRecall(0.9, delta=None), "delta must be"),
         (lambda: mc.MinPrecision(0.9, share=2), "share must be"),
         (
@@ -169,28 +172,28 @@ def test_a_side_that_cannot_be_certified_is_closed():
         ),
         (
             lambda: mc.MinRecall(0.9, positive="theft").certify([0.0, 1.0], [False, True]),
-            "neither of the classes",
+            "positive must be",
         ),
         (
             lambda: mc.MetaCal(mc.MinRecall(0.9)).fit(np.zeros((6, 3)), [0, 1, 2] * 2),
-            "needs two classes",
+            "requires two classes",
         ),
         (
             lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD),
-            "need the true class",
+            "requires the true class",
         ),
-        (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "need the true class"),
+        (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "requires the true class"),
         (
             lambda: mc.MetaCal(BOTH).fit(
                 SCORES, FRAUD, units=mc.Units(np.arange(2 * N) // 2, per="row")
             ),
             "one row of each",
         ),
-        (lambda: mc.PerClass(mc.MinRecall(0.9)), "for two classes, PerGroup"),
-        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "for two classes, PerGroup"),
+        (lambda: mc.PerClass(mc.MinRecall(0.9)), "For two classes, PerGroup"),
+        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "For two classes, PerGroup"),
         (
             lambda: mc.ScoreGate(mc.PerGroup(mc.MinRecall(0.9))).fit(SCORES, FRAUD, groups=GROUP),
-            "need the true class",
+            "requires the true class",
         ),
         (
             lambda: mc.MetaCal(BOTH, decision="calibrated").fit(SCORES, FRAUD),
@@ -247,7 +250,9 @@ def test_forged_sides_are_refused(both):
 def test_each_group_has_two_sides_of_its_own(by_group):
     label, policy = by_group.predict(SHIFTED, groups=GROUP), by_group.gate_.thresholds
     assert policy.subgroup_names == ("north", "rare", "south")
-    for group, lower, at in zip(policy.subgroup_names, policy.subgroup_thresholds, policy.decision_offsets):
+    for group, lower, at in zip(
+        policy.subgroup_names, policy.subgroup_thresholds, policy.decision_offsets
+    ):
         s, said = SHIFTED[group == GROUP], label[group == GROUP]
         assert np.array_equal(said == "fraud", s > at - lower[1])
         assert np.array_equal(said == "fine", s < at + lower[0])

@@ -171,7 +171,7 @@ def test_columns_that_do_not_suit_cases_are_refused(columns):
 def test_cases_need_a_promise_about_cases():
     score, correct, cases, _ = draw_items(400, 0)
     gate = mc.ScoreGate(mc.MinAccuracy(0.8)).fit(score, correct)
-    with pytest.raises(InputError, match="not about cases"):
+    with pytest.raises(InputError, match="not a promise about cases"):
         Watch.of(gate).update(score, correct, cases=cases)
 
 

@@ -130,7 +130,7 @@ def test_two_classes_by_decision_values():
         ({"response_method": "predict"}, "response_method must be"),
         (
             {"response_method": "decision_function"},
-            "has none of the required methods decision_function",
+            r"has none of the required methods: decision_function\.",
         ),
         ({"holdout": 1.0}, "holdout must be"),
     ],
@@ -141,5 +141,5 @@ def test_bad_arguments(arguments, message):
 
 
 def test_row_and_label_counts_must_agree():
-    with pytest.raises(mc.InputError, match="550 rows but 549 labels"):
+    with pytest.raises(mc.InputError, match=r"550 rows and 549 labels\."):
         mc.CalibratedClassifier(GaussianNB()).fit(X[FIT], Y[FIT][:-1])

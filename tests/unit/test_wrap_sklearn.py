@@ -301,7 +301,7 @@ def test_folds_repeat_with_the_seed_and_may_be_the_user_s():
     [
         (GaussianNB(), 1, "an integer of at least 2"),
         (GaussianNB(), True, "an integer of at least 2"),
-        (GaussianNB(), ShuffleSplit(3, random_state=0), "in exactly one test fold"),
+        (GaussianNB(), ShuffleSplit(3, random_state=0), "exactly one test fold"),
         (GaussianNB(), 2000, "Use fewer folds"),
         (FrozenEstimator(GaussianNB().fit(X, Y)), 3, "a frozen classifier is not fitted again"),
     ],

@@ -160,7 +160,8 @@ def infer_accuracy_from_sums(
     check_fraction("level", level)
     if certificate is None or not certificate.has_labels:
         raise MissingLabelsError(
-            "This gate has no calibrated confidence. Fit it on labelled rows, or pass labels."
+            "This gate has no calibrated confidence, so the accuracy cannot be estimated without"
+            " labels. Pass labels, or fit the gate on labelled rows."
         )
     n_accepted = sums.n_accepted
     if n_accepted == 0:

@@ -128,19 +128,20 @@ class RowSketch:
         )
         if not is_well_formed:
             raise InputError(
-                "A sketch of rows must have hashes of 16 hexadecimal digits and one count"
-                " for each hash."
+                "A sketch of rows must have one hash of 16 hexadecimal digits for each count."
             )
         row_hashes = self.hash_values
         is_strictly_rising = bool((row_hashes[1:] > row_hashes[:-1]).all())
         is_within_bound = bool((row_hashes <= np.uint64(int(self.bound, 16))).all())
         if n_hashes > SKETCH_SIZE or not is_strictly_rising or not is_within_bound:
             raise InputError(
-                f"A sketch of rows must have at most {SKETCH_SIZE} different hashes, in"
-                " ascending order and not above its bound."
+                f"A sketch of rows must have at most {SKETCH_SIZE} different hashes in ascending"
+                " order, none of them above the bound."
             )
         if sum(map(int, self.counts)) > self.n_rows:
-            raise InputError("The counts of a sketch of rows must not exceed the number of rows.")
+            raise InputError(
+                "The counts of a sketch must not add up to more than the number of rows."
+            )
 
     @property
     def hash_values(self) -> NDArray[np.uint64]:

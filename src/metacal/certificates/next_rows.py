@@ -149,8 +149,9 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
         return _estimate_subgroup_review_rate(certificate, certificate.subgroups, subgroup_name)
     if subgroup_name is not None:
         raise GroupsError(
-            f"The gate has one threshold for all rows, and none for {subgroup_name!r}. Leave the"
-            " subgroup out, or fit the gate with PerClass or PerGroup."
+            "This gate has the same threshold for all rows, so it has no threshold for"
+            f" {subgroup_name!r}. Leave out the subgroup, or fit the gate with PerClass or"
+            " PerGroup."
         )
     if certificate.accepts_everything:
         threshold = math.inf
@@ -315,7 +316,9 @@ def predict_review_count(
     """
     is_whole_number = isinstance(n_rows, int | np.integer) and not isinstance(n_rows, bool)
     if not is_whole_number or not 1 <= n_rows <= _MAX_ROWS:
-        raise InputError(f"rows must be a whole number from 1 to {_MAX_ROWS:,}, got {n_rows!r}.")
+        raise InputError(
+            f"rows must be an integer between 1 and {_MAX_ROWS:,}, but got {n_rows!r}."
+        )
     check_fraction("level", level)
     n = int(n_rows)
     a = review_rate.a

@@ -111,8 +111,8 @@ def note_too_few_rows_to_review(*, rows: int, share: float, best: float, needed:
 def note_too_few_clusters(*, units: int, rows: int) -> str:
     """Report that too few clusters allow no rejection."""
     return (
-        f"Every row is accepted: {units:,} clusters ({rows:,} rows) are too few to reject any"
-        " row. Collect rows of more clusters, or raise the limit."
+        f"Every row is accepted, because {units:,} clusters ({rows:,} rows) are too few to reject"
+        " a row. Collect rows from more clusters, or raise the limit."
     )
 
 
@@ -164,8 +164,8 @@ def note_items_without_score(*, missing: int, rows: int) -> str:
 def note_uncovered_items(*, uncovered: int, cases: int) -> str:
     """Report that some cases have a true item without a score, which counts as missed."""
     return (
-        f"{uncovered:,} of {cases:,} cases with a true item have a true item without a score."
-        " These cases count as missed at every threshold."
+        f"In {uncovered:,} of {cases:,} cases with a true item, a true item has no score. These"
+        " cases count as missed at every threshold."
     )
 
 
@@ -180,7 +180,7 @@ def note_unlabelled_table_rows(*, unlabelled: int, rows: int) -> str:
     """Report that rows of a table with an unlabelled entry were left out."""
     return (
         f"{unlabelled:,} of {rows:,} rows of the table have an unlabelled entry and were left"
-        " out. The promise covers rows like the remaining ones."
+        " out. The promise covers rows that resemble the remaining ones."
     )
 
 
@@ -189,7 +189,7 @@ def note_unlabelled_cases(*, unlabelled: int, cases: int) -> str:
     """Report that cases with an item of unknown correctness were left out."""
     return (
         f"{unlabelled:,} of {cases:,} cases have an unlabelled item and were left out. The"
-        " promise covers cases like the remaining ones."
+        " promise covers cases that resemble the remaining ones."
     )
 
 
@@ -198,8 +198,8 @@ def note_whole_clusters_counted(*, units: int, rows: int) -> str:
     """Report that all rows of each cluster were tested."""
     return (
         f"The certificate counts every row of {units:,} clusters ({rows:,} rows in total) and"
-        " treats each cluster as one bet. The scores of a random tenth of the clusters chose"
-        " the thresholds to test."
+        " treats each cluster as one bet. The thresholds to test were chosen from the scores of"
+        " a random tenth of the clusters."
     )
 
 
@@ -234,9 +234,9 @@ def note_score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> s
 def note_decision_learned(*, aside: int, at: float) -> str:
     """Report the log-odds at which pilot rows put the decision between two classes."""
     return (
-        "The promise covers the decision that predicts the second class if its log-odds"
-        f" exceed {at:.6g}. This cutoff was chosen on {aside:,} pilot rows, which are not"
-        " used for the certificate."
+        "The promise covers the rule that predicts the second class if its log-odds exceed"
+        f" {at:.6g}. This cutoff was chosen on {aside:,} pilot rows, which are not used for the"
+        " certificate."
     )
 
 
@@ -288,9 +288,9 @@ def note_few_errors(*, errors: int, rows: int) -> str:
 def note_frozen_few_errors(*, errors: int, rows: int) -> str:
     """Report that a frozen classifier makes as few errors as on rows that it was fitted on."""
     return (
-        f"The frozen classifier makes only {errors:,} errors on {rows:,} calibration rows. If"
-        " it was fitted on these rows, the promise does not hold. Pass other rows, or pass"
-        " the classifier without FrozenEstimator, which fits it on a part of the rows."
+        f"The frozen classifier makes only {errors:,} errors on {rows:,} calibration rows. If it"
+        " was fitted on these rows, the promise does not hold. Pass other rows, or pass the"
+        " classifier without FrozenEstimator, so that it is fitted on a part of the rows."
     )
 
 
@@ -346,8 +346,8 @@ def note_pool_without_score(*, missing: int, rows: int) -> str:
 def note_declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
     """Report how delta is shared by the first rows and a declared extension."""
     return (
-        f"The test of the first {rows:,} rows used {shares[0]:g} of delta, and the test of"
-        f" {extended:,} rows in the declared extension used {shares[1]:g}."
+        f"The test of the first {rows:,} rows used {shares[0]:g} of delta. The test of the"
+        f" {extended:,} rows of the declared extension used {shares[1]:g}."
     )
 
 
@@ -361,11 +361,12 @@ def note_reversed_score(*, higher_is: Literal["surer", "doubtful"], losses: bool
     loss_advice = ""
     if losses:
         loss_advice = (
-            " If the loss measures quality, pass 1 minus it: a loss of 1 means entirely incorrect."
+            " If the loss measures quality, pass 1 minus the loss: a loss of 1 means entirely"
+            " incorrect."
         )
     return (
-        "Rows with a confident score are incorrect more often than the others. The score may"
-        f" be reversed: if a higher score is {higher_is}, pass"
+        "Rows with a confident score are incorrect more often than other rows. The score may be"
+        f" reversed. If a higher score is {higher_is}, pass"
         f" {format_option('higher_is', higher_is)}.{loss_advice}"
     )
 
@@ -446,7 +447,6 @@ def note_cascade_not_calibrated() -> str:
 def note_labels_ran_out() -> str:
     """Report that the test sequence of a cascade ended at a row without a label."""
     return (
-        "Testing stopped at a row without a label. To accept more rows, label more rows on"
-        " which the two models disagree, in the order of the small model's score, and fit"
-        " again."
+        "Testing stopped at a row without a label. To accept more rows, label more rows on which"
+        " the two models disagree, in the order of the small model's score. Then fit again."
     )

@@ -239,7 +239,9 @@ def get_quantity(name: str) -> Quantity:
     """
     if isinstance(name, str) and name in QUANTITIES:
         return QUANTITIES[name]
-    raise InputError(f"quantity must be one of {', '.join(map(repr, QUANTITIES))}; got {name!r}.")
+    raise InputError(
+        f"quantity must be one of {', '.join(map(repr, QUANTITIES))}, but got {name!r}."
+    )
 
 
 def register_quantity(new_quantity: Quantity) -> Quantity:

@@ -124,7 +124,7 @@ class Quantity(str):
         invalid_names = (required_names - given_names) | (given_names - allowed_names)
         if invalid_names:
             raise InputError(
-                f"Quantity {name!r} has missing or unknown facts:"
+                f"The quantity {name!r} has missing or unknown facts:"
                 f" {', '.join(sorted(invalid_names))}."
             )
         self = super().__new__(cls, name)
@@ -200,7 +200,8 @@ class Quantity(str):
         """Raise InputError if it is not known which predictions are correct."""
         if correct is None:
             raise MissingLabelsError(
-                f"Testing whether {self} is kept requires labelled rows. Pass the true labels."
+                f"The test of {self} requires labelled rows, but the rows have no labels. Pass"
+                " the true labels."
             )
 
     def count_events(self, accept: Flags, correct: Flags | None) -> EventCount:

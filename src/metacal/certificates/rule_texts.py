@@ -102,5 +102,7 @@ def find_rule(name: str) -> Rule:
         load_promise_classes = import_object("metacal.promises.kinds:load_promise_classes")
         load_promise_classes()
     if name not in RULES:
-        raise InputError(f"Unknown rule {name!r}. The rules are {', '.join(sorted(RULES))}.")
+        raise InputError(
+            f"Unknown rule {name!r}. The available rules are {', '.join(sorted(RULES))}."
+        )
     return RULES[name]

@@ -105,9 +105,10 @@ class SimultaneousThreshold:
         contradiction = self.find_contradiction(certificate, delta, promise=self)
         if contradiction is not None:
             message = (
-                f"The threshold {self.requested_threshold:g} does not support the promise: {contradiction}."
-                " Leave the threshold out, or read the targets that it supports from a report of"
-                " these rows."
+                f"The threshold {self.requested_threshold:g} does not support the promise:"
+                f" {contradiction}."
+                " Leave out the threshold, or choose a target that a report of these rows"
+                " supports at this threshold."
             )
             raise InfeasibleTargetError(message, target=float(self.promised_limits[0].target))
         return certificate
@@ -269,8 +270,8 @@ class SimultaneousThreshold:
         best_accuracy = floor_to_4_decimals(float(certified_accuracies.max(initial=0.0)))
         message = (
             f"Cannot certify an accuracy of {min_accuracy:g} at a threshold chosen on these"
-            f" {len(rows):,} rows; the best they support at all thresholds at once is"
-            f" {best_accuracy:.4f}. Lower the target, or use more rows."
+            f" {len(rows):,} rows. The highest accuracy that they support at all thresholds at once"
+            f" is {best_accuracy:.4f}. Lower the target, or use more rows."
         )
         return InfeasibleTargetError(message, target=min_accuracy, best=best_accuracy)
 

@@ -235,7 +235,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
             allowed_error_rates.append(1 - bounds.to_exact_fraction(target))
     if not allowed_error_rates:
         raise LabellingError(
-            f"The promise {promise!r} needs a number of rows to label. Pass"
+            f"The promise {promise!r} requires a number of rows to label. Pass"
             f" {choose_spelling('labels=N', '--labels N')}."
         )
     strictest_error_rate = min(allowed_error_rates)
@@ -276,11 +276,11 @@ def choose_sample_sizes(
         n_to_draw = min(default_number_of_labels(promise), n_available)
     # The type is compared, because a boolean is an instance of int.
     if type(n_to_draw) is not int or n_to_draw < 1:
-        raise InputError(f"labels must be a whole number from 1, got {n_labels!r}.")
+        raise InputError(f"labels must be a positive integer, but got {n_labels!r}.")
     if n_to_draw > n_available:
         raise TooFewRowsError(
-            f"Cannot draw {n_to_draw:,} rows from a pool of {n_available:,} rows with a score."
-            " Pass a smaller number of labels, or use a larger pool."
+            f"Cannot draw {n_to_draw:,} rows, because only {n_available:,} rows of the pool have a"
+            " score. Label fewer rows, or use a larger pool."
         )
     if not may_extend:
         return (n_to_draw,)

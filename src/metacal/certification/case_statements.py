@@ -176,24 +176,25 @@ def build_missing_cases_error(promise: object) -> InputError:
         "ScoreGate(promise).fit(score, correct, cases=document_id)", "--case-key NAME"
     )
     return CasesError(
-        f"{type(promise).__name__} is about cases, and the rows have none. Pass the case of each"
-        f" row: {option}."
+        f"{type(promise).__name__} is a promise about cases, but the rows have no cases. Pass the"
+        f" case of each row: {option}."
     )
 
 
 def build_unused_cases_error(promise: object) -> InputError:
     """Build the error for cases that a promise does not use."""
     return CasesError(
-        f"{type(promise).__name__} is not about cases. Leave out cases, name dependent rows with"
-        " units=..., or promise MaxCaseErrors, MinCaseRecall or MaxErrorsPerCase."
+        f"{type(promise).__name__} is not a promise about cases. Leave out cases, or promise"
+        " MaxCaseErrors, MinCaseRecall or MaxErrorsPerCase. If rows depend on each other, name"
+        " their clusters with units=..."
     )
 
 
 def build_dependent_cases_error(promise: object) -> InputError:
     """Build the error for clusters or losses of the items of cases."""
     return CasesError(
-        f"{type(promise).__name__} takes cases without units, importance and losses. Pass the case"
-        " of each item and whether the item is correct."
+        f"{type(promise).__name__} does not support units, importance or losses together with"
+        " cases. Pass the case of each item and whether the item is correct."
     )
 
 

@@ -178,8 +178,8 @@ class Importance:
         n_classes = calibration_table.shape[1]
         if new_table.shape[1] != n_classes:
             raise ClassMismatchError(
-                f"logits have {n_classes} columns, but new_logits have {new_table.shape[1]}."
-                " Both must have one column for each class, in the same order."
+                f"logits and new_logits must have the same number of columns, but got {n_classes}"
+                f" and {new_table.shape[1]}. Pass logits of the same classifier."
             )
         class_names = validate.check_classes(classes, n_classes)
         label_codes = validate.encode_labels(labels, len(calibration_table), class_names)
@@ -193,8 +193,9 @@ class Importance:
         row_weights = class_weights[label_codes]
         if not row_weights.any():
             raise ClassMismatchError(
-                "No class of the calibration rows was found among the new rows. Check that"
-                " both come from the same classifier and have the same class order."
+                "The classifier predicts none of the calibration classes for the new rows. Check"
+                " that both tables come from the same classifier, with the same order of"
+                " classes."
             )
         return cls(weights=row_weights, largest=float(row_weights.max()), estimated=True)
 
@@ -217,8 +218,8 @@ class Importance:
             max_weight = float(self.largest)
         if not largest_observed_weight <= max_weight < np.inf:
             raise WeightsError(
-                f"largest must be at least the largest weight; got {max_weight:g}, but one"
-                f" weight is {largest_observed_weight:g}."
+                f"largest must not be less than the largest weight, {largest_observed_weight:g},"
+                f" but got {max_weight:g}."
             )
         return weights / max_weight
 
@@ -230,14 +231,15 @@ def _compute_class_weight(
     for shares_name, shares in (("target", target_shares), ("source", source_shares)):
         if class_name not in shares:
             raise WeightsError(
-                f"{shares_name} has no share for label {class_name!r}. Pass a share for every"
-                " label."
+                f"{shares_name} has no entry for the label {class_name!r}. Pass the share of"
+                " every label."
             )
     target_share = target_shares[class_name]
     source_share = source_shares[class_name]
     if not source_share > 0.0 or not target_share >= 0.0:
         raise WeightsError(
-            f"The shares of label {class_name!r} must be positive. Only the target share may be 0."
+            f"The source share of the label {class_name!r} must be positive. Only a target share"
+            " may be 0."
         )
     return target_share / source_share
 
@@ -261,6 +263,6 @@ def _check_target_classes_occur(
     for class_name, share in target_shares.items():
         if share > 0.0 and class_name not in observed_class_set:
             raise WeightsError(
-                f"No calibration row has the label {class_name!r}, which the target"
-                " distribution contains. Add calibration rows with this label."
+                f"The target distribution contains the label {class_name!r}, but no calibration"
+                " row has this label. Add calibration rows with this label."
             )

@@ -117,8 +117,8 @@ class CellTally:
         counts = count_rows(partition)
         if counts.n_missing_scores:
             raise NumberError(
-                "Some scores are NaN. certify needs a score for every row: leave out rows"
-                " without a score."
+                "Some scores are NaN, but certify requires a score for every row. Leave out the"
+                " rows without a score."
             )
         # If no row is correct, the number of incorrect rows is that of all rows.
         require_some_correct(counts.n_correct, n_rows=int(counts.n_incorrect.sum()))
@@ -170,8 +170,8 @@ class CellTally:
         n_rows_in_this_pass = int((counts.n_correct + counts.n_incorrect).sum())
         if n_rows_in_this_pass != n_rows_in_earlier_pass:
             raise FileReadError(
-                "The rows changed between two passes over them. Pass rows that stay the same"
-                " while they are counted."
+                "The rows changed while they were read a second time. Pass a source that returns"
+                " the same rows on every pass."
             )
 
         new_first_keys, new_last_keys = partition.get_key_ranges(counts.cells)

@@ -200,7 +200,9 @@ class LeastCertainRowReader:
     def _check_rows_were_read(self, n_rows: int) -> None:
         """Raise ValueError unless at least one row, and only rows that were read, are requested."""
         if not 1 <= n_rows <= self.n_read_rows:
-            raise ValueError(f"{n_rows} rows are requested, but {self.n_read_rows} were read.")
+            raise ValueError(
+                f"{n_rows} rows were requested, but only {self.n_read_rows} were read."
+            )
 
 
 def read_until_loss_is_low(

@@ -128,8 +128,8 @@ def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> N
     if n_rows is None:
         n_rows = len(correct)
     raise OneOutcomeError(
-        f"No calibration row is classified correctly (n_samples={n_rows}), so no promise can"
-        " be certified. Check that the labels and the columns use the same class order."
+        f"No calibration row is classified correctly (n_samples={n_rows}), so no promise can be"
+        " certified. Check that the labels and the columns use the same order of classes."
     )
 
 

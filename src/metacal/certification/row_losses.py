@@ -142,8 +142,8 @@ class Costs:
         """
         if not self.is_uniform:
             raise MissingLabelsError(
-                "A cost matrix needs the true class of each row, but only correctness was"
-                " given. Fit MetaCal(promise) on logits and labels, or pass"
+                "A cost matrix requires the true class of each row, but only correctness was"
+                " passed. Fit MetaCal(promise) on logits and labels, or pass"
                 " losses=promise.losses(...) to Sample."
             )
         return self._build_losses(np.where(is_correct, 0.0, self.max_prediction_cost))
@@ -197,16 +197,16 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
     n_classes = len(table)
     if not is_square_table or n_classes < 2:
         raise ShapeError(
-            "A cost matrix must have one row for each true class and one number for each"
-            f" predicted class; got {_describe_shape(costs)}. Pass K rows of K numbers,"
-            " wrong[truth][prediction], or one number for every incorrect prediction."
+            "A cost matrix must be square, with one row per true class and one column per"
+            f" predicted class, but got {_describe_shape(costs)}. Pass K rows of K numbers, or a"
+            " single cost for every incorrect prediction."
         )
     is_valid_cost = (table >= 0.0) & (table <= _MAX_COST)
     has_positive_cost = table.any()
     if not is_valid_cost.all() or not has_positive_cost:
         raise InputError(
-            f"Costs must be numbers from 0 to {_MAX_COST:g}, at least one of them positive."
-            " If a prediction earns money, add a constant to all costs."
+            f"Costs must lie between 0 and {_MAX_COST:g}, and at least one must be positive. If a"
+            " prediction earns money, add a constant to all costs."
         )
     valid_table = tuple(map(tuple, table.tolist()))
     is_already_valid_table = _is_table_of_floats(costs) and costs == valid_table
@@ -246,7 +246,7 @@ def validate_positive_cost(name: str, value: Any) -> float:
     metacal.errors.InputError: limit must be a positive number, got 0.
     """
     if not _is_number(value) or not 0.0 < value <= _MAX_COST:
-        raise InputError(f"{name} must be a positive number, got {value!r}.")
+        raise InputError(f"{name} must be a positive number, but got {value!r}.")
     if type(value) is float:
         # The same object is returned, because scikit-learn compares parameters by identity.
         return value

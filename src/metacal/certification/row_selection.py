@@ -182,7 +182,7 @@ class RowSelection:
         if len(kept_indices) == 0:
             raise WeightsError(
                 "No row is left to count, because most weights are small compared with the"
-                " largest. Use more rows."
+                " largest weight. Use more rows."
             )
         if clusters is not None:
             clusters = clusters.take(kept_indices)

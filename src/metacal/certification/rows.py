@@ -282,21 +282,21 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
         is_nonempty_column = score_column.ndim == 1 and len(score_column) > 0
         if not is_nonempty_column or np.isnan(score_column).any():
             raise ShapeError(
-                "certify needs a 1-D array with one score per row, and at least one row; got"
-                f" shape {score_column.shape}."
+                "certify requires a 1-D array of scores with at least one row, but got an array"
+                f" of shape {score_column.shape}."
             )
         return RELATIVE_GRID.round(score_column)
     correct_column = np.asarray(correct)
     has_one_score_per_row = score_column.ndim == 1 and score_column.shape == correct_column.shape
     if not has_one_score_per_row or correct_column.dtype != bool:
         raise ShapeError(
-            f"certify needs one score and one boolean per row; got shapes {score_column.shape} and"
-            f" {correct_column.shape} ({correct_column.dtype})."
+            "certify requires one score and one boolean for each row, but got arrays of shape"
+            f" {score_column.shape} and {correct_column.shape} ({correct_column.dtype})."
         )
     if np.isnan(score_column).any():
         raise NumberError(
-            "Some scores are NaN. certify needs a score for every row: leave out rows without a"
-            " score."
+            "Some scores are NaN, but certify requires a score for every row. Leave out the rows"
+            " without a score."
         )
     return RELATIVE_GRID.round(score_column)
 

@@ -254,9 +254,9 @@ def build_target_ruled_out_error(
     if rows_needed is not None:
         more_rows_phrase = f" (about {rows_needed:,}, a rough estimate)"
     message = (
-        f"Cannot certify an accuracy of {target:g}: {n_labelled:,} of {n_rows:,} labels already"
-        " rule it out, whatever the other labels are. Start again with a lower target, or with"
-        f" more rows{more_rows_phrase}."
+        f"Cannot certify an accuracy of {target:g}. After {n_labelled:,} of {n_rows:,} labels, no"
+        " outcome of the remaining labels can reach the target. Start again with a lower target,"
+        f" or with more rows{more_rows_phrase}."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
 
@@ -266,8 +266,8 @@ def build_incomplete_labels_error(
 ) -> InfeasibleTargetError:
     """Build the error for a promise that needs every label."""
     message = (
-        f"Cannot certify {promise_name} before all {n_rows:,} drawn rows have a label;"
-        f" {n_rows - n_labelled:,} labels are missing. Label the remaining rows first."
+        f"Cannot certify {promise_name} yet, because {n_rows - n_labelled:,} of the {n_rows:,}"
+        " drawn rows have no label. Label the remaining rows first."
     )
     return InfeasibleTargetError(message, target=target, rows_needed=n_rows)
 
@@ -408,7 +408,7 @@ def build_infeasible_clusters_error(
 def build_missing_labels_error(promise: object) -> InputError:
     """Build the error for rows without labels."""
     return MissingLabelsError(
-        f"{type(promise).__name__} needs to know which predictions are correct. Pass correct,"
+        f"{type(promise).__name__} requires the correctness of each prediction. Pass correct,"
         " with one boolean per row."
     )
 
@@ -416,7 +416,7 @@ def build_missing_labels_error(promise: object) -> InputError:
 def build_missing_subgroups_error(promise: object, by: str) -> InputError:
     """Build the error for rows whose subgroups are unknown."""
     return GroupsError(
-        f"{type(promise).__name__} needs the {by} of each row. Pass a Sample with part and"
+        f"{type(promise).__name__} requires the {by} of each row. Pass a Sample with part and"
         " names, or fit a MetaCal."
     )
 
@@ -424,17 +424,18 @@ def build_missing_subgroups_error(promise: object, by: str) -> InputError:
 def build_unsupported_clusters_error(promise: object) -> InputError:
     """Build the error for a promise that cannot count every row of a cluster."""
     return ClustersError(
-        f"{promise!r} cannot count every row of a cluster; only MinAccuracy, MaxMiscoverage and"
-        " MaxReview with a delta can. Count one row of each: Units(names, per='unit')."
+        f"{promise!r} cannot count every row of a cluster. Count one row of each cluster with"
+        " Units(names, per='unit'), or promise MinAccuracy, MaxMiscoverage or MaxReview with a"
+        " delta."
     )
 
 
 def build_sorting_required_error(promise: object) -> InputError:
     """Build the error for a promise that cannot be certified from counts."""
     return UnsupportedPromiseError(
-        f"{type(promise).__name__} needs all rows in order of their scores, and does not"
-        " support counts. Pass the rows to certify(scores, correct). MaxMiscoverage,"
-        " MaxReview and MinAccuracy support counts."
+        f"{type(promise).__name__} does not support counts, because it reads all rows in the"
+        " order of their scores. Pass the rows to certify(scores, correct), or promise"
+        " MaxMiscoverage, MaxReview or MinAccuracy."
     )
 
 
@@ -445,9 +446,9 @@ def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRo
     other_name = rows.class_names[1 - class_code]
     class_share = float((rows.true_class_codes == class_code).mean())
     return UnsupportedPromiseError(
-        f"A precision of {class_promise.target:g} for {name} is met without a gate:"
+        f"A precision of {class_promise.target:g} for {name} requires no gate, because"
         f" {class_share:.1%} of the rows have this class. Pass a precision above"
-        f" {class_share:.4g}, or limit missed rows of the other class with MinRecall(0.95,"
+        f" {class_share:.1%}, or limit the missed rows of the other class with MinRecall(0.95,"
         f" positive={other_name}) (--min-recall)."
     )
 
@@ -456,16 +457,16 @@ def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> In
     """Build the error for a positive class that the rows do not have."""
     first_class, second_class = class_names
     return PositiveClassError(
-        f"positive={positive!r} is neither of the classes {first_class!r} and {second_class!r}."
-        " Pass one of them."
+        f"positive must be {first_class!r} or {second_class!r}, but got {positive!r}. Pass one of"
+        " the two classes."
     )
 
 
 def build_same_class_error(class_name: Name) -> InputError:
     """Build the error for two promises about the rows accepted as one class."""
     return UnsupportedPromiseError(
-        f"Both promises are about rows predicted {class_name}. Promise one quantity for each"
-        " class, for example TwoSided(MinPrecision(0.9), MinRecall(0.95))."
+        f"Both promises limit the rows that are predicted as {class_name}. Promise one quantity"
+        " for each class, for example TwoSided(MinPrecision(0.9), MinRecall(0.95))."
     )
 
 

@@ -49,19 +49,19 @@ class Units:
     def __post_init__(self) -> None:
         if self.per not in get_args(CountedBy):
             raise ClustersError(
-                "per must be 'unit' (a random row of each cluster), 'row' (every row) or"
-                f" 'mean' (the mean of each cluster), got {self.per!r}."
+                "per must be 'unit' (one random row of each cluster), 'row' (every row) or"
+                f" 'mean' (the mean of each cluster), but got {self.per!r}."
             )
         if self.largest is None:
             return
         if self.per == "unit":
             raise ClustersError(
-                "largest has no effect with this value of per. Leave it out, or count every"
-                " row with Units(names, per='row', largest=...)."
+                "largest has no effect unless per='row'. Leave out largest, or count every row"
+                " with Units(names, per='row', largest=...)."
             )
         is_integer = isinstance(self.largest, int | np.integer)
         if isinstance(self.largest, bool) or not is_integer or self.largest < 1:
-            raise ClustersError(f"largest must be a whole number from 1, got {self.largest!r}.")
+            raise ClustersError(f"largest must be a positive integer, but got {self.largest!r}.")
 
     @classmethod
     def from_units_argument(cls, units: Units | ArrayLike) -> Units:
@@ -101,7 +101,7 @@ class Units:
             max_size = int(self.largest)
         if largest_observed_size > max_size:
             raise ClustersError(
-                f"A cluster has {largest_observed_size:,} rows, more than the declared"
+                f"A cluster has {largest_observed_size:,} rows, but the declared maximum is"
                 f" largest={self.largest:,}. Raise largest, or leave it out."
             )
         counts_cluster_means = self.per == "mean"
@@ -146,15 +146,15 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
     name_array = as_plain_array(unit_names, "units")
     if name_array.shape != (n_rows,):
         raise ClustersError(
-            f"units must have shape ({n_rows},), with the cluster of each row; got"
+            f"units must have one entry for each of the {n_rows} rows, but got an array of shape"
             f" {name_array.shape}."
         )
     is_missing = find_missing_names(name_array)
     if is_missing.any():
         first_missing_row = int(np.argmax(is_missing))
         raise ClustersError(
-            f"units: row {first_missing_row} has no cluster. Give every row the name of its"
-            " cluster; a row that stands alone needs a unique name."
+            f"Row {first_missing_row} has no cluster in units. Give every row the name of its"
+            " cluster. A row that is independent of all others needs a unique name."
         )
     if name_array.dtype == object:
         name_array = name_array.astype(str)

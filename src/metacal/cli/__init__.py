@@ -254,10 +254,9 @@ def _import_plugins(ctx: click.Context) -> None:
             if os.environ.get(_TRACEBACK_VARIABLE):
                 raise
             raise click.UsageError(
-                f"{PLUGINS_VARIABLE} names the module {module_name!r}, which cannot be"
-                f" imported: {type(error).__name__}: {_as_one_line(error).rstrip('.')}."
-                " Install the module, add its folder to PYTHONPATH, or remove its name from"
-                f" {PLUGINS_VARIABLE}.",
+                f"Cannot import the module {module_name!r}, which {PLUGINS_VARIABLE} names:"
+                f" {type(error).__name__}: {_as_one_line(error).rstrip('.')}. Install the module,"
+                f" add its folder to PYTHONPATH, or remove its name from {PLUGINS_VARIABLE}.",
                 ctx,
             ) from error
 

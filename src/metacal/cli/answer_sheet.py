@@ -65,15 +65,14 @@ def read_answer_lines(path: str, content: bytes, answer_column: str) -> list[Ans
     lines = _split_cells(path, content)
     if not lines:
         raise LabellingError(
-            f"{path}: the file is empty. Remove it; the next call writes it again."
+            f"{path}: the file is empty. Delete the file, and the next call writes it again."
         )
     column_names = [name.strip().lower() for name in lines[0]]
     for name in (ROW, answer_column):
         if column_names.count(name) != 1:
             raise LabellingError(
-                f"{path}:1: exactly one column must be named {name!r}; the header has"
-                f" {', '.join(map(repr, column_names[:10]))}. Restore the header that was"
-                " written."
+                f"{path}:1: exactly one column must be named {name!r}, but the header has"
+                f" {', '.join(map(repr, column_names[:10]))}. Restore the original header."
             )
     return _parse_lines(path, column_names, lines[1:], answer_column)
 
@@ -126,19 +125,19 @@ def _parse_lines(
         if len(cells) != len(column_names):
             raise LabellingError(
                 f"{path}:{line_number}: the line has {len(cells)} cells, but the header has"
-                f" {len(column_names)}. Fix the line."
+                f" {len(column_names)}. Correct the line."
             )
         values = {name: unescape_formula(cell.strip()) for name, cell in zip(column_names, cells)}
         try:
             row = int(strip_zero_decimals(values[ROW]))
         except ValueError:
             raise LabellingError(
-                f"{path}:{line_number}: the row number is {values[ROW]!r}, which is not a"
-                " number. Restore the column that was written."
+                f"{path}:{line_number}: the row number must be an integer, but got"
+                f" {values[ROW]!r}. Restore the original column."
             ) from None
         if row in line_number_by_row:
             raise LabellingError(
-                f"{path}:{line_number}: row {row} occurs twice; it is also in line"
+                f"{path}:{line_number}: row {row} occurs twice, first in line"
                 f" {line_number_by_row[row]}. Remove one of the two lines."
             )
         line_number_by_row[row] = line_number

@@ -40,7 +40,7 @@ def parse_answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
     if answer.lower() in _CORRECTNESS_WORDS and certifier.sheet_settings.get("show_prediction"):
         return -1, _CORRECTNESS_WORDS[answer.lower()]
     raise LabellingError(
-        f"{answer[:60]!r} is none of the classes; {_class_hint(answer, class_names)}"
+        f"{answer[:60]!r} is not one of the classes; {_class_hint(answer, class_names)}"
     )
 
 

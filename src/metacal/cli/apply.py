@@ -234,12 +234,13 @@ def _check_output_options(options: Options) -> None:
     output = options.output
     if output is None and not flag_is_set("json"):
         raise click.UsageError(
-            "No output given. Pass -o out.csv, -o out.parquet, or -o - for CSV on standard output."
+            "No output given. Pass -o out.csv or -o out.parquet, or pass -o - to write CSV to"
+            " standard output."
         )
     if output == "-" and flag_is_set("json"):
         raise click.UsageError(
             "-o - and --json both write to standard output. Write the rows to a file, for"
-            " example -o out.csv."
+            " example with -o out.csv."
         )
     _check_output_ending(output, options.output_format)
 
@@ -250,13 +251,13 @@ def _check_folder_options(options: Options) -> None:
         return
     if options.executor is not None:
         raise click.UsageError(
-            "--executor writes a folder with one result for each file. Pass a folder name"
-            " that ends with /, for example -o out/."
+            "--executor writes one result per file into a folder, but -o names a file. End the"
+            " name with a slash, for example -o out/."
         )
     if options.prune:
         raise click.UsageError(
-            "--prune needs a folder of results. Pass a folder name that ends with /, for example"
-            " -o out/."
+            "--prune requires a folder of results, but -o names a file. End the name with a"
+            " slash, for example -o out/."
         )
 
 
@@ -268,8 +269,8 @@ def _check_output_ending(output: str | None, output_format: str | None) -> None:
         known_endings = ", ".join(list_extensions(writable=True))
         raise bad_option(
             "-o",
-            f"Unknown file type of {output}. The name must end in {known_endings} or be -;"
-            " otherwise name the type with --output-format.",
+            f"The file type of {output} is unknown. End the name in {known_endings}, or pass the"
+            " type with --output-format.",
         )
 
 
@@ -277,13 +278,13 @@ def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
     """Raise a usage error if the options do not fit the kind of the gate."""
     if is_folder_output(options.output) and not gate.is_logits_gate:
         raise click.UsageError(
-            f"A folder of results needs a gate on logits, but {artifact} is a gate on scores."
-            " Write the result to a file."
+            f"A folder of results requires a gate on logits, but {artifact} holds a gate on"
+            " scores. Write the result to a single file."
         )
     if options.rejected == "uniform" and gate.is_cascade:
         raise click.UsageError(
-            "--rejected uniform does not support a cascade, which has calibrated"
-            " probabilities for every row. Leave it out."
+            "--rejected uniform does not support a cascade, because a cascade has calibrated"
+            " probabilities for every row. Leave out --rejected."
         )
 
 

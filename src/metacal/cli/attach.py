@@ -81,7 +81,7 @@ def _check_reads_logits(gate: Gate, artifact: str) -> None:
         content = "a cascade of two models"
     raise click.UsageError(
         f"{artifact} holds {content}, but only a gate on logits can be attached to a model."
-        " Use 'metacal export', which writes any gate as a graph of its own."
+        " Export the gate as a separate graph with 'metacal export'."
     )
 
 

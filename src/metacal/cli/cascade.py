@@ -150,8 +150,8 @@ def command(small: str, large: str | None, options: Options) -> None:
             gate = _fit_scores(small, large, promise, options)
         elif large is None:
             raise click.UsageError(
-                "The large model's predictions are missing. Pass them as the second file, or"
-                " pass --score-key for a cascade of scores."
+                "The predictions of the large model are missing. Pass them as the second file."
+                " For a cascade of scores, pass --score-key."
             )
         else:
             gate = _fit_logits(small, large, promise, options)
@@ -185,9 +185,9 @@ def _build_promise(options: Options) -> Promise:
         return MinAccuracy(options.min_accuracy, delta)
     if options.max_loss is None or options.min_accuracy is not None:
         raise click.UsageError(
-            "No single promise given. Pass --max-loss 0.01 (at most 1% more errors than the"
-            " large model alone) or --min-accuracy 0.95 (at least 95% of the predictions are"
-            " correct)."
+            "A cascade requires exactly one promise. Pass --max-loss 0.01 (at most 1% more"
+            " errors than the large model alone) or --min-accuracy 0.95 (at least 95% of the"
+            " predictions are correct)."
         )
     return MaxLoss(options.max_loss, delta)
 
@@ -282,7 +282,8 @@ def _fit_scores(file: str, large: str | None, promise: Promise, options: Options
 
     if large is not None:
         raise click.UsageError(
-            "With --score-key, one file holds the scores of all models. Leave out the second file."
+            "With --score-key, a single file holds the scores of all models, but two files were"
+            " passed. Leave out the second file."
         )
     uses_agreement = options.max_loss is not None
     score_names = split_names(options.reading.score_key)
@@ -314,8 +315,8 @@ def _check_no_missing_scores(file: str, score_names: list[str], scores: list[Any
         missing_rows = np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))
         if len(missing_rows):
             raise NumberError(
-                f"{file}: row {missing_rows[0] + 1} has no {name!r}. Every row needs one from"
-                " each model: leave out rows without it."
+                f"{file}: row {missing_rows[0] + 1} has no {name!r}, but every row requires one"
+                " for each model. Leave out the rows without it."
             )
 
 
@@ -346,8 +347,8 @@ def _flag_names(reading: ReadOptions, *, uses_agreement: bool) -> list[str]:
         return split_names(reading.agree_key)
     if reading.correct_key is None or reading.agree_key is not None:
         raise click.UsageError(
-            "--min-accuracy over scores needs --correct-key, which names the columns with"
-            " the correctness of each model. --agree-key belongs to --max-loss."
+            "For scores, --min-accuracy requires the correctness of each model, but --agree-key"
+            " names their agreement. Pass --correct-key instead, or promise --max-loss."
         )
     return split_names(reading.correct_key)
 
@@ -356,19 +357,19 @@ def _check_agreement_options(reading: ReadOptions) -> None:
     """Raise a usage error unless --agree-key was given, and --correct-key was not."""
     if reading.agree_key is None:
         message = (
-            "--max-loss over scores needs --agree-key, the columns that mark whether each"
-            " model but the last agrees with the last one."
+            "For scores, --max-loss requires --agree-key, with the columns that mark whether"
+            " each model except the last agrees with the last one."
         )
         if reading.correct_key is not None:
             message += (
-                " --correct-key does not replace it, because two incorrect predictions may"
-                " differ. If you know only which predictions are correct, pass"
+                " --correct-key does not replace --agree-key, because two incorrect predictions"
+                " may differ. If you know only which predictions are correct, pass"
                 " --min-accuracy."
             )
         raise click.UsageError(message)
     if reading.correct_key is not None:
         raise click.UsageError(
-            "--max-loss over scores needs the agreement of the models, not their"
+            "For scores, --max-loss requires the agreement of the models instead of their"
             " correctness. Leave out --correct-key."
         )
 
@@ -389,9 +390,9 @@ def _check_same_rows(
     large_shape = large_predictions.table.shape
     if small_shape != large_shape:
         raise CascadeError(
-            f"{small} has {small_shape[0]:,} rows and {small_shape[1]} columns, but {large}"
-            f" has {large_shape[0]:,} rows and {large_shape[1]} columns. Pass both models'"
-            " predictions of the same rows, in the same order."
+            f"{small} has {small_shape[0]:,} rows and {small_shape[1]} columns, but {large} has"
+            f" {large_shape[0]:,} rows and {large_shape[1]} columns. Pass the predictions of both"
+            " models for the same rows, in the same order."
         )
     small_names = small_predictions.class_names
     large_names = large_predictions.class_names
@@ -400,5 +401,5 @@ def _check_same_rows(
     if small_names != large_names:
         raise CascadeError(
             f"{small} and {large} have different classes, or the same classes in a different"
-            " order. Write both with the same classes in the same order."
+            " order. Write both files with the same classes in the same order."
         )

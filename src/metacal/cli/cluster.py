@@ -21,8 +21,8 @@ def _check_executor(
         return address
     raise bad_option(
         "--executor",
-        f"{address!r} is not the address of a cluster. Pass dask, or the address of a"
-        " scheduler as dask://HOST:PORT.",
+        f"{address!r} is not the address of a cluster. Pass dask for processes on this machine,"
+        " or dask://HOST:PORT for a running scheduler.",
     )
 
 

@@ -152,6 +152,7 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
         if name not in known_names:
             raise bad_option(
                 "--calibrators",
-                f"Unknown calibrator {name!r}. The calibrators are {', '.join(known_names)}.",
+                f"Unknown calibrator {name!r}. The available calibrators are"
+                f" {', '.join(known_names)}.",
             )
     return names

@@ -64,14 +64,15 @@ def _sort_by_class(
         ellipsis = ", ..." if len(class_names) > 8 else ""
         raise bad_option(
             "--cost-matrix",
-            f"{path}: the first line must name the predicted classes and the first column the"
-            f" true classes, as in the predictions: {shown_names}{ellipsis}.",
+            f"{path}: the first line must name the predicted classes, and the first column must"
+            " name the true classes. The names must be those of the predictions:"
+            f" {shown_names}{ellipsis}.",
         )
     if any(len(line) != len(class_names) + 1 for line in table):
         raise bad_option(
             "--cost-matrix",
-            f"{path}: some lines have too few or too many costs. Each line needs one cost for"
-            " each predicted class.",
+            f"{path}: each line must have one cost for each predicted class, but some lines have"
+            " too few or too many costs.",
         )
 
     sorted_table = []

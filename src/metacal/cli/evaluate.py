@@ -71,8 +71,8 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     answer: dict[str, Any]
     if isinstance(result, AccuracyEstimate):
         warn_caller(
-            f"{file}: no labels found, so the accuracy is estimated instead of measured. Name"
-            " the labels with --label-key (--correct-key for scores), or pass a file of"
+            f"{file}: no labels found, so the accuracy is estimated instead of measured. Name the"
+            " column of labels with --label-key (--correct-key for scores), or pass a file of"
             " labels with --labels."
         )
         answer = {"estimate": result.to_dict()}

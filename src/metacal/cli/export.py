@@ -88,7 +88,8 @@ def command(artifact: str, options: Options) -> None:
     gate = load_gate(artifact)
     if options.part is not None and not gate.is_cascade:
         raise click.UsageError(
-            f"--part needs a cascade, but {artifact} holds one gate. Leave out --part."
+            f"--part requires a cascade, but {artifact} holds a gate with one model. Leave out"
+            " --part."
         )
     if options.part == "small":
         gate = gate.stage(0)
@@ -106,7 +107,7 @@ def command(artifact: str, options: Options) -> None:
 def check_onnx_output(output: str, *inputs: str) -> None:
     """Raise a usage error if the output does not end in .onnx or is one of the inputs."""
     if not output.lower().endswith(".onnx"):
-        raise bad_option("-o", f"{output} must end in .onnx.")
+        raise bad_option("-o", f"The name of an ONNX file must end in .onnx, but got {output}.")
     check_not_input(output, *inputs)
 
 

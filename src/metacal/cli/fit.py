@@ -169,13 +169,12 @@ def _check_options(file: str, options: Options) -> None:
         return
     if options.executor is not None:
         raise click.UsageError(
-            "--executor supports only logits. Leave out --executor; this machine can process"
-            " the scores."
+            "--executor supports only logits, but the file holds scores. Leave out --executor."
         )
     if options.promise_options.per_class:
         raise click.UsageError(
-            "--per-class needs the logits of a classifier; scores have no classes. Leave out"
-            " --per-class, or pass logits."
+            "--per-class requires the logits of a classifier, because scores have no classes."
+            " Leave out --per-class, or pass logits."
         )
 
 
@@ -202,14 +201,14 @@ def _check_cases(options: Options) -> None:
     is_about_cases = options.promise_options.is_about_cases
     if is_about_cases and options.reading.case_key is None:
         raise click.UsageError(
-            "A promise about cases needs the case of each item. Name its column with --case-key, for"
-            " example --case-key document."
+            "A promise about cases requires the case of each item. Name the column of cases with"
+            " --case-key, for example --case-key document."
         )
     if options.reading.case_key is not None and not is_about_cases:
         raise click.UsageError(
-            "--case-key is for a promise about cases: --max-case-errors, --min-case-recall or"
-            " --max-errors-per-case. For another promise about dependent rows, name their clusters"
-            " with --unit-key."
+            "--case-key has no effect without a promise about cases. Pass --max-case-errors,"
+            " --min-case-recall or --max-errors-per-case. If rows depend on each other, name"
+            " their clusters with --unit-key instead."
         )
 
 
@@ -280,7 +279,8 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
     if is_unlabelled and options.calibrator is not None:
         raise bad_option(
             "--calibrator",
-            "A calibrator needs labels, but FILE has none. Add labels, or leave out --calibrator.",
+            "--calibrator requires labels, but FILE has none. Add labels, or leave out"
+            " --calibrator.",
         )
     calibrator_name = options.calibrator or promise.default_calibrator
     map_fitter = make_map_fitter(calibrator_name, options.seed, n_classes)
@@ -418,7 +418,7 @@ def _find_label(text: str | None, labels: Sequence[Any] | None) -> Any:
     if text not in label_by_text:
         shown_labels = ", ".join(list(label_by_text)[:5])
         raise click.UsageError(
-            f"--positive {text} is not one of the labels ({shown_labels}). Pass one of them."
+            f"--positive must be one of the labels ({shown_labels}), but got {text}."
         )
     return label_by_text[text]
 

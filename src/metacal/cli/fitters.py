@@ -79,5 +79,6 @@ def parse_reject_label(text: str | None, predictions: Predictions) -> str | int 
     except ValueError:
         raise bad_option(
             "--reject-label",
-            f"{text!r} must be a whole number, because the classes are whole numbers.",
+            "The classes are integers, so --reject-label must be an integer too, but got"
+            f" {text!r}.",
         ) from None

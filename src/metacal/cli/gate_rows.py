@@ -92,8 +92,8 @@ class GateRows:
         """Warn if rows of the file were used to fit the gate."""
         if fit_rows is not None:
             warn_caller(
-                f"{self.path}: {fit_rows}. Results on rows that {artifact} was fitted on are"
-                " too optimistic. Use new rows."
+                f"{self.path}: {fit_rows}. Results are too optimistic on rows that {artifact} was"
+                " fitted on. Use new rows."
             )
 
 
@@ -165,16 +165,18 @@ def check_large_option(gate: Gate | None, artifact: str | None, large: str | Non
         return
     if gate is None:
         raise click.UsageError(
-            "--large needs a cascade. Pass a cascade that 'metacal cascade' saved before FILE."
+            "--large requires a cascade, but no gate was passed. Pass a cascade that 'metacal"
+            " cascade' saved before FILE."
         )
     if not gate.is_cascade:
         raise click.UsageError(
-            f"--large needs a cascade, but {artifact} holds one gate. Leave out --large."
+            f"--large requires a cascade, but {artifact} holds a gate with one model. Leave out"
+            " --large."
         )
     if not gate.has_classes:
         raise click.UsageError(
-            f"{artifact} holds a cascade of scores, which reads the scores of all models from"
-            " FILE. Leave out --large."
+            f"--large has no effect, because {artifact} holds a cascade of scores. This cascade"
+            " reads the scores of all models from FILE. Leave out --large."
         )
 
 
@@ -217,8 +219,8 @@ def read_gate_rows(
     check_large_option(gate, artifact, reading.large)
     if reading.large is not None and reading.rows is not None:
         raise click.UsageError(
-            "--rows cannot be combined with --large, because the two files may hold"
-            " different rows. Write the selected rows to separate files."
+            "--rows cannot be combined with --large, because the two files may hold different"
+            " rows. Write the selected rows to new files."
         )
     check_read_options(
         gate, artifact, reading, allows_group_key=allows_group_key and gate.has_classes
@@ -228,8 +230,8 @@ def read_gate_rows(
         return _read_score_cascade_rows(gate, file, reading)
     if is_cascade and all_stages and reading.large is None:
         raise click.UsageError(
-            f"{artifact} holds a cascade, which needs the predictions of both models. Pass"
-            " those of the large model with --large LARGEFILE."
+            f"{artifact} holds a cascade, which requires the predictions of both models. Pass the"
+            " predictions of the large model with --large LARGEFILE."
         )
     if gate.is_score_gate:
         scores = read_score_table(file, reading, gate, artifact)
@@ -337,8 +339,8 @@ def merge_labels(
         row = _first_difference(small_column, large_column)
         if row is not None:
             raise CascadeError(
-                f"{small} and {large} do not hold the same rows in the same order:"
-                f" row {row} differs in its {column_name}. Write both files with the same rows."
+                f"{small} and {large} must hold the same rows in the same order, but row {row}"
+                f" has a different {column_name}. Write both files with the same rows."
             )
     if small_predictions.labels is None:
         return large_predictions.labels

@@ -141,7 +141,10 @@ def command(pool: str, options: Options) -> None:
     is_first_round = not os.path.exists(journal)
     promise_options = _promise_options(options, journal, is_first_round=is_first_round)
     if options.reading.group_key is not None:
-        raise click.UsageError("label supports one promise for all rows. Leave out --group-key.")
+        raise click.UsageError(
+            "label certifies a single promise for all rows, so it does not support"
+            " --group-key. Leave out --group-key."
+        )
     pool_options = _pool_options(options, journal, is_first_round=is_first_round)
     pool_rows = _read_pool(pool, pool_options, options)
     outcome = run_labelling_call(
@@ -179,8 +182,7 @@ def _promise_options(
         )
     if options.confidence is not None:
         raise click.UsageError(
-            "--confidence needs the promise of the first call. Pass both as in the first"
-            " call, or neither."
+            "--confidence requires a promise. Pass both options as in the first call, or neither."
         )
     return None
 
@@ -207,14 +209,16 @@ def _journal_path(output: str, gate: str | None, pool: str, reading: ReadOptions
 
     stem, ending = os.path.splitext(output)
     if ending.lower() not in (".csv", ".tsv"):
-        raise bad_option("-o", f"{output} must end in .csv or .tsv, because people fill it in.")
+        raise bad_option("-o", f"The name of the sheet must end in .csv or .tsv, but got {output}.")
     journal = stem + ".journal"
     for path in (output, journal, gate):
         check_is_file(path)
         check_not_input(path, pool, reading=reading)
     lock = f"{os.path.realpath(journal)}.lock"
     if gate is not None and any(is_same_file(gate, path) for path in (output, journal, lock)):
-        raise click.UsageError(f"-o, its journal {journal} and --gate must be different files.")
+        raise click.UsageError(
+            f"The sheet (-o), its journal {journal} and the gate (--gate) must be different files."
+        )
     return journal
 
 
@@ -233,14 +237,14 @@ def _pool_options(options: Options, journal: str, *, is_first_round: bool) -> _P
         shows_other_column = options.show not in (None, sheet["show"])
         if shows_other_column or options.show_prediction > sheet["show_prediction"]:
             raise click.UsageError(
-                "--show and --show-prediction have an effect only in the first call. Leave"
-                " them out, or start again with other files."
+                "--show and --show-prediction have an effect only in the first call. Leave them"
+                " out, or start again with another sheet."
             )
     shown_column = pool_options.sheet["show"]
     if shown_column is not None and shown_column.lower() in _SHEET_COLUMNS:
         raise bad_option(
             "--show",
-            f"{shown_column} is already a column of the sheet. Rename the column of the pool.",
+            f"The sheet already has a column {shown_column}. Rename the column of the pool.",
         )
     return pool_options
 
@@ -272,8 +276,8 @@ def _read_pool(pool: str, pool_options: _PoolOptions, options: Options) -> Predi
     scores = read_score_table(pool, reading)
     if options.show_prediction:
         raise click.UsageError(
-            "A pool of scores has no predictions to show. To show a column of the pool, pass"
-            " --show NAME."
+            "A pool of scores has no predictions, so --show-prediction has no effect. To show a"
+            " column of the pool, pass --show NAME."
         )
     return scores
 

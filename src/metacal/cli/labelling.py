@@ -136,8 +136,8 @@ def run_labelling_call(
         if not journal.records and disk.read(call.sheet) is not None:
             raise LabellingError(
                 f"{call.sheet} exists, but its journal {call.journal} is missing. The journal"
-                f" holds the questions and answers: restore it, or move {call.sheet} away to"
-                " start again."
+                f" holds the questions and answers. Restore the journal, or rename {call.sheet}"
+                " to start again."
             )
         certifier_options = _certifier_options(journal, pool, options)
         certifier = certifier_from_journal(
@@ -194,9 +194,9 @@ def _exchange_sheets(
             return outcome
         content = _read_when_saved_completely(disk, call.sheet)
     raise LabellingError(
-        f"{call.sheet} was saved {_MAX_SHEET_READS} times during this call. Nothing was"
-        " overwritten, and the answers that were read are in the journal. Save the sheet,"
-        " and call again."
+        f"{call.sheet} was saved {_MAX_SHEET_READS} times during this call. The file was not"
+        " overwritten, and the journal holds all answers that were read. Save the sheet, and"
+        " call again."
     )
 
 
@@ -226,9 +226,9 @@ def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
             continue
         backup = rename_to_backup(disk, leftover, disk.real_path(path))
         warn_caller(
-            f"An earlier call was cut off while it replaced {path}. A sheet that may hold answers"
-            f" which were never read is now {backup}. To use them, copy it over {path} and call"
-            " again."
+            f"An earlier call was interrupted while it replaced {path}. The file {backup} may"
+            f" hold answers that were not read. To use these answers, copy the file over {path}"
+            " and call again."
         )
 
 
@@ -294,7 +294,8 @@ def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
     """Label all proposed rows with the labels in the pool."""
     if pool.labels is None:
         raise MissingLabelsError(
-            "--replay needs the labels of the pool, but POOL has none. Name them with --label-key."
+            "--replay requires the labels of the pool, but POOL has none. Name the column of"
+            " labels with --label-key."
         )
     rows, _ = _propose_rows(certifier, call)
     while len(rows):
@@ -392,14 +393,14 @@ def _replace_sheet_if_unchanged(
         )
     except OSError as error:
         raise LabellingError(
-            f"Cannot write {path}: {error.strerror or error}. All answers so far are in the"
-            " journal. Call again."
+            f"Cannot write {path}: {error.strerror or error}. The journal holds all answers so"
+            " far. Call again."
         ) from error
     if replacement.backup_path is not None:
         warn_caller(
-            f"{path} was saved twice while the next rows were being written. The later version is"
-            f" {replacement.backup_path}, and its answers were not read. To use them, copy it over"
-            f" {path} and call again."
+            f"{path} was saved twice while metacal wrote the next rows. The later version is in"
+            f" {replacement.backup_path}, and its answers were not read. To use these answers,"
+            f" copy the file over {path} and call again."
         )
     return replacement.is_done
 
@@ -447,12 +448,14 @@ def _check_line(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:
     """Raise InputError if a line does not identify a row of the pool."""
     if not 0 <= line.row < certifier.n_pool:
         raise LabellingError(
-            f"The pool has no row {line.row}. Restore the row numbers that were written."
+            f"The sheet contains row {line.row}, but the pool does not have this row. Restore the"
+            " original row numbers."
         )
     for name, entry in _identifying_columns(certifier, pool, line.row).items():
         value = str(entry).strip()
         if line.cells.get(name, value) != value:
             raise LabellingError(
-                f"row {line.row} has {name} {value!r}, but {line.cells[name]!r} was written."
-                " The lines were mixed up, or the column was edited: restore it."
+                f"Row {line.row} has {value!r} in the column {name}, but metacal wrote"
+                f" {line.cells[name]!r}. Restore the original column, and check the order of the"
+                " lines."
             )

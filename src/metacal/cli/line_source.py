@@ -196,15 +196,15 @@ class LineSource:
         label = self._convert_labels(record)
         if record.row is None and (record.id is None or label is None):
             raise invalid_line_error(
-                "a line that has no row needs the id of an earlier row and a label"
+                "a line without a row must have the id of an earlier row and a label"
             )
         self._check_probability(record)
         request = self.reader.request
         if record.row is not None and record.unit is None:
             if request.case_key is not None:
-                raise invalid_line_error("the case of the row is missing")
+                raise invalid_line_error("the line has no case")
             if request.unit_key is not None:
-                raise invalid_line_error("the cluster of the row is missing")
+                raise invalid_line_error("the line has no cluster")
         return record._replace(label=label)
 
     def _read_records(self, line: Line) -> list[StreamRecord]:
@@ -226,9 +226,7 @@ class LineSource:
             return self._convert_label(record.label)
         if record.row is None:
             label_keys = " or ".join(map(repr, self.reader.request.default_label_names))
-            raise invalid_line_error(
-                f"a label that arrives later must be in the column {label_keys}"
-            )
+            raise invalid_line_error(f"a late label must be in the column {label_keys}")
         return tuple(self._convert_label(label) for label in record.label)
 
     def _convert_label(self, label: Any) -> Any:
@@ -258,7 +256,9 @@ class LineSource:
         with suppress(TypeError, ValueError):
             loss = float(loss)
         if self.watch.gate.source.encode_one_truth(loss) is None:
-            raise invalid_line_error(f"the loss {str(loss)[:40]!r} is not a number from 0 to 1")
+            raise invalid_line_error(
+                f"the loss must be a number between 0 and 1, but got {str(loss)[:40]!r}"
+            )
         return loss
 
     def _check_probability(self, record: StreamRecord) -> None:
@@ -271,7 +271,7 @@ class LineSource:
         elif record.row is None and record.id is not None:
             probability = self._probability_of_earlier_row(record.id)
         if probability is None and record.label is not None:
-            raise invalid_line_error("the probability with which the row was chosen is missing")
+            raise invalid_line_error("the sampling probability of the row is missing")
         if record.row is not None and record.id is not None:
             self._batch_probabilities[record.id] = probability
 
@@ -283,8 +283,9 @@ class LineSource:
         least_probability = min(declared_minima, default=0.0)
         if not (least_probability <= probability <= 1.0 and probability > 0.0):
             raise invalid_line_error(
-                f"the probability {probability:g} is not between --least-probability"
-                f" {least_probability:g} and 1; start again with a lower --least-probability"
+                "the sampling probability must lie between --least-probability"
+                f" {least_probability:g} and 1, but got {probability:g}; start again with a lower"
+                " --least-probability"
             )
 
     def _probability_of_earlier_row(self, row_id: str) -> float | None:

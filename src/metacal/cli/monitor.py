@@ -244,7 +244,9 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
         if output is None:
             continue
         if output == "-":
-            raise click.UsageError(f"{flag} is rewritten during monitoring, so it must be a file.")
+            raise click.UsageError(
+                f"metacal rewrites {flag} during monitoring, so {flag} must name a regular file."
+            )
         for earlier_flag, earlier_output in earlier_outputs.items():
             if is_same_file(output, earlier_output):
                 raise click.UsageError(
@@ -254,8 +256,8 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
         check_output_directory(output)
     if options.silence is not None and not options.waits_for_more_input and file != "-":
         raise click.UsageError(
-            "--silence needs a stream. Pass --follow, --serve or - (standard input), or"
-            " leave out --silence."
+            "--silence requires a stream. Pass --follow, --serve or - (standard input), or leave"
+            " out --silence."
         )
 
 
@@ -273,8 +275,8 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
         unit_name = options.reading.case_key or gate.file_layout.case_key
     elif options.reading.case_key is not None:
         raise click.UsageError(
-            f"--case-key is for a promise about cases, and that of {artifact} is about rows. Leave it"
-            " out."
+            f"--case-key requires a promise about cases, but the promise of {artifact} is about"
+            " rows. Leave out --case-key."
         )
     check_units(gate.certificate, has_units=unit_name is not None)
     # Without sampling probabilities, every row has the same chance to be labelled.
@@ -296,8 +298,8 @@ def _check_case_options(options: Options) -> None:
     for name in ("probability_key", "unit_key"):
         if getattr(options, name) is not None:
             raise click.UsageError(
-                f"{option_flag(name)} does not go with a promise about cases, of which whole cases"
-                " are watched. Leave it out."
+                f"{option_flag(name)} does not support a promise about cases, because the monitor"
+                f" watches whole cases. Leave out {option_flag(name)}."
             )
 
 
@@ -318,7 +320,7 @@ def _restore_state(journal: Journal | None, new_watch: Watch) -> MonitorState:
     if watch_settings(monitor_state.watch) != watch_settings(new_watch):
         raise click.UsageError(
             f"{journal.path} was started with a different --confidence, --tolerance,"
-            " --max-unreadable, --horizon or --least-probability, which cannot change later."
-            " Pass the original values, or start again with another --state."
+            " --max-unreadable, --horizon or --least-probability. These options cannot change"
+            " later. Pass the original values, or start again with another --state."
         )
     return monitor_state

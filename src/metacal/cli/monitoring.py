@@ -182,7 +182,8 @@ def run_monitor(intake: Intake, source: LineSource | TableSource, display: Statu
         raise stop_signal
     if stop_signal is None and source.first_error_message and not source.n_readable:
         raise MonitoringError(
-            f"{source.place}: no line could be read. The first error: {source.first_error_message}"
+            f"{source.place}: no line could be read. The first error is:"
+            f" {source.first_error_message}"
         )
 
 

@@ -258,7 +258,8 @@ def _check_combination(options: type, values: dict[str, Any]) -> None:
             continue
         if spec.needs and not given_names.intersection(spec.needs):
             raise click.UsageError(
-                f"{option_flag(name)} needs {_join_flags(spec.needs)}. Add that option too."
+                f"{option_flag(name)} has no effect without {_join_flags(spec.needs)}. Pass both,"
+                f" or leave out {option_flag(name)}."
             )
         for excluded_name in spec.excludes:
             if excluded_name in given_names:
@@ -302,12 +303,16 @@ STORED_IN_CONTEXT: dict[str, Any] = {"expose_value": False, "callback": _store_i
 def _check_n_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:
     """Raise a usage error for 0 threads and for more than `MAX_JOBS`."""
     if n_jobs == 0:
-        raise bad_option("-n", "0 threads are not allowed. Pass 1 or more, or -1 for one per core.")
+        raise bad_option(
+            "-n",
+            "The number of threads must not be 0. Pass a positive number, or -1 for one"
+            " thread per core.",
+        )
     if n_jobs is not None and abs(n_jobs) > MAX_JOBS:
         raise bad_option(
             "-n",
-            f"The number of threads must be at most {MAX_JOBS}, got {n_jobs}. Pass -1 for one"
-            " per core.",
+            f"The number of threads must be at most {MAX_JOBS}, but got {n_jobs}. Pass -1 for one"
+            " thread per core.",
         )
     return n_jobs
 
@@ -420,7 +425,7 @@ def _split_paths(paths: tuple[str, ...]) -> dict[str, str | None]:
     """Split the paths of "[GATE] FILE" into the optional gate and the file of rows."""
     if len(paths) > 2:
         raise click.UsageError(
-            f"Got {len(paths)} files. Pass a gate and one file of rows, or only a file of rows."
+            f"At most one gate and one file of rows are allowed, but got {len(paths)} files."
         )
     artifact = paths[0] if len(paths) == 2 else None
     return {"artifact": artifact, "file": paths[-1]}

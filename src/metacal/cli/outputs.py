@@ -66,7 +66,7 @@ def check_is_file(output: str | None) -> None:
     if output == "-":
         raise bad_option(
             "-o",
-            "-o must name a file, such as -o cal.json. To print the certificate on standard"
+            "-o must name a file, for example -o cal.json. To print the certificate to standard"
             " output, pass --json.",
         )
     if output is not None:
@@ -121,9 +121,7 @@ def check_can_sign(key: str | None, output: str | None) -> None:
     from metacal.io.artifact.signature import read_key
 
     if output is None:
-        raise click.UsageError(
-            "--sign signs the saved gate, but nothing is saved. Add -o cal.json."
-        )
+        raise click.UsageError("--sign has no effect, because no gate is saved. Add -o cal.json.")
     read_key(key).compute(b"")
 
 

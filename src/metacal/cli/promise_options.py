@@ -273,20 +273,22 @@ class PromiseOptions:
                 " predictions are rejected). 'metacal fit --help' lists the others."
             )
         if len(flags) > 1:
-            raise click.UsageError(f"{' and '.join(flags)} cannot be combined. Pass one promise.")
+            raise click.UsageError(
+                f"{' and '.join(flags)} cannot be combined. Pass only one promise."
+            )
         self._check_costs()
         if self.max_errors_per_case is not None and self.largest_per_case is None:
             raise click.UsageError(
-                "--max-errors-per-case needs --largest-per-case, the largest number of"
-                " errors counted in one case. Add, for example, --largest-per-case 4."
+                "--max-errors-per-case requires --largest-per-case, the largest number of errors"
+                " that one case can count. Add, for example, --largest-per-case 4."
             )
         post_selection_options = self._given("after_looking", "at_threshold")
         accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
         if post_selection_options and not self._given(*accuracy_options):
             raise click.UsageError(
                 f"{option_flag(post_selection_options[0])} supports only"
-                f" {_join_flags(accuracy_options)}. Leave it out, and certify {flags[0]} on"
-                " rows that did not influence its choice."
+                f" {_join_flags(accuracy_options)}. Leave it out, and certify {flags[0]} on rows"
+                " that did not influence the choice of its target."
             )
         if self.rule == "paper":
             self._check_paper_rule()
@@ -333,13 +335,13 @@ class PromiseOptions:
         accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
         if len(self._given(*accuracy_options)) != 1:
             raise click.UsageError(
-                "--rule paper supports --min-accuracy or --max-miscoverage, but not both."
+                "--rule paper supports either --min-accuracy or --max-miscoverage, but not both."
                 " Pass one of them."
             )
         for name in self._given("confidence", "in_expectation", "after_looking", "at_threshold"):
             raise click.UsageError(
-                f"{option_flag(name)} cannot be combined with --rule paper, which has no"
-                " guarantee. Leave it out."
+                f"{option_flag(name)} has no effect with --rule paper, because the paper's rules"
+                f" give no guarantee. Leave out {option_flag(name)}."
             )
 
     def _check_costs(self) -> None:
@@ -347,12 +349,13 @@ class PromiseOptions:
         for name in self._given("max_cost", "cheapest"):
             if len(self._given("cost_wrong", "cost_matrix")) != 1:
                 raise click.UsageError(
-                    f"{option_flag(name)} needs the cost of an incorrect prediction. Pass"
-                    " --cost-wrong 50, or --cost-matrix FILE."
+                    f"{option_flag(name)} requires the cost of an incorrect prediction. Add, for"
+                    " example, --cost-wrong 50, or pass --cost-matrix FILE."
                 )
         if self.cheapest and self.cost_review is None:
             raise click.UsageError(
-                "--cheapest needs the cost of reviewing one row. Add, for example, --cost-review 1."
+                "--cheapest requires the cost of reviewing one row. Add, for example,"
+                " --cost-review 1."
             )
 
     def check_subgroups(self, *, by_group: bool) -> None:
@@ -367,11 +370,12 @@ class PromiseOptions:
             return
         if self.per_class:
             raise click.UsageError(
-                "--per-class supports one promise. Pass --min-accuracy or --max-miscoverage."
+                "--per-class supports a single promise, --min-accuracy or --max-miscoverage."
+                " Pass one of them."
             )
         raise click.UsageError(
-            "--group-key supports one promise. Pass --min-accuracy, --max-miscoverage, or a"
-            " promise about one of two classes."
+            "--group-key supports a single promise: --min-accuracy, --max-miscoverage, or a"
+            " promise about one of two classes. Pass one of them."
         )
 
     @property
@@ -445,7 +449,8 @@ class PromiseOptions:
         promises = [build(mc, self, inputs) for build in build_functions]
         if len(promises) > 2:
             raise click.UsageError(
-                "Too many promises about two classes. Pass at most two, one for each class."
+                "At most two promises about two classes are allowed, one for each class. Leave"
+                " out the others."
             )
         if len(promises) == 1:
             return promises[0]

@@ -116,7 +116,8 @@ def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
         names = split_names(text)
     if len(names) < 2 or "" in names:
         raise bad_option(
-            "--classes", f"{text!r} must list at least two classes, separated by commas."
+            "--classes",
+            f"Expected at least two class names, separated by commas, but got {text!r}.",
         )
     return as_class_names(names)
 
@@ -129,14 +130,14 @@ def read_lines(path: str, advice: str) -> list[str]:
         with input_error_if_read_fails(path):
             return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise FileContentError(f"{path}: this is not UTF-8 text; {advice}.") from None
+        raise FileContentError(f"{path}: the file is not UTF-8 text; {advice}.") from None
 
 
 def check_no_score_options(reading: ReadOptions, why: str = "this command needs logits") -> None:
     """Raise a usage error if an option for scores was given."""
     for name in _SCORE_OPTIONS:
         if getattr(reading, name) is not None:
-            raise click.UsageError(f"{option_flag(name)} needs scores instead of logits; {why}.")
+            raise click.UsageError(f"{option_flag(name)} requires scores instead of logits; {why}.")
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
@@ -157,7 +158,8 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
 
     if file is not None and _is_saved_gate(file) and not _is_saved_gate(artifact):
         raise click.UsageError(
-            f"{file} is a saved gate, but {artifact} is not. Swap the two files."
+            f"The gate must come before the file of rows, but {file} is a saved gate and"
+            f" {artifact} is not. Swap the two files."
         )
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
@@ -184,15 +186,15 @@ def check_read_options(
             input_kind = gate.logits_source.input
             raise bad_option(
                 "--input",
-                f"{artifact} was fitted on {input_kind}, so FILE must hold {input_kind}."
+                f"FILE must hold {input_kind}, because {artifact} was fitted on {input_kind}."
                 " Leave out --input.",
             )
     else:
         _check_no_logit_options(reading)
         if reading.higher_is not in (None, gate.score_source.higher_is):
             raise click.UsageError(
-                f"{artifact} was fitted on scores of which a higher one is"
-                f" {gate.score_source.higher_is}. Leave out --higher-is."
+                f"{artifact} stores that a higher score is {gate.score_source.higher_is}. Leave"
+                " out --higher-is."
             )
     stored_group_name = gate.file_layout.group_key
     if gate.has_group_thresholds and reading.group_key is None and stored_group_name is None:
@@ -202,7 +204,8 @@ def check_read_options(
         )
     if reading.group_key is not None and not gate.has_group_thresholds and not allows_group_key:
         raise click.UsageError(
-            f"{artifact} has no threshold for each group. Leave out --group-key."
+            f"{artifact} has the same threshold for all rows, so --group-key has no effect. Leave"
+            " out --group-key."
         )
 
 
@@ -210,7 +213,7 @@ def check_not_gate(path: str) -> None:
     """Raise a usage error if a file of rows is a saved gate."""
     if _is_saved_gate(path):
         raise click.UsageError(
-            f"{path} is a saved gate, not a file of predictions. Pass a file with rows."
+            f"{path} is a saved gate, but a file of predictions is required. Pass a file with rows."
         )
 
 
@@ -259,8 +262,8 @@ def read_score_table(
     _check_no_logit_options(reading)
     if reading.agree_key is not None:
         raise click.UsageError(
-            "--agree-key needs a cascade over scores with --max-loss. Pass --correct-key to"
-            " name the column of correctness."
+            "--agree-key requires a cascade over scores with --max-loss. To name a column of"
+            " correctness, pass --correct-key instead."
         )
     score_name = reading.score_key or "score"
     prediction_name = reading.prediction_key
@@ -402,7 +405,7 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], l
     n_scores = len(fitted_names)
     if len(score_names) not in (n_scores, n_models) or len(flag_names) not in (0, n_flags):
         raise click.UsageError(
-            f"This cascade needs {n_scores} names in --score-key and {n_flags} in"
+            f"This cascade requires {n_scores} names in --score-key and {n_flags} names in"
             f" {option_flag(flag_option)}, one for each model."
         )
     return score_names[:n_scores], flag_names
@@ -413,17 +416,17 @@ def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
     if reading.loss_key is not None:
         raise click.UsageError(
             "A cascade does not support --loss-key. Name the columns with"
-            f" {option_flag(flag_option)}."
+            f" {option_flag(flag_option)} instead."
         )
     if flag_option == "agree_key" and reading.correct_key is not None:
         raise click.UsageError(
-            "This cascade limits disagreement with the large model, so it needs agreement"
-            " instead of correctness. Replace --correct-key by --agree-key."
+            "This cascade limits the disagreement with the large model, so it requires agreement"
+            " instead of correctness. Replace --correct-key with --agree-key."
         )
     if flag_option == "correct_key" and reading.agree_key is not None:
         raise click.UsageError(
-            "This cascade promises an accuracy, so it needs correctness instead of"
-            " agreement. Replace --agree-key by --correct-key."
+            "This cascade promises an accuracy, so it requires correctness instead of agreement."
+            " Replace --agree-key with --correct-key."
         )
 
 
@@ -438,6 +441,6 @@ def _check_no_logit_options(reading: ReadOptions) -> None:
             given_options.append(parameter.opts[0].lstrip("-"))
     if given_options:
         raise click.UsageError(
-            f"{option_flag(given_options[0])} needs logits, but this gate reads scores. Leave"
-            " it out."
+            f"{option_flag(given_options[0])} requires logits, but this gate reads scores. Leave"
+            f" out {option_flag(given_options[0])}."
         )

@@ -107,7 +107,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     if output == "-" and flag_is_set("json"):
         raise click.UsageError(
             "-o - and --json both write to standard output. Write the page to a file, for"
-            " example -o report.html."
+            " example with -o report.html."
         )
     compared_names = calibrator_names(options.calibrators)
     if not compared_names and options.comparing:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 5000
 #: Error if a file does not continue any source of the state.
 _UNKNOWN_SOURCE = (
-    "{} does not continue the stream that the state was made with. If it holds only new rows and"
+    "{} does not continue the stream of the saved state. If the file holds only new rows and"
     " labels, pass --append."
 )
 

@@ -117,8 +117,8 @@ def command(file: str, options: Options) -> None:
     """  # noqa: D301
     if file == "-":
         raise click.UsageError(
-            "start reads FILE several times, so it cannot read standard input. Save the rows"
-            " to a file first."
+            "start reads FILE several times, so it does not support standard input. Save the"
+            " rows to a file first."
         )
     inspection = _inspect(file, options)
     answers = _collect_answers(options, inspection)
@@ -169,12 +169,13 @@ def _check_promise_is_offered(promise: OfferedPromise, inspection: Inspection) -
         return
     if promise.is_about_cases:
         raise click.UsageError(
-            f"--promise {promise.name} needs scores of the items of cases, and no column of"
-            f" {inspection.path} was recognised as the case. Name it with --case-key NAME."
+            f"--promise {promise.name} requires the case of each item, but no column of"
+            f" {inspection.path} was recognised as the case. Name the column with --case-key"
+            " NAME."
         )
     raise click.UsageError(
-        f"--promise {promise.name} needs two classes, and {inspection.path} does not have them. Take"
-        " --promise accuracy."
+        f"--promise {promise.name} requires two classes, but {inspection.path} does not have two."
+        " Pass --promise accuracy."
     )
 
 

@@ -342,8 +342,9 @@ def _error_with_advice(
     if plan.judging_part is None:
         independent = plan.independent_rows if plan.promise.is_about_cases else "independent rows"
         advice = (
-            f" Nothing was written. With {MIN_ROWS_TO_JUDGE} {independent} or more, start also"
-            " chooses the best target, and certifies it on rows that did not influence it."
+            f" Nothing was written. With at least {MIN_ROWS_TO_JUDGE} {independent}, start also"
+            " chooses the best target, and certifies this target on rows that did not influence"
+            " it."
         )
     return InfeasibleTargetError(
         f"{_as_sentence(error)}{failure}{advice}",

@@ -35,7 +35,7 @@ def check_can_ask(answers: Sequence[object]) -> None:
     if None not in answers or is_terminal(sys.stdin):
         return
     raise click.UsageError(
-        "start asks questions, and standard input is not a terminal. Add --yes to take the"
+        "start asks questions, but standard input is not a terminal. Add --yes to accept the"
         f" defaults: a mistake costs {DEFAULT_MISTAKE_COST:g} reviews, and"
         f" {DEFAULT_REVIEW_FRACTION:.0%} of the rows can be reviewed."
     )

@@ -107,7 +107,9 @@ def parse_numbers(value: str) -> list[float]:
     try:
         return [float(part) for part in value.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{value!r} must be numbers, separated by commas.") from None
+        raise click.BadParameter(
+            f"Expected numbers separated by commas, but got {value!r}."
+        ) from None
 
 
 def parse_row_range(value: str) -> tuple[float, float]:
@@ -125,8 +127,8 @@ def parse_row_range(value: str) -> tuple[float, float]:
         start, stop = 0.0, 0.0
     if not 0.0 <= start < stop <= 1.0:
         raise click.BadParameter(
-            f"{value!r} is not a valid range of rows. Pass two fractions in ascending order,"
-            " such as 0:0.7 for the first 70% of the rows and 0.7:1 for the rest."
+            f"A range of rows must be two fractions in ascending order, but got {value!r}. Pass,"
+            " for example, 0:0.7 for the first 70% of the rows and 0.7:1 for the rest."
         )
     return start, stop
 

@@ -64,8 +64,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     gate = load_gate(artifact, file)
     if gate.certificate is None:
         raise click.UsageError(
-            f"{artifact} holds {gate.logits_source.calibrator_name} without a gate, so there"
-            " is no promise to verify. Use 'metacal evaluate' to measure its calibration."
+            f"{artifact} holds {gate.logits_source.calibrator_name} without a gate, so it has no"
+            " promise to verify. To measure its calibration, run 'metacal evaluate'."
         )
     reading = replace(options.reading, unit_key=options.unit_key)
     gate_rows = read_gate_rows(gate, artifact, file, reading)

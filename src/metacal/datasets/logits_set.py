@@ -94,8 +94,8 @@ class LogitsSet:
         is_integer = isinstance(n_fit, int | np.integer) and not isinstance(n_fit, bool)
         if not is_integer or not 1 <= n_fit < n_rows:
             raise InputError(
-                f"n_fit must be a whole number from 1 to {n_rows - 1} (the data set has"
-                f" {n_rows} rows), got {n_fit!r}."
+                f"n_fit must be an integer between 1 and {n_rows - 1} (the data set has {n_rows}"
+                f" rows), but got {n_fit!r}."
             )
         row_order = np.random.default_rng(random_state).permutation(n_rows)
         fit_rows = row_order[:n_fit]
@@ -145,7 +145,9 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSe
         similar_names = difflib.get_close_matches(canonical_name, available_names, n=1)
         hint = f"; did you mean {similar_names[0]!r}?" if similar_names else "."
         names_text = ", ".join(available_names) or "none"
-        raise InputError(f"Unknown data set {name!r}{hint} The data sets are {names_text}.")
+        raise InputError(
+            f"Unknown data set {name!r}{hint} The available data sets are {names_text}."
+        )
     with (_find_folder(folder) / f"{name}.npz").open("rb") as file:
         logits, labels, is_test, source = read_packed(file)
     return LogitsSet(name, logits, labels, is_test, source)
@@ -171,7 +173,7 @@ def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
     directory = _find_folder(folder)
     if not directory.is_dir():
         raise FileReadError(
-            f"Folder {os.fspath(folder or directory.name)!r} does not exist. Pass a folder"
+            f"The folder {os.fspath(folder or directory.name)!r} does not exist. Pass a folder"
             " with packed .npz data sets."
         )
     file_names = [file.name for file in directory.iterdir() if file.name.endswith(".npz")]

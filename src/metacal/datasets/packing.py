@@ -91,8 +91,8 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
             n_bytes = sum(entry.file_size for entry in archive.infolist())
         if n_bytes > _MAX_BYTES:
             raise FileContentError(
-                f"The packed data set has {n_bytes:,} bytes, more than the limit of"
-                f" {_MAX_BYTES:,}. Check that metacal wrote the file."
+                f"The packed data set has {n_bytes:,} bytes, but the limit is {_MAX_BYTES:,}."
+                " Check that metacal wrote the file."
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
@@ -112,7 +112,7 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
     column_shape = (len(logits),)
     if logits.ndim != 2 or labels.shape != column_shape or is_test.shape != column_shape:
         raise FileContentError(
-            "The packed data set must have one row of logits, one label and one flag per"
-            " item. Write it again."
+            "A packed data set must have one row of logits, one label and one flag for each"
+            " item. Write the file again."
         )
     return logits, labels, is_test, source

@@ -112,7 +112,7 @@ class AutoCalibrator(Calibrator[StackMap]):
         else:
             candidates = list(self.candidates)
         if not candidates:
-            raise InputError("candidates is empty. Pass at least one calibrator.")
+            raise InputError("The list of candidates is empty. Pass at least one calibrator.")
 
         fit_candidates: Callable[..., dict[str, Map]] = fit_members
         fit_candidates_for_comparison: Callable[..., dict[str, Map]]

@@ -269,8 +269,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         for name, count in name_counts.items():
             if count > 1:
                 raise ColumnError(
-                    f"Column {name!r} occurs twice. A table needs unique column names, one"
-                    " for each class."
+                    f"The column {name!r} occurs twice, but a table requires a unique name for"
+                    " each column. Rename one of the columns."
                 )
         try:
             validate_data(self, X, skip_check_array=True, reset=reset)
@@ -295,8 +295,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             classes = self.feature_names_in_
         if n_columns != 2 and self.positive is not None:
             raise PositiveClassError(
-                f"positive={self.positive!r} needs two classes, but the table has {n_columns}"
-                " columns. Leave it out."
+                f"positive={self.positive!r} requires two classes, but the table has {n_columns}"
+                " columns. Leave out positive."
             )
         # Labels on a device are 0 and 1, so only a positive class may change their order.
         has_host_labels = not kernels.is_device_tensor(y)
@@ -313,8 +313,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             return classes
         if self.positive not in list(classes):
             raise PositiveClassError(
-                f"positive={self.positive!r} is not one of the classes ({list(classes)})."
-                " Pass one of them."
+                f"positive must be one of the classes {list(classes)}, but got {self.positive!r}."
             )
         if self._has_one_score and self.positive == classes[0]:
             return classes[::-1]
@@ -396,8 +395,8 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             codes = self._read_labels(y, rows.table)
             if self.positive is not None and not self._has_one_score:
                 raise PositiveClassError(
-                    f"positive={self.positive!r} has no effect, because X has a column for each"
-                    " class. Leave it out."
+                    f"positive={self.positive!r} has no effect, because X has one column per"
+                    " class. Leave out positive."
                 )
             weights = validate.check_row_weights(sample_weight, len(rows))
             warn_if_implausible(rows.table, self.input)

@@ -37,16 +37,16 @@ DEFAULT_PROMISE = MaxLoss(0.01)
 #: Error message for each parameter that other gates accept and a cascade does not.
 _UNSUPPORTED_PARAMETERS = {
     "groups": (
-        "A cascade has the same thresholds for all rows. Leave out groups, or fit one"
+        "A cascade has the same thresholds for all rows, so it does not support groups. Fit one"
         " Cascade on the rows of each group."
     ),
     "units": (
-        "A cascade counts every row separately. Leave out units, and pass one random row of"
-        " each cluster."
+        "A cascade counts every row separately, so it does not support units. Pass one random"
+        " row of each cluster."
     ),
     "importance": (
-        "A cascade promises for the source of its calibration rows. Leave out importance,"
-        " and pass labelled rows of the new source."
+        "A cascade does not support importance, because its promise covers the source of the"
+        " calibration rows. Pass labelled rows of the new source."
     ),
 }
 
@@ -218,14 +218,15 @@ class Cascade(GateEstimator, kw_only=False):
         if score_columns is None:
             if agrees is not None or correct is not None:
                 raise CascadeError(
-                    "agrees and correct are for scores, but the models have tables of"
-                    " logits. Pass labels: fit(small, y, large=large)."
+                    "The models have tables of logits, but agrees and correct require scores."
+                    " Pass labels: fit(small, y, large=large)."
                 )
             return self._fit_tables(X, y, large, promise, thresholds_from)
         if y is not None:
             raise CascadeError(
-                "y is for tables of logits. For scores, pass agrees=... (whether each model"
-                " agrees with the last one) or correct=... (whether each model is correct)."
+                "y requires tables of logits, but the models have scores. Pass agrees=..."
+                " (whether each model agrees with the last one) or correct=... (whether each"
+                " model is correct)."
             )
         data = ScoreCascadeData(
             scores=score_columns,
@@ -324,8 +325,8 @@ class Cascade(GateEstimator, kw_only=False):
             )
         if not isinstance(self.promise, MaxLoss):
             raise MissingLabelsError(
-                "An accuracy needs the label of every tested row. Label all rows; MaxLoss"
-                " needs fewer labels."
+                "A promise about accuracy requires the label of every tested row. Label all"
+                " rows, or promise MaxLoss, which requires fewer labels."
             )
         n_labels = suggest_label_count(self.promise, len(X))
         row_draws = RowDraws(X, random_state=self.random_state)
@@ -398,7 +399,9 @@ class Cascade(GateEstimator, kw_only=False):
             pilot_table = self._compute_model_logits(self.small, thresholds_from)
             pilot_scores = score_rows(Rows(pilot_table), self.score)
         if not self.review_cost > 0.0:
-            raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
+            raise InputError(
+                f"review_cost must be a positive number, but got {self.review_cost!r}."
+            )
         return CascadePlan(
             has_human_review=self._has_human_review,
             review_cost=float(self.review_cost),
@@ -422,17 +425,18 @@ class Cascade(GateEstimator, kw_only=False):
         """
         if (self.small is None) != (self.large is None):
             raise CascadeError(
-                "Only one of the two models was passed to Cascade. Pass both, Cascade(small,"
-                " large), or neither, and their tables to fit."
+                "Cascade has only one of its two models. Pass both models, Cascade(small,"
+                " large), or pass no model and both tables to fit."
             )
         if self.small is None and large is None:
             raise CascadeError(
-                "The large model's table is missing. Pass it: fit(small_logits, y,"
+                "The table of the large model is missing. Pass both tables: fit(small_logits, y,"
                 " large=large_logits)."
             )
         if self.small is not None and large is not None:
             raise CascadeError(
-                "large has no effect, because Cascade already has the large model. Leave it out."
+                "large has no effect, because this Cascade already contains the large model."
+                " Leave out large."
             )
         large_input = X if large is None else large
         small_table = self._compute_model_logits(self.small, X)
@@ -444,7 +448,7 @@ class Cascade(GateEstimator, kw_only=False):
         if not np.array_equal(small_classes, large_classes):
             raise CascadeError(
                 "The two models have different classes, or the same classes in a different"
-                " order. Fit both on the same classes."
+                " order. Fit both models on the same classes."
             )
         return small_table, large_table
 
@@ -457,7 +461,7 @@ class Cascade(GateEstimator, kw_only=False):
         if callable(model):
             return validate.read_logits(model(X), self.input)
         raise CascadeError(
-            f"A model of a cascade must be a fitted classifier or a function; got {model!r}."
+            f"A model of a cascade must be a fitted classifier or a function, but got {model!r}."
         )
 
     def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
@@ -465,5 +469,7 @@ class Cascade(GateEstimator, kw_only=False):
         calibrator = make_base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(calibrator, Calibrator):
             class_name = type(calibrator).__name__
-            raise InputError(f"calibrator must be one of metacal's calibrators; got {class_name}.")
+            raise InputError(
+                f"calibrator must be one of metacal's calibrators, but got {class_name}."
+            )
         return calibrator.fit_rows(rows, codes, weights).map_

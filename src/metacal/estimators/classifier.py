@@ -224,7 +224,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             groups = select_rows(groups, calibration_rows)
         if weights is not None and not (weights > 0.0).any():
             raise WeightsError(
-                "sample_weight is zero on every calibration row. Use more rows, or another"
+                "sample_weight is zero for every calibration row. Use more rows, or pass another"
                 " random_state."
             )
         self._set_classifier(fit_result)
@@ -327,8 +327,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         check_is_fitted(self)
         if self.promise is None:
             raise AttributeError(
-                "This CalibratedClassifier has no certificate_, because it has no promise"
-                " and rejects no row. Pass a promise."
+                "This CalibratedClassifier has no certificate_, because it was fitted without a"
+                " promise. Pass a promise."
             )
         certificate: Certificate = self.calibrator_.certificate_
         return certificate
@@ -344,9 +344,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         if not isinstance(self.calibrator_, MetaCal | Calibrator):
             class_name = type(self.calibrator_).__name__
             raise MissingGateError(
-                "This CalibratedClassifier has no gate, because it has no promise and its"
-                f" calibrator {class_name} is not one of metacal's. Pass a promise, or one of"
-                " metacal's calibrators."
+                "This CalibratedClassifier has no gate, because it was fitted without a promise"
+                f" and its calibrator {class_name} is not one of metacal's. Pass a promise, or"
+                " use one of metacal's calibrators."
             )
         return self.calibrator_
 

@@ -54,7 +54,9 @@ def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
         raise LabelError(f"y is not a valid array of classes: {error}") from None
     n_rows = _num_samples(X)
     if len(y) != n_rows:
-        raise ShapeError(f"there are {n_rows} rows but {len(y)} labels; each row needs one label.")
+        raise ShapeError(
+            f"Expected one label for each row, but got {n_rows} rows and {len(y)} labels."
+        )
     if hasattr(X, "tocsr"):
         X = X.tocsr()
     elif not hasattr(X, "__getitem__"):
@@ -90,12 +92,13 @@ def check_classifier_parameters(meta_estimator: Any, y: Array, groups: Any) -> N
         _check_gate_parameters(meta_estimator, y)
     elif positive is not None:
         raise PositiveClassError(
-            f"positive={positive!r} has no effect without a promise. Leave it out, or pass a"
-            f" promise such as MinPrecision(0.9, positive={positive!r})."
+            f"positive={positive!r} has no effect without a promise. Leave out positive, or pass"
+            f" a promise such as MinPrecision(0.9, positive={positive!r})."
         )
     if groups is not None and len(groups) != len(y):
         raise ShapeError(
-            f"groups must have one entry per row; got {len(groups):,} for {len(y):,} rows."
+            f"groups must have one entry for each row, but got {len(groups):,} entries for"
+            f" {len(y):,} rows."
         )
 
 
@@ -117,7 +120,8 @@ def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
         option_for_two_classes = "decision='calibrated'"
     if option_for_two_classes is not None and n_classes != 2:
         raise UnsupportedPromiseError(
-            f"{option_for_two_classes} needs two classes, but y has {n_classes}. Leave it out."
+            f"{option_for_two_classes} requires two classes, but y has {n_classes}. Leave out"
+            f" {option_for_two_classes}."
         )
     if n_classes == 2:
         check_positive_class(promise, classes.tolist())

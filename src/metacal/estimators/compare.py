@@ -126,7 +126,7 @@ def compare(
     estimators = _make_estimators(calibrators)
     if not 2 <= n_splits <= n_rows:
         raise InputError(
-            f"n_splits must be between 2 and the number of rows, {n_rows}; got {n_splits}."
+            f"n_splits must be between 2 and the number of rows, {n_rows}, but got {n_splits}."
         )
     draw_fold_mask = partial(draw_held_out_mask, n_rows, n_splits, random_state)
     n_folds = count_affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)

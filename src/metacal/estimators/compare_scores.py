@@ -157,11 +157,12 @@ def compare_scores(
     scores = {name: check_scores(column).astype(np.float64) for name, column in columns.items()}
     if not scores or any(len(score) != n_rows for score in scores.values()):
         raise ShapeError(
-            f"scores must hold one number for each of the {n_rows} rows, for each score by name."
+            f"Each entry of scores must be an array with one number for each of the {n_rows} rows."
         )
     if is_correct.all() or not is_correct.any():
         raise OneOutcomeError(
-            "All rows are correct, or all are incorrect. A comparison of scores needs some of each."
+            "A comparison of scores requires both correct and incorrect rows, but all rows are"
+            " of one kind. Pass more rows."
         )
 
     n_fusion_rows = math.ceil(_FUSION_FRACTION * n_rows)

@@ -182,8 +182,8 @@ def evaluate_decisions(
     n_unlabelled = int((~decisions.has_label).sum())
     if n_unlabelled:
         raise MissingLabelsError(
-            f"{n_unlabelled:,} rows have no label; evaluate needs a label for every row. To"
-            " test only the promise, use verify, which needs labels only for rows on which"
+            f"{n_unlabelled:,} rows have no label, but evaluate requires a label for every row."
+            " To test only the promise, use verify, which requires labels only for rows on which"
             " the models disagree."
         )
     evaluation = evaluate_scores(

@@ -64,9 +64,9 @@ def route_fit_params(
             estimator_params["sample_weight"] = weights
         else:
             warn_caller(
-                f"{type(estimator).__name__}.fit does not support sample_weight, so the"
-                " weights affect only the calibrator. In a pipeline, enable scikit-learn's"
-                " metadata routing and call set_fit_request(sample_weight=True) on the step."
+                f"{type(estimator).__name__}.fit does not support sample_weight, so the weights"
+                " affect only the calibrator. In a pipeline, enable metadata routing in"
+                " scikit-learn and call set_fit_request(sample_weight=True) on the step."
             )
     return RoutedParams(fit=estimator_params)
 
@@ -75,8 +75,8 @@ def check_no_fit_params(cv: Any, routed_params: RoutedParams) -> None:
     """Raise InputError if `cv` or parameters of `fit` are set for a frozen classifier."""
     if cv is not None:
         raise CombinationError(
-            "cv fits the classifier, but a frozen classifier is not fitted again. Leave out"
-            " cv, or pass the classifier without FrozenEstimator."
+            "cv has no effect, because a frozen classifier is not fitted again. Leave out cv, or"
+            " pass the classifier without FrozenEstimator."
         )
     unused_params = sorted(set(routed_params.fit) - {"sample_weight"})
     if unused_params:

@@ -65,8 +65,8 @@ def score_frozen_classifier(estimator: Any, X: Any, response_method: str) -> Cla
         except ValueError:
             class_name = type(estimator.estimator).__name__
             raise UnfittedError(
-                f"The frozen {class_name} is not fitted. Fit it before you freeze it, or pass"
-                " it without FrozenEstimator."
+                f"The frozen {class_name} is not fitted. Fit the classifier before you freeze it,"
+                " or pass it without FrozenEstimator."
             ) from None
     logits = get_classifier_logits(estimator, X, response_method)
     classes = get_classifier_classes(estimator, logits.shape[1])

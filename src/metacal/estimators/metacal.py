@@ -280,7 +280,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         """Fit a gate without labels. Its probabilities are the softmax of the logits."""
         if self.calibrator is not None:
             raise MissingLabelsError(
-                "A calibrator needs labels. Pass y, or leave out the calibrator."
+                "A calibrator requires labels, but y is missing. Pass y, or leave out the"
+                " calibrator."
             )
         self.classes_ = validate.check_classes(self.classes, rows.n_classes)
         self.calibrator_ = make_calibrator("temperature")
@@ -449,8 +450,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         calibrator = make_base_calibrator(self.calibrator, self.promise)
         if not isinstance(calibrator, Calibrator):
             raise CombinationError(
-                f"{type(calibrator).__name__} needs all rows in one process, so it cannot be"
-                " fitted on a cluster. Leave out the executor, or use one of metacal's"
+                f"{type(calibrator).__name__} requires all rows in one process, so it does not"
+                " support an executor. Leave out the executor, or use one of metacal's"
                 " calibrators."
             )
         get_estimator_method(type(calibrator)).check_fits_on_cluster()

@@ -46,7 +46,7 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
     method_name = next((name for name in allowed_methods if hasattr(classifier, name)), None)
     if method_name is None:
         raise InputError(
-            f"{type(classifier).__name__} has none of the required methods"
+            f"{type(classifier).__name__} has none of the required methods:"
             f" {' and '.join(allowed_methods)}. Pass a classifier that has one of them."
         )
     response = np.asarray(getattr(classifier, method_name)(X))
@@ -59,9 +59,9 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
     n_classes = len(getattr(classifier, "classes_", logits.T))
     if logits.shape[1] != n_classes:
         raise ClassMismatchError(
-            f"{method_name} of {type(classifier).__name__} returns {logits.shape[1]} columns"
-            f" for {n_classes} classes. One column per class is required (for an SVC:"
-            " decision_function_shape='ovr')."
+            f"{method_name} of {type(classifier).__name__} must return one column per class, but"
+            f" it returns {logits.shape[1]} columns for {n_classes} classes. For an SVC, pass"
+            " decision_function_shape='ovr'."
         )
     return logits
 
@@ -144,19 +144,20 @@ def encode_labels(y: Array, classes: Array) -> Codes:
     has_text_classes = isinstance(first_class, str)
     if has_text_labels != has_text_classes:
         raise LabelError(
-            f"Label {unknown_label!r} (row {unknown_row} of the calibration rows) is not one"
-            f" of the {len(classes)} classes that the classifier was fitted on, and has a"
-            f" different type. The first class is {first_class!r}."
+            f"The label {unknown_label!r} (row {unknown_row} of the calibration rows) is not one"
+            f" of the {len(classes)} classes of the classifier, and its type is different. The"
+            f" first class is {first_class!r}."
         )
     is_unknown = classes[codes] != y
     if is_unknown.all():
         raise LabelError(
-            f"None of the {len(y):,} calibration rows has a label among the {len(classes)}"
-            f" classes that the classifier was fitted on: row 0 has {y[0].item()!r}, the"
-            f" first class is {first_class!r}. Pass the labels of this classifier."
+            f"None of the {len(y):,} calibration rows has a label that is one of the"
+            f" {len(classes)} classes of the classifier. The first label is {y[0].item()!r}, and"
+            f" the first class is {first_class!r}. Pass the labels of this classifier."
         )
     warn_caller(
         f"{int(is_unknown.sum()):,} of {len(y):,} calibration rows have a label that the"
-        f" classifier was not fitted on, such as {unknown_label!r}. They count as incorrect."
+        f" classifier was not fitted on, for example {unknown_label!r}. These rows count as"
+        " incorrect."
     )
     return np.where(is_unknown, -1, codes)

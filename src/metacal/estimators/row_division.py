@@ -60,8 +60,9 @@ def draw_calibration_rows(
     if n_held_out < 1:
         unit_name = "samples" if units is None else "clusters"
         raise TooFewRowsError(
-            f"Got {n_units} {unit_name} (n_samples={n_rows}), too few to fit the classifier"
-            " on some and calibrate on others. Pass more rows, or a fitted classifier."
+            f"Got {n_units} {unit_name} (n_samples={n_rows}), which are too few to fit the"
+            " classifier on some of them and calibrate on the others. Pass more rows, or pass a"
+            " fitted classifier."
         )
     draws = make_row_draws(X, y, random_state, units)
     if units is None:
@@ -173,15 +174,15 @@ def make_folds(
     is_number = isinstance(cv, int | np.integer)
     if isinstance(cv, bool) or (is_number and cv < 2):
         raise InputError(
-            "cv must be an integer of at least 2, a splitter, or None (hold rows out once);"
+            "cv must be an integer of at least 2, a splitter, or None to hold rows out once, but"
             f" got {cv!r}."
         )
     if is_number:
         _, class_counts = np.unique(y, return_counts=True)
         if class_counts.max() < cv:
             raise TooFewRowsError(
-                f"cv={cv} is larger than the number of rows of every class"
-                f" (n_samples={len(y)}). Use fewer folds."
+                f"cv={cv} is greater than the number of rows in every class (n_samples={len(y)})."
+                " Use fewer folds."
             )
         folds = _draw_folds(int(cv), y, units, make_row_draws(X, y, random_state, units))
     else:
@@ -197,13 +198,13 @@ def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
     """Check that every row is tested exactly once, and that no cluster is divided."""
     all_test_rows = np.sort(np.concatenate([test_rows for _, test_rows in folds]))
     if not np.array_equal(all_test_rows, np.arange(n_rows)):
-        raise InputError("cv must put every row in exactly one test fold, as KFold does.")
+        raise InputError("cv must assign every row to exactly one test fold, as KFold does.")
     if units is None:
         return
     for fit_rows, test_rows in folds:
         if np.isin(units[test_rows], units[fit_rows]).any():
             raise ClustersError(
-                "cv splits the rows of one cluster over several folds. Pass a number,"
+                "cv must not split a cluster over several folds. Pass a number of folds,"
                 " GroupKFold or StratifiedGroupKFold."
             )
 

@@ -297,7 +297,7 @@ class ScoreGate(GateEstimator, kw_only=False):
 def _table_shape_error(score: Any, truth: Any) -> InputError:
     """Build the error about scores whose shape does not match the other arguments."""
     return ShapeError(
-        f"Scores have shape {np.shape(score)}, but labels have shape {np.shape(truth)}. They"
-        " need the same shape, without units, importance and cases, because each row is a"
-        " case."
+        f"Scores and labels of a table must have the same shape, but got {np.shape(score)} and"
+        f" {np.shape(truth)}. A table does not support units, importance or cases, because each"
+        " row is a case."
     )

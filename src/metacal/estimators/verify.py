@@ -91,7 +91,7 @@ def verify(
     fitted_gate, stage_inputs = find_gate_and_inputs(gate, X, large)
     if fitted_gate is None or fitted_gate.certificate is None:
         raise MissingPromiseError(
-            "verify needs a gate with a certificate, but this gate has no promise. Fit it with a"
+            "verify requires a gate with a promise, but this gate has none. Fit the gate with a"
             " promise."
         )
     certificate = fitted_gate.certificate
@@ -152,14 +152,15 @@ def _select_truth(gate: Gate, y: Any, agrees: Any) -> Any:
     if gate.reads_agreement:
         if y is not None or agrees is None:
             raise CombinationError(
-                "This cascade limits disagreement with the large model. Pass agrees=..."
-                " (whether each model but the last agrees with the last one), and leave out"
-                " y."
+                "This cascade limits the disagreement with the large model, so it does not"
+                " support y. Pass agrees=... (whether each model except the last agrees with the"
+                " last one)."
             )
         return agrees
     if agrees is not None:
         raise CombinationError(
-            "agrees needs a cascade over scores that promises MaxLoss. Pass y to this gate instead."
+            "agrees requires a cascade over scores that promises MaxLoss. Pass y to this gate"
+            " instead."
         )
     return y
 
@@ -213,8 +214,8 @@ def estimate_accuracy(
     fitted_gate, stage_inputs = find_gate_and_inputs(gate, X)
     if fitted_gate is None or not fitted_gate.is_calibrated:
         raise MissingLabelsError(
-            "This gate has no calibrated confidence to estimate the accuracy from. Fit it with"
-            " labels and a calibrator."
+            "This gate has no calibrated confidence, so the accuracy cannot be estimated. Fit"
+            " the gate on labelled rows with a calibrator."
         )
     decision = fitted_gate.decide(*stage_inputs, groups=groups)
     confidence = np.nan_to_num(np.asarray(decision.confidence))

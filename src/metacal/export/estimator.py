@@ -54,7 +54,8 @@ def file_content(estimator: Any) -> SavedContent:
     changed_parameter = _find_changed_parameter(estimator)
     if changed_parameter is not None:
         raise SavingError(
-            f"The parameter {changed_parameter} was changed after fit. Fit again before you save."
+            f"The parameter {changed_parameter} was changed after fit. Call fit again before you"
+            " save."
         )
     feature_names = None
     if hasattr(estimator, "feature_names_in_"):
@@ -67,8 +68,8 @@ def _check_savable(estimator: Any) -> None:
     """Raise ArtifactError unless an object is a fitted estimator of a supported class."""
     if isinstance(estimator, type):
         raise SavingError(
-            f"Cannot save the class {estimator.__name__}. Save a fitted"
-            f" {estimator.__name__}(...) object."
+            f"Expected a fitted object, but got the class {estimator.__name__}. Save a fitted"
+            f" {estimator.__name__}(...) instead."
         )
     class_name = type(estimator).__name__
     is_calibrator = _is_registered_calibrator(estimator)
@@ -90,20 +91,20 @@ def _unsupported_estimator_error(estimator: Any) -> ArtifactError:
     class_name = type(estimator).__name__
     if hasattr(estimator, "best_estimator_"):
         return SavingError(
-            f"Cannot save {with_article(class_name)}. Pass its best_estimator_, or the gate that"
-            " this contains."
+            f"Cannot save {with_article(class_name)}. Save its best_estimator_, or the gate"
+            " inside it."
         )
     is_pipeline = hasattr(estimator, "steps")
     if is_pipeline:
         return SavingError(
             f"A {class_name} contains your classifier, which metacal does not save. Save the gate"
-            " alone with pipeline[-1].save(path) and the pipeline separately; then call"
+            " with pipeline[-1].save(path), and save the pipeline separately. To use both, call"
             " gate.predict(pipeline[-1].logits(pipeline[:-1].transform(X)))."
         )
     if class_name == "CalibratedClassifier":
         return SavingError(
-            "A CalibratedClassifier contains your classifier, which metacal does not save."
-            " Save the gate alone with clf.save(path) and the classifier separately; then"
+            "A CalibratedClassifier contains your classifier, which metacal does not save. Save"
+            " the gate with clf.save(path), and save the classifier separately. To use both,"
             " call gate.predict(clf.logits(X))."
         )
     supported_names = ", ".join([*ESTIMATORS, *calibrator_kinds()])

@@ -21,8 +21,8 @@ from metacal.scores import NAMED, get_score_name, needs_logits
 SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 
 _EXPORTABLE_TYPES = (
-    "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier (of"
-    " gates on scores and cascades metacal.export.onnx makes a graph)"
+    "Expected a Gate, or a fitted MetaCal, calibrator or CalibratedClassifier"
+    " (metacal.export.onnx also exports gates on scores and cascades)"
 )
 
 
@@ -59,13 +59,13 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
     has_threshold = any(stage.thresholds.threshold != math.inf for stage in gate.stages)
     if has_threshold and not has_promise:
         raise MissingPromiseError(
-            "This gate has a threshold without a certificate, which cannot be exported. Fit"
-            " it with a promise, for example MetaCal(MaxMiscoverage(0.05))."
+            "This gate has a threshold without a certificate, so it cannot be exported. Fit the"
+            " gate with a promise, for example MetaCal(MaxMiscoverage(0.05))."
         )
     if not gate.has_classes:
         if input is not None:
             raise ExportError(
-                f"A gate on scores has no input of kind {input}. Leave out"
+                f"A gate on scores does not support input={input}. Leave out"
                 f" {choose_spelling('input', '--input')}."
             )
         return gate
@@ -85,26 +85,25 @@ def _source_for_input(
     check_choice("input", input, "logits", "probabilities")
     if input == "logits" and source.input == "probabilities":
         raise InputKindError(
-            "The gate was fitted on probabilities and cannot read logits. Fit it on logits,"
-            " or attach it to a model that returns probabilities."
+            "This gate was fitted on probabilities, so it cannot read logits. Fit the gate on"
+            " logits, or attach it to a model that returns probabilities."
         )
     if find_map_method(type(source.map)) is None:
         calibrator = getattr(source.map, "estimator", source.map)
         raise ExportError(
             f"The base calibrator {type(calibrator).__name__} is not one of metacal's"
-            " calibrators and cannot be exported. Fit the gate with one of metacal's"
+            " calibrators, so it cannot be exported. Fit the gate with one of metacal's"
             " calibrators."
         )
     if has_promise and not isinstance(source.score, str):
         raise ExportError(
-            f"The score is a Python function ({get_score_name(source.score)}), which other"
-            f" runtimes cannot call. Fit the gate with a named score: {', '.join(NAMED)}."
+            f"The score {get_score_name(source.score)} is a Python function, so it cannot be"
+            f" exported. Fit the gate with a named score: {', '.join(NAMED)}."
         )
     if has_promise and needs_logits(source.score) and input == "probabilities":
         raise ExportError(
-            f"The score {source.score!r} needs logits, because it has the same value for"
-            " every row of probabilities. Fit the gate with another score, such as"
-            " 'entropy'."
+            f"The score {source.score!r} requires logits, because it has the same value for every"
+            " row of probabilities. Fit the gate with another score, such as 'entropy'."
         )
     return replace(source, input=input)
 
@@ -140,5 +139,5 @@ def extract_gate(cal: Any, *, requires_logits_gate: bool = False) -> Gate:
         received = type(cal).__name__
         if gate is cal:
             received = f"a Gate ({gate.kind})"
-        raise ExportError(f"{_EXPORTABLE_TYPES}; got {received}.")
+        raise ExportError(f"{_EXPORTABLE_TYPES}, but got {received}.")
     return gate

@@ -60,8 +60,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         self.gate = to_module(fitted, rejected=rejected)
         if self.gate.subgroup_kind == "group":
             raise GroupsError(
-                "This gate has one threshold for each group of rows, but a pipeline has no"
-                " groups. Fit a gate without PerGroup."
+                "This gate has one threshold for each group of rows, but a transformers pipeline"
+                " has no groups. Fit the gate without PerGroup."
             )
         classes = extract_gate(fitted).classes
         config = self.model.config
@@ -73,8 +73,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             self.label_names = [config.id2label[index] for index in range(self.gate.n_classes)]
         if self.gate.input != "logits":
             raise InputKindError(
-                "The calibrator was fitted on probabilities, but a pipeline returns logits."
-                " Fit it on logits."
+                "The calibrator was fitted on probabilities, but a transformers pipeline returns"
+                " logits. Fit the calibrator on logits."
             )
 
     def _check_model_with_one_logit(self) -> None:
@@ -82,8 +82,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         problem_type = self.model.config.problem_type
         if problem_type == "regression":
             raise ExportError(
-                f"The problem type of this model is {problem_type!r}, so its only output is"
-                " not a logit. A gate needs a classifier."
+                "A gate requires a classifier, but the problem type of this model is"
+                f" {problem_type!r}, so its only output is not a logit."
             )
 
     def _check_model(self, classes: Array) -> None:
@@ -91,20 +91,20 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         config = self.model.config
         if config.problem_type in ("regression", "multi_label_classification"):
             raise ExportError(
-                f"The problem type of this model is {config.problem_type!r}. A gate needs one"
-                " label among several classes."
+                "A gate requires one label among several classes, but the problem type of this"
+                f" model is {config.problem_type!r}."
             )
         if self.gate.n_classes != config.num_labels:
             raise ClassMismatchError(
-                f"The calibrator was fitted on {self.gate.n_classes} classes, but this model"
-                f" has {config.num_labels}. Fit it on the logits of this model."
+                f"The calibrator was fitted on {self.gate.n_classes} classes, but this model has"
+                f" {config.num_labels}. Fit the calibrator on the logits of this model."
             )
         label_names = [config.id2label[index] for index in range(config.num_labels)]
         if classes.dtype.kind == "U" and classes.tolist() != label_names:
             raise ClassMismatchError(
-                f"The calibrator's classes {classes.tolist()} differ from the model's classes"
-                f" or their order: {label_names}. Pass classes=[config.id2label[i] for i in"
-                " range(K)] when you fit."
+                f"The classes of the calibrator, {classes.tolist()}, differ from the classes of"
+                f" the model or from their order: {label_names}. Pass classes=[config.id2label[i]"
+                " for i in range(K)] to fit."
             )
 
     def postprocess(
@@ -136,8 +136,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         """
         if function_to_apply is not None:
             raise ExportError(
-                "function_to_apply has no effect, because the calibrator replaces the"
-                " softmax. Leave it out."
+                "function_to_apply has no effect, because the calibrator replaces the softmax."
+                " Leave out function_to_apply."
             )
         logits = model_outputs["logits"].float()
         probs, _, accept = self.gate(logits)

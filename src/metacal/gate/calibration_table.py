@@ -168,5 +168,6 @@ def check_two_classes(n_classes: int, option_name: str) -> None:
     """Raise InputError unless an option for two classes is used with two classes."""
     if n_classes != 2:
         raise UnsupportedPromiseError(
-            f"{option_name} needs two classes, but the table has {n_classes} columns."
+            f"{option_name} requires two classes, but the table has {n_classes} columns. Leave"
+            f" out {option_name}."
         )

@@ -169,17 +169,20 @@ def _read_item_columns(
     """Validate the score of each item, and whether it is correct."""
     scores = check_scores(score)
     if len(scores) == 0:
-        raise NoRowsError("There is no item: got 0 scores. Pass the scores of at least one case.")
+        raise NoRowsError(
+            "A gate on cases requires at least one item, but got 0 scores. Pass the scores"
+            " of at least one case."
+        )
     if correct is None:
         raise MissingLabelsError(
-            f"A {quantity} needs to know which items are correct; got None. Pass correct, with None"
-            " for items that are not labelled."
+            f"A {quantity} requires the correctness of each item, but got None. Pass correct,"
+            " with None for items without a label."
         )
     is_correct, has_label = check_known_correctness(correct)
     if scores.shape != is_correct.shape:
         raise ShapeError(
-            f"Got {len(scores)} scores but {len(is_correct)} entries of correct. Pass one of"
-            " each per row."
+            f"scores and correct must have the same length, but got {len(scores)} and"
+            f" {len(is_correct)} entries."
         )
     return _ItemColumns(scores=scores, is_correct=is_correct, has_label=has_label)
 
@@ -197,8 +200,8 @@ def _find_unusable_cases(columns: _ItemColumns, case_codes: Codes, quantity: Qua
     is_unusable_case = n_missing_labels_by_case > 0
     if is_unusable_case.all():
         raise MissingLabelsError(
-            f"Every one of the {n_cases:,} cases has an item without a label. At least one case needs"
-            " all of its labels: label its items, or leave unlabelled ones out."
+            f"Each of the {n_cases:,} cases has an item without a label, but at least one case"
+            " must be fully labelled. Label its items, or leave out items without a label."
         )
     return is_unusable_case
 
@@ -208,7 +211,8 @@ def take_groups(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDArray[A
     group_array = check_groups(groups)
     if group_array.shape != (n_rows,):
         raise ShapeError(
-            f"Got {n_rows} rows but {len(group_array)} groups. Pass one group for each row."
+            f"groups must have one entry for each row, but got {len(group_array)} entries for"
+            f" {n_rows} rows."
         )
     return group_array[row_indices]
 
@@ -228,20 +232,22 @@ def encode_cases(cases: ArrayLike | None, n_rows: int) -> Codes:
     """
     if cases is None:
         raise CasesError(
-            "A promise about cases needs the case of each item, such as the document of each field;"
-            f" got none. {choose_spelling('Pass cases=....', 'Name its column with --case-key NAME.')}"
+            "A promise about cases requires the case of each item, for example the document of"
+            " each field, but got none."
+            f" {choose_spelling('Pass cases=....', 'Name its column with --case-key NAME.')}"
         )
     case_names = as_plain_array(cases, "cases")
     if case_names.shape != (n_rows,):
         raise CasesError(
-            f"cases must have shape ({n_rows},), the case of each item; got {case_names.shape}."
+            f"cases must have one entry for each of the {n_rows} items, but got an array of shape"
+            f" {case_names.shape}."
         )
     is_missing = find_missing_names(case_names)
     if is_missing.any():
         first_row_without_case = int(np.argmax(is_missing))
         raise CasesError(
-            f"cases: row {first_row_without_case} has no case. Pass the case of each item, or one"
-            " of its own."
+            f"Row {first_row_without_case} has no case in cases. Pass the case of every item."
+            " An item that forms a case alone needs a unique name."
         )
     if case_names.dtype == object:
         case_names = case_names.astype(str)

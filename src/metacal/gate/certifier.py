@@ -301,8 +301,8 @@ class Certifier:
         if not is_drawn.all():
             rows_not_drawn = row_indices[~is_drawn]
             raise LabellingError(
-                f"Row {rows_not_drawn[0]} was not drawn for labelling. Remove its answer: only"
-                " drawn rows count."
+                f"Row {rows_not_drawn[0]} was not drawn for labelling, so its answer cannot be"
+                " counted. Remove the answer."
             )
         self.answers.check_consistent(row_indices, is_correct)
 
@@ -313,9 +313,9 @@ class Certifier:
         """
         if not self.may_extend:
             raise LabellingError(
-                f"{self._n_rows_by_phase[0]:,} rows were drawn without a declared extension."
-                " Drawing more rows after labels are known would break the promise more"
-                " often than delta allows. Start again with"
+                f"The {self._n_rows_by_phase[0]:,} rows were drawn without a declared extension. If"
+                " more rows were drawn after labels are known, the promise would fail more often"
+                " than delta allows. Start again with"
                 f" {choose_spelling('may_extend=True', '--may-extend')}."
             )
         if not self.is_extended:
@@ -458,8 +458,8 @@ class Certifier:
             if self.finished:
                 raise
             raise InfeasibleTargetError(
-                f"Nothing can be certified yet with {self.n_labels:,} of {self.n_drawn:,}"
-                " labels. Label more rows.",
+                f"{self.n_labels:,} of {self.n_drawn:,} labels are too few to certify the"
+                " promise. Label more rows.",
                 target=error.target,
                 rows_needed=error.rows_needed,
             ) from None

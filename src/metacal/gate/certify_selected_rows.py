@@ -199,7 +199,7 @@ def find_subgroups_by_group(
         return Subgroups(codes=group_codes, names=tuple(group_names))
     if groups is not None:
         raise GroupsError(
-            "groups needs a promise for each group, such as mc.PerGroup(...). If the rows"
-            " are dependent, name their clusters with units=..."
+            "groups requires a promise for each group, such as mc.PerGroup(...). If the rows"
+            " depend on each other, name their clusters with units=... instead."
         )
     return None

@@ -16,9 +16,9 @@ def check_watchable(gate: Gate) -> None:
         return
     if gate.certificate.quantity.is_paired_difference:
         raise CascadeError(
-            "MaxLoss over tables compares two answers to every row, and a watch sees the one that"
-            " was given; verify it on labelled rows (mc.verify, metacal verify), or fit the cascade"
-            " on scores."
+            "A watch does not support MaxLoss over tables, because it sees only one of the two"
+            " predictions for a row. Verify the promise on labelled rows (mc.verify, metacal"
+            " verify), or fit the cascade on scores."
         )
 
 
@@ -29,7 +29,7 @@ def check_measurable(gate: Gate) -> None:
     """
     if gate.reads_agreement:
         raise CascadeError(
-            "This cascade was fitted on agreement with the large model. Its rows do not say which"
-            " answers are correct, so no accuracy can be measured. Use verify (metacal verify),"
-            " which tests the promise."
+            "Cannot measure the accuracy of this cascade, because it was fitted on agreement"
+            " with the large model instead of correctness. To test the promise, use verify"
+            " (metacal verify)."
         )

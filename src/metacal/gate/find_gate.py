@@ -9,7 +9,8 @@ from metacal.gate.gate import Gate
 
 
 def find_gate(
-    fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one"
+    fitted: Any,
+    needs: str = "This function requires a fitted gate, or an estimator that contains one",
 ) -> Gate:
     """Return the gate in a fitted object: a gate, an estimator, or a scikit-learn pipeline.
 
@@ -38,7 +39,7 @@ def find_gate(
     can_have_gate = is_estimator_of_gates or is_calibrator or hasattr(fitted, "gate_")
     if not can_have_gate:
         received_name = fitted.__name__ if isinstance(fitted, type) else fitted_class.__name__
-        raise UnfittedError(f"{needs}; got {received_name}.")
+        raise UnfittedError(f"{needs}, but got {received_name}.")
     try:
         return find_gate(fitted.gate_, needs)
     except MissingGateError:

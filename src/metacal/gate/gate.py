@@ -103,7 +103,7 @@ class Gate(GateMethods):
         )
         if not every_stage_has_classes or not classes_are_equal:
             raise CascadeError(
-                "The models of a cascade must have the same classes, in the same order."
+                "The models of a cascade must have the same classes in the same order."
             )
 
     @classmethod
@@ -393,8 +393,8 @@ class Gate(GateMethods):
         """Compute the score of each row at the first stage. Higher is less certain."""
         if self.thresholds.decision_offsets:
             raise GroupsError(
-                "uncertainty_scores does not support a gate with groups, because it ranks"
-                " the rows of each group separately. Use decide(..., groups=...).score"
+                "uncertainty_scores does not support a gate with groups, because such a gate"
+                " ranks the rows of each group separately. Use decide(..., groups=...).score"
                 " instead."
             )
         return self.source.score_table(table)

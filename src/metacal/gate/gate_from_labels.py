@@ -120,24 +120,24 @@ def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) 
     promise_name = type(promise).__name__
     if not isinstance(promise, Promise) or promise.guarantee == "none":
         raise UnsupportedPromiseError(
-            f"{promise!r} has no guarantee, so labels cannot certify it. Choose a promise"
-            " with a guarantee."
+            f"{promise!r} has no guarantee, so it cannot be certified. Choose a promise with a"
+            " guarantee."
         )
     if promise.scope is not None:
         raise UnsupportedPromiseError(
-            f"Labelling does not support {promise_name}, which has one threshold for each"
-            " predicted class or group. Label the rows, and fit the promise on them."
+            f"Labelling does not support {promise_name}, because this promise has one threshold"
+            " for each predicted class or group. Label the rows, and fit the promise on them."
         )
     if not promise.needs_labels:
         raise UnsupportedPromiseError(
-            f"{promise_name} needs no labels. Fit it on the unlabelled pool."
+            f"{promise_name} does not require labels. Fit this promise on the unlabelled pool."
         )
     if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
         raise UnsupportedPromiseError(
-            f"{promise_name} with a cost matrix needs the true class of every row. Label the"
+            f"With a cost matrix, {promise_name} requires the true class of every row. Label the"
             " rows, and fit the promise on them."
         )
     if may_extend and promise.delta is None:
         raise UnsupportedPromiseError(
-            "may_extend needs a promise with a delta. Leave out may_extend, or pass a delta."
+            "may_extend requires a promise with a delta. Pass a delta, or leave out may_extend."
         )

@@ -133,10 +133,13 @@ def _collect_model_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, .
     has_superfluous_table = len(tables) > n_models
     if lacks_large_table:
         raise CascadeError(
-            "The large model's table of the same rows is missing. Pass large=large_logits."
+            "The table of the large model is missing. Pass its logits for the same rows with"
+            " large=large_logits."
         )
     if has_superfluous_table:
-        raise CascadeError("large needs a cascade, but this gate has one model. Leave it out.")
+        raise CascadeError(
+            "large requires a cascade, but this gate has one model. Leave out large."
+        )
     return tables
 
 
@@ -323,7 +326,7 @@ def _judge_cascade_rows(
     """
     if truth is None:
         raise MissingLabelsError(
-            "The promise of a cascade needs labelled rows. Pass the true labels."
+            "The promise of a cascade requires labelled rows. Pass the true labels."
         )
     if not gate.has_classes:
         return _judge_score_cascade_rows(gate, stage_inputs, truth)
@@ -361,7 +364,7 @@ def _check_same_number_of_rows(tables: Sequence[Any]) -> None:
     if len(set(table_lengths)) > 1:
         counts_text = " and ".join(f"{length:,}" for length in table_lengths)
         raise CascadeError(
-            "The models of a cascade need tables of the same rows; got tables of"
+            "The models of a cascade must have tables of the same rows, but got tables of"
             f" {counts_text} rows."
         )
 
@@ -376,13 +379,14 @@ def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: 
     lacks_label = ~has_label
     if not gate.certificate.quantity.is_paired_difference:
         raise MissingLabelsError(
-            f"{int(lacks_label.sum()):,} rows have no label. An accuracy needs a label for"
-            " every row."
+            "A promise about accuracy requires a label for every row, but"
+            f" {int(lacks_label.sum()):,} rows have none. Label these rows, or leave them out."
         )
     n_missing_labels = int((lacks_label & differs_from_last_model).sum())
     if n_missing_labels > 0:
         raise MissingLabelsError(
-            f"{n_missing_labels:,} rows on which the two models disagree have no label. Label them."
+            f"The two models disagree on {n_missing_labels:,} rows without a label. Label these"
+            " rows."
         )
 
 
@@ -432,12 +436,12 @@ def _read_flags_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Flags, F
         n_needed_columns -= 1
     if n_columns != n_needed_columns:
         raise CascadeError(
-            f"{truth_name} has {n_columns} columns, but this cascade needs {n_needed_columns}, one"
-            " for each model."
+            f"The number of columns of {truth_name} must be {n_needed_columns}, but it is"
+            f" {n_columns}."
         )
     if not has_label.all():
         first_row_without_label = int(np.argmin(has_label))
         raise MissingLabelsError(
-            f"Row {first_row_without_label} has no entry in {truth_name}. Leave the row out."
+            f"Row {first_row_without_label} has no entry in {truth_name}. Leave out this row."
         )
     return model_flags, has_label

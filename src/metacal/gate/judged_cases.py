@@ -53,7 +53,10 @@ def check_takes_cases(gate: Gate | None, cases: Any) -> None:
         return
     if gate is not None and gate.certificate is not None:
         raise build_unused_cases_error(gate.promise)
-    raise CasesError("Only a gate with a promise about cases takes cases. Leave out cases.")
+    raise CasesError(
+        "cases requires a gate with a promise about cases, but this gate has another"
+        " promise. Leave out cases."
+    )
 
 
 def check_case_columns(gate: Gate, units: Any = None) -> None:
@@ -142,7 +145,9 @@ def judge_case_rows(
 def flatten_case_table(gate: Gate, score: Any, correct: Any, cases: Any, groups: Any) -> CaseItems:
     """Flatten a table of scores to items, whose case is the row and whose type is the column."""
     if cases is not None:
-        raise CasesError("Each row of a table of scores is a case. Leave out cases.")
+        raise CasesError(
+            "In a table of scores, each row is a case, so cases has no effect. Leave out cases."
+        )
     entries = flatten_labelled_table(score, correct, groups)
     item_types = entries.columns if gate.has_group_thresholds else None
     return CaseItems(

@@ -185,8 +185,8 @@ class LogitsCascadeData:
         large_rows = self.large_rows
         if len(small_rows) != len(large_rows) or small_rows.n_classes != large_rows.n_classes:
             raise CascadeError(
-                "Both models need tables of the same rows and classes; got tables of"
-                f" {len(small_rows):,} x {small_rows.n_classes} and {len(large_rows):,} x"
+                "Both models must have tables of the same rows and classes, but got tables of"
+                f" shape {len(small_rows):,} x {small_rows.n_classes} and {len(large_rows):,} x"
                 f" {large_rows.n_classes}."
             )
         small_predicted = small_rows.compute_column(kernels.predict_classes)

@@ -280,19 +280,19 @@ def check_logits_gate_options(
     is_promise = isinstance(promise, Promise)
     if is_promise and promise.is_two_sided and decision == "calibrated":
         raise UnsupportedPromiseError(
-            f"decision='calibrated' does not support {type(promise).__name__}, which chooses"
-            " its own decisions. Leave out decision."
+            f"decision='calibrated' does not support {type(promise).__name__}, because this"
+            " promise chooses its own decisions. Leave out decision."
         )
     if not is_promise:
         raise UnsupportedPromiseError(
-            "promise must be an object such as MaxMiscoverage(0.05) or MinAccuracy(0.97);"
+            "promise must be an object such as MaxMiscoverage(0.05) or MinAccuracy(0.97), but"
             f" got {promise!r}."
         )
     if score != AUTO_SCORE:
         check_score(score, input)
     elif promise.delta is None:
         raise UnsupportedPromiseError(
-            "score='auto' needs a promise with a delta, which the scores share; got"
+            "score='auto' requires a promise with a delta, which the scores share, but got"
             f" {promise!r}. Pass a delta, or name a score."
         )
 
@@ -301,12 +301,12 @@ def _check_usable_without_labels(promise: Promise, score: str | Score) -> None:
     """Raise InputError if a promise or a score cannot be used without labels."""
     if promise.needs_labels:
         raise MissingLabelsError(
-            f"{type(promise).__name__} needs to know which predictions are correct. Pass the"
-            " true labels."
+            f"{type(promise).__name__} requires the correctness of each prediction. Pass the true"
+            " labels."
         )
     if score == AUTO_SCORE:
         raise MissingLabelsError(
-            "score='auto' needs labelled rows to choose the score. Pass labels, or name a"
+            "score='auto' requires labelled rows to choose the score. Pass labels, or name a"
             " score such as 'entropy'."
         )
 

@@ -139,8 +139,8 @@ class LogitsSource(BaseSource[Rows]):
         """Name of the ranking score. Raises InputError if the score is a function."""
         if not isinstance(self.score, str):
             raise InputError(
-                f"The score {self.score_name} is a function, which is not registered. Use a named"
-                " score."
+                f"The score {self.score_name} is a function without a registered name. Use a"
+                " named score."
             )
         return self.score
 

@@ -31,7 +31,8 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     lacks_a_table = gate.has_classes and is_sequence and len(X) != gate.n_stages
     if not is_sequence or lacks_a_table:
         raise CascadeError(
-            "A cascade needs the output of each model. Pass both: watch.update([small, large], y)."
+            "A cascade requires the output of each model. Pass both: watch.update([small,"
+            " large], y)."
         )
     stage_inputs = X
     if not gate.has_classes:
@@ -43,8 +44,8 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     output_lengths = {len(output) for output in outputs}
     if len(output_lengths) > 1:
         raise CascadeError(
-            "A cascade needs the output of each model for all rows. Pass NaN as the score of"
-            " a model that was not called."
+            "A cascade requires the output of each model for all rows. If a model was not called"
+            " for a row, pass NaN as its score."
         )
     return np.stack(outputs, axis=1)
 

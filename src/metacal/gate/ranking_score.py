@@ -19,6 +19,6 @@ def check_score(score: str | Score, input: str) -> None:
     resolve_score(score)
     if needs_logits(score) and input == "probabilities":
         raise CombinationError(
-            f"The score {score!r} has the same value for every row of probabilities. Use"
-            " 'entropy', or pass logits."
+            f"The score {score!r} has the same value for every row of probabilities, so it cannot"
+            " rank the rows. Use 'entropy', or pass logits."
         )

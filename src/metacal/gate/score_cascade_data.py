@@ -163,7 +163,7 @@ class ScoreCascadeData:
         lengths = [len(column) for column in score_columns]
         if len(set(lengths)) > 1:
             raise CascadeError(
-                "Each model needs a score for every row; got columns of length"
+                "Each model must have a score for every row, but got columns of lengths"
                 f" {', '.join(str(length) for length in lengths)}."
             )
         return score_columns
@@ -182,16 +182,16 @@ class ScoreCascadeData:
             if self.correct is not None and self.agrees is None:
                 return self.correct
             raise CascadeError(
-                f"{promise!r} needs correct=... (whether each model is correct). agrees=..."
+                f"{promise!r} requires correct=... (whether each model is correct). agrees=..."
                 " supports only MaxLoss without people."
             )
         if self.agrees is not None and self.correct is None:
             return self.agrees
         raise CascadeError(
-            f"{type(promise).__name__} over scores needs agrees=... (whether each model but"
-            " the last agrees with the last one). correct=... does not replace it, because"
-            " two incorrect predictions may differ. If you know only which predictions are"
-            " correct, promise MinAccuracy, or fit on tables of logits with labels."
+            f"For scores, {type(promise).__name__} requires agrees=... (whether each model except"
+            " the last agrees with the last one). correct=... does not replace it, because two"
+            " incorrect predictions may differ. If you know only which predictions are correct,"
+            " promise MinAccuracy, or fit on tables of logits with labels."
         )
 
     def _check_n_columns(
@@ -221,13 +221,14 @@ class ScoreCascadeData:
             return
         last_model_hint = ""
         if flag_name == "correct":
-            last_model_hint = ", and the last one needs its correctness too"
+            last_model_hint = " and the correctness of the last one"
         people_hint = ""
         if self.people:
-            people_hint = ". With people, at least two models are required, each with a score"
+            people_hint = " (with people, for at least two models, and a score for each)"
         raise CascadeError(
-            f"Got {n_score_columns} columns of scores and {n_flag_columns} of {flag_name}. Each"
-            f" model but the last needs one of each{last_model_hint}{people_hint}."
+            f"Expected one column of scores and one of {flag_name} for each model except the"
+            f" last{last_model_hint}{people_hint}, but got {n_score_columns} and"
+            f" {n_flag_columns}."
         )
 
     def _build_sources(self, n_gated_models: int) -> tuple[ScoreSource, ...]:
@@ -248,10 +249,8 @@ class ScoreCascadeData:
         has_cost_of_each = costs.shape == (n_costs,)
         is_valid = has_cost_of_each and (costs >= 0.0).all() and costs[-1] > 0.0
         if not is_valid:
-            people_hint = " and people" if self.people else ""
-            raise CascadeError(
-                f"costs must be {n_costs} numbers, the cost of calling each model{people_hint}."
-            )
+            people_hint = " and one for people" if self.people else ""
+            raise CascadeError(f"costs must be {n_costs} numbers, one for each model{people_hint}.")
         return costs
 
 
@@ -270,6 +269,6 @@ def _compute_uncertainties(
     if is_missing.any():
         first_row_without_score = np.flatnonzero(is_missing.any(axis=1))[0]
         raise NumberError(
-            f"Row {first_row_without_score} has no score. Leave out rows without a score."
+            f"Row {first_row_without_score} has no score. Leave out the rows without a score."
         )
     return uncertainties

@@ -310,8 +310,8 @@ def _take_importance(
     weights = as_plain_array(importance.weights, "importance")
     if weights.shape != is_usable.shape:
         raise WeightsError(
-            f"importance must have shape ({len(is_usable)},), with one weight for each row;"
-            f" got {weights.shape}."
+            f"importance must have one weight for each of the {len(is_usable)} rows, but got an"
+            f" array of shape {weights.shape}."
         )
     return replace(importance, weights=weights[is_usable])
 

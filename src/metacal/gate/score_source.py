@@ -190,8 +190,8 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         """Raise InputError if there is not one entry of the truth for each row."""
         if len(codes) != n_rows:
             raise ShapeError(
-                f"Got {n_rows} scores but {len(codes)} entries of {self.truth}. Pass one of"
-                " each per row."
+                f"score and {self.truth} must have the same length, but got {n_rows} and"
+                f" {len(codes)} entries."
             )
 
     def encode_one_truth(self, truth: Any) -> float | None:
@@ -356,13 +356,14 @@ def check_score_gate_options(promise: Any, higher_is: Any) -> None:
     """Raise InputError if a promise or `higher_is` is invalid for a gate on scores."""
     if not isinstance(promise, Promise):
         raise UnsupportedPromiseError(
-            "promise must be an object such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"
+            "promise must be an object such as MaxMiscoverage(0.05) or MinAccuracy(0.9), but got"
             f" {promise!r}."
         )
     if promise.is_two_sided:
         raise UnsupportedPromiseError(
-            "A gate on scores does not support promises about one of two classes; got"
-            f" {type(promise).__name__}. They need the true class of each row: use"
-            " MetaCal(promise).fit(scores, labels), with one score per row or one column per class."
+            f"A gate on scores does not support {type(promise).__name__}, because a promise about"
+            " one of two classes requires the true class of each row. Use"
+            " MetaCal(promise).fit(scores, labels), with one score per row or one column per"
+            " class."
         )
     check_choice("higher_is", higher_is, "surer", "doubtful")

@@ -191,8 +191,8 @@ def read_columns(
     has_both_or_neither = (loss is None) == (correct is None)
     if has_both_or_neither:
         raise CombinationError(
-            "Pass either correct (whether each row is correct) or loss (a number from 0 to 1"
-            " for each row), but not both."
+            "correct (whether each row is correct) and loss (a number between 0 and 1 for each"
+            " row) cannot be combined. Pass one of them."
         )
     if loss is None:
         scores, is_correct, has_label = _read_correctness(
@@ -201,8 +201,8 @@ def read_columns(
         return InputColumns(scores=scores, correct=is_correct, losses=None, has_label=has_label)
     if not promise.supports_row_losses:
         raise MissingLabelsError(
-            f"{type(promise).__name__} needs to know which predictions are correct. Pass"
-            " correct, or promise MaxRisk(0.1)."
+            f"{type(promise).__name__} requires the correctness of each prediction. Pass correct,"
+            " or promise MaxRisk(0.1)."
         )
     scores = check_scores(score)
     if allows_missing_labels:
@@ -212,7 +212,8 @@ def read_columns(
         has_label = np.ones(len(losses), dtype=bool)
     if scores.shape != losses.shape:
         raise ShapeError(
-            f"Got {len(scores)} scores but {len(losses)} entries of loss. Pass one of each per row."
+            f"score and loss must have the same length, but got {len(scores)} and {len(losses)}"
+            " entries."
         )
     return InputColumns(scores=scores, correct=losses == 0.0, losses=losses, has_label=has_label)
 
@@ -234,7 +235,7 @@ def check_any_score(has_score: Flags, score_name: str) -> None:
     """Raise InputError if no row has a score."""
     if not has_score.any():
         raise ColumnError(
-            f"No row has a score (n_samples={len(has_score)}):"
+            f"No row has a score (n_samples={len(has_score)}), because"
             f" {clean_score_name(score_name)!r} holds no number. Check the column of scores."
         )
 
@@ -270,7 +271,7 @@ def read_declared_values(
     declared_scores = source.read(declared_values)
     if len(declared_scores) < 2 or np.isnan(declared_scores).any():
         raise InputError(
-            "marks must be the possible values of the score, at least two numbers; got"
+            "marks must be at least two numbers, the possible values of the score, but got"
             f" {declared_values!r}."
         )
     declared_uncertainties = source.uncertainty_scores(declared_scores)
@@ -279,8 +280,9 @@ def read_declared_values(
     if len(undeclared_scores):
         listed_values = ", ".join(f"{value:g}" for value in declared_scores[:10])
         raise InputError(
-            f"{len(undeclared_scores):,} scores are not among the marks {listed_values}, for"
-            f" example {float(undeclared_scores[0]):g}. Add it to marks, or leave out marks."
+            f"{len(undeclared_scores):,} scores are not one of the marks {listed_values}, for"
+            f" example {float(undeclared_scores[0]):g}. Add these values to marks, or leave out"
+            " marks."
         )
     return np.unique(declared_uncertainties)
 
@@ -325,8 +327,8 @@ def build_scored_rows(
     graded_losses = usable_columns.losses
     if graded_losses is None and not is_correct.any():
         raise OneOutcomeError(
-            f"No row is correct (n_samples={len(is_correct)}), so no promise can be"
-            " certified. Check the column of correctness: 1, true or yes means correct."
+            f"No row is correct (n_samples={len(is_correct)}), so no promise can be certified."
+            " Check the column of correctness, in which 1, true or yes means correct."
         )
     subgroups = _find_subgroups(promise, groups, is_usable)
     promise_losses = None
@@ -357,8 +359,7 @@ def _find_subgroups(
     if is_per_class:
         raise UnsupportedPromiseError(
             f"{type(promise).__name__} has one threshold for each predicted class, but scores"
-            " have no classes. Pass the promise without PerClass, or PerGroup with"
-            " groups=..."
+            " have no classes. Leave out PerClass, or use PerGroup with groups=..."
         )
     subgroups = find_subgroups_by_group(promise, len(is_usable), groups)
     if subgroups is None:

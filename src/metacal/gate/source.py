@@ -100,8 +100,9 @@ class BaseSource(ABC, Generic[CheckedRows]):
         has_all_rows = len(rows) == n_rows
         if not has_rejected_rows_only and not has_all_rows:
             raise CascadeError(
-                f"The {stage_name} model's table has {len(rows):,} rows. Pass all {n_rows:,} rows, or"
-                f" the {n_rejected:,} rows that needs_large returns, in their order."
+                f"The table of the {stage_name} model must have all {n_rows:,} rows, or the"
+                f" {n_rejected:,} rows that needs_large returns in the same order, but it has"
+                f" {len(rows):,} rows."
             )
         if not has_rejected_rows_only:
             rows = self.select_rows(rows, rejected_indices)

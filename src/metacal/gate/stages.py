@@ -90,6 +90,6 @@ def _check_has_table(stage: Stage, table: Any, *, n_rejected: int, n_rows: int) 
     """Raise InputError if the input of a stage is missing."""
     if table is None:
         raise CascadeError(
-            f"{n_rejected:,} of {n_rows:,} rows need the {stage.name} model. Pass its logits for"
-            " the rows that needs_large returns."
+            f"{n_rejected:,} of {n_rows:,} rows require the {stage.name} model. Pass its logits"
+            " for the rows that needs_large returns."
         )

@@ -300,8 +300,8 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
     if not has_group_thresholds or not isinstance(thresholds, SubgroupThresholds):
         if groups is not None:
             raise GroupsError(
-                "This gate has no threshold for each group. Leave out groups, or fit the"
-                " gate with PerGroup."
+                "This gate has the same threshold for all rows, so groups has no effect. Leave"
+                " out groups, or fit the gate with PerGroup."
             )
         return None
     if groups is None:
@@ -311,23 +311,24 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
         lists_all_names = len(thresholds.subgroup_names) <= _MAX_LISTED_GROUPS
         ellipsis = "" if lists_all_names else ", ..."
         raise GroupsError(
-            f"This gate has one threshold for each group ({shown_names}{ellipsis}). Name the"
+            f"This gate has one threshold for each group ({shown_names}{ellipsis}). Pass the"
             f" group of every row with {choose_spelling('groups=...', '--group-key NAME')}."
         )
     group_codes = thresholds.encode_groups(groups)
     if len(group_codes) != n_rows:
         raise ShapeError(
-            f"Got {n_rows} rows but {len(group_codes)} groups. Pass one group for each row."
+            f"groups must have one entry for each row, but got {len(group_codes)} entries for"
+            f" {n_rows} rows."
         )
     has_unknown_group = group_codes == _UNKNOWN_GROUP
     if has_unknown_group.any():
         unknown_groups = check_groups(groups)[has_unknown_group]
         decision_text = "rejected"
         if thresholds.unknown_threshold == math.inf:
-            decision_text = "accepted, so that no true item of them is missed"
+            decision_text = "accepted, so that none of their true items is missed"
         warn_caller(
-            f"Rows of groups that this gate was not fitted on, such as {unknown_groups[0]!s}, are"
-            f" {decision_text}."
+            "Some rows belong to a group that this gate was not fitted on, for example"
+            f" {unknown_groups[0]!s}. These rows are {decision_text}."
         )
     return group_codes
 
@@ -347,12 +348,13 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     """
     if groups is None:
         option = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
-        raise GroupsError(f"PerGroup needs the group of every row. Pass {option}.")
+        raise GroupsError(f"PerGroup requires the group of every row. Pass {option}.")
     group_names = tuple(np.unique(check_groups(groups)).tolist())
     group_codes = encode_groups(groups, group_names)
     if len(group_codes) != n_rows:
         raise ShapeError(
-            f"Got {n_rows} rows but {len(group_codes)} groups. Pass one group for each row."
+            f"groups must have one entry for each row, but got {len(group_codes)} entries for"
+            f" {n_rows} rows."
         )
     return group_codes, group_names
 
@@ -370,8 +372,8 @@ def check_groups(groups: Any) -> NDArray[Any]:
     is_string = row_groups.dtype.kind == "U"
     if not is_integer and not is_string:
         raise GroupsError(
-            "groups must be integers or strings, one per row. Give rows with a missing group"
-            " a group name of their own."
+            "groups must be integers or strings, one per row, without missing values. Name a"
+            " separate group for rows whose group is missing."
         )
     return row_groups
 

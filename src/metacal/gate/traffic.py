@@ -350,8 +350,8 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
         return np.array(probabilities, dtype=np.float64)
     if not no_row_has_probability:
         raise MonitoringError(
-            "Some labelled rows have no probability of selection. Pass the probability for"
-            " all labelled rows, or for none."
+            "Some labelled rows have no sampling probability. Pass the probability for all"
+            " labelled rows, or for none of them."
         )
     return None
 

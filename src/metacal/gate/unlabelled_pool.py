@@ -181,14 +181,15 @@ class UnlabelledPool:
         is_integer = row_indices.dtype.kind in "iu"
         if not is_integer and row_indices.size > 0:
             raise LabellingError(
-                f"rows must be the row numbers that propose returns, got {row_indices.dtype}."
+                "rows must be the integers that propose returns, but got an array of"
+                f" {row_indices.dtype}."
             )
         row_indices = row_indices.astype(np.intp).reshape(-1)
         has_both_or_neither = (right is None) == (labels is None)
         if has_both_or_neither:
             raise LabellingError(
-                "Pass either right=... (whether each prediction is correct) or labels=..."
-                " (the true classes), but not both."
+                "right (whether each prediction is correct) and labels (the true classes) cannot"
+                " be combined. Pass one of them."
             )
         if labels is None:
             is_correct = check_correctness(np.atleast_1d(np.asarray(right)))
@@ -197,15 +198,15 @@ class UnlabelledPool:
             predictions = self.predictions
             if predictions is None:
                 raise LabellingError(
-                    "A pool of scores has no predictions to compare labels with. Pass"
-                    " right=... instead of labels=..."
+                    "A pool of scores has no predictions, so labels cannot be compared with"
+                    " them. Pass right=... instead of labels=..."
                 )
             true_codes = validate.encode_labels(labels, len(row_indices), predictions.classes)
             is_correct = predictions.are_correct(row_indices, true_codes)
         if is_correct.shape != row_indices.shape:
             raise LabellingError(
-                f"Got {len(row_indices)} rows but {len(is_correct)} answers. Pass one answer"
-                " for each row."
+                f"Expected one answer for each row, but got {len(row_indices)} rows and"
+                f" {len(is_correct)} answers."
             )
         return EncodedAnswers(row_indices, is_correct=is_correct, true_codes=true_codes)
 
@@ -310,7 +311,7 @@ class PoolAnswers:
         if is_contradiction.any():
             contradicted_row = int(row_indices[is_contradiction][0])
             raise LabellingError(
-                f"Row {contradicted_row} already has a different answer, and the first answer"
-                " counts. Remove the new one. If the first answer was a mistake, start"
+                f"Row {contradicted_row} already has a different answer, and metacal keeps the"
+                " first one. Remove the new answer. If the first answer was a mistake, start"
                 " again."
             )

@@ -105,8 +105,8 @@ class GateMethods:
         has_path = path is not None
         if not is_known_target or has_path != needs_path:
             raise InputError(
-                "export supports to='onnx' with a path, or to='torch' without one; got"
-                f" to={to!r}, path={path!r}."
+                f"Got to={to!r} and path={path!r}. Pass to='onnx' with a path, or to='torch'"
+                " without a path."
             )
         export_module = import_module(f"metacal.export.{to}")
         if path is None:

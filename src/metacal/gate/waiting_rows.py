@@ -126,8 +126,8 @@ class WaitingRows:
     def __post_init__(self) -> None:
         if not 0 <= self.horizon < MAX_WAITING_ROWS:
             raise InputError(
-                f"horizon must be a number of rows from 0 to {MAX_WAITING_ROWS - 1:,}, got"
-                f" {self.horizon!r}."
+                f"horizon must be a number of rows between 0 and {MAX_WAITING_ROWS - 1:,}, but"
+                f" got {self.horizon!r}."
             )
 
     def __len__(self) -> int:

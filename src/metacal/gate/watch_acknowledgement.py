@@ -149,14 +149,14 @@ def count_acknowledged_lines(acknowledgements: Sequence[Acknowledgement]) -> Lin
 def check_reason(reason: str) -> str:
     """Return a reason without surrounding space. Raise InputError if it cannot be stored."""
     if not isinstance(reason, str):
-        raise MonitoringError(f"reason must be a text, got {type(reason).__name__}.")
+        raise MonitoringError(f"reason must be a string, but got {type(reason).__name__}.")
     stripped_reason = reason.strip()
     is_empty = len(stripped_reason) == 0
     is_too_long = len(stripped_reason) > MAX_REASON_LENGTH
     if is_empty or is_too_long or not stripped_reason.isprintable():
         raise MonitoringError(
-            f"reason must be one line of 1 to {MAX_REASON_LENGTH:,} characters, got {reason[:80]!r}."
-            " Write what caused the alarm and what was done."
+            f"reason must be one line of at most {MAX_REASON_LENGTH:,} characters, but got"
+            f" {reason[:80]!r}. Describe the cause of the alarm and your response."
         )
     return stripped_reason
 
@@ -173,7 +173,7 @@ def format_time(time: datetime | None) -> str:
     if time is None:
         time = datetime.now(UTC)
     if time.tzinfo is None:
-        raise MonitoringError(f"time must have a time zone, got {time.isoformat()!r}.")
+        raise MonitoringError(f"time must have a time zone, but got {time.isoformat()!r}.")
     return time.astimezone(UTC).isoformat(timespec="seconds")
 
 
@@ -194,7 +194,7 @@ def collect_acknowledged_alarms(
     )
     if not raised_alarms:
         raise MonitoringError(
-            "No alarm is raised, so there is nothing to acknowledge. Run the monitor without"
-            " an acknowledgement."
+            "No alarm was raised, so there is nothing to acknowledge. Run the monitor without an"
+            " acknowledgement."
         )
     return raised_alarms

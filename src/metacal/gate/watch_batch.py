@@ -76,8 +76,9 @@ class WatchBatch:
         promise_is_about_cases = gate.certificate is not None and gate.certificate.cases is not None
         if promise_is_about_cases and probability is not None:
             raise CasesError(
-                "A watch on cases got sampling probabilities of rows. It uses whole cases with all of"
-                " their labels. Select cases at random instead, and leave out probability."
+                "A watch on cases does not support sampling probabilities, because it reads"
+                " whole cases with all of their labels. Leave out probability, and select whole"
+                " cases at random."
             )
         rows = read_rows(gate, X)
         row_labels = select_label_of_answering_model(gate, rows, y)

@@ -52,8 +52,8 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
     labels = y.tolist() if is_array else list(y)
     if len(labels) != n_rows:
         raise ShapeError(
-            f"Got {n_rows} rows but {len(labels)} labels. Pass one label for each row, and"
-            " None for an unknown label."
+            f"Expected one label for each row, but got {n_rows} rows and {len(labels)} labels."
+            " Pass None for an unknown label."
         )
     for row_index, label in enumerate(labels):
         is_nan = label != label

@@ -172,8 +172,8 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     was_certified_on_cases = certificate is not None and certificate.cases is not None
     if was_certified_on_cases and not has_units:
         raise CasesError(
-            "The promise of this gate is about cases; got rows without them. Pass the case of each"
-            " row: cases=..., or --case-key NAME."
+            "The promise of this gate is about cases, but the rows have no cases. Pass the"
+            " case of each row: cases=..., or --case-key NAME."
         )
     if was_certified_on_cases:
         return
@@ -182,13 +182,14 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     )
     if was_certified_on_clusters and not has_units:
         raise ClustersError(
-            "This gate was certified on clusters. Name the cluster of each row with units="
-            " (--unit-key), and send the rows of a cluster consecutively or within the horizon."
+            "This gate was certified on clusters, so each row requires the name of its cluster."
+            " Pass units=... (--unit-key), and send the rows of a cluster consecutively or"
+            " within the horizon."
         )
     if has_units and not was_certified_on_clusters:
         raise ClustersError(
-            "This gate was certified on independent rows, so it does not support units. Leave out"
-            " units, or fit the gate with units= (--unit-key)."
+            "This gate was certified on independent rows, so it does not support units. Leave"
+            " out units, or fit the gate with units=... (--unit-key)."
         )
 
 

@@ -173,13 +173,13 @@ def apply(
         )
     if prune:
         raise FileWriteError(
-            f"prune needs a folder of results, but {output_path} is one file. Leave out prune, or"
-            " pass a folder."
+            f"prune requires a folder of results, but {output_path} is a file. Leave out prune,"
+            " or pass a folder."
         )
     if uses_remote_workers:
         raise FileWriteError(
-            f"Workers write one result for each file, but {output_path} is not a folder name."
-            " End it with /."
+            f"Workers write one result per file into a folder, but {output_path} is not the name"
+            " of a folder. End the name with a slash."
         )
     return applier.write(source, output_path)
 
@@ -456,8 +456,8 @@ def _summarize_records(
     if not nonempty_records:
         first_source = next(iter(source_of_result.values()))
         raise NoRowsError(
-            f"{first_source}: the file has no rows, and neither does any other file. Pass at"
-            " least one row."
+            f"{first_source}: neither this file nor any other file has rows. At least one row is"
+            " required."
         )
     n_accepted = None
     is_calibrator = nonempty_records[0]["n_accepted"] is None

@@ -156,7 +156,7 @@ class BatchGate:
         from metacal.io.artifact.document import SavedContent, build_verified_text
 
         if isinstance(keep, str):
-            raise InputError(f"keep must be a list of columns, such as keep=[{keep!r}].")
+            raise InputError(f"keep must be a list of columns, for example keep=[{keep!r}].")
         self.path: str | None = None
         self.text: str | None = None
         if isinstance(gate, str | os.PathLike):
@@ -181,7 +181,10 @@ class BatchGate:
                 " groups with group_key."
             )
         if group_key is not None and not loaded_gate.has_group_thresholds:
-            raise GroupsError(f"{self.name} has no threshold for each group. Leave out group_key.")
+            raise GroupsError(
+                f"{self.name} has the same threshold for all rows, so group_key has no"
+                " effect. Leave out group_key."
+            )
 
     def __repr__(self) -> str:
         return f"BatchGate({self.name!r}, {self.fingerprint[:12]})"
@@ -194,8 +197,8 @@ class BatchGate:
         content = self._read_content()
         if hashlib.sha256(content).hexdigest() != self.fingerprint:
             raise FileReadError(
-                f"{self.path}: the file differs from the one that was sent. It was"
-                " overwritten, or this machine has another file there."
+                f"{self.path}: the file differs from the gate that was sent to this machine. Copy"
+                " the same file to every machine, and do not overwrite it."
             )
         # The signature was verified when this BatchGate was made, and the content is the same.
         return _load_and_cache_gate(content, self.fingerprint, self.name, None)
@@ -281,9 +284,8 @@ class BatchGate:
         )
         if layout.n_classes != n_classes and not is_single_score:
             raise ClassMismatchError(
-                f"The batch has {layout.n_classes} columns of {gate.logits_source.input}, but"
-                f" {self.name} was fitted on {n_classes} classes"
-                f" ({format_names(gate_classes)})."
+                f"{self.name} was fitted on {n_classes} classes ({format_names(gate_classes)}),"
+                f" but the batch has {layout.n_classes} columns of {gate.logits_source.input}."
             )
         class_names = None
         if not has_class_columns:
@@ -384,8 +386,8 @@ def _load_and_cache_gate(content: bytes, fingerprint: str, name: str, key: Any) 
     gate = saved_content.gate
     if not gate.is_logits_gate:
         raise InputError(
-            f"{name} is not a gate on logits. A BatchGate needs a gate on one table of logits"
-            " or probabilities."
+            f"A BatchGate requires a gate on one table of logits or probabilities, but {name}"
+            " holds another gate."
         )
     while len(_gate_cache) >= _MAX_CACHED_GATES:
         _gate_cache.popitem(last=False)

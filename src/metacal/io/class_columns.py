@@ -156,8 +156,8 @@ def find_columns_of_known_classes(
         return []
     if missing_names:
         raise ColumnError(
-            f"{request.path}: no column found for {format_names(missing_names)}. The columns"
-            f" are {format_names(header)}."
+            f"{request.path}: the file has no columns for the classes"
+            f" {format_names(missing_names)}. Its columns are {format_names(header)}."
         )
     if request.classes is None:
         _warn_of_further_classes(request, header, patterns, class_names)
@@ -182,9 +182,9 @@ def _warn_of_further_classes(
             further_names.append(name)
     if further_names and request.logits_key is not None:
         warn_caller(
-            f"{request.path}: {format_names(further_names)} are named like classes, but"
-            f" {request.gate_name or 'the gate'} does not have these classes. If the"
-            " classifier has new classes, fit again; otherwise leave the columns out with"
+            f"{request.path}: the columns {format_names(further_names)} look like classes, but"
+            f" {request.gate_name or 'the gate'} does not have these classes. If the classifier"
+            " has new classes, fit the gate again. Otherwise leave out the columns with"
             f" {format_option('drop')}."
         )
 
@@ -238,8 +238,8 @@ def find_class_columns(
         raise missing_remembered_column_error(request, header, "logits_key")
     if request.logits_key is not None:
         raise ColumnError(
-            f"{request.path}: no column {request.logits_key!r} with lists found, and no"
-            f" column named '{patterns[0]}'. The columns are {format_names(header)}."
+            f"{request.path}: the file has no column {request.logits_key!r} of lists, and no"
+            f" columns with names like '{patterns[0]}'. Its columns are {format_names(header)}."
         )
     _check_all_are_classes(request, candidates)
     return candidates
@@ -279,14 +279,14 @@ def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
     for name in candidates:
         if name in DEFAULT_LABEL_NAMES:
             raise ColumnError(
-                f"{request.path}: column {name!r} may be a class or a label. List the classes"
+                f"{request.path}: the column {name!r} may be a class or a label. List the classes"
                 f" with {format_option('classes')}."
             )
     # A single score and an unrelated column look like the columns of two classes.
     n_gate_classes = len(request.gate_classes or ())
     if n_gate_classes == 2 and len(candidates) > 1:
         raise ColumnError(
-            f"{request.path}: no column has the name of a class of the gate; the columns are"
+            f"{request.path}: no column has the name of a class of the gate. The columns are"
             f" {format_names(candidates)}. Name the score of the second class with"
             f" {single_score_parameter()}, or list the columns of both classes with"
             f" {format_option('classes')}."

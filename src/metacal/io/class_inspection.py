@@ -265,9 +265,9 @@ def _check_agreement(
     margin = 2.0 * np.sqrt(by_chance * (1.0 - by_chance) / len(table))
     if agreement <= by_chance + margin and len(facts.distinct_texts) > 1:
         raise AmbiguousFileError(
-            f"The largest of the columns {format_names(group.names)} agrees with {labels!r}"
-            f" in only {agreement:.0%} of the rows, no more than by chance. Name the scores"
-            " with --logits-key NAME, or the labels with --label-key NAME."
+            f"The largest of the columns {format_names(group.names)} agrees with {labels!r} in"
+            f" only {agreement:.0%} of the rows, no more often than by chance. Name the scores"
+            " with --logits-key NAME, or name the labels with --label-key NAME."
         )
 
 

@@ -339,9 +339,9 @@ def _too_few_classes_error(
     if table_names:
         hint = single_score_hint()
     return ColumnError(
-        f"{request.path}: found {len(table_names)} class column(s) among"
-        f" {format_names(header)}. At least 2 are required, or one column 'logits' of"
-        f" lists.{hint}"
+        f"{request.path}: at least 2 class columns, or one column 'logits' of lists, are"
+        f" required, but {len(table_names)} class column(s) were found among"
+        f" {format_names(header)}.{hint}"
     )
 
 
@@ -362,8 +362,8 @@ def _find_unused_names(
     for name in request.kept_names:
         if name not in names:
             raise ColumnError(
-                f"{request.path}: no column {name!r} to keep found. The columns are"
-                f" {format_names(names)}."
+                f"{request.path}: keep names the column {name!r}, which the file does not have."
+                f" Its columns are {format_names(names)}."
             )
     return tuple(
         name for name in names if name not in used_names and name not in request.kept_names

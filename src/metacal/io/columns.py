@@ -113,9 +113,9 @@ class Columns:
         if other_names:
             content = f"besides its input, the file has {format_names(other_names)}"
         raise MissingLabelsError(
-            f"{self.path}: no column {self.missing_label_name!r} found, which the gate needs"
-            f" to see which predictions are correct; {content}. If the column has another"
-            f" name, pass {format_option(parameter)}."
+            f"{self.path}: no column {self.missing_label_name!r} found, so metacal cannot tell"
+            f" which predictions are correct; {content}. If the column has another name, pass"
+            f" {format_option(parameter)}."
         )
 
     def describe_row_position(self, row: int) -> str:
@@ -200,7 +200,7 @@ class Columns:
         indices = np.flatnonzero(is_drawn[codes])
         if not len(indices):
             raise TooFewRowsError(
-                f"{self.path}: the range {start:g}:{stop:g} of its {len(self):,} rows is"
-                f" empty. Pass a larger range with {format_option('rows')}."
+                f"{self.path}: the range {start:g}:{stop:g} contains none of the {len(self):,}"
+                f" rows. Pass a larger range with {format_option('rows', metavar='START:STOP')}."
             )
         return self.select_rows(indices)

@@ -98,7 +98,7 @@ def merge_result_columns(
     for name in kept_columns:
         if name in result_columns and name != "id":
             raise FileWriteError(
-                f"The results already have a column {name!r}. Rename the column to keep."
+                f"The results already have a column {name!r}. Rename the column that you keep."
             )
     merged_columns: dict[str, Any] = {}
     if "id" in result_columns and "id" not in kept_columns:

@@ -437,8 +437,8 @@ def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.i
     n_rejected = is_rejected.sum()
     if len(later_table) != n_rejected:
         raise CascadeError(
-            f"--large has {len(later_table):,} rows. Pass all {n_rows:,} rows, or the"
-            f" {n_rejected:,} rows that the small model does not accept."
+            f"The file of --large must have all {n_rows:,} rows, or the {n_rejected:,} rows that"
+            f" the small model does not accept, but it has {len(later_table):,} rows."
         )
     # The later table has the rejected rows only, in the same order.
     later_offsets[1:] = np.cumsum(is_rejected)

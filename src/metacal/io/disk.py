@@ -211,8 +211,8 @@ class Disk:
                     raise
                 locked_path = path.removesuffix(".lock")
                 raise BusyError(
-                    f"{locked_path} is in use by {_read_lock_holder(descriptor)}. Wait until"
-                    " that process has ended."
+                    f"{locked_path} is in use by {_read_lock_holder(descriptor)}. Wait until this"
+                    " process ends."
                 ) from None
             _write_lock_holder(descriptor)
             try:
@@ -259,7 +259,8 @@ def input_error_if_write_fails(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise FileWriteError(
-            f"cannot write {path_text}: the folder {directory} does not exist. Create it first."
+            f"cannot write {path_text}: the folder {directory} does not exist. Create the folder"
+            " first."
         ) from None
     except NotADirectoryError:
         raise FileWriteError(
@@ -321,8 +322,8 @@ def _hold_content_lock(descriptor: int, path: str) -> Iterator[None]:
             yield
             return
         raise BusyError(
-            f"{path} is in use by another process under another name (a hard link). Wait"
-            " until that process has ended."
+            f"{path} is in use by another process, which opened it by another name (a hard link)."
+            " Wait until this process ends."
         ) from None
     try:
         yield

@@ -118,8 +118,8 @@ def _find_table(inspection: Inspection) -> str | None:
     default_tables = [name for name in table_names if name in default_names]
     if len(default_tables) != 1:
         raise AmbiguousFileError(
-            "Several columns may hold the logits or probabilities:"
-            f" {format_names(table_names)}. Name one with --logits-key NAME."
+            f"Several columns may hold the logits or probabilities: {format_names(table_names)}."
+            " Name one of them with --logits-key NAME."
         )
     return default_tables[0]
 
@@ -168,16 +168,16 @@ def _inspect_flat_columns(inspection: Inspection, truth: Truth) -> None:
         raise missing_truth_question(inspection)
     if score_name is None or score_name not in inspection.facts:
         raise AmbiguousFileError(
-            "No column was recognised as scores; the columns are"
-            f" {format_names(inspection.columns)}. Name a column of lists with --logits-key"
-            " NAME, or one score for each prediction with --score-key NAME. A table of"
-            " classes needs one column for each class."
+            "No column was recognised as scores. The columns are"
+            f" {format_names(inspection.columns)}. Name a column of lists with --logits-key NAME,"
+            " or name one score for each prediction with --score-key NAME. A table of classes"
+            " requires one column for each class."
         )
     if inspection.facts[score_name].numbers is None:
         raise AmbiguousFileError(
-            f"{score_name!r} holds"
-            f" {format_names(inspection.facts[score_name].distinct_texts[:4])}, which are not"
-            " numbers. Name the score with --score-key NAME."
+            f"{score_name!r} must hold numbers, but it holds"
+            f" {format_names(inspection.facts[score_name].distinct_texts[:4])}. Name the score"
+            " with --score-key NAME."
         )
     inspect_single_score(inspection, truth, score_name)
 
@@ -188,9 +188,9 @@ def _check_has_labels(inspection: Inspection, truth: Truth) -> None:
         return
     if truth.correctness is not None:
         raise AmbiguousFileError(
-            f"{truth.correctness!r} marks correct rows, but a table of classes needs the true"
-            " class. Name it with --label-key NAME, or name one score for each prediction"
-            " with --score-key NAME."
+            f"A table of classes requires the true class, but {truth.correctness!r} only marks"
+            " correct rows. Name the true class with --label-key NAME, or name one score for"
+            " each prediction with --score-key NAME."
         )
     raise missing_truth_question(inspection)
 
@@ -210,15 +210,15 @@ def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
         return
     if is_nonnegative and finite_rows.max() <= 1.0:
         raise AmbiguousFileError(
-            "Every number lies between 0 and 1, but the rows do not sum to one. If these are"
-            " logits, pass --input logits; if they are probabilities of exclusive classes,"
+            "Every number lies between 0 and 1, but the rows do not sum to one. If the numbers"
+            " are logits, pass --input logits. If they are probabilities of exclusive classes,"
             " divide each row by its sum and pass --input probabilities."
         )
     sums_to_100 = np.abs(finite_rows.sum(axis=1) - 100.0) < _PERCENT_TOLERANCE
     if is_nonnegative and sums_to_100.all():
         raise AmbiguousFileError(
-            "Every row sums to 100. If these are percentages, divide them by 100 and pass"
-            " --input probabilities; otherwise pass --input logits."
+            "Every row sums to 100. If the numbers are percentages, divide them by 100 and pass"
+            " --input probabilities. Otherwise pass --input logits."
         )
     inspection.add_finding("input: logits", "some numbers lie outside [0, 1]")
 
@@ -255,9 +255,9 @@ def _inspect_labels(
         reason = f"whole numbers from 0 to {n_classes - 1}: they count the columns"
     else:
         raise AmbiguousFileError(
-            f"{labels!r} holds {format_names(facts.distinct_texts[:8])}, which match neither"
-            f" the names of the {n_classes} columns nor their numbers from 0. List the class"
-            " of each column with --classes A,B,C, or name another label column with"
+            f"The labels in {labels!r} ({format_names(facts.distinct_texts[:8])}) match neither"
+            f" the names of the {n_classes} columns nor their numbers from 0. List the class of"
+            " each column with --classes A,B,C, or name another column of labels with"
             " --label-key NAME."
         )
     inspection.add_finding(

@@ -91,8 +91,8 @@ def read_for_gate(
     except OtherKindError:
         other_input = "logits" if gate_input == "probabilities" else "probabilities"
         raise InputKindError(
-            f"{path_text} holds {other_input}, but {gate_name} was fitted on {gate_input}."
-            f" Pass {gate_input} of the same classifier, or fit again on its {other_input}."
+            f"{path_text} holds {other_input}, but {gate_name} was fitted on {gate_input}. Pass"
+            f" {gate_input} of the same classifier, or fit the gate again on {other_input}."
         ) from None
 
     n_columns = predictions.table.shape[1]
@@ -247,7 +247,7 @@ def find_class_order(
         return None
     if sorted(map(str, table_classes)) != sorted(map(str, gate_classes)):
         raise ClassMismatchError(
-            f"{table_name} does not have the classes that {gate_name} was fitted on:"
+            f"{table_name} has different classes than {gate_name} was fitted on:"
             f" {describe_class_difference(table_classes, gate_classes)}."
         )
     return [table_classes.index(name) for name in gate_classes]
@@ -270,18 +270,18 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
     if suspicion is None:
         if suspicions_at_fit & {"probabilities", "one probability"}:
             warn_caller(
-                f"{gate_name} was fitted on probabilities read as logits, but"
-                f" {predictions.path} holds other rows, so its decisions on them have no"
-                " guarantee. Fit again on logits, or with"
+                f"{gate_name} was fitted on probabilities that were read as logits, but the rows"
+                f" of {predictions.path} are not probabilities. The decisions have no guarantee"
+                " for these rows. Fit the gate again on logits, or with"
                 f" {format_option('input', 'probabilities')}."
             )
     elif suspicion.kind in suspicions_at_fit:
         return
     elif suspicion.kind == "probabilities":
         warn_caller(
-            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities"
-            f" do, but {gate_name} was fitted on logits. Pass logits, or fit on probabilities"
-            f" with {format_option('input', 'probabilities')}."
+            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do,"
+            f" but {gate_name} was fitted on logits. Pass logits, or fit the gate on"
+            f" probabilities with {format_option('input', 'probabilities')}."
         )
     else:
         warn_caller(f"{predictions.path}: {suspicion.remark}")

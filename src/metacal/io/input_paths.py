@@ -95,7 +95,7 @@ def _list_directory(directory: str, suffixes: tuple[str, ...]) -> list[str]:
                 paths.append(os.path.join(parent, name))
     if not paths:
         raise FileReadError(
-            f"{directory}: the folder holds no file of predictions. metacal reads"
+            f"{directory}: the folder contains no file of predictions. metacal reads"
             f" {', '.join(suffixes)}."
         )
     return _without_special_files(paths)
@@ -109,13 +109,13 @@ def _without_special_files(paths: Sequence[str]) -> list[str]:
     special_paths = {path for path in paths if os.path.exists(path) and not os.path.isfile(path)}
     for path in sorted(special_paths):
         warn_caller(
-            f"{path}: the path is a pipe, a socket or a device, and was left out. Among"
-            " several files, only regular files are read."
+            f"{path}: the path is a pipe, a socket or a device, so it was left out. If you pass"
+            " several files, all must be regular files."
         )
     file_paths = sorted(path for path in paths if path not in special_paths)
     if not file_paths:
         raise FileReadError(
-            "Only pipes, sockets and devices match this pattern. Pass a regular file."
+            "Only pipes, sockets and devices match this pattern, but a regular file is required."
         )
     return file_paths
 

@@ -187,7 +187,7 @@ class Journal:
         """Append a record durably. Raise InputError, and append nothing, if that fails."""
         if self.has_failed:
             raise FileWriteError(
-                f"cannot write {self.path}: an earlier write to the disk failed. Repair the"
+                f"cannot write {self.path}: an earlier write to this file failed. Repair the"
                 " disk, and call again."
             )
         is_new_journal = self.size == 0
@@ -204,8 +204,8 @@ class Journal:
             self._last_seal = seal_before
             self._undo_append()
             raise FileWriteError(
-                f"cannot write {self.path}: {error.strerror or error}. Nothing was recorded."
-                " Make room on the disk, and call again."
+                f"cannot write {self.path}: {error.strerror or error}. Nothing was recorded. Free"
+                " some space on the disk, and call again."
             ) from error
         self.size += len(content)
         self.records.append(_parse_sealed_line(record_line))
@@ -267,8 +267,8 @@ class Journal:
         with input_error_if_read_fails(self.path):
             if os.path.isfile(self.real_path) and os.path.getsize(self.real_path) > MAX_BYTES:
                 raise ArtifactError(
-                    f"{self.path}: the file has more than {MAX_BYTES >> 20:,} MB, too large"
-                    " for a journal."
+                    f"{self.path}: a journal may have at most {MAX_BYTES >> 20:,} MB, but this"
+                    " file is larger."
                 )
             file_bytes = self.disk.read(self.real_path) or b""
         self._last_seal = ""
@@ -281,8 +281,8 @@ class Journal:
             self._check_tail_is_torn_append(tail, line_number=len(records) + 1)
         if records and records[0] != self._header:
             raise ForeignFileError(
-                f"{self.path}: the file is not a journal of 'metacal {self.kind}', or comes"
-                " from another version of metacal. Pass its own journal, or another name to"
+                f"{self.path}: the file is not a journal of 'metacal {self.kind}', or another"
+                " version of metacal wrote it. Pass the right journal, or pass another name to"
                 " start again."
             )
         self.records = records[1:]
@@ -364,9 +364,9 @@ class Journal:
         is_complete = tail.endswith(b"\n") and tail.count(b"\0") < _MIN_TORN_ZEROS
         if is_complete or not is_last_line:
             raise ArtifactError(
-                f"{self.path}:{line_number}: this record is damaged, was edited, or was"
-                " signed with another key. Restore the file from a copy; the"
-                f" {line_number - 1:,} lines before it are valid."
+                f"{self.path}:{line_number}: this record is damaged, was edited, or was signed"
+                f" with another key. Restore the file from a copy. The {line_number - 1:,} lines"
+                " before this record are valid."
             )
 
     def _check_tail_is_torn_header(self, tail: bytes, first_line: bytes) -> None:
@@ -402,8 +402,8 @@ class Journal:
         self.size += len(line)
         if not is_only_incomplete:
             warn_caller(
-                f"{self.path}: a byte next to the last record was damaged and has been"
-                " repaired. The record itself is valid. Check the disk."
+                f"{self.path}: a byte next to the last record was damaged and has been repaired."
+                " The record is valid. Check the disk."
             )
 
     def _remove_tail(self, tail: bytes) -> None:
@@ -412,10 +412,10 @@ class Journal:
             saved_path = self._save_tail(tail)
             self.disk.truncate(self.real_path, self.size)
         warn_caller(
-            f"{self.path}: the last record is incomplete and does not count; its"
-            f" {len(tail):,} bytes are now in {saved_path}. If the call that wrote it was"
-            " interrupted, nothing else is lost. Otherwise restore the journal from a copy,"
-            " or enter the missing labels again."
+            f"{self.path}: the last record is incomplete and does not count. Its {len(tail):,}"
+            f" bytes are now in {saved_path}. If the call that wrote the record was interrupted,"
+            " nothing else is lost. Otherwise restore the journal from a copy, or enter the"
+            " missing labels again."
         )
 
     def _save_tail(self, tail: bytes) -> str:

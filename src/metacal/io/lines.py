@@ -199,7 +199,7 @@ class LogFile:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileReadError(
-                f"{path}: not a regular file. Pass a file, or - for standard input."
+                f"{path}: the path is not a regular file. Pass a file, or - for standard input."
             )
         self.identity = (status.st_dev, status.st_ino)
 
@@ -355,15 +355,15 @@ class Position:
     def from_dict(cls, data: Any) -> Self:
         """Build a position from a JSON object. Raise ValueError if it is not valid."""
         if not isinstance(data, dict) or list(data) != list(_POSITION_FIELDS):
-            raise ValueError("the position in the file is invalid")
+            raise ValueError("the saved position in the file is not valid")
         for key, value in data.items():
             required_type = _POSITION_TYPES.get(key, int)
             if type(value) is not required_type:
-                raise ValueError("the position in the file is invalid")
+                raise ValueError("the saved position in the file is not valid")
         position = cls(**{name: data[key] for key, name in _POSITION_FIELDS.items()})
         max_digest_bytes = min(MAX_DIGEST_BYTES, position.offset)
         if not 0 <= position.n_digest_bytes <= max_digest_bytes or position.line_number < 0:
-            raise ValueError("the position in the file is invalid")
+            raise ValueError("the saved position in the file is not valid")
         return position
 
 

@@ -123,8 +123,8 @@ def find_named_column(
     candidates = [name for name in default_names if name in column_names and name not in used_names]
     if len(candidates) > 1:
         raise ColumnError(
-            f"{request.path}: both {candidates[0]!r} and {candidates[1]!r} exist. Choose one"
-            f" with {format_option(request.user_parameter_name(request_field))}."
+            f"{request.path}: the file has both {candidates[0]!r} and {candidates[1]!r}. Choose"
+            f" one of them with {format_option(request.user_parameter_name(request_field))}."
         )
     if not candidates:
         return None
@@ -136,8 +136,8 @@ def missing_remembered_column_error(
 ) -> InputError:
     """Build the error for a file that lacks a column of the file that a gate was fitted on."""
     message = (
-        f"{request.path}: no column {getattr(request, request_field)!r} found, from which"
-        f" {request.gate_name} reads {_MEANINGS[request_field]}. The columns are"
+        f"{request.path}: the file has no column {getattr(request, request_field)!r}, from which"
+        f" {request.gate_name} reads {_MEANINGS[request_field]}. Its columns are"
         f" {format_names(column_names)}. If the column has another name, pass"
         f" {format_option(request.user_parameter_name(request_field))}."
     )
@@ -170,16 +170,16 @@ def _check_named_column(
     parameter_text = choose_spelling(parameter, "--" + parameter.replace("_", "-"))
     if given_name not in column_names:
         message = (
-            f"{request.path}: no {given_name!r} found, which {parameter_text} names. The file"
-            f" has {format_names(column_names)}."
+            f"{request.path}: {parameter_text} names {given_name!r}, which the file does not"
+            f" have. Its columns are {format_names(column_names)}."
         )
         if request.reads_scores and request_field == "logits_key":
             raise NoScoreError(message)
         raise ColumnError(message)
     if given_name in used_names:
         raise ColumnError(
-            f"{request.path}: {given_name!r} is already in use. {parameter_text} must name"
-            " another column."
+            f"{request.path}: {given_name!r} already has another meaning. Name another column"
+            f" with {parameter_text}."
         )
 
 

@@ -187,8 +187,8 @@ def _reduce(reduction: str, key: str, values: Any) -> float | None:
         path = key[len(reduction) + 1 : -1]
         required_type = "answers" if takes_answers else "numbers"
         raise NumberError(
-            f"{path!r} is {repr(values)[:40]}, but {reduction}(...) needs a list of"
-            f" {required_type}."
+            f"{reduction}(...) requires a list of {required_type}, but {path!r} is"
+            f" {repr(values)[:40]}."
         )
     if not present_values:
         return None

@@ -38,7 +38,7 @@ from metacal.errors import (
 )
 from metacal.rows.executors import set_context_variable
 
-SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
+SAVE_AS_NPZ = "save it from Python with np.savez('predictions.npz', logits=logits, labels=labels)"
 #: Magic bytes of each kind of binary file.
 _MAGIC_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
     "a NumPy .npy file": b"\x93NUMPY",
@@ -93,10 +93,10 @@ def input_error_if_read_fails(path: str) -> Iterator[None]:
             f"{path}: the file does not exist. Check the name and the folder."
         ) from None
     except IsADirectoryError:
-        raise FileReadError(f"{path}: this is a folder. Pass a file in it.") from None
+        raise FileReadError(f"{path}: the path is a folder. Pass a file in this folder.") from None
     except PermissionError:
         raise FileReadError(
-            f"{path}: permission to read the file was denied. Ask its owner, or run chmod +r."
+            f"{path}: you do not have permission to read the file. Ask its owner, or run chmod +r."
         ) from None
     except OSError as error:
         raise FileReadError(
@@ -139,7 +139,7 @@ def check_first_bytes(
     if name_in_messages is not None:
         file_name = name_in_messages
     if os.path.isdir(path):
-        raise FileReadError(f"{file_name}: this is a folder. Pass a file in it.")
+        raise FileReadError(f"{file_name}: the path is a folder. Pass a file in this folder.")
     with input_error_if_read_fails(file_name), open(path, "rb") as file:
         first_bytes = file.read(_N_MAGIC_BYTES)
 
@@ -159,8 +159,8 @@ def check_first_bytes(
         if path.endswith((".pt", ".pth")):
             old_torch = " (or a torch file from before torch 1.6)"
         raise FileContentError(
-            f"{file_name}: the file is a pickle{old_torch}, which metacal does not read"
-            f" because it can run any code; {SAVE_AS_NPZ}."
+            f"{file_name}: the file is a pickle{old_torch}, which metacal does not read because a"
+            f" pickle can run any code; {SAVE_AS_NPZ}."
         )
 
     if is_text_format:
@@ -169,9 +169,8 @@ def check_first_bytes(
         has_other_format = magic_bytes is not None and not first_bytes.startswith(magic_bytes)
     if has_other_format:
         raise FileContentError(
-            f"{file_name}: the content does not match the file name: it is"
-            f" {kind or 'something else'}, not {Path(path).suffix}. Rename the file, or"
-            f" {SAVE_AS_NPZ}."
+            f"{file_name}: the name ends in {Path(path).suffix}, but the content is"
+            f" {kind or 'of another format'}. Rename the file, or {SAVE_AS_NPZ}."
         )
 
 
@@ -196,8 +195,8 @@ def input_error_if_decoding_fails(path: str) -> Iterator[None]:
         raise
     except MemoryError:
         raise SizeLimitError(
-            f"{path}: not enough memory to read the file. Use a machine with more memory, or"
-            " fewer rows."
+            f"{path}: not enough memory to read the file. Use fewer rows, or a machine with more"
+            " memory."
         ) from None
     except Exception as error:
         raise FileContentError(damaged_file_message(path, error)) from error
@@ -225,7 +224,7 @@ def limit_unpacked_size(limit: int | None) -> contextlib.AbstractContextManager[
     if limit is not None:
         is_integer = isinstance(limit, int) and not isinstance(limit, bool)
         if not is_integer or limit < 1:
-            raise InputError(f"unpack_limit must be a number of bytes, 1 or more, got {limit!r}.")
+            raise InputError(f"unpack_limit must be a positive number of bytes, but got {limit!r}.")
     return set_context_variable(_requested_limit, limit)
 
 
@@ -240,7 +239,8 @@ def get_unpack_limit(file_size: int) -> int:
     is_number = variable_text.isascii() and variable_text.isdigit() and len(variable_text) < 20
     if not is_number or int(variable_text) == 0:
         raise InputError(
-            f"{UNPACK_LIMIT_VARIABLE} must be a number of bytes, such as 8000000000, got {variable_text[:40]!r}."
+            f"{UNPACK_LIMIT_VARIABLE} must be a positive number of bytes, such as 8000000000, but"
+            f" got {variable_text[:40]!r}."
         )
     return int(variable_text)
 
@@ -251,8 +251,8 @@ def check_unpacked_size(path: str, unpacked_size: int, file_size: int) -> None:
     if unpacked_size > limit:
         raise SizeLimitError(
             f"{path}: the file unpacks to {_format_size(unpacked_size)}, but the limit is"
-            f" {_format_size(limit)}. If you trust it and have the memory, raise the limit:"
-            f" unpack_limit={unpacked_size} in Python,"
+            f" {_format_size(limit)}. If you trust the file and have the memory, raise the limit"
+            f" with unpack_limit={unpacked_size} in Python, or with"
             f" {UNPACK_LIMIT_VARIABLE}={unpacked_size} in the environment."
         )
 
@@ -284,16 +284,16 @@ def check_text_array_size(
     if array_size > limit:
         raise SizeLimitError(
             f"{path}: the longest of the {len(texts):,} {column_text} has {max_length:,}"
-            f" characters. An array of them would need {_format_size(array_size)} (the limit"
-            f" is {_format_size(limit)}). Shorten it."
+            f" characters, so an array of them would need {_format_size(array_size)}, but the"
+            f" limit is {_format_size(limit)}. Shorten the longest text."
         )
 
 
 def uneven_row_error(row_name: str, n_numbers: int, n_classes: int) -> InputError:
     """Build the error for a row that has more or fewer numbers than the first row."""
     return ShapeError(
-        f"{row_name} has {n_numbers} numbers, but the first row has {n_classes}. Every row"
-        " needs one number per class."
+        f"{row_name} has {n_numbers} numbers, but the first row has {n_classes}. Every row must"
+        " have one number per class."
     )
 
 

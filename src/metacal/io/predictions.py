@@ -59,16 +59,16 @@ class Predictions(Columns):
         self.check_label_column("label_key")
         other_columns = ""
         if self.unused_names:
-            other_columns = f"; it also holds {format_names(self.unused_names)}"
+            other_columns = f"; the file also holds {format_names(self.unused_names)}"
         suggested_name = None
         for name in (*self.unused_names, *(self.class_names or ())):
             if LABEL_NAME_PATTERN.fullmatch(str(name)):
                 suggested_name = str(name)
                 break
         raise MissingLabelsError(
-            f"{self.path}: no labels found{other_columns}. Store them as 'labels', name them"
-            f" with {format_option('label_key', suggested_name)}, or pass a file of labels"
-            f" with {format_option('labels')}."
+            f"{self.path}: no labels found{other_columns}. Store the labels as 'labels', name"
+            f" their column with {format_option('label_key', suggested_name)}, or pass a file of"
+            f" labels with {format_option('labels')}."
         )
 
 
@@ -282,9 +282,9 @@ def _check_shapes(request: Request, columns: Columns) -> None:
         if table.ndim == 1:
             hint = single_score_hint()
         raise ShapeError(
-            f"{request.path}: the table of {request.input} must be numbers with one row per item"
-            f" and one column per class; got shape {table.shape} of type {table.dtype}. Reshape or"
-            f" convert it and save it again.{hint}"
+            f"{request.path}: the table of {request.input} must be numeric, with one row per item"
+            f" and one column per class, but it has shape {table.shape} and type {table.dtype}."
+            f" Convert or reshape the table, and save it again.{hint}"
         )
     for role, column in columns.role_columns.items():
         _check_role_column(request, role, column, n_rows=len(table))
@@ -314,10 +314,13 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
     if column.ndim == 2:
         hint = f" {advise_on_label_table(column)}"
     if column.shape == (n_rows + 1,):
-        hint = f" If the labels start with a header, name it with {format_option('label_key')}."
+        hint = (
+            " If the labels start with a header, name the column with"
+            f" {format_option('label_key')}."
+        )
     raise ShapeError(
-        f"{request.path}: got {n_rows} rows but {role} of shape {column.shape}. Each row"
-        f" needs one entry.{hint}"
+        f"{request.path}: {role} must have one entry for each of the {n_rows} rows, but the shape"
+        f" is {column.shape}.{hint}"
     )
 
 
@@ -328,9 +331,9 @@ def _check_class_names(request: Request, columns: Columns) -> None:
         assert columns.class_names is not None
         if as_class_names(request.classes) != columns.class_names:
             raise ClassMismatchError(
-                f"{request.path}: the file stores the class order"
-                f" {format_names(columns.class_names)}, which differs from the given classes."
-                " Pass the same classes, or none."
+                f"{request.path}: the file stores the classes in the order"
+                f" {format_names(columns.class_names)}, which differs from the classes that you"
+                " pass. Pass the same classes, or none."
             )
     class_names = columns.class_names
     if request.classes is not None:
@@ -338,6 +341,6 @@ def _check_class_names(request: Request, columns: Columns) -> None:
     n_columns = columns.table.shape[1]
     if class_names is not None and len(class_names) != n_columns:
         raise ClassMismatchError(
-            f"{request.path}: the table has {n_columns} columns, but {len(class_names)} class"
-            " names were given. Pass one name per column."
+            f"{request.path}: the table has {n_columns} columns, but you pass {len(class_names)}"
+            " class names. Pass one name per column."
         )

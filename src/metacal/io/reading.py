@@ -94,8 +94,8 @@ def read_columns(
     n_files = len(table_requests)
     if len(label_requests) not in (0, 1, n_files):
         raise CombinationError(
-            f"Got {n_files} files of predictions but {len(label_requests)} of labels. Pass"
-            " one of each."
+            "Expected as many files of labels as files of predictions, but got"
+            f" {len(label_requests)} and {n_files}."
         )
     if n_files > 1 and request.stream is None and _total_size(table_requests) > STREAM_BYTES:
         table_requests = [replace(table_request, stream=True) for table_request in table_requests]
@@ -145,8 +145,8 @@ def _read_file(
     """Read one file, with its labels from a second file if there is one."""
     if label_request is not None and label_request.path == request.path == "-":
         raise CombinationError(
-            "The table and the labels cannot both come from standard input. Put one of them"
-            " in a file."
+            "The table and the labels cannot both come from standard input. Save one of them as"
+            " a file."
         )
     with open_source(request) as source_file:
         columns = FORMATS[source_file.suffix].read(source_file.request)
@@ -176,15 +176,16 @@ def _check_requested_columns(request: Request, columns: Columns) -> None:
     for name, column in named_columns:
         if name is not None and column is None:
             raise ColumnError(
-                f"{request.path}: the file holds one array without names, so it has no {name!r}."
+                f"{request.path}: the file holds one array without column names, so it has no"
+                f" column {name!r}."
             )
 
     for name, column in columns.kept.items():
         n_rows = len(columns.table)
         if column.shape != (n_rows,):
             raise ShapeError(
-                f"{request.path}: {name!r} has the shape {column.shape}. A column to keep"
-                f" needs one value for each of the {n_rows:,} rows."
+                f"{request.path}: a column to keep must have one value for each of the {n_rows:,}"
+                f" rows, but {name!r} has shape {column.shape}."
             )
 
 
@@ -195,8 +196,8 @@ def _read_label_file(request: Request) -> NDArray[Any]:
     path = request.path
     name_suffix = get_suffix(path)
     format_error = FileContentError(
-        f"{path}: unsupported file type for labels. Pass .npy, or .csv, .tsv or .txt with one"
-        " label per line."
+        f"{path}: the file type is not supported for labels. Pass .npy, or pass .csv, .tsv or"
+        " .txt with one label per line."
     )
     if name_suffix not in _LABEL_FILE_SUFFIXES and path != "-":
         raise format_error
@@ -272,8 +273,8 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
     if not holds_scores and other_columns.table.shape[1] != first_columns.table.shape[1]:
         raise ClassMismatchError(
             f"{other_columns.path} has {other_columns.table.shape[1]} classes, but"
-            f" {first_columns.path} has {first_columns.table.shape[1]}. Files read together"
-            " must have the same columns."
+            f" {first_columns.path} has {first_columns.table.shape[1]}. Files that are read"
+            " together must have the same columns."
         )
     if other_columns.class_names != first_columns.class_names:
         raise ClassMismatchError(
@@ -293,6 +294,7 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
         if holds_scores and role == "labels":
             role_name = "column of correctness"
         raise ColumnError(
-            f"{incomplete_path} has no {role_name}, but {complete_path} does. Files read"
-            " together must have the same columns: add them, or read the files separately."
+            f"{incomplete_path} has no {role_name}, but {complete_path} has one. Files that are"
+            " read together must have the same columns. Add the column, or read the files"
+            " separately."
         )

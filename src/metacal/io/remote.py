@@ -141,7 +141,7 @@ def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
         if len(names) == 1 and file_system.isdir(names[0]):
             names = _list_remote_directory(file_system, names[0], suffixes)
         if not names or (len(names) == 1 and not file_system.exists(names[0])):
-            raise FileReadError(f"{url}: the file does not exist.")
+            raise FileReadError(f"{url}: the file does not exist. Check the address.")
         return [str(file_system.unstrip_protocol(name)) for name in sorted(names)]
 
 
@@ -231,12 +231,12 @@ def _open_file_system(url: str) -> tuple[Any, str]:
     scheme = url.partition(":")[0].lower()
     if "::" in url:
         raise FileReadError(
-            f"{url}: addresses inside other addresses (::) are not supported. Download the"
+            f"{url}: metacal does not support addresses inside other addresses (::). Download the"
             " file, and pass its path."
         )
     if scheme not in SCHEMES:
         raise FileReadError(
-            f"{url}: {scheme}:// is not supported; metacal reads {', '.join(SCHEMES)}."
+            f"{url}: metacal does not support {scheme}:// addresses, only {', '.join(SCHEMES)}."
             " Download the file, and pass its path."
         )
     options = {}

@@ -180,7 +180,7 @@ def result_scores(result: Any) -> dict[str, Float]:
     table = _find_result_table(result)
     if not isinstance(table, Mapping):
         raise FileContentError(
-            f"A result must be a mapping of names to columns; got {type(result).__name__}."
+            f"A result must be a mapping from names to columns, but got {type(result).__name__}."
         )
     columns = {}
     for key, column in table.items():
@@ -191,7 +191,7 @@ def result_scores(result: Any) -> dict[str, Float]:
             columns[column_name] = np.array(values, dtype=np.float64)
     if not columns:
         raise FileContentError(
-            "The result has no column of numbers; its columns are"
+            "The result must have a column of numbers, but its columns are"
             f" {', '.join(map(str, table))[:200]}."
         )
     return columns

@@ -292,9 +292,9 @@ class ResultFolder:
         if len(foreign_names) > 1:
             more_names = f" (and {len(foreign_names) - 1:,} more)"
         raise FileWriteError(
-            f"{self._path_of(foreign_names[0])}{more_names} was not written by 'metacal"
-            " apply', or was changed since, so it is not overwritten. Move or rename it, or"
-            " write to another folder."
+            f"{self._path_of(foreign_names[0])}{more_names} was not written by 'metacal apply',"
+            " or was changed afterwards. metacal does not overwrite such a file. Move or rename"
+            " it, or write to another folder."
         )
 
     def find_orphans(self, source_of_result: Mapping[str, str]) -> OrphanedResults:
@@ -349,8 +349,8 @@ class ResultFolder:
         stamp = self.disk.read_stamp(temporary_path)
         if stamp is None:
             raise FileWriteError(
-                f"cannot write {target}: {temporary_path} disappeared. Check whether another"
-                " process removed it."
+                f"cannot write {target}: the temporary file {temporary_path} no longer exists."
+                " Check whether another process removed it."
             )
         return {
             "bytes": stamp.bytes,
@@ -381,9 +381,10 @@ class ResultFolder:
             if is_missing or self._is_source_gone(recorded_source):
                 continue
             raise FileWriteError(
-                f"{self._path_of(recorded_name)} is the result of {recorded_source}, and"
-                f" {source} has the same name. Pass both sources in one call, which gives"
-                " their results different names, or write to another folder."
+                f"{source} would overwrite {self._path_of(recorded_name)}, the result of"
+                f" {recorded_source}, because both sources have the same name. Pass both sources"
+                " in one call, so that their results have different names, or write to another"
+                " folder."
             )
 
     def _read_size_and_time(self, name: str) -> _SizeAndTime | None:
@@ -450,7 +451,8 @@ def make_folder(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise FileWriteError(
-            f"{folder}: a file with this name exists. Choose another folder name."
+            f"{folder}: a file with this name exists, so the folder cannot be created. Choose"
+            " another folder name."
         ) from None
     except OSError as error:
         raise FileWriteError(f"cannot create the folder {folder} ({error.strerror}).") from None
@@ -471,6 +473,6 @@ def _check_distinct(result_names: Sequence[str], sources: Sequence[str]) -> None
         key = name.casefold()
         if key in source_of_name:
             raise FileWriteError(
-                f"{source_of_name[key]} and {source} are the same file. Pass it once."
+                f"{source_of_name[key]} and {source} are the same file. Pass this file once."
             )
         source_of_name[key] = source

@@ -73,9 +73,9 @@ def find_score_column(inspection: Inspection, truth: Truth) -> str | None:
         if group:
             names = [facts.name for facts in group]
             raise AmbiguousFileError(
-                f"Several columns may hold the score: {format_names(names)}. Name one with"
-                " --score-key NAME if it is the confidence of a prediction, or with"
-                " --logits-key NAME if it is the score of one of two classes."
+                f"Several columns may hold the score: {format_names(names)}. If one of them is"
+                " the confidence of a prediction, name it with --score-key NAME. If one is the"
+                " score of one of two classes, name it with --logits-key NAME."
             )
     return None
 
@@ -153,9 +153,9 @@ def inspect_single_score(inspection: Inspection, truth: Truth, score_name: str) 
     has_two_labels = len(facts.distinct_texts) == 2
     if len(facts.distinct_texts) < 2:
         raise AmbiguousFileError(
-            f"Every row of {labels!r} is {facts.distinct_texts[0]!r}, so no row is incorrect."
-            " Pass a file with rows of every class, or name another column of true classes"
-            " with --label-key NAME."
+            f"Every label in {labels!r} is {facts.distinct_texts[0]!r}, so no row is incorrect."
+            " Pass a file with rows of every class, or name another column of true classes with"
+            " --label-key NAME."
         )
     if truth.predictions is not None:
         positive = None
@@ -233,13 +233,13 @@ def _record_confidence_score(inspection: Inspection, correctness: str, score_nam
     is_loss = "loss_key" in inspection.options
     if not facts.holds_flags and not is_loss:
         raise AmbiguousFileError(
-            f"{correctness!r} holds {format_names(facts.distinct_texts[:6])}, and none of"
-            " them is known to mean correct. Write true or false."
+            f"Cannot tell which values of {correctness!r} mean correct:"
+            f" {format_names(facts.distinct_texts[:6])}. Write true or false."
         )
     if len(facts.distinct_texts) < 2 and not is_loss:
         raise AmbiguousFileError(
-            f"Every row of {correctness!r} is {facts.distinct_texts[0]!r}. Pass a file with"
-            " both correct and incorrect predictions."
+            "Both correct and incorrect predictions are required, but every row of"
+            f" {correctness!r} is {facts.distinct_texts[0]!r}. Pass a file with both."
         )
     inspection.roles["correct"] = correctness
     _record_score(inspection, score_name, "one number for each answer")
@@ -306,8 +306,7 @@ def _record_score_of_class(
     values = inspection.facts[labels].distinct_texts
     if positive not in values:
         raise AmbiguousFileError(
-            f"--positive {positive} is not one of the labels {format_names(values)}. Pass one"
-            " of them."
+            f"--positive must be one of the labels {format_names(values)}, but got {positive}."
         )
     negative = values[1] if positive == values[0] else values[0]
     inspection.two_classes = (negative, positive)
@@ -344,9 +343,9 @@ def _record_kind_of_score(inspection: Inspection, facts: ColumnFacts) -> None:
     has_logit_name = bool(_LOGIT_WORDS.intersection(split_words(facts.name)))
     if not has_logit_name and numbers.min() >= 0.0:
         raise AmbiguousFileError(
-            f"{facts.name!r} lies between {numbers.min():g} and {numbers.max():g}. If the"
-            " scores are percentages, divide them by 100; if they are log-odds, pass --input"
-            " logits."
+            f"{facts.name!r} lies between {numbers.min():g} and {numbers.max():g}, so it holds no"
+            " probabilities. If the scores are percentages, divide them by 100. If they are"
+            " log-odds, pass --input logits."
         )
     inspection.add_finding("input: logits", "some numbers lie outside [0, 1]")
 
@@ -387,11 +386,11 @@ def _check_direction(
         negative, positive = inspection.two_classes
         raise AmbiguousFileError(
             f"Rows of {positive!r} have a lower {score_name!r} than rows of {negative!r} (AUC"
-            f" {area:.2f}). Name the class that a higher score favours: --positive"
-            f" {negative}."
+            f" {area:.2f}). Name the class that a higher score favours with --positive"
+            f" {negative!r}."
         )
     raise AmbiguousFileError(
-        f"Correct predictions have a lower {score_name!r} than incorrect ones (AUC"
+        f"Correct predictions have a lower {score_name!r} than incorrect predictions (AUC"
         f" {area:.2f}). If a higher score means less confidence, pass --higher-is doubtful."
     )
 
@@ -416,8 +415,8 @@ def _ask_for_table_or_predictions(inspection: Inspection, labels: str, score_nam
         n_distinct = len(facts.distinct_texts)
         if name != labels and not facts.is_number and 2 < n_distinct < inspection.n_rows / 2:
             raise AmbiguousFileError(
-                "The file looks like a long table, with one row for each item and class."
-                " Write one row for each item and one column for each class, for example"
+                "The file looks like a long table, with one row for each pair of an item and a"
+                " class. Write one row for each item and one column for each class, for example"
                 f" with pandas: pivot(index=..., columns={name!r}, values={score_name!r})."
             )
     n_labels = len(inspection.facts[labels].distinct_texts)

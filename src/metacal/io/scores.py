@@ -73,9 +73,9 @@ class Scores(Columns):
             default_names = DEFAULT_AGREEMENT_NAMES
         other_columns = ""
         if self.unused_names:
-            other_columns = f"; it also holds {format_names(self.unused_names)}"
+            other_columns = f"; the file also holds {format_names(self.unused_names)}"
         raise MissingLabelsError(
-            f"{self.path}: no column found that marks {meaning}{other_columns}. Name it with"
+            f"{self.path}: no column marks {meaning}{other_columns}. Name the column with"
             f" {format_option(parameter)}, or rename it to"
             f" {' or '.join(map(repr, default_names))}."
         )
@@ -250,21 +250,21 @@ def _check_truth_keys(
     """Raise InputError if more than one parameter says which rows are correct."""
     if loss_key is not None and correct_key is not None:
         raise CombinationError(
-            f"Pass either {format_option('correct_key')} or {format_option('loss_key')}, but"
-            " not both: a row is either correct or incorrect, or has a loss."
+            f"{format_option('correct_key')} and {format_option('loss_key')} cannot be combined,"
+            " because a row has either correctness or a loss. Pass one of them."
         )
     if prediction_key is not None and (correct_key is not None or loss_key is not None):
         other_key = "loss_key" if correct_key is None else "correct_key"
         raise CombinationError(
-            f"Pass either {format_option('prediction_key')} or {format_option(other_key)},"
-            " but not both: predictions are compared with the labels."
+            f"{format_option('prediction_key')} and {format_option(other_key)} cannot be"
+            " combined, because correctness follows from predictions and labels. Pass one of"
+            " them."
         )
     if label_key is not None and prediction_key is None:
         raise CombinationError(
-            f"{format_option('label_key', label_key)} needs"
-            f" {format_option('prediction_key')}, the column of predictions to compare with"
-            f" the labels. If {label_key!r} marks correct predictions, pass"
-            f" {format_option('correct_key', label_key)}."
+            f"{format_option('label_key', label_key)} requires {format_option('prediction_key')},"
+            f" the column of predictions to compare with the labels. If {label_key!r} marks"
+            f" correct predictions, pass {format_option('correct_key', label_key)} instead."
         )
 
 
@@ -301,8 +301,8 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         if len(flat_column) != len(scores):
             role_name = "entries of correctness" if role == "labels" else role
             raise ShapeError(
-                f"{request.path}: got {len(scores)} scores but {len(flat_column)}"
-                f" {role_name}. Each row needs one of each."
+                f"{request.path}: expected one of each for every row, but got {len(scores)}"
+                f" scores and {len(flat_column)} {role_name}."
             )
     return replace(
         columns,

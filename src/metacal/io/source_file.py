@@ -141,7 +141,7 @@ def _check_known_format(path: str, name_suffix: str, format_suffix: str) -> None
     if format_suffix not in FORMATS:
         known_suffixes = ", ".join(sorted(FORMATS))
         raise FileContentError(
-            f"{path}: cannot read {name_suffix or 'nameless'!r} files. metacal reads"
+            f"{path}: metacal does not read {name_suffix or 'nameless'!r} files, only"
             f" {known_suffixes}; {SAVE_AS_NPZ}."
         )
 

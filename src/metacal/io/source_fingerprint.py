@@ -123,8 +123,8 @@ def read_until_unchanged(
                 return result, _without_checksum(initial_fingerprint)
             return result, initial_fingerprint
     raise FileReadError(
-        f"{source}: the file changed {MAX_ATTEMPTS} times while it was read. Wait until it is"
-        " complete, and call again."
+        f"{source}: the file changed {MAX_ATTEMPTS} times while it was read. Wait until the file"
+        " is complete, and call again."
     )
 
 

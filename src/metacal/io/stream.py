@@ -246,7 +246,7 @@ class StreamReader:
         """
         if self.header is None and cells[0].startswith("{"):
             raise FileContentError(
-                f"{self.request.path}: the file starts like JSON, but is read as"
+                f"{self.request.path}: the file looks like JSON, but it is read as"
                 f" {self.stream_format}. Pass {format_option('format', 'jsonl')}."
             )
         previous_layout = self._layout
@@ -255,8 +255,7 @@ class StreamReader:
         if is_later_header and not self._has_same_classes(previous_layout):
             self._layout = previous_layout
             raise invalid_line_error(
-                "this line is neither a row nor a header like the previous one:"
-                f" {format_names(cells)}"
+                f"this line is neither a row nor a header with the columns {format_names(cells)}"
             )
         self.header = cells
 
@@ -373,7 +372,7 @@ class StreamReader:
         prediction = _optional_cell(cells, self.request.prediction_key)
         if prediction is None:
             raise invalid_line_error(
-                "the label needs a prediction to compare with, but"
+                "the label cannot be compared with a prediction, because"
                 f" {self.request.prediction_key!r} is missing"
             )
         return bool(compare_answers([prediction], [label])[0])

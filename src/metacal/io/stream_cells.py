@@ -57,7 +57,7 @@ def _parse_number(name: str, value: Any) -> float:
     """Convert one value to a float. Raise LineError if it is missing or not a number."""
     if value is None:
         raise invalid_line_error(
-            f"some numbers of {name!r} are missing; fill in all classes or none"
+            f"some numbers of {name!r} are missing; fill in all classes, or none of them"
         )
     try:
         if isinstance(value, bool) or "_" in str(value):
@@ -147,7 +147,7 @@ def parse_identifier(role: str, value: Any) -> str | None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise invalid_line_error(
-            f"the {role} {str(value)[:_MAX_SHOWN]!r} is neither text nor a number"
+            f"the {role} must be text or a number, but it is {str(value)[:_MAX_SHOWN]!r}"
         )
     return str(value)
 
@@ -159,7 +159,7 @@ def parse_group(value: Any) -> str | None:
         return None
     if len(group) > MAX_GROUP_LENGTH or not group.isprintable():
         raise invalid_line_error(
-            f"the group {group[:_MAX_SHOWN]!r} is not plain text of at most"
-            f" {MAX_GROUP_LENGTH} characters"
+            f"the group must be plain text with at most {MAX_GROUP_LENGTH} characters, but it is"
+            f" {group[:_MAX_SHOWN]!r}"
         )
     return group

@@ -73,8 +73,8 @@ def determine_layout(
     """
     if has_header_line and probability_key is not None and probability_key not in header:
         raise HeaderError(
-            f"{request.path}: no {probability_key!r} found, which --probability-key"
-            f" names. The columns are {format_names(header)}."
+            f"{request.path}: --probability-key names {probability_key!r}, which the file does"
+            f" not have. Its columns are {format_names(header)}."
         )
     column_names = [name for name in header if name != probability_key]
     try:
@@ -103,9 +103,10 @@ def _select_columns(
         if has_late_labels:
             return StreamLayout(role_names=role_names)
         raise ClassMismatchError(
-            f"{request.path}: found {len(selection.table_names)} columns of classes"
-            f" ({format_names(selection.table_names)}), but the gate was fitted on"
-            f" {n_required_columns} classes ({format_names(request.classes or ())})."
+            f"{request.path}: the gate was fitted on {n_required_columns} classes"
+            f" ({format_names(request.classes or ())}), but the file has"
+            f" {len(selection.table_names)} columns of classes"
+            f" ({format_names(selection.table_names)})."
         )
     if has_header_line:
         _check_cascade_columns(request, column_names)
@@ -122,7 +123,7 @@ def _check_cascade_columns(request: Request, column_names: list[str]) -> None:
     missing_names = required_names - set(column_names)
     if missing_names:
         raise ColumnError(
-            f"{request.path}: no column {min(missing_names)!r} found. The columns are"
+            f"{request.path}: the file has no column {min(missing_names)!r}. Its columns are"
             f" {format_names(column_names)}."
         )
 

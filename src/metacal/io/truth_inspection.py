@@ -93,7 +93,7 @@ def find_truth(inspection: Inspection) -> Truth:
 def missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
     """Build the question for a file in which no column says what is correct."""
     return AmbiguousFileError(
-        "No column was recognised as the truth; the columns are"
+        "No column was recognised as the true class. The columns are"
         f" {format_names(inspection.columns)}. Name the true classes with --label-key NAME, a"
         " column of correctness with --correct-key NAME, or a separate file of labels with"
         " --labels FILE."
@@ -109,8 +109,8 @@ def check_split(inspection: Inspection) -> None:
         training_values = [text for text in facts.distinct_texts if text.lower() == "train"]
         if training_values:
             raise AmbiguousFileError(
-                f"Column {name!r} marks rows as {training_values[0]!r}. Rows that the"
-                " classifier was trained on cannot be used: pass a file without them."
+                f"The column {name!r} marks some rows as {training_values[0]!r}, but rows that"
+                " the classifier was trained on cannot be used. Pass a file without these rows."
             )
 
 
@@ -118,7 +118,7 @@ def _check_column_exists(inspection: Inspection, column_name: str) -> None:
     """Raise InputError if the inspected file has no column of the given name."""
     if column_name not in inspection.columns:
         raise ColumnError(
-            f"{inspection.path}: no column {column_name!r} found. The columns are"
+            f"{inspection.path}: the file has no column {column_name!r}. Its columns are"
             f" {format_names(list(inspection.columns))}."
         )
 
@@ -147,7 +147,7 @@ def _find_correctness(inspection: Inspection) -> str | None:
     candidates = default_names or candidates
     if len(candidates) > 1:
         raise AmbiguousFileError(
-            f"Several columns may mark correct rows: {format_names(candidates)}. Name one"
+            f"Several columns may mark correct rows: {format_names(candidates)}. Name one of them"
             " with --correct-key NAME."
         )
     return next(iter(candidates), None)
@@ -190,8 +190,8 @@ def _find_labels(
     if is_narrowed and correctness is None:
         names = [facts.name for facts in pool]
         raise AmbiguousFileError(
-            f"Several columns may hold the true classes: {format_names(names)}. Name one with"
-            " --label-key NAME."
+            f"Several columns may hold the true classes: {format_names(names)}. Name one of them"
+            " with --label-key NAME."
         )
     return None, ""
 
@@ -284,7 +284,7 @@ def _find_predictions(
             matching.append(name)
     if len(matching) > 1:
         raise AmbiguousFileError(
-            f"Several columns may hold the predictions: {format_names(matching)}. Name one"
-            " with --prediction-key NAME."
+            f"Several columns may hold the predictions: {format_names(matching)}. Name one of"
+            " them with --prediction-key NAME."
         )
     return next(iter(matching), None)

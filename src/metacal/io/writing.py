@@ -42,7 +42,9 @@ def open_atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
-        raise FileWriteError(f"cannot write {os.fspath(path)}: it is a folder. Pass a file name.")
+        raise FileWriteError(
+            f"cannot write {os.fspath(path)}: the path is a folder. Pass a file name."
+        )
     # `target` cannot be checked here, because the system invents a name for a pipe.
     is_special_file = os.path.exists(path) and not os.path.isfile(path)
     if is_special_file:
@@ -168,8 +170,8 @@ def _open_target(
             yield sys.stdout
     elif is_terminal(sys.stdout):
         raise FileWriteError(
-            f"A {suffix} file cannot be shown on the screen. Redirect standard output to a"
-            " file or a pipe."
+            f"A {suffix} file cannot be printed to a terminal. Redirect standard output to a file"
+            " or a pipe."
         )
     else:
         with tempfile.TemporaryDirectory(prefix="metacal-") as directory:
@@ -214,8 +216,8 @@ def get_output_suffix(path: str | os.PathLike[str], format: str | None = None) -
     writable_suffixes = list_extensions(writable=True)
     if suffix not in writable_suffixes:
         raise FileWriteError(
-            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}. The name must end"
-            f" in {', '.join(writable_suffixes)}."
+            f"cannot write {os.fspath(path)}: the file type {suffix!r} is not supported. End the"
+            f" name in {', '.join(writable_suffixes)}."
         )
     return suffix
 
@@ -281,18 +283,18 @@ def _check_columns(
 ) -> dict[str, NDArray[Any]]:
     """Convert columns to arrays and check their shapes."""
     if not columns:
-        raise ShapeError("columns is empty. Pass at least one column to write.")
+        raise ShapeError("columns must not be empty. Pass at least one column to write.")
     arrays = {name: _check_column(name, values) for name, values in columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        raise ShapeError(f"all columns must have the same length, got {lengths}.")
+        raise ShapeError(f"all columns must have the same length, but got {lengths}.")
     if class_names is None:
         return arrays
     for name, array in arrays.items():
         if array.ndim == 2 and array.shape[1] != len(class_names):
             raise ShapeError(
-                f"column {name!r} has {array.shape[1]} classes, but class_names has"
-                f" {len(class_names)}."
+                f"the column {name!r} has {array.shape[1]} classes, but class_names has"
+                f" {len(class_names)} names."
             )
     return arrays
 
@@ -300,7 +302,7 @@ def _check_columns(
 def _check_column(name: object, values: ArrayLike) -> NDArray[Any]:
     """Convert the values of a column to an array, and check its name, type and shape."""
     if not isinstance(name, str) or not name or "/" in name:
-        raise ShapeError(f"a column name must be a non-empty string without '/', got {name!r}.")
+        raise ShapeError(f"a column name must be a non-empty string without '/', but got {name!r}.")
     array = np.asarray(values)
     if array.dtype == object:
         has_valid_type = all(isinstance(item, str) for item in array.ravel())
@@ -308,8 +310,8 @@ def _check_column(name: object, values: ArrayLike) -> NDArray[Any]:
         has_valid_type = array.dtype.kind in "iubfU"
     if array.ndim not in (1, 2) or not has_valid_type:
         raise ShapeError(
-            f"column {name!r} must be a 1-D or 2-D array of numbers or strings, "
-            f"got shape {array.shape} of type {array.dtype}."
+            f"the column {name!r} must be a 1-D or 2-D array of numbers or strings, but it has"
+            f" shape {array.shape} and type {array.dtype}."
         )
     return array
 

@@ -58,7 +58,7 @@ def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
         If the request is unknown, or "fused" and the C extension is not built.
     """
     if requested not in ("auto", "numpy", "fused"):
-        raise InputError(f"{KERNEL_VARIABLE} must be auto, numpy or fused, got {requested!r}.")
+        raise InputError(f"{KERNEL_VARIABLE} must be auto, numpy or fused, but got {requested!r}.")
     if requested == "numpy":
         return numpy_kernels, f"{KERNEL_VARIABLE}=numpy asks for it"
     try:
@@ -66,8 +66,8 @@ def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
     except ImportError as error:
         if requested == "fused":
             raise InputError(
-                f"{KERNEL_VARIABLE}=fused needs the C kernel, which is not built ({error})."
-                f" Build it, or set {KERNEL_VARIABLE} to auto."
+                f"{KERNEL_VARIABLE}=fused requires the C kernel, which is not built ({error})."
+                f" Build the kernel, or set {KERNEL_VARIABLE}=auto."
             ) from None
         return numpy_kernels, _NOT_BUILT
     instruction_sets = ", ".join(fused.instruction_sets())

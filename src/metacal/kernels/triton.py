@@ -216,8 +216,8 @@ def launch_kernel(kernel: Any, n_programs: int, table: Tensor, **kernel_argument
     except Exception as error:
         is_available = False
         warnings.warn(
-            f"The fused kernels do not run here ({type(error).__name__}: {error}). Plain"
-            " torch is used instead, which is slower and returns the same results.",
+            f"The fused kernels cannot run on this machine ({type(error).__name__}: {error})."
+            " metacal uses plain torch instead, which is slower and returns the same results.",
             MetacalWarning,
             stacklevel=2,
         )

@@ -68,7 +68,7 @@ class AffineMap(Map):
         strength = self.regularisation
         if not (isinstance(strength, int | float) and 0.0 <= strength < np.inf):
             raise InputError(
-                f"regularisation must be a finite number of at least 0, got {strength!r}."
+                f"regularisation must be a finite nonnegative number, but got {strength!r}."
             )
 
     def _check_parameter(self, name: str, shape: tuple[int, ...]) -> None:
@@ -78,8 +78,8 @@ class AffineMap(Map):
             return
         if parameter.shape != shape or self.n_classes < 2 or not np.isfinite(parameter).all():
             raise InputError(
-                f"{name} must be {' × '.join(map(str, shape))} finite numbers, with at least"
-                " 2 in a row."
+                f"{name} must be an array of {' × '.join(map(str, shape))} finite numbers with at"
+                " least 2 columns."
             )
 
 

@@ -105,14 +105,14 @@ class ComposedMap(CombinedMap):
         """Raise InputError unless both are maps for the same number of classes."""
         if not (isinstance(self.first, Map) and isinstance(self.then, Map)):
             raise InputError(
-                f"first and then must be fitted maps, got {self.first!r} and {self.then!r}."
+                f"first and then must be fitted maps, but got {self.first!r} and {self.then!r}."
             )
         n_first = self.first.n_classes
         n_then = self.then.n_classes
         if n_first is not None and n_then is not None and n_first != n_then:
             raise ClassMismatchError(
-                f"The maps were fitted on {n_first} and {n_then} classes. Compose maps of the"
-                " same classes."
+                f"The two maps must be fitted on the same classes, but got {n_first} and {n_then}"
+                " classes."
             )
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
@@ -174,7 +174,7 @@ def fit_composed(
     for name in (first, then):
         if name not in METHODS:
             raise InputError(
-                f"Unknown calibrator {name!r}. The calibrators are {', '.join(METHODS)}."
+                f"Unknown calibrator {name!r}. The available calibrators are {', '.join(METHODS)}."
             )
     if (first, then) == DEFAULT_PAIR:
         return _fit_default_pair(LabelledRows(rows, labels, weights))

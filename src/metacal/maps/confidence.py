@@ -70,13 +70,13 @@ class ConfidenceCurve:
         )
         if not has_valid_knots:
             raise InputError(
-                "A confidence curve must have strictly increasing knots and one value for"
-                " each knot."
+                "A confidence curve must have strictly increasing knots, and one value for each"
+                " knot."
             )
         are_probabilities = ((self.values >= 0.0) & (self.values <= 1.0)).all()
         if not are_probabilities or (np.diff(self.values) > 0.0).any():
             raise InputError(
-                "The values of a confidence curve must lie between 0 and 1 and must not increase."
+                "The values of a confidence curve must lie between 0 and 1, and must not increase."
             )
 
     def __call__(self, uncertainty: Float) -> Float:

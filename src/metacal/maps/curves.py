@@ -74,7 +74,7 @@ class CurvesMap(TemperedMap):
         super().check()
         if self.interpolation not in ("linear", "step"):
             raise InputError(
-                f"interpolation must be 'linear' or 'step', got {self.interpolation!r}."
+                f"interpolation must be 'linear' or 'step', but got {self.interpolation!r}."
             )
         self._check_shapes()
         self._check_knots_and_values()
@@ -86,11 +86,13 @@ class CurvesMap(TemperedMap):
         offsets = self.offsets
         is_flat = offsets.ndim == 1 and len(offsets) >= 2
         if not is_flat or offsets[0] != 0 or (np.diff(offsets) < 1).any():
-            raise InputError("offsets must increase from 0, with one step for each curve.")
+            raise InputError(
+                "offsets must start at 0 and increase, with one entry more than there are curves."
+            )
         if knots.shape != (offsets[-1],) or values.shape != knots.shape:
             raise InputError(
-                f"knots and values must have {offsets[-1]} entries each; got {knots.shape},"
-                f" {values.shape}."
+                f"knots and values must both have {offsets[-1]} entries, but got arrays of shape"
+                f" {knots.shape} and {values.shape}."
             )
 
     def _check_knots_and_values(self) -> None:
@@ -109,7 +111,7 @@ class CurvesMap(TemperedMap):
         is_valid_successor = (knot > previous_knot) | is_second_step_from_zero
         are_knots_in_range = ((knots >= 0.0) & (knots <= 1.0)).all()
         if not are_knots_in_range or not is_valid_successor.all():
-            raise InputError("The knots of a curve must increase strictly within [0, 1].")
+            raise InputError("The knots of a curve must lie in [0, 1] and increase strictly.")
         if not ((values >= 0.0) & (values <= 1.0)).all():
             raise InputError("The values of a curve must lie in [0, 1].")
         decreases = values[later_indices] < values[later_indices - 1]

@@ -79,12 +79,12 @@ class EnsembleTemperatureMap(TemperedMap):
         )
         if not are_fractions or abs(sum(weights) - 1.0) > _MAX_SUM_ERROR:
             raise InputError(
-                f"weights must be three numbers of at least 0 that sum to one, got {weights!r}."
+                f"weights must be three nonnegative numbers that sum to one, but got {weights!r}."
             )
         if weights[2] == 1.0:
             raise InputError(
-                "The weight of the uniform member must be below 1; otherwise every"
-                " prediction becomes uniform."
+                "The weight of the uniform member must be less than 1, because otherwise every"
+                " prediction is uniform."
             )
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
@@ -132,7 +132,7 @@ def fit_ensemble_temperature(
     EnsembleTemperatureMap
     """
     if loss not in _LOSSES:
-        raise InputError(f"loss must be 'nll', 'mse' or 'sequential', got {loss!r}.")
+        raise InputError(f"loss must be 'nll', 'mse' or 'sequential', but got {loss!r}.")
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     allows_for_uniform_member = loss == "nll"
     fit_temperature_map = fit_uniform_temperature if allows_for_uniform_member else fit_temperature

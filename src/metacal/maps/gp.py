@@ -119,13 +119,13 @@ class GaussianProcessMap(Map):
         is_flat = inducing.ndim == 1 and len(inducing) > 0
         if not is_flat or inducing.shape != weights.shape:
             raise InputError(
-                "inducing and weights must be flat arrays of one length; "
-                f"got shapes {inducing.shape} and {weights.shape}."
+                "inducing and weights must be 1-D arrays of the same length, but got shapes"
+                f" {inducing.shape} and {weights.shape}."
             )
         if not (np.isfinite(inducing).all() and np.isfinite(weights).all()):
-            raise InputError("inducing and weights must be finite.")
+            raise InputError("inducing and weights must contain only finite numbers.")
         if (np.diff(inducing) <= 0.0).any():
-            raise InputError("inducing must be increasing.")
+            raise InputError("inducing must be sorted in increasing order.")
         _check_centre(self.centre)
 
     @property
@@ -213,7 +213,7 @@ def fit_gaussian_process(
     is_integer = isinstance(n_inducing, int | np.integer) and not isinstance(n_inducing, bool)
     if not is_integer or not 2 <= n_inducing <= _MAX_INDUCING:
         raise InputError(
-            f"n_inducing must be a whole number from 2 to {_MAX_INDUCING}, got {n_inducing!r}."
+            f"n_inducing must be an integer between 2 and {_MAX_INDUCING}, but got {n_inducing!r}."
         )
     _check_centre(centre)
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
@@ -249,8 +249,8 @@ def fit_gaussian_process(
     posterior = maximise_bound(partial(compute_bound, all_data, basis), start, _TOLERANCE)
     if not posterior.converged:
         warn_caller(
-            f"Gaussian-process calibration did not converge in {MAX_PASSES} passes. The best"
-            " map found so far is used.",
+            f"Gaussian-process calibration did not converge within {MAX_PASSES} passes. The best"
+            " map so far is used.",
             ConvergenceWarning,
         )
     return GaussianProcessMap(
@@ -266,7 +266,7 @@ def _check_centre(centre: str) -> None:
     """Raise InputError unless the name of the centre is known."""
     if centre not in kernels.CENTRES:
         raise InputError(
-            f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}."
+            f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, but got {centre!r}."
         )
 
 

@@ -344,7 +344,7 @@ def _compute_equal_width_edges(n_bins: int) -> Float:
 def _make_curve_fitter(n_bins: object, bins: object, prior_rows: object) -> FitCurve:
     """Validate the options and return the function that fits the curve of a class."""
     if bins not in BINS:
-        raise InputError(f"bins must be 'equal_width' or 'equal_mass', got {bins!r}.")
+        raise InputError(f"bins must be 'equal_width' or 'equal_mass', but got {bins!r}.")
     return partial(
         fit_histogram_curve,
         n_bins=check_count("n_bins", n_bins, usual=15),

@@ -133,15 +133,14 @@ class LabelledRows:
 def build_all_labels_masked_error() -> InputError:
     """Build the error for a table in which every true class is masked."""
     return LabelError(
-        "The true class has logit -inf in every row, so no temperature can be fitted. Check"
-        " that the labels match the columns."
+        "The logit of the true class is -inf in every row, so no temperature can be fitted."
+        " Check that the labels match the columns."
     )
 
 
 def warn_masked_labels(n_masked: int, n_rows: int) -> None:
     """Warn that rows whose true class is masked are not used for fitting."""
     warn_caller(
-        f"{n_masked} of {n_rows} rows have a true class whose logit is -inf, which has"
-        " probability 0 at every temperature. These rows are left out of the temperature"
-        " fit."
+        f"In {n_masked} of {n_rows} rows, the logit of the true class is -inf, so its probability"
+        " is 0 at every temperature. These rows are left out of the temperature fit."
     )

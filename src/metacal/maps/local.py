@@ -95,9 +95,9 @@ class LocalTemperatureMap(Map):
         for name, size in sizes.items():
             array = getattr(self, name)
             if array.shape != (size,) or not np.isfinite(array).all():
-                raise InputError(f"{name} must be {size} finite numbers, got {array!r}.")
+                raise InputError(f"{name} must be {size} finite numbers, but got {array!r}.")
         if not (self.scales > 0.0).all():
-            raise InputError(f"scales must be positive, got {self.scales!r}.")
+            raise InputError(f"scales must contain only positive numbers, but got {self.scales!r}.")
 
     def temperatures(self, rows: Rows) -> Float:
         """Compute the temperature T(x) = 1 / b(x) of every row."""

@@ -69,8 +69,8 @@ class LogisticMap(OneVsRestMap):
             has_same_shape = parameters.shape == self.intercept.shape
             if not is_flat or not has_same_shape or not np.isfinite(parameters).all():
                 raise InputError(
-                    "A logistic map must have 1-D arrays of finite numbers, with one entry"
-                    " for each class."
+                    "The arrays of a logistic map must be 1-D and finite, with one entry for"
+                    " each class."
                 )
         if any((slope < 0.0).any() for slope in slopes):
             raise InputError("The slopes of a logistic map must not be negative.")
@@ -229,7 +229,7 @@ def fit_beta_calibration(
     """
     if variant not in _BETA_VARIANTS:
         raise InputError(
-            f"variant must be one of {', '.join(map(repr, _BETA_VARIANTS))}; got {variant!r}."
+            f"variant must be one of {', '.join(map(repr, _BETA_VARIANTS))}, but got {variant!r}."
         )
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     curve_weights = _sum_curve_weights(sample)

@@ -254,7 +254,7 @@ def check_positive(name: str, value: object) -> None:
     metacal.errors.InputError: inverse_temperature must be a positive finite number, got 0.0.
     """
     if not _is_number(value) or not 0.0 < value < np.inf:  # type: ignore[operator]
-        raise InputError(f"{name} must be a positive finite number, got {value!r}.")
+        raise InputError(f"{name} must be a positive finite number, but got {value!r}.")
 
 
 def check_count(name: str, value: object, usual: int) -> int:
@@ -262,7 +262,7 @@ def check_count(name: str, value: object, usual: int) -> int:
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_whole or value < 1:  # type: ignore[operator]
         raise InputError(
-            f"{name} must be a whole number of at least 1, got {value!r}. A usual value is {usual}."
+            f"{name} must be a positive integer, but got {value!r}. A usual value is {usual}."
         )
     return int(value)  # type: ignore[call-overload]
 
@@ -271,7 +271,7 @@ def check_prior_rows(prior_rows: object) -> float:
     """Return a non-negative number of pseudo-rows as a float, or raise InputError."""
     if not _is_number(prior_rows) or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
         raise InputError(
-            f"prior_rows must be a number of at least 0, got {prior_rows!r}. A usual value is 1."
+            f"prior_rows must be a nonnegative number, but got {prior_rows!r}. A usual value is 1."
         )
     return float(prior_rows)  # type: ignore[arg-type]
 

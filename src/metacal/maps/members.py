@@ -291,7 +291,7 @@ def _get_member(name: str) -> Member:
         return MEMBERS[name]
     if name not in METHODS:
         raise InputError(
-            f"Unknown candidate {name!r}. The candidates are"
+            f"Unknown candidate {name!r}. The available candidates are"
             f" {', '.join(dict.fromkeys([*MEMBERS, *METHODS]))}."
         )
     return Member(name)

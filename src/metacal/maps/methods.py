@@ -94,8 +94,8 @@ class Method:
             method.name for method in METHODS.values() if method.fits_from_sums
         )
         raise CombinationError(
-            f"{self.public_name} needs the probabilities of all rows in one process, so it"
-            " cannot be fitted on a cluster. Leave out the executor, or use one of"
+            f"{self.public_name} requires the probabilities of all rows in one process, so it"
+            " does not support an executor. Leave out the executor, or use one of"
             f" {remote_names}."
         )
 
@@ -312,7 +312,9 @@ def get_calibrator_class(name: str) -> Any:
     """
     methods = get_all_methods()
     if name not in methods:
-        raise InputError(f"Unknown calibrator {name!r}. The calibrators are {', '.join(methods)}.")
+        raise InputError(
+            f"Unknown calibrator {name!r}. The available calibrators are {', '.join(methods)}."
+        )
     return methods[name].estimator_class()
 
 
@@ -324,8 +326,8 @@ def get_estimator_method(estimator: type) -> Method:
         if method is not None:
             return method
     raise InputError(
-        f"{estimator.__name__} is not a registered calibration method. metacal.maps.methods"
-        " lists them."
+        f"{estimator.__name__} is not a registered calibrator. metacal.maps.methods lists the"
+        " registered ones."
     )
 
 

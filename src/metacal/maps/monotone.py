@@ -158,7 +158,7 @@ class MonotoneMap(TemperedMap):
         are_fractions = 0.0 < frequency < 1.0 and 0.0 < frequency_weight < 1.0
         if not sums_to_one or not are_fractions:
             raise InputError(
-                f"The weights of a monotone map must sum to 1; they sum to {total_weight:.6g}."
+                f"The weights of a monotone map must sum to 1, but they sum to {total_weight:.6g}."
             )
 
     def _has_valid_curves(self, suffix: str) -> bool:

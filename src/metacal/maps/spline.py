@@ -71,12 +71,12 @@ class SplineMap(Map):
         )
         if not has_valid_knots:
             raise InputError(
-                "A spline must have strictly increasing knots and one slope for each knot."
+                "A spline must have strictly increasing knots, and one slope for each knot."
             )
         if not (np.isfinite(self.slopes) & (self.slopes >= 0.0)).all():
-            raise InputError("The slopes of a spline must be finite and not negative.")
+            raise InputError("The slopes of a spline must be finite and nonnegative.")
         if not (isinstance(self.intercept, int | float) and np.isfinite(self.intercept)):
-            raise InputError(f"the intercept must be a finite number, got {self.intercept!r}.")
+            raise InputError(f"intercept must be a finite number, but got {self.intercept!r}.")
         check_positive("inverse_temperature", self.inverse_temperature)
 
     @property

@@ -72,17 +72,18 @@ class StackMap(CombinedMap):
     def check(self) -> None:
         """Raise InputError unless there are members with valid weights."""
         if not self.members or not all(isinstance(member, Map) for member in self.members):
-            raise InputError("members must be at least one fitted map.")
+            raise InputError("members must contain at least one fitted map.")
         are_fractions = all(0.0 <= weight <= 1.0 for weight in self.weights)
         if len(self.weights) != len(self.members) or not are_fractions:
             raise InputError(
-                f"weights must be one number between 0 and 1 for each member, got {self.weights!r}."
+                "weights must have one number between 0 and 1 for each member, but got"
+                f" {self.weights!r}."
             )
         if abs(sum(self.weights) - 1.0) > _MAX_WEIGHT_SUM_ERROR:
-            raise InputError(f"weights must sum to one, got {sum(self.weights)!r}.")
+            raise InputError(f"weights must sum to one, but they sum to {sum(self.weights)!r}.")
         numbers_of_classes = {member.n_classes for member in self.members} - {None}
         if len(numbers_of_classes) > 1:
-            raise ClassMismatchError("The members must be fitted on the same number of classes.")
+            raise ClassMismatchError("All members must be fitted on the same number of classes.")
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
@@ -358,7 +359,8 @@ def _reweight_prediction_preserving(
     )
     if not preserves_predictions.any():
         raise InputError(
-            "No candidate preserves every prediction. Add one that does, such as 'temperature'."
+            "None of the candidates preserves every prediction. Add a candidate that does, such"
+            " as 'temperature'."
         )
     candidate_weights = np.zeros(len(names))
     candidate_weights[preserves_predictions] = compute_candidate_weights(

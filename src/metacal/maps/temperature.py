@@ -198,7 +198,7 @@ def _fit_on_growing_samples(
             margin = compute_typical_margin(sample.rows)
     if margin == 0.0:
         warn_caller(
-            "All logits are equal in every row, so the temperature has no effect and is set to 1."
+            "The logits of every row are equal, so the temperature has no effect and is set to 1."
         )
         return TemperatureMap(1.0)
     _check_margin(margin)
@@ -238,8 +238,8 @@ def _check_margin(margin: float) -> None:
         size_problem = "large"
         remedy = "Divide"
     raise NumberError(
-        f"The logits are too {size_problem} to fit a temperature: the two largest of a"
-        f" typical row differ by {margin:.3g}. {remedy} all logits by a constant, and do the"
+        f"The logits are too {size_problem} to fit a temperature, because the two largest logits"
+        f" of a typical row differ by {margin:.3g}. {remedy} all logits by a constant, and do the"
         " same for new rows."
     )
 
@@ -255,7 +255,7 @@ def _sum_loss_derivatives(sample: LabelledRows, masked_labels_dropped: bool, b: 
     if not masked_labels_dropped:
         raise _MaskedLabelError
     raise NumberError(
-        "The logits of some row differ by so much that the difference overflows. Divide all"
+        "The logits of a row differ by so much that their difference overflows. Divide all"
         " logits by a constant, and check why they are so large."
     )
 
@@ -358,7 +358,8 @@ def _find_minimum(
                 return float(next_inverse_temperature)
         inverse_temperature = float(next_inverse_temperature)
     warn_caller(
-        f"The temperature did not converge: the slope is {slope:.3g} after {_MAX_PASSES} passes."
+        f"Temperature scaling did not converge: the slope of the loss is {slope:.3g} after"
+        f" {_MAX_PASSES} passes."
     )
     return inverse_temperature
 

@@ -124,7 +124,7 @@ class UniformTemperatureMap(TemperedMap):
         super().check()
         if not (isinstance(self.uniform, int | float) and 0.0 <= self.uniform < 1.0):
             raise InputError(
-                f"uniform must be a number of at least 0 and less than 1, got {self.uniform!r}."
+                f"uniform must be at least 0 and less than 1, but got {self.uniform!r}."
             )
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:

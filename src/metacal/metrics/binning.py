@@ -108,15 +108,15 @@ def compute_bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) 
     if isinstance(binning, str) or not (callable(binning) or np.ndim(binning) == 1):
         raise InputError(
             "binning must be metacal.metrics.equal_width, metacal.metrics.equal_mass, a function"
-            " (confidence, n_bins) -> edges, or the edges themselves, as [0, 0.5, 0.9, 1]; got"
-            f" {binning!r}."
+            " (confidence, n_bins) -> edges, or a list of edges such as [0, 0.5, 0.9, 1], but"
+            f" got {binning!r}."
         )
     if callable(binning):
         edges = np.asarray(binning(confidence, check_n_bins(n_bins)))
     else:
         edges = np.asarray(binning)
     if not _increases_from_0_to_1(edges):
-        raise InputError(f"Bin edges must increase from 0 to 1; got {edges}.")
+        raise InputError(f"Bin edges must increase from 0 to 1, but got {edges}.")
     return edges.astype(np.float64, copy=False)
 
 
@@ -245,7 +245,7 @@ def check_n_bins(n_bins: object) -> int:
     """
     if isinstance(n_bins, bool) or not isinstance(n_bins, Integral) or n_bins < 1:
         raise InputError(
-            f"n_bins must be a whole number of at least 1, got {n_bins!r}. A usual value is 15."
+            f"n_bins must be a positive integer, but got {n_bins!r}. A usual value is 15."
         )
     return int(n_bins)
 

@@ -126,8 +126,8 @@ def evaluate(
     """
     if intervals and n_resamples == 0:
         raise InputError(
-            "n_resamples must be at least 1 to compute intervals. To compute estimates"
-            " alone, pass intervals=False."
+            "n_resamples must be at least 1 to compute intervals. To compute only the estimates,"
+            " pass intervals=False."
         )
     table = checked_table(proba, labels, classes=classes)
     columns = ProbabilityColumns(
@@ -484,8 +484,8 @@ def _set_unknown_metrics_to_nan(
         return intervals
     warn_caller(
         "The probabilities of rejected rows are uniform, so proba does not contain the"
-        " model's predictions for them. Metrics that need these predictions are NaN. Pass"
-        " correct=(uncalibrated_logits.argmax(axis=1) == labels)."
+        " predictions of the model for these rows. Metrics that need the predictions are NaN."
+        " Pass correct=(uncalibrated_logits.argmax(axis=1) == labels)."
     )
     new_intervals = {}
     for name, interval in intervals.items():

@@ -73,8 +73,8 @@ def build_ece_statistic(
     """
     if not isinstance(norm, Real) or not float(norm) >= 1.0:
         raise InputError(
-            "norm must be p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got"
-            f" {norm!r}."
+            "norm must be at least 1 (1: mean gap, 2: root mean square, np.inf: largest gap),"
+            f" but got {norm!r}."
         )
     power = float(norm)
     residuals = top.correct - top.confidence

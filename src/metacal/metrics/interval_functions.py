@@ -189,8 +189,8 @@ def bootstrap(
     lengths = [len(column) for column in columns]
     if len(set(lengths)) != 1 or lengths[0] == 0:
         raise ShapeError(
-            "bootstrap needs at least one column, and all columns must have the same length"
-            f" of at least 1; got lengths {lengths}."
+            "bootstrap requires at least one column, and all columns must have the same positive"
+            f" length, but got lengths {lengths}."
         )
     weighted_statistic = vectorize_statistic(lambda weights: float(statistic(*columns, weights)))
     resampling = Resampling(level, n_resamples, random_state)

@@ -129,7 +129,7 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
     """
     level = check_fraction("level", level)
     if not 0 <= successes <= n:
-        raise InputError(f"successes must lie between 0 and n = {n}, got {successes}.")
+        raise InputError(f"successes must lie between 0 and n = {n}, but got {successes}.")
     if n == 0:
         return Interval(estimate=nan, low=nan, high=nan, level=level, method=EXACT)
     lower_limit, upper_limit = clopper_pearson_limits(successes, n, tail=(1.0 - level) / 2.0)

@@ -82,8 +82,8 @@ def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Float:
     is_valid = cost_table.ndim == 2 and (cost_table >= 0.0).all()
     if not is_valid or not 0.0 < cost_table.max() < np.inf:
         raise InputError(
-            "costs must be a table of numbers of at least 0, at least one of them positive:"
-            " costs[truth][prediction]."
+            "costs must be a table of nonnegative numbers, costs[truth][prediction], and at"
+            " least one number must be positive."
         )
     row_costs = cost_table[np.asarray(truth), np.asarray(answer)]
     return np.asarray(row_costs / cost_table.max())
@@ -209,7 +209,7 @@ def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Float:
         true_fields = _flatten_fields(true_object)
         if true_fields is None:
             raise NumberError(
-                f"Row {row}: the truth is not a JSON object; got {str(true_object)[:60]!r}."
+                f"Row {row}: the truth must be a JSON object, but got {str(true_object)[:60]!r}."
             )
         row_losses.append(_compute_wrong_field_fraction(true_fields, _flatten_fields(given_object)))
     return np.array(row_losses)
@@ -242,7 +242,7 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
     (array([0.  , 0.25, 1.  ]), array([0.2, 1. ]))
     """
     if best == worst:
-        raise InputError(f"best and worst must differ; got {best!r} for both.")
+        raise InputError(f"best and worst must differ, but both are {best!r}.")
     mark_values = check_scores(mark, name="mark").astype(np.float64)
     distances = (best - mark_values) / (best - worst)
     outside_rows = np.flatnonzero(~((distances >= 0.0) & (distances <= 1.0)))
@@ -250,7 +250,7 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
         row = outside_rows[0]
         given_mark = np.asarray(mark).tolist()[row]
         raise NumberError(
-            f"Row {row}: the mark {given_mark!r} does not lie between {worst:g} and {best:g}."
+            f"Row {row}: the mark must lie between {worst:g} and {best:g}, but got {given_mark!r}."
         )
     return np.asarray(distances)
 
@@ -259,7 +259,7 @@ def _check_same_shape(true_values: Array, given_values: Array) -> None:
     """Raise InputError if truth and answer have different shapes."""
     if true_values.shape != given_values.shape:
         raise ShapeError(
-            f"truth and answer must have the same shape; got {true_values.shape} and"
+            f"truth and answer must have the same shape, but got {true_values.shape} and"
             f" {given_values.shape}."
         )
 
@@ -272,8 +272,8 @@ def _read_label_tables(truth: ArrayLike, answer: ArrayLike) -> tuple[Flags, Flag
     for table in (true_labels, given_labels):
         if table.ndim != 2 or not np.isin(table, (0, 1)).all():
             raise ShapeError(
-                "Several labels per row must be a table of 0 and 1, with one column per"
-                f" label; got shape {table.shape}."
+                "Several labels per row must form a table of 0 and 1 with one column per label,"
+                f" but got an array of shape {table.shape}."
             )
     return true_labels.astype(bool), given_labels.astype(bool)
 
@@ -296,7 +296,8 @@ def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, A
     answers = list(answer)
     if len(truths) != len(answers):
         raise ShapeError(
-            f"Got {len(truths)} truths but {len(answers)} answers. Pass one of each per row."
+            f"Expected one answer for each truth, but got {len(truths)} truths and {len(answers)}"
+            " answers."
         )
     return list(zip(truths, answers, strict=True))
 

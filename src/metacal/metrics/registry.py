@@ -179,7 +179,10 @@ class Metric:
         if self.losses is not None:
             return build_mean_statistic(self.losses(source))
         if self.statistic is None:
-            raise TypeError(f"{self.name} is counted, so it has no statistic of row weights.")
+            raise TypeError(
+                f"The metric {self.name} is computed from counts, so it does not support row"
+                " weights."
+            )
         return self.statistic(source, **options)
 
     def prepare_interval_source(self, source: Any, **options: Any) -> IntervalSource:

@@ -101,8 +101,8 @@ class Resampling:
         check_fraction("level", self.level)
         if self.n_resamples != int(self.n_resamples) or self.n_resamples < 0:
             raise InputError(
-                f"n_resamples must be a whole number, got {self.n_resamples!r}. A usual value"
-                " is 1000."
+                f"n_resamples must be an integer, but got {self.n_resamples!r}. A usual value is"
+                " 1000."
             )
 
     def compute_intervals(

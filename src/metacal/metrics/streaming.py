@@ -63,7 +63,7 @@ class Streaming:
     def compute(self) -> float:
         """Compute the metric of all rows so far; raise InputError if there are none."""
         if not self.state[..., 1].sum():
-            raise NoRowsError("No row has been added. Call update first.")
+            raise NoRowsError("No rows have been added. Call update before compute.")
         return self._metric_of_state()
 
     def reset(self) -> Self:
@@ -75,8 +75,8 @@ class Streaming:
         """Add the rows of another object of the same class and number of bins."""
         if type(other) is not type(self) or other.state.shape != self.state.shape:
             raise InputError(
-                f"{type(self).__name__} can be merged only with a {type(self).__name__} that"
-                " has the same bins."
+                f"{type(self).__name__} can be merged only with another {type(self).__name__}"
+                " that has the same bins."
             )
         self.state += other.state
         return self

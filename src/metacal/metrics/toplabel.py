@@ -287,7 +287,7 @@ def read_top_label(
     if classes is not None:
         raise CombinationError(
             "classes has no effect, because confidence and correct are 1-D columns without"
-            " classes. Leave it out."
+            " classes. Leave out classes."
         )
     columns = {
         "confidence": read_number_column(proba, "confidence"),
@@ -310,15 +310,15 @@ def read_number_column(values: ArrayLike, name: str) -> Float:
     array = as_plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise ShapeError(
-            f"{name} must be a 1-D array of numbers, with at least one row; got type"
-            f" {array.dtype} of shape {array.shape}."
+            f"{name} must be a 1-D array of numbers with at least one row, but got an array of"
+            f" type {array.dtype} and shape {array.shape}."
         )
     column = array.astype(np.float64)
     is_missing = np.isnan(column)
     if is_missing.any():
         raise NumberError(
-            f"{name} must not contain NaN; row {int(is_missing.argmax())} does. Drop such"
-            " rows first."
+            f"{name} must not contain NaN, but row {int(is_missing.argmax())} is NaN. Drop the"
+            " rows with NaN first."
         )
     return column
 
@@ -348,7 +348,7 @@ def raise_if_any(is_invalid: Flags, column: Float, *, requirement: str, advice: 
     """Raise InputError that shows the first invalid row, if there is one."""
     if is_invalid.any():
         first_row = int(is_invalid.argmax())
-        raise NumberError(f"{requirement}; row {first_row} holds {column[first_row]}. {advice}")
+        raise NumberError(f"{requirement}, but row {first_row} holds {column[first_row]}. {advice}")
 
 
 def check_same_length(**columns: Array) -> None:
@@ -356,7 +356,7 @@ def check_same_length(**columns: Array) -> None:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         length_list = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise ShapeError(f"All columns must have the same number of rows; {length_list}.")
+        raise ShapeError(f"All columns must have the same number of rows, but {length_list}.")
 
 
 def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
@@ -372,9 +372,9 @@ def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
     labels_shape = get_shape_or_empty(labels)
     if len(labels_shape) == 2 and len(proba_shape) == 1:
         raise CombinationError(
-            f"proba and labels are swapped: the first argument has shape {proba_shape} and"
-            f" the second {labels_shape}. Pass (proba, labels): the table of probabilities"
-            " first, then the true classes."
+            f"proba and labels are swapped, because the first argument has shape {proba_shape}"
+            f" and the second has shape {labels_shape}. Pass the table of probabilities first,"
+            " then the true classes."
         )
 
 
@@ -394,9 +394,9 @@ def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> No
     if is_fraction.any():
         first_row = int(is_fraction.argmax())
         raise CombinationError(
-            f"{name} and correct are swapped: the first argument holds only 0 and 1, and the"
-            f" second holds fractions (row {first_row}: {correct[first_row]}). Pass ({name},"
-            " correct)."
+            f"{name} and correct are swapped, because the first argument holds only 0 and 1, and"
+            f" the second holds fractions (row {first_row}: {correct[first_row]}). Pass {name}"
+            " first, then correct."
         )
 
 

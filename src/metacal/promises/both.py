@@ -128,9 +128,9 @@ class AfterLooking(Promise):
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not math.isfinite(self.threshold):
-            raise InputError(f"threshold must be a finite score, got {self.threshold}.")
+            raise InputError(f"threshold must be a finite number, but got {self.threshold}.")
         if self.alpha is None and self.beta is None:
-            raise InputError("AfterLooking needs alpha, beta or both; got neither.")
+            raise InputError("AfterLooking requires alpha, beta or both, but got neither.")
         super().__post_init__()
         # A band needs a confidence level, so delta must not be None.
         check_fraction("delta", self.delta)

@@ -156,7 +156,8 @@ class CascadeLoss:
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Raise InputError, because the rows are those of one model."""
         raise UnsupportedPromiseError(
-            "MaxLoss compares two models. Fit a Cascade with it, or promise MinAccuracy(0.97)."
+            "MaxLoss compares two models, so it requires a cascade. Fit a Cascade with this"
+            " promise, or promise MinAccuracy(0.97)."
         )
 
     def pilot_policy(

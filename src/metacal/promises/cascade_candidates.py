@@ -228,8 +228,8 @@ def split_pilot_rows(
     if plan.thresholds_from is not None:
         if plan.has_human_review:
             raise CascadeError(
-                "thresholds_from has scores without labels, but a cascade with people needs"
-                " labels to order its thresholds. Leave out thresholds_from."
+                "A cascade with people requires labels to order its thresholds, but"
+                " thresholds_from has scores without labels. Leave out thresholds_from."
             )
         return _make_unlabelled_pilot(plan.thresholds_from), rows
     n_rows = len(rows)
@@ -237,8 +237,8 @@ def split_pilot_rows(
     largest_insufficient_size = 2 * len(pilot_index)
     if n_rows <= largest_insufficient_size:
         raise TooFewRowsError(
-            f"Got {n_rows} rows, but certifying this cascade needs more than"
-            f" {largest_insufficient_size}. Pass more rows."
+            f"Certifying this cascade requires more than {largest_insufficient_size} rows, but got"
+            f" {n_rows}. Pass more rows."
         )
     tested_index = np.setdiff1d(np.arange(n_rows), pilot_index)
     return rows.take(pilot_index), rows.take(tested_index)

@@ -118,9 +118,8 @@ class LossTest(CascadeTest):
         """Build the sequence in which the small model answers ever more rows."""
         if plan.has_human_review:
             raise UnsupportedPromiseError(
-                "MaxLoss does not support people, because the large model answers all rows"
-                " that the small model does not. Promise MinAccuracy to have people in the"
-                " cascade."
+                "MaxLoss does not support people, because the large model predicts all rows that"
+                " the small model rejects. To have people in the cascade, promise MinAccuracy."
             )
         small_grid, _ = grids
         return build_loss_sequences(pilot_rows, small_grid)
@@ -233,8 +232,9 @@ class AccuracyTest(CascadeTest):
             n_missing_labels += int((~pilot_rows.has_label).sum())
         if n_missing_labels > 0:
             raise MissingLabelsError(
-                f"{n_missing_labels:,} rows have no label, but an accuracy needs the label of"
-                " every row. Label them; MaxLoss needs fewer labels."
+                "A promise about accuracy requires the label of every row, but"
+                f" {n_missing_labels:,} rows have no label. Label these rows, or promise MaxLoss,"
+                " which requires fewer labels."
             )
         if plan.has_human_review:
             return build_review_sequences(
@@ -349,10 +349,10 @@ def check_cascade_promise(promise: object) -> MaxLoss | MinAccuracy:
     # Subclasses are refused, because they may need another procedure.
     if type(promise) is not MaxLoss and type(promise) is not MinAccuracy:
         raise UnsupportedPromiseError(
-            f"A cascade supports MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}."
+            f"A cascade supports MaxLoss(0.01) and MinAccuracy(0.95), but got {promise!r}."
         )
     if promise.delta is None:
         raise UnsupportedPromiseError(
-            "A cascade needs a promise with a delta. Pass one, for example MinAccuracy(0.95, 0.1)."
+            "A cascade requires a promise with a delta, for example MinAccuracy(0.95, 0.1)."
         )
     return promise

@@ -233,19 +233,21 @@ class MaxErrorsPerCase(CasePromise):
         check_fraction("delta", self.delta)
         if self.largest is None:
             raise InputError(
-                "MaxErrorsPerCase needs the largest number of errors counted in one case."
-                " Pass it, for example the number of fields: MaxErrorsPerCase(0.1,"
+                "MaxErrorsPerCase requires largest, the largest number of errors that one case"
+                " can count. Pass, for example, the number of fields: MaxErrorsPerCase(0.1,"
                 " largest=4)."
             )
         is_whole_number = isinstance(self.largest, int) and not isinstance(self.largest, bool)
         if not is_whole_number or not 1 <= self.largest <= _MAX_LARGEST:
             raise InputError(
-                f"largest must be a whole number from 1 to {_MAX_LARGEST:,}, got {self.largest!r}."
+                f"largest must be an integer between 1 and {_MAX_LARGEST:,}, but got"
+                f" {self.largest!r}."
             )
         is_number = isinstance(self.limit, int | float) and not isinstance(self.limit, bool)
         if not is_number or not 0.0 < self.limit < self.largest:
             raise InputError(
-                f"limit must be a number between 0 and largest={self.largest}, got {self.limit!r}."
+                f"limit must be a number between 0 and largest={self.largest}, but got"
+                f" {self.limit!r}."
             )
 
     @property
@@ -264,6 +266,6 @@ def _require_delta(promise: CasePromise) -> None:
     """Raise InputError if a promise that is certified by tests has no delta."""
     if promise.delta is None:
         raise UnsupportedPromiseError(
-            f"{type(promise).__name__} is certified by tests, which need a delta; got None. Pass one,"
-            " for example delta=0.1."
+            f"{type(promise).__name__} requires a delta, but got None. Pass, for example,"
+            " delta=0.1."
         )

@@ -68,7 +68,7 @@ def register_promise(name: str, place: str) -> None:
     module_name, colon, class_name = place.partition(":")
     if not (module_name and colon and class_name):
         raise InputError(
-            f"The place of a promise must be written as 'module:Class'; got {place!r}."
+            f"The place of a promise must have the form 'module:Class', but got {place!r}."
         )
     PROMISES[name] = place
 

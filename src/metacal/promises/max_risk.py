@@ -258,8 +258,8 @@ class MaxCost(CostPromise):
             check_fraction("delta", self.delta)
         if self.limit >= self.largest:
             raise InputError(
-                f"limit must be less than the largest cost, {self.largest:g}, which no mean"
-                f" cost exceeds; got {self.limit:g}."
+                f"limit must be less than {self.largest:g}, the largest cost, but got"
+                f" {self.limit:g}. No mean cost exceeds the largest cost."
             )
 
     @property

@@ -107,8 +107,8 @@ class Measurement:
         requires_independent_rows = quantity.is_paired_difference or quantity.is_mean_cost
         if requires_independent_rows and clusters is not None:
             raise ClustersError(
-                f"The test of {quantity} needs independent rows. Fit the gate with units, so"
-                " that one row of each cluster is tested."
+                f"The test of {quantity} requires independent rows. Fit the gate with units, so"
+                " that the test counts one row of each cluster."
             )
         if quantity.is_paired_difference:
             return cls._measure_cascade_loss(quantity, target, losses)
@@ -125,8 +125,8 @@ class Measurement:
         """Measure how many more errors a cascade makes than its last model alone."""
         if losses is None:
             raise MissingLabelsError(
-                f"Testing the {quantity} of a cascade needs the predictions of all models."
-                " Pass their tables."
+                f"The test of the {quantity} of a cascade requires the predictions of all models."
+                " Pass the tables of all models."
             )
         # The loss of a row is 1 if the cascade answers it worse, -1 if better, and 0 otherwise.
         loss_compared_with_last_model = losses.if_accepted
@@ -192,7 +192,7 @@ class Measurement:
             quantity.check_labels(correct)
         if losses is None:
             raise MissingLabelsError(
-                f"Testing whether the {quantity} is kept needs the cost of each row. Pass losses."
+                f"The test of the {quantity} requires the cost of each row. Pass losses."
             )
         costs_in_row_order = losses.get_counted_losses(quantity, accept)
         # The bets are in random order, because sorted costs would look like drift.

@@ -155,8 +155,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
         is_integer = isinstance(self.n_bins, int | np.integer) and not isinstance(self.n_bins, bool)
         if not is_integer or self.n_bins < 1:
             raise InputError(
-                f"n_bins must be a whole number of at least 1, got {self.n_bins!r}. The paper"
-                " uses 20."
+                f"n_bins must be a positive integer, but got {self.n_bins!r}. The paper uses 20."
             )
 
     def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
@@ -196,8 +195,8 @@ def _draw_threshold_rows(
     n_drawn = min(n_candidates // _ROWS_PER_THRESHOLD_ROW, MAX_THRESHOLD_ROWS)
     if n_drawn < 1:
         raise TooFewRowsError(
-            f"Got {n_candidates} rows, but the paper's split sets aside a tenth of them. Pass"
-            " at least 10 rows."
+            "The rule of the paper requires at least 10 rows, because it sets aside a tenth of"
+            f" them, but got {n_candidates}. Pass more rows."
         )
     if random_state is None:
         candidate_scores = None

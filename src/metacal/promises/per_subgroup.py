@@ -35,19 +35,22 @@ class Per(Promise):
     def __post_init__(self) -> None:
         if not self._can_be_made_per_subgroup(self.promise):
             raise UnsupportedPromiseError(
-                f"{type(self).__name__} supports MinAccuracy(...) and MaxMiscoverage(...);"
-                " for two classes, PerGroup also supports MinPrecision(...), MinRecall(...),"
-                f" MaxFalsePositiveRate(...) and TwoSided(...). Got {self.promise!r}."
+                f"{type(self).__name__} supports MinAccuracy(...) and MaxMiscoverage(...), but"
+                f" got {self.promise!r}. For two classes, PerGroup also supports"
+                " MinPrecision(...), MinRecall(...), MaxFalsePositiveRate(...) and"
+                " TwoSided(...)."
             )
         if self.promise.delta is None:
             raise UnsupportedPromiseError(
-                f"{type(self).__name__} needs a promise with a delta, which the subgroups"
-                " share. Pass one, for example delta=0.1."
+                f"{type(self).__name__} requires a promise with a delta, which the subgroups"
+                " share. Pass, for example, delta=0.1."
             )
         if self.shares not in get_args(DeltaSharing):
-            raise InputError(f"shares must be 'together', 'each' or 'fcr', got {self.shares!r}.")
+            raise InputError(
+                f"shares must be 'together', 'each' or 'fcr', but got {self.shares!r}."
+            )
         if self.fallback not in (None, "pooled"):
-            raise InputError(f"fallback must be None or 'pooled', got {self.fallback!r}.")
+            raise InputError(f"fallback must be None or 'pooled', but got {self.fallback!r}.")
 
     def _can_be_made_per_subgroup(self, promise: Any) -> bool:
         """Check whether a promise can be made for each class or group."""

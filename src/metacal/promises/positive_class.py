@@ -65,7 +65,7 @@ def apply_positive_class(
     else:
         reason = f"{type(promise).__name__} covers both classes"
     raise PositiveClassError(
-        f"positive={positive!r} has no effect, because {reason}. Leave it out."
+        f"positive={positive!r} has no effect, because {reason}. Leave out positive."
     )
 
 
@@ -102,6 +102,6 @@ def _build_missing_class_error(promise: Promise, class_names: Sequence[Name]) ->
     second_option = format_option("positive", str(second_class))
     place = choose_spelling(" to the promise or to the estimator", "")
     return PositiveClassError(
-        f"{type(promise).__name__} needs a positive class, {first_class!r} or"
+        f"{type(promise).__name__} requires a positive class, {first_class!r} or"
         f" {second_class!r}. Pass {first_option} or {second_option}{place}."
     )

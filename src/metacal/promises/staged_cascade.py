@@ -185,7 +185,8 @@ class CascadeScores(Evidence):
         if isinstance(promise, MaxLoss):
             return self._certify_loss(promise)
         raise UnsupportedPromiseError(
-            f"A cascade of scores supports MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}."
+            "A cascade of scores supports MaxLoss(0.01) and MinAccuracy(0.95), but got"
+            f" {promise!r}."
         )
 
     def _certify_loss(self, promise: MaxLoss) -> Certificate:

@@ -301,6 +301,7 @@ def _count_missing_labels(
 def _build_missing_labels_error(n_missing_labels: int) -> MissingLabelsError:
     """Build the error for a cascade whose first candidate needs labels that are missing."""
     return MissingLabelsError(
-        f"{n_missing_labels:,} rows on which the two models disagree, and on which the small model is"
-        " most confident, have no label. Label them; rows on which the models agree need none."
+        f"{n_missing_labels:,} rows have no label, although the two models disagree on them and the"
+        " small model is most confident. Label these rows. Rows on which the models agree do not"
+        " require labels."
     )

@@ -235,8 +235,8 @@ class TwoSided(SubgroupPromise):
         for side in (self.first, self.second):
             if not isinstance(side, SidePromise):
                 raise InputError(
-                    "TwoSided needs two of MinPrecision(...), MinRecall(...) and"
-                    f" MaxFalsePositiveRate(...); got {side!r}."
+                    "TwoSided requires two of MinPrecision(...), MinRecall(...) and"
+                    f" MaxFalsePositiveRate(...), but got {side!r}."
                 )
         check_fraction("delta", self.delta)
 

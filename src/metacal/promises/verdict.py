@@ -423,11 +423,12 @@ def _judge_subgroups(
     assert subgroups is not None
     if correct is None:
         raise MissingLabelsError(
-            "Testing the promise of each class or group needs labels. Pass the true labels."
+            "The test of a promise for each class or group requires labels. Pass the true labels."
         )
     if row_names is None:
         raise GroupsError(
-            f"This promise holds for each {subgroups.by}. Pass the {subgroups.by} of every row."
+            f"This promise holds for each {subgroups.by}, so the test requires the {subgroups.by}"
+            " of every row. Pass it for every row."
         )
     measured_subgroups = _measure_subgroups_with_rows(
         certificate,

@@ -397,7 +397,7 @@ def verify_decisions(
     """
     if check_fraction("confidence", confidence) <= 0.5:
         raise InputError(
-            f"confidence must be above 0.5, got {confidence}. Pass, for example, 0.95."
+            f"confidence must be greater than 0.5, but got {confidence}. Pass, for example, 0.95."
         )
     labelled_rows = _LabelledRows(
         accept=accept, correct=correct, losses=losses, row_names=row_names

@@ -52,7 +52,7 @@ def compare_calibrators(
     if len(tables) > 1 or tables[0].ndim < 2:
         option = choose_spelling("compare", "--compare")
         raise CombinationError(
-            f"The comparison of calibrators needs one table of logits. Leave out {option}."
+            f"The comparison of calibrators requires one table of logits. Leave out {option}."
         )
     calibrator_names = None if requested is True else list(requested)
     # The rows must be in memory because the folds are drawn from them.

@@ -67,10 +67,10 @@ class Display:
         if not isinstance(argument, Summary):
             class_name = type(self).__name__
             raise InputError(
-                f"{class_name}(summary) needs the Summary that"
-                " metacal.reports.summary.summarise(...) returns; got"
+                f"{class_name}(summary) requires the Summary that"
+                " metacal.reports.summary.summarise(...) returns, but got"
                 f" {type(argument).__name__}. For an estimator, use"
-                f" {class_name}.from_estimator(estimator, logits, labels); for a table,"
+                f" {class_name}.from_estimator(estimator, logits, labels). For a table, use"
                 f" {class_name}.from_predictions(labels, proba)."
             )
         self.summary = summary
@@ -112,10 +112,9 @@ class Display:
         """
         if not hasattr(estimator, "map_"):
             raise InputError(
-                f"{cls.__name__}.from_estimator needs (estimator, logits, labels), with a"
-                f" fitted MetaCal or calibrator first; got {type(estimator).__name__}. For a"
-                f" table of probabilities alone, use {cls.__name__}.from_predictions(labels,"
-                " proba)."
+                f"{cls.__name__}.from_estimator requires a fitted MetaCal or calibrator as its"
+                f" first argument, but got {type(estimator).__name__}. For a table of"
+                f" probabilities, use {cls.__name__}.from_predictions(labels, proba)."
             )
         return cls._summarise_and_plot(logits, labels, estimator, ax, {"name": name, **options})
 

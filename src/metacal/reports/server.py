@@ -68,8 +68,8 @@ class Server:
             self._server = ThreadingHTTPServer((_LOCAL_ADDRESS, port), handler)
         except OSError as error:
             raise InputError(
-                f"Port {port} cannot be used ({error.strerror or error}). Choose another with"
-                " --port, or 0 for a free one."
+                f"Cannot listen on port {port} ({error.strerror or error}). Choose another port"
+                " with --port, or pass 0 for a free one."
             ) from None
         self._server.daemon_threads = True
         self._thread = threading.Thread(

@@ -444,8 +444,8 @@ def _check_class_names(class_names: Sequence[str] | None, classes: Array) -> Arr
         return np.asarray(classes, dtype=object)
     if len(class_names) != len(classes):
         raise ClassMismatchError(
-            f"class_names must have a name for each of the {len(classes)} columns; got"
-            f" {len(class_names)}."
+            f"class_names must have one name for each of the {len(classes)} columns, but got"
+            f" {len(class_names)} names."
         )
     return np.asarray(class_names, dtype=object)
 

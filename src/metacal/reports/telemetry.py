@@ -285,7 +285,7 @@ def start_pushing(
         resources_module: Any = import_module("opentelemetry.sdk.resources")
     if not endpoint.startswith(("http://", "https://")):
         raise InputError(
-            f"{endpoint} must be the URL of a metrics collector, such as"
+            f"{endpoint} must be the URL of a metrics collector, for example"
             " http://127.0.0.1:4318/v1/metrics."
         )
     exporter = otlp_module.OTLPMetricExporter(endpoint=endpoint)

@@ -24,8 +24,8 @@ _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
 _MAX_WEIGHT_EXPONENT = 64
 #: Advice about masked entries, by the name of the argument.
 _UNMASK_ADVICE = {
-    "logits": "write -inf where a class is masked out: logits.filled(-np.inf)",
-    "probabilities": "write 0 where a class is masked out: probabilities.filled(0.0)",
+    "logits": "Write -inf where a class is masked out: logits.filled(-np.inf)",
+    "probabilities": "Write 0 where a class is masked out: probabilities.filled(0.0)",
 }
 
 
@@ -63,11 +63,11 @@ def as_plain_array(values: Any, name: str) -> NDArray[Any]:
     class_name = type(values).__name__
     if hasattr(values, "__next__"):
         raise NumberError(
-            f"{name} is a {class_name}, which can be read only once. Pass list({name})."
+            f"{name} is a {class_name}, which can be read only once. Pass list({name}) instead."
         )
     if isinstance(values, set | frozenset | dict):
         raise NumberError(
-            f"{name} is a {class_name}, which has no order of rows. Pass a list or an array."
+            f"{name} is a {class_name}, whose rows have no order. Pass a list or an array."
         )
     try:
         return np.asarray(to_numpy(values, name))
@@ -105,8 +105,8 @@ def raise_if_masked(values: Any, name: str) -> None:
             n_masked += int(np.ma.getmaskarray(array).sum())
     if n_masked:
         entries = "1 entry" if n_masked == 1 else f"{n_masked:,} entries"
-        advice = _UNMASK_ADVICE.get(name, "leave such rows out")
-        raise NumberError(f"{name} is a masked array with {entries} masked; {advice}.")
+        advice = _UNMASK_ADVICE.get(name, "Leave such rows out")
+        raise NumberError(f"{name} is a masked array with {entries} masked. {advice}.")
 
 
 def to_numpy(values: Any, name: str = "the tensor") -> Any:
@@ -144,9 +144,9 @@ def to_numpy(values: Any, name: str = "the tensor") -> Any:
     except (TypeError, RuntimeError, NotImplementedError) as error:
         layout = getattr(values, "layout", "unknown")
         raise NumberError(
-            f"{name} cannot be read from a torch tensor ({values.dtype} on {values.device}, layout"
-            f" {layout}): {str(error).splitlines()[0]} Pass a dense tensor of numbers on the CPU or"
-            " a GPU; a quantised one after .dequantize()."
+            f"{name} cannot be read from a torch tensor ({values.dtype} on {values.device},"
+            f" layout {layout}): {str(error).splitlines()[0]} Pass a dense tensor of numbers on"
+            " the CPU or a GPU. For a quantised tensor, call .dequantize() first."
         ) from None
 
 
@@ -193,15 +193,18 @@ def check_row_weights(
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
         raise WeightsError(
-            f"{name} must have shape ({n_rows},), one weight per row; got {array.shape}."
+            f"{name} must have one weight for each of the {n_rows} rows, but got an array of"
+            f" shape {array.shape}."
         )
     row = find_first_true(~(np.isfinite(array) & (array >= 0.0)))
     if row is not None:
         raise WeightsError(
-            f"{name} must be finite and non-negative; row {row} has {float(array[row])}."
+            f"{name} must be finite and nonnegative, but row {row} has {float(array[row])}."
         )
     if not (array > 0).any():
-        raise WeightsError(f"{name} is zero on every row; at least one row must count.")
+        raise WeightsError(
+            f"{name} is zero for every row, but at least one weight must be positive."
+        )
     largest_exponent = int(np.frexp(array.max())[1])
     if abs(largest_exponent) <= _MAX_WEIGHT_EXPONENT:
         return array
@@ -219,7 +222,7 @@ def _weights_as_float(array: NDArray[Any], name: str) -> Float:
             return array.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
         raise WeightsError(
-            f"{name} must be numbers, one per row; got an array of type {array.dtype}."
+            f"{name} must have one number per row, but got an array of type {array.dtype}."
         ) from None
 
 
@@ -235,7 +238,7 @@ def check_choice(name: str, value: object, *choices: str) -> None:
     if value not in choices:
         *first_choices, last_choice = map(repr, choices)
         raise InputError(
-            f"{name} must be {', '.join(first_choices)} or {last_choice}, got {value!r}."
+            f"{name} must be {', '.join(first_choices)} or {last_choice}, but got {value!r}."
         )
 
 
@@ -252,14 +255,14 @@ def check_fraction(name: str, value: object) -> float:
     """
     is_number = isinstance(value, int | float | np.integer | np.floating)
     if not is_number or isinstance(value, bool | np.bool_):
-        raise InputError(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
+        raise InputError(f"{name} must be a number strictly between 0 and 1, but got {value!r}.")
     number = float(value)  # type: ignore[arg-type]
     if not 0.0 < number < 1.0:
         hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
-        raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
+        raise InputError(f"{name} must be strictly between 0 and 1, but got {value!r}{hint}.")
     if number < _MIN_FRACTION:
         raise InputError(
-            f"{name} must be at least {_MIN_FRACTION:g} (and strictly between 0 and 1), got"
-            f" {value!r}. Data sets are too small for so small a share."
+            f"{name} must be at least {_MIN_FRACTION:g} and less than 1, but got {value!r}. No"
+            " data set is large enough for a smaller value."
         )
     return number

@@ -59,11 +59,11 @@ class ClusterExecutor(Executor):
     def __init__(self, client: Any, **options: Any) -> None:
         if client.asynchronous:
             raise WrongTypeError(
-                "The Dask client was made with asynchronous=True, which metacal does not"
-                " support. Make one without it."
+                "metacal does not support a Dask client with asynchronous=True. Pass a client"
+                " that was created without it."
             )
         if client.status == "closed":
-            raise WorkersError("The Dask client is closed. Make another one.")
+            raise WorkersError("The Dask client is closed. Pass an open client.")
         self._client = client
         self._address = client.scheduler.address
         # With `pure=True`, Dask would return the old failure when a piece is submitted again.
@@ -154,7 +154,7 @@ class ClusterExecutor(Executor):
         # Dask has no exception type for this error, so its message is compared.
         if str(task_error).startswith("Error during deserialization"):
             raise NoWorkersError(
-                f"The scheduler at {self._address} cannot read the data it receives"
+                f"The scheduler at {self._address} cannot read the data that it receives"
             ) from task_error
         # An error of distributed itself, such as KilledWorker, is not an error of the task.
         if task_error is not None and not _is_from_distributed(task_error):

@@ -168,8 +168,8 @@ def check_random_state(random_state: object) -> int | None:
         return None
     if not isinstance(random_state, int | np.integer) or random_state < 0:
         raise InputError(
-            "random_state must be a whole number of at least 0, or None to derive it from"
-            f" the rows; got {random_state!r}."
+            "random_state must be a nonnegative integer, or None to derive it from the rows, but"
+            f" got {random_state!r}."
         )
     return int(random_state)
 

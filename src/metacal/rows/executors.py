@@ -84,7 +84,7 @@ def _resolve_n_jobs(n_jobs: int | None) -> int:
         return 1
     if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0:
         raise InputError(
-            "n_jobs must be a whole number other than 0 (-1: one per core) or None, got"
+            "n_jobs must be a nonzero integer (-1 for one thread per core) or None, but got"
             f" {n_jobs!r}."
         )
     if n_jobs > 0:
@@ -120,7 +120,7 @@ def resolve_executor(executor: ExecutorLike | None) -> Executor | None:
     if executor is None or isinstance(executor, Executor):
         return executor
     raise WrongTypeError(
-        "executor must be a concurrent.futures.Executor or a Dask Client; got"
+        "executor must be a concurrent.futures.Executor or a Dask Client, but got"
         f" {type(executor).__name__}. To use threads of this process, pass n_jobs."
     )
 

@@ -67,15 +67,18 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
         valid_kinds = "iubfU"
     if array.ndim != 1 or array.dtype.kind not in valid_kinds:
         raise errors.ClassMismatchError(
-            f"classes must be a flat list of integers or of strings, got {_shorten(classes)}."
+            "classes must be a flat list of integers or a flat list of strings, but got"
+            f" {_shorten(classes)}."
         )
     if len(array) != n_classes:
         raise errors.ClassMismatchError(
             f"classes has {len(array)} names, but the table has {n_classes} columns. Pass one"
-            " name per column, in column order."
+            " name per column, in the order of the columns."
         )
     if len(np.unique(array)) != len(array):
-        raise errors.ClassMismatchError(f"classes must not repeat a name, got {_shorten(classes)}.")
+        raise errors.ClassMismatchError(
+            f"classes must not contain a name twice, but got {_shorten(classes)}."
+        )
     return array
 
 
@@ -93,7 +96,8 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
     )
     if not is_flat_list:
         raise errors.ClassMismatchError(
-            f"class names must be a flat list of texts or whole numbers, got {_shorten(values)}."
+            "Class names must be a flat list of strings or of integers, but got"
+            f" {_shorten(values)}."
         )
     # A list is used, because an array would store every name at the width of the longest.
     texts = [str(name) for name in names]
@@ -190,13 +194,13 @@ def _check_positive_class(
         )
     if positive is not None and positive not in distinct_labels.tolist():
         raise errors.PositiveClassError(
-            f"positive={positive!r} is not one of the labels"
-            f" ({_shorten(distinct_labels[:5])}). Pass one of them."
+            f"positive must be one of the labels ({_shorten(distinct_labels[:5])}), but got"
+            f" {positive!r}."
         )
     if has_one_score and distinct_labels.dtype.kind == "U" and positive is None:
         raise errors.PositiveClassError(
             f"Cannot tell which of the labels ({_shorten(distinct_labels)}) a higher score"
-            f" favours. Name it with {format_option('positive')}."
+            f" favours. Pass this label with {format_option('positive')}."
         )
 
 
@@ -239,7 +243,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
         classes = check_classes(None, len(classes))
     if len(array) != n_rows:
         raise errors.ShapeError(
-            f"Got {n_rows} rows but {len(array)} labels. Pass one label for each row."
+            f"Expected one label for each row, but got {n_rows} rows and {len(array)} labels."
         )
     are_numbers = classes.dtype.kind in "iub"
     if array.dtype.kind == "b":
@@ -247,13 +251,13 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if are_numbers and array.dtype.kind == "f":
         array = _whole_numbers(array)
     if are_numbers and array.dtype.kind == "U":
-        hint = choose_spelling("For a scikit-learn model, the order is in model.classes_.", "")
+        hint = choose_spelling("For a scikit-learn model, pass classes=model.classes_.", "")
         if len(classes) == 2:
             hint = choose_spelling(hint, "For a single score column, pass --positive NAME instead.")
         raise errors.LabelError(
             f"Labels are strings (row 0: {str(array[0])!r}), so the order of the classes is"
-            f" needed. Pass {format_option('classes')} with one name per column, in column"
-            f" order. {hint}".rstrip()
+            f" required. Pass {format_option('classes')} with one name per column, in the order"
+            f" of the columns. {hint}".rstrip()
         )
     comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
     codes, unknown_row = find_class_columns(array, comparable_classes)
@@ -295,7 +299,8 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
     array = as_plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != n_rows:
         raise errors.ShapeError(
-            f"Got {n_rows} rows but labels of shape {array.shape}. Pass one entry for each row."
+            f"Expected one entry for each of the {n_rows} rows, but got labels of shape"
+            f" {array.shape}."
         )
     class_values = classes.tolist()
     missing_marks: tuple[Any, ...] = ("", NO_LABEL, str(NO_LABEL))
@@ -369,7 +374,7 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
     """
     if hasattr(labels, "toarray"):
         raise errors.ShapeError(
-            f"{noun}s must be a 1-D list with one {noun} per row; got a sparse matrix."
+            f"{noun}s must be a 1-D list with one {noun} per row, but got a sparse matrix."
         )
     array = as_plain_array(labels, f"{noun}s")
     if array.ndim == 2 and array.shape[1] == 1:
@@ -377,7 +382,8 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
     if array.ndim != 1:
         hint = f" {advise_on_label_table(array)}" if noun == "label" else ""
         raise errors.ShapeError(
-            f"{noun}s must be 1-D, one {noun} per row; got shape {array.shape}.{hint}"
+            f"{noun}s must be 1-D with one {noun} per row, but got an array of shape"
+            f" {array.shape}.{hint}"
         )
     if array.dtype.kind in "OT":
         array = _convert_objects(array.astype(object), noun)
@@ -386,7 +392,7 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
     if array.dtype.kind == "c":
         raise errors.LabelError(f"{noun}s must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
-        raise errors.LabelError(f"{noun}s must be integers or strings, got type {array.dtype}.")
+        raise errors.LabelError(f"{noun}s must be integers or strings, but got type {array.dtype}.")
     if array.dtype == np.uint64 and array.max(initial=0) < _INT64_RANGE:
         # NumPy has no integer type for both uint64 and a negative label of rejected rows.
         return array.astype(np.int64)
@@ -415,8 +421,8 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     row = find_first_true(~(np.isfinite(array) & (array == np.floor(array))))
     if row is not None:
         raise errors.LabelError(
-            f"labels must be class numbers, not continuous values; row {row} has label"
-            f" {float(array[row])}. Pass the class of each row, a whole number or a name."
+            f"labels must be classes, but row {row} has the continuous value {float(array[row])}."
+            " Pass the class of each row, as an integer or a string."
         )
     return _to_int64(array)
 
@@ -429,7 +435,9 @@ def _to_int64(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
     fits = (labels >= -(2.0**63)) & (labels < 2.0**63)
     row = find_first_true(~fits.astype(bool))
     if row is not None:
-        raise errors.LabelError(f"{noun}s must be 64-bit integers; row {row} has {labels[row]}.")
+        raise errors.LabelError(
+            f"{noun}s must fit into 64-bit integers, but row {row} has {labels[row]}."
+        )
     return labels.astype(np.int64)
 
 
@@ -445,7 +453,8 @@ def _convert_objects(array: NDArray[Any], noun: str) -> NDArray[Any]:
     type_names = sorted({type(item).__name__ for item in array})
     mixture = ", not a mixture of types" if len(type_names) > 1 else ""
     raise errors.LabelError(
-        f"{noun}s must be all integers or all strings{mixture}; got {' and '.join(type_names[:3])}."
+        f"{noun}s must be all integers or all strings{mixture}, but got"
+        f" {' and '.join(type_names[:3])}."
     )
 
 
@@ -465,7 +474,8 @@ def _raise_if_missing(is_missing_row: Flags, noun: str) -> None:
     if row is not None:
         n_missing = int(is_missing_row.sum())
         raise errors.MissingLabelsError(
-            f"{noun}s are missing in {n_missing} rows, first in row {row}. Leave these rows out."
+            f"{noun}s are missing in {n_missing} rows (the first is row {row}). Leave out these"
+            " rows."
         )
 
 
@@ -475,19 +485,19 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
     label = labels[row].item()
     if np.array_equal(classes, np.arange(n_classes)):
         hint = (
-            f"For other labels, pass {format_option('classes')} with one name per column, in"
-            " column order."
+            f"For other labels, pass {format_option('classes')} with one name per column, in the"
+            " order of the columns."
         )
         if labels.min() == 1 and labels.max() == n_classes:
             hint = "If your labels start at 1, pass labels - 1."
         raise errors.LabelError(
-            f"labels must be classes 0..{n_classes - 1} ({n_classes} columns), but row {row}"
-            f" has label {label}. {hint}"
+            f"labels must lie between 0 and {n_classes - 1}, because the table has {n_classes}"
+            f" columns, but row {row} has label {label}. {hint}"
         )
     raise errors.LabelError(
-        f"Label {label!r} of row {row} is not among the {n_classes} classes"
-        f" ({_shorten(classes)}). Fix the label, or pass {format_option('classes')} with the"
-        " name of every column, in column order."
+        f"The label {label!r} of row {row} is not one of the {n_classes} classes"
+        f" ({_shorten(classes)}). Correct the label, or pass {format_option('classes')} with the"
+        " name of every column, in the order of the columns."
     )
 
 

@@ -49,8 +49,8 @@ def read_model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]
             table = table.T
     if table.ndim != 2 or len(table) != n_rows:
         raise ShapeError(
-            f"{name} must have an entry for each of {n_rows} rows and each model; got"
-            f" {table.shape}."
+            f"{name} must have an entry for each of the {n_rows} rows and for each model, but got"
+            f" an array of shape {table.shape}."
         )
     is_known = np.array([not all(map(is_missing, row)) for row in table])
     known_rows = np.flatnonzero(is_known)

@@ -57,12 +57,13 @@ def get_probability_buffer(table: Any, out: Any = None) -> Any:
         required_type = f"writeable {dtype} array"
     if not is_suitable or tuple(out.shape) != shape:
         raise ShapeError(
-            f"out must be a {required_type} of shape {shape}, like the result; got {_describe(out)}."
+            f"out must be a {required_type} of shape {shape}, like the result, but got"
+            f" {_describe(out)}."
         )
     if _overlaps(table, out):
         raise ShapeError(
             "out overlaps the table of logits, so rows would be overwritten before they are"
-            " read. Pass another array, or exactly the same one to work in place."
+            " read. Pass another array, or pass the table itself to work in place."
         )
     return out
 

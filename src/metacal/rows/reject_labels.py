@@ -49,16 +49,16 @@ def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> Any:
         if are_names:
             required_type = "a string, such as reject_label='rejected',"
         raise InputError(
-            f"reject_label must be {required_type} like the classes; got {reject_label!r}."
+            f"reject_label must be {required_type} like the classes, but got {reject_label!r}."
         )
     if not are_names and not -(2**63) <= int(label) < 2**63:
         raise InputError(
-            f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}."
+            f"reject_label must fit into a signed 64-bit integer, but got {reject_label!r}."
         )
     if label in classes:
         raise InputError(
-            f"reject_label {reject_label!r} is one of the classes. Choose a label that is not"
-            " a class."
+            f"reject_label must not be one of the classes, but got {reject_label!r}. Choose"
+            " another label."
         )
     # NumPy combines int64 and uint64 to float64, which would round labels.
     if classes.dtype.kind in "iu" and np.result_type(classes.dtype, label.dtype).kind == "f":

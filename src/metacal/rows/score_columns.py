@@ -235,7 +235,9 @@ def compare_answers(
     label_texts = [_format_answer(value) for value in _flatten(labels, name).tolist()]
     if "" in label_texts:
         row_name = get_row_name(label_texts.index(""))
-        raise NumberError(f"{row_name}: {name!r} is empty. Fill it in, or leave the row out.")
+        raise NumberError(
+            f"{row_name}: {name!r} is empty. Fill in the value, or leave out the row."
+        )
     return np.array(
         [answer == label for answer, label in zip(answer_texts, label_texts, strict=True)],
         dtype=np.bool_,
@@ -302,11 +304,13 @@ def check_losses(
         return losses.astype(np.intp) if are_integers else losses
     row_name = get_row_name(invalid_row)
     if np.isnan(losses[invalid_row]):
-        raise NumberError(f"{row_name}: the {name} is missing. Fill it in, or leave the row out.")
+        raise NumberError(
+            f"{row_name}: the {name} is missing. Fill in the value, or leave out the row."
+        )
     value = array.tolist()[invalid_row]
     raise NumberError(
-        f"{row_name}: the {name} is {value!r}, but a loss must lie between 0 and 1. Divide"
-        " all losses by their largest possible value."
+        f"{row_name}: the {name} must lie between 0 and 1, but it is {value!r}. Divide all losses"
+        " by their largest possible value."
     )
 
 
@@ -360,8 +364,8 @@ def _raise_if_verdict(array: NDArray[Any], name: str, get_row_name: RowNamer) ->
         is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICT_WORDS
         if isinstance(value, bool) or is_verdict:
             raise NumberError(
-                f"{get_row_name(row)}: the {name} is {value!r}, but it must be a number."
-                " Write 0 for a correct row and 1 for an incorrect one."
+                f"{get_row_name(row)}: the {name} must be a number, but it is {value!r}. Write 0"
+                " for a correct row and 1 for an incorrect row."
             )
 
 
@@ -380,8 +384,8 @@ def check_scores_and_correctness(
     is_correct = check_correctness(correct)
     if scores.shape != is_correct.shape:
         raise ShapeError(
-            f"Got {len(scores)} scores but {len(is_correct)} entries of correct. Pass one of"
-            " each per row."
+            f"score and correct must have the same length, but got {len(scores)} and"
+            f" {len(is_correct)} entries."
         )
     return scores, is_correct
 
@@ -393,8 +397,8 @@ def _flatten(values: Any, name: str) -> NDArray[Any]:
         array = array[:, 0]
     if array.ndim != 1:
         raise ShapeError(
-            f"{name} must have one entry per row; got shape {array.shape}. For a table with"
-            " one column per class, use"
+            f"{name} must have one entry per row, but got an array of shape {array.shape}. For a"
+            " table with one column per class, use"
             f" {choose_spelling('MetaCal', 'metacal fit without --score-key')}."
         )
     return array
@@ -439,8 +443,8 @@ def _not_a_number_error(value: Any, name: str, row_name: str) -> InputError:
     """Build the error about a score that is not a number."""
     plain_value = value.item() if isinstance(value, np.generic) else value
     return NumberError(
-        f"{row_name}: the {name} is {repr(plain_value)[:_MAX_SHOWN_LENGTH]}, which is not a"
-        " number. Pass numbers, and leave out rows without one."
+        f"{row_name}: the {name} must be a number, but it is"
+        f" {repr(plain_value)[:_MAX_SHOWN_LENGTH]}. Leave out rows without a number."
     )
 
 
@@ -455,9 +459,9 @@ def _parse_flag(value: Any, name: str, row_name: str) -> bool:
         return flag
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         raise NumberError(
-            f"{row_name}: {name} is missing. Mark whether the row is correct, or leave the row out."
+            f"{row_name}: {name} is missing. Mark whether the row is correct, or leave out the row."
         )
     raise NumberError(
-        f"{row_name}: {name} is {repr(value)[:_MAX_SHOWN_LENGTH]}. Write whether the row is"
-        f" correct as {_REQUIRED_SPELLINGS}."
+        f"{row_name}: {name} must mark whether the row is correct, but it is"
+        f" {repr(value)[:_MAX_SHOWN_LENGTH]}. Write {_REQUIRED_SPELLINGS}."
     )

@@ -48,7 +48,8 @@ def flatten_score_table(score: Any, labels: Any = None) -> tuple[NDArray[Any], N
     names = np.arange(n_labels) if labels is None else np.asarray(labels)
     if names.shape != (n_labels,):
         raise ShapeError(
-            f"groups must name each of the {n_labels} labels; got shape {names.shape}."
+            f"groups must have a name for each of the {n_labels} labels, but got an array of"
+            f" shape {names.shape}."
         )
     return table.reshape(-1), np.tile(names, len(table))
 
@@ -157,8 +158,8 @@ def flatten_labelled_table(score: Any, truth: Any, columns: Any = None) -> Label
     """
     if np.shape(truth) != np.shape(score):
         raise ShapeError(
-            f"Labels of shape {np.shape(truth)} do not fit a table of scores of shape"
-            f" {np.shape(score)}. Pass a label for each entry, and None where it is not known."
+            f"Labels and scores of a table must have the same shape, but got {np.shape(truth)}"
+            f" and {np.shape(score)}. Pass a label for each entry, and None for an unknown label."
         )
     n_rows, n_columns = np.shape(score)
     flat_scores, flat_columns = flatten_score_table(score, columns)
@@ -175,5 +176,5 @@ def flatten_labelled_table(score: Any, truth: Any, columns: Any = None) -> Label
 def build_all_unlabelled_error(n_total: int, unit: Literal["rows", "entries"]) -> InputError:
     """Build the error about a table of which every row or entry would be left out."""
     return MissingLabelsError(
-        f"Each of the {n_total:,} {unit} lacks a label. Label at least some of them completely."
+        f"Each of the {n_total:,} {unit} lacks a label. Label some of them completely."
     )

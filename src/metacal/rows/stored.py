@@ -97,7 +97,9 @@ class StoredTable:
         if not len(rows):
             return values
         if rows.min() < 0 or rows.max() >= len(self):
-            raise IndexError(f"row {int(rows.max())} of a table with {len(self)} rows")
+            raise IndexError(
+                f"Row {int(rows.max())} does not exist, because the table has {len(self)} rows"
+            )
         order = np.argsort(rows, kind="stable")
         sorted_rows = rows[order]
         rows_per_block = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
@@ -130,7 +132,9 @@ class StoredTable:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("a stored table is read, and so copied, into an array")
+            raise ValueError(
+                "A stored table must be copied to become an array, but copy=False was passed"
+            )
         values = np.empty(self.shape, dtype=self.dtype if dtype is None else dtype)
         for start, block in iterate_blocks(self, BLOCK_ELEMENTS):
             values[start : start + len(block)] = block

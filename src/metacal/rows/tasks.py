@@ -228,14 +228,13 @@ def _lost_piece_error(
         )
     if isinstance(error, NoWorkersError):
         return WorkersError(
-            f"{prefix}{error}. Start the cluster with the same version of metacal, and run"
-            " this again."
+            f"{prefix}{error}. Start the cluster with the same version of metacal, and call again."
         )
     first_sentence = " ".join(str(error).split()).partition(". ")[0]
     reason = first_sentence[:_MAX_REASON_LENGTH].rstrip(" .;") or type(error).__name__
     return WorkersError(
-        f"{prefix}The workers with these rows were lost (killed, or out of memory): {reason}."
-        " Check their logs, and give them more memory."
+        f"{prefix}The workers with these rows were lost ({reason}). Check the logs of the"
+        " workers, and give them more memory."
     )
 
 

@@ -98,8 +98,8 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     if mask_value is None:
         return array
     warn_caller(
-        f"logits hold {mask_value:.9g}, which is read as -inf (a masked class). Write -inf to"
-        " avoid this warning."
+        f"The logits hold {mask_value:.9g}, which metacal reads as -inf (a masked class). Write"
+        " -inf to avoid this warning."
     )
     if is_on_device:
         return array
@@ -172,8 +172,8 @@ def scores_to_two_columns(table: Any, input_kind: str) -> NDArray[Any]:
     row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
     if row is not None:
         raise errors.InputKindError(
-            f"probabilities must lie in [0, 1]; row {row} holds {scores[row]}. If these are"
-            f" the values of a decision_function, pass {format_option('input', 'logits')}."
+            f"probabilities must lie in [0, 1], but row {row} holds {scores[row]}. If the numbers"
+            f" are values of a decision_function, pass {format_option('input', 'logits')}."
         )
     return np.column_stack([1.0 - scores, scores])
 
@@ -272,19 +272,19 @@ def _check_probability_block(
     if row is not None:
         is_too_small = not smallest[row] >= 0
         value = smallest[row] if is_too_small else largest[row]
-        hint = advice or f"If these are logits, pass {format_option('input', 'logits')}."
+        hint = advice or f"If the numbers are logits, pass {format_option('input', 'logits')}."
         raise errors.InputKindError(
-            f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. {hint}"
+            f"probabilities must lie in [0, 1], but row {start + row} holds {float(value)}. {hint}"
         )
     row_sums = block.sum(axis=1, dtype=np.float64)
     row = find_first_true(np.abs(row_sums - 1.0) > tolerance)
     if row is not None:
         hint = advice or (
-            f"Divide each row by its sum, or pass {format_option('input', 'logits')} if these"
-            " are logits."
+            "Divide each row by its sum. If the numbers are logits, pass"
+            f" {format_option('input', 'logits')} instead."
         )
         raise errors.InputKindError(
-            f"probabilities must sum to 1 in each row; row {start + row} sums to"
+            f"The probabilities of each row must sum to 1, but row {start + row} sums to"
             f" {row_sums[row]:.6g}. {hint}"
         )
 
@@ -374,7 +374,9 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
 def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     """Convert a table to floats and check its shape; raise InputError with `name` if invalid."""
     if hasattr(table, "toarray"):
-        raise errors.NumberError(f"{name} must be dense; got a sparse matrix. Call .toarray().")
+        raise errors.NumberError(
+            f"{name} must be dense, but got a sparse matrix. Pass {name}.toarray() instead."
+        )
     is_on_device = kernels.is_device_tensor(table)
     array: Any = table
     if not is_on_device and not isinstance(table, StoredTable):
@@ -382,8 +384,8 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     shape = tuple(array.shape)
     if len(shape) != 2:
         raise errors.ShapeError(
-            f"{name} must be 2-D, one row per item and one column per class; got"
-            f" {len(shape)}-D of shape {shape}. Reshape your data: a single row is"
+            f"{name} must be 2-D with one row per item and one column per class, but got a"
+            f" {len(shape)}-D array of shape {shape}. Reshape your data: a single row is"
             " x.reshape(1, -1). Only two classes may have one score per row."
         )
     if "complex" in str(array.dtype):
@@ -418,9 +420,9 @@ def _integers_as_double(block: NDArray[Any], name: str = "logits") -> Float:
         row = find_first_true(is_too_large)
         if row is not None:
             raise errors.NumberError(
-                f"{name} are integers too large to be distinct as floats: the largest of row"
-                f" {row} is {largest[row]}, beyond 2^53. Subtract each row's largest, or"
-                " divide all by a constant."
+                f"{name} are integers that are too large to be exact as floats: the largest of"
+                f" row {row} is {largest[row]}, above 2^53. Subtract the largest integer of each"
+                " row, or divide all by a constant."
             )
     return block.astype(np.float64)
 
@@ -440,9 +442,9 @@ def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
                 return array.astype(np.float64)
         except (ValueError, TypeError, OverflowError) as error:
             raise errors.WrongTypeError(
-                f"{name} must be numbers; got an array of type {array.dtype} ({error})."
+                f"{name} must be numbers, but got an array of type {array.dtype} ({error})."
             ) from None
-    raise errors.NumberError(f"{name} must be numbers; got an array of type {array.dtype}.")
+    raise errors.NumberError(f"{name} must be numbers, but got an array of type {array.dtype}.")
 
 
 def _raise_invalid_logit(table: Any, row: int) -> None:
@@ -455,13 +457,13 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
     for kind, is_invalid in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
         if is_invalid.any():
             raise errors.NumberError(
-                f"logits must not contain NaN or +infinity; {row_text}, column"
-                f" {is_invalid.argmax()} is {kind}. Drop such rows, or fix the model (-inf is"
-                " allowed and means a masked class)."
+                f"logits must not contain NaN or +infinity, but {row_text}, column"
+                f" {is_invalid.argmax()} is {kind}. Drop such rows, or correct the model. -inf is"
+                " allowed and means a masked class."
             )
     raise errors.NumberError(
-        f"logits: {row_text} has -infinity in every column. At least one class must have a"
-        " finite logit."
+        f"At least one class must have a finite logit, but {row_text} has -infinity in every"
+        " column."
     )
 
 

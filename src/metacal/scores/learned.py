@@ -92,8 +92,8 @@ def split_rows(
     n_rows = len(table)
     if n_rows != len(label_column) or n_rows < 2:
         raise TooFewRowsError(
-            f"split_rows needs at least 2 rows and one label per row; got {n_rows} and"
-            f" {len(label_column)}."
+            f"split_rows requires at least 2 rows and one label per row, but got {n_rows} rows"
+            f" and {len(label_column)} labels."
         )
     n_train_requested = round(check_fraction("share", share) * n_rows)
     n_train = min(max(1, n_train_requested), n_rows - 1)
@@ -204,16 +204,16 @@ class Ranker(ABC):
         """
         is_integer = isinstance(self.n_top, int | np.integer) and not isinstance(self.n_top, bool)
         if not is_integer or self.n_top < 2:
-            raise InputError(f"n_top must be a whole number of at least 2, got {self.n_top!r}.")
+            raise InputError(f"n_top must be an integer of at least 2, but got {self.n_top!r}.")
         table = validate.read_logits(X, self.input)
         class_names = validate.check_classes(self.classes, table.shape[1])
         label_codes = validate.encode_labels(y, len(table), class_names)
         is_incorrect = table.argmax(axis=1) != label_codes
         if is_incorrect.all() or not is_incorrect.any():
             raise OneOutcomeError(
-                "Training a ranker needs both correct and incorrect predictions; got"
-                f" {int(is_incorrect.sum())} incorrect of {len(is_incorrect)}. Pass more"
-                " rows, or use score='entropy', which needs no training."
+                "Training a ranker requires both correct and incorrect predictions, but"
+                f" {int(is_incorrect.sum())} of {len(is_incorrect)} are incorrect. Pass more"
+                " rows, or use score='entropy', which requires no training."
             )
         features = Rows(table).compute_column(partial(compute_row_features, n_top=self.n_top))
         self.means_ = features.mean(axis=0)
@@ -232,12 +232,12 @@ class Ranker(ABC):
         """Compute the score of each row, higher for less certain rows."""
         if not self.n_classes_:
             raise UnfittedError(
-                f"This {type(self).__name__} has not been trained. Call fit(logits, labels) first."
+                f"This {type(self).__name__} is not trained. Call fit(logits, labels) first."
             )
         if block.shape[1] != self.n_classes_:
             raise ClassMismatchError(
-                f"This {type(self).__name__} was trained on {self.n_classes_} classes, but"
-                f" the table has {block.shape[1]}. Pass logits of the same classes."
+                f"This {type(self).__name__} was trained on {self.n_classes_} classes, but the"
+                f" table has {block.shape[1]} columns. Pass logits of the same classes."
             )
         features = self._standardise(compute_row_features(block, self.n_top))
         return np.asarray(features @ self.coefficients_)
@@ -296,17 +296,17 @@ class Ranker(ABC):
         _check_positive("penalty", self.penalty)
         if self.n_top < 2 or n_classes < 2:
             raise InputError(
-                f"n_top and n_classes must be at least 2, got {self.n_top} and {n_classes}."
+                f"n_top and n_classes must be at least 2, but got {self.n_top} and {n_classes}."
             )
         fitted_arrays = {"means": means, "scales": scales, "coefficients": coefficients}
         for name, array in fitted_arrays.items():
             if array.shape != (n_features,) or not np.isfinite(array).all():
                 raise InputError(
-                    f"{name} must be {n_features} finite numbers, one per feature; got shape"
-                    f" {array.shape}."
+                    f"{name} must be {n_features} finite numbers, one per feature, but got an"
+                    f" array of shape {array.shape}."
                 )
         if not (scales > 0).all():
-            raise InputError("scales must be positive.")
+            raise InputError("scales must contain only positive numbers.")
         self.n_classes_ = n_classes
         self.means_ = means
         self.scales_ = scales
@@ -409,7 +409,7 @@ def _check_positive(name: str, value: object) -> float:
     is_number = isinstance(value, int | float | np.integer | np.floating)
     is_number = is_number and not isinstance(value, bool)
     if not is_number or not value > 0:  # type: ignore[operator]
-        raise InputError(f"{name} must be a positive number, got {value!r}.")
+        raise InputError(f"{name} must be a positive number, but got {value!r}.")
     return float(value)  # type: ignore[arg-type]
 
 

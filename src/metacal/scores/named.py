@@ -64,12 +64,14 @@ class CheckedScore:
         scores = np.asarray(self.score(block), dtype=np.float64)
         if scores.shape != (len(block),):
             raise ShapeError(
-                f"The score {get_score_name(self.score)!r} must return one number per row,"
-                f" shape ({len(block)},); it returned shape {scores.shape}."
+                f"The score {get_score_name(self.score)!r} must return an array of shape"
+                f" ({len(block)},), with one number per row, but it returned shape"
+                f" {scores.shape}."
             )
         if np.isnan(scores).any():
             raise NumberError(
-                f"The score {get_score_name(self.score)!r} returned NaN. Every row needs a number."
+                f"The score {get_score_name(self.score)!r} must return a number for every row,"
+                " but it returned NaN."
             )
         return scores
 
@@ -88,11 +90,12 @@ def resolve_score(score: str | Score) -> NamedScore | CheckedScore:
     if isinstance(score, str):
         if score not in NAMED:
             names = ", ".join(map(repr, NAMED))
-            raise InputError(f"score must be one of {names} or a callable; got {score!r}.")
+            raise InputError(f"score must be one of {names} or a callable, but got {score!r}.")
         return NAMED[score]
     if not callable(score):
         raise InputError(
-            f"score must be a name or a callable of a block of logits; got {type(score).__name__}."
+            "score must be the name of a score, or a callable that reads a block of logits, but"
+            f" got {type(score).__name__}."
         )
     if isinstance(score, NamedScore | CheckedScore):
         return score

@@ -200,7 +200,7 @@ def register_score(score: NamedScore) -> None:
     module, colon, function = score.formula.partition(":")
     if not (module and colon and function):
         raise InputError(
-            f"The formula of the score {score.name!r} must be 'module:function', got"
-            f" {score.formula!r}."
+            f"The formula of the score {score.name!r} must have the form 'module:function', but"
+            f" got {score.formula!r}."
         )
     NAMED[score.name] = score

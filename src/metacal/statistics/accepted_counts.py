@@ -45,8 +45,8 @@ def count_accepted(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike)
     is_correct = check_correct(correct)
     if score_array.shape != is_correct.shape:
         raise ShapeError(
-            f"One score and one flag per row are required; got {score_array.shape} and"
-            f" {is_correct.shape}."
+            "Expected one score and one flag for each row, but got arrays of shape"
+            f" {score_array.shape} and {is_correct.shape}."
         )
     correct_scores = np.sort(score_array[is_correct])
     incorrect_scores = np.sort(score_array[~is_correct])
@@ -62,7 +62,8 @@ def check_scores(scores: ArrayLike) -> Float:
     score_array = np.asarray(scores, dtype=np.float64)
     if score_array.ndim != 1 or np.isnan(score_array).any():
         raise ShapeError(
-            f"scores must be one number per row, without NaN; got shape {score_array.shape}."
+            "scores must have one number per row, without NaN, but got an array of shape"
+            f" {score_array.shape}."
         )
     return score_array
 
@@ -72,7 +73,7 @@ def check_correct(correct: ArrayLike) -> Flags:
     is_correct = np.asarray(correct)
     if is_correct.ndim != 1 or is_correct.dtype != bool:
         raise ShapeError(
-            f"correct must be one boolean per row; got {is_correct.dtype} of shape"
-            f" {is_correct.shape}."
+            f"correct must have one boolean per row, but got an array of type {is_correct.dtype}"
+            f" and shape {is_correct.shape}."
         )
     return is_correct

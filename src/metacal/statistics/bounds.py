@@ -356,7 +356,8 @@ def gate_sup_ece(
         return accepted_error
     if n_classes is None:
         raise InputError(
-            "gate_sup_ece needs n_classes to compare the accuracy of rejected rows with 1/K."
+            "gate_sup_ece requires n_classes, because it compares the accuracy of rejected rows"
+            " with 1/K."
         )
     return accepted_error + rejected_share * abs(rejected_accuracy - 1.0 / n_classes)
 

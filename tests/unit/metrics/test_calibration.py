@@ -274,7 +274,7 @@ def test_smooth_ece_of_a_constant_gap_is_the_gap():
 
 @pytest.mark.parametrize("n_bins", [0, -1, 2.5, True, "15"])
 def test_a_bad_number_of_bins_is_refused(n_bins):
-    with pytest.raises(InputError, match="n_bins must be a whole number"):
+    with pytest.raises(InputError, match="n_bins must be a positive integer"):
         metrics.ece([0.5], [1], n_bins)
 
 

@@ -207,7 +207,7 @@ def test_the_interval_of_a_clear_error_stays_away_from_zero():
         ),
         (lambda: metrics.interval(metrics.ece, [0.5], [1], n_resamples=-1), "n_resamples"),
         (lambda: metrics.bootstrap(lambda w: 0.0), "at least one column"),
-        (lambda: metrics.bootstrap(lambda x, y, w: 0.0, [1], [1, 2]), "same length of at least 1"),
+        (lambda: metrics.bootstrap(lambda x, y, w: 0.0, [1], [1, 2]), "same positive length"),
     ],
 )
 def test_bad_requests_are_refused(call, words):

@@ -29,7 +29,7 @@ def test_batches_add_up_to_the_whole(kind):
     half.update(PROBA[300:], LABELS[300:])
     assert whole.merge(half).compute() == pytest.approx(PAIRS[kind](PROBA, LABELS), abs=1e-9)
     assert np.array_equal(whole.reset().state, np.zeros_like(whole.state))
-    with pytest.raises(mc.InputError, match="No row has been added"):
+    with pytest.raises(mc.InputError, match="No rows have been added"):
         whole.compute()
 
 

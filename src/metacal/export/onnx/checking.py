@@ -130,7 +130,7 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
     model_check = run_in_child_process(path, inputs, n_bytes)
     if not model_check.was_run:
         raise OnnxModelError(
-            "onnxruntime could not run the exported graph. Export it again with another operator"
+            "onnxruntime could not run the exported graph. Export the gate with another operator"
             " set, or update onnxruntime."
         )
     compare_with_python(
@@ -247,10 +247,10 @@ def _column_count_error(
     shape_match = re.search(r"[Ii]nput shape: ?\{(\d+), ?(\d+)\}", message)
     problem = f"does not have {n_columns} columns"
     if shape_match is not None:
-        problem = f"comes out with {shape_match[2]} columns"
+        problem = f"has {shape_match[2]} columns"
     return ExportError(
-        f"{logits_name!r} {problem}, whatever the model says, but the calibration has"
-        f" {n_classes} classes; attach the one that was fitted on this model's logits."
+        f"{logits_name!r} {problem} for every input, but the calibration has {n_classes} classes."
+        " Attach the calibration that was fitted on the logits of this model."
     )
 
 
@@ -266,14 +266,15 @@ def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
     is_constant = double_table.max() <= double_table.min()
     if input_type == "logits" and has_probabilities and not is_constant:
         raise InputKindError(
-            f"{logits_name!r} holds probabilities (every row sums to one), but the"
-            " calibration was fitted on logits. Name the logits with"
-            f" {format_option('logits')}, or pass {format_option('input', 'probabilities')}."
+            f"{logits_name!r} holds probabilities, because every row sums to one, but the"
+            f" calibration was fitted on logits. Name the logits with {format_option('logits')},"
+            f" or pass {format_option('input', 'probabilities')}."
         )
     if input_type == "probabilities" and not has_probabilities:
         raise InputKindError(
-            f"{logits_name!r} does not hold probabilities: a row sums to {row_sums[0]:.4g}."
-            " Fit the calibration on the logits of the model, and attach that one."
+            f"{logits_name!r} does not hold probabilities, because a row sums to"
+            f" {row_sums[0]:.4g}. Attach a calibration that was fitted on the logits of the"
+            " model."
         )
 
 
@@ -349,8 +350,8 @@ def compare_with_python(
 def _decision_error() -> ArtifactError:
     """Build the error for an exported gate that decides otherwise than Python."""
     return OnnxModelError(
-        "The decisions of the exported gate differ from those in Python. This is a bug: please"
-        " report it."
+        "The decisions of the exported gate differ from its decisions in Python. This is a bug"
+        " in metacal. Please report it."
     )
 
 
@@ -380,8 +381,8 @@ def _compare_numbers(outputs: dict[str, Array], decision: Decision) -> None:
         if not is_close:
             largest_difference = np.nanmax(np.abs(exported_values - expected_values))
             raise OnnxModelError(
-                f"{attribute} of the exported gate differs from Python by"
-                f" {largest_difference:.2g}. This is a bug: please report it."
+                f"{attribute} of the exported gate differs from {attribute} in Python by"
+                f" {largest_difference:.2g}. This is a bug in metacal. Please report it."
             )
 
 
@@ -447,12 +448,12 @@ def _run_probe(seconds: int, *arguments: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise OnnxModelError(
-            f"onnxruntime did not finish this model in {timeout} s. Use a smaller model, or a"
+            f"onnxruntime did not finish this model within {timeout} s. Use a smaller model, or a"
             " faster machine."
         ) from None
     if process.returncode < 0:
         raise OnnxModelError(
-            "onnxruntime crashed on this model, or exceeded its memory or time (signal"
+            "onnxruntime crashed on this model, or exceeded its limit of memory or time (signal"
             f" {-process.returncode}). Export the model again."
         )
     if process.returncode > 0:
@@ -468,11 +469,11 @@ def _rejection_error(reply: dict[str, Any]) -> ArtifactError:
     stage = reply["stage"]
     subject = f"onnxruntime does not {stage}"
     if stage == "check":
-        subject = "onnx.checker refuses"
-    advice = "export the model again"
+        subject = "onnx.checker rejects"
+    advice = "Export the model again"
     if stage == "load":
-        advice = "try an older operator set or IR version, or update onnxruntime"
-    return OnnxModelError(f"{subject} the model ({_clean_message(reply['error'])}); {advice}.")
+        advice = "Try an older operator set or IR version, or update onnxruntime"
+    return OnnxModelError(f"{subject} the model ({_clean_message(reply['error'])}). {advice}.")
 
 
 def _clean_message(message: str) -> str:

@@ -115,8 +115,8 @@ class Graph:
     ) -> None:
         if opset < OLDEST_OPSET:
             raise ExportError(
-                f"Operator set {opset} is too old: the gate needs at least {OLDEST_OPSET}."
-                " Pass a newer one."
+                f"The gate requires operator set {OLDEST_OPSET} or newer, but got {opset}. Pass a"
+                " newer operator set."
             )
         self.opset = opset
         self.nodes: list[Any] = []
@@ -271,7 +271,7 @@ def iterate_messages(message: Any, depth: int = 0) -> Iterator[Any]:
     Raise ArtifactError if the messages are nested too deeply.
     """
     if depth > _MAX_DEPTH:
-        raise OnnxModelError("its graphs are nested too deeply.")
+        raise OnnxModelError("the graphs of the model are nested too deeply.")
     yield message
     for field, field_value in message.ListFields():
         if field.type != field.TYPE_MESSAGE:

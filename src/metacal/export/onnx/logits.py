@@ -121,9 +121,10 @@ def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsVa
         _check_not_dictionaries(output)
     problem = "Cannot tell which output holds the logits."
     if not candidates:
-        problem = "No output of this model is a floating-point table."
+        problem = "No output of the model is a table of floating-point numbers."
     raise ExportError(
-        f"{problem} It has {_list_outputs(outputs)}. Name one with {format_option('logits')}."
+        f"{problem} The outputs are {_list_outputs(outputs)}. Name one of them with"
+        f" {format_option('logits')}."
     )
 
 
@@ -137,8 +138,8 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
     tensor_type = info.type.tensor_type
     if not info.type.HasField("tensor_type") or tensor_type.elem_type not in _FLOAT_DTYPES:
         raise ExportError(
-            f"Output {info.name!r} is {_describe_output(info)}, not a floating-point table."
-            " Logits need one row per item and one column per class."
+            f"Output {info.name!r} must be a table of floating-point numbers, but it is"
+            f" {_describe_output(info)}. Logits have one row per item and one column per class."
         )
     dtype = _FLOAT_DTYPES[tensor_type.elem_type]
     if not tensor_type.HasField("shape"):
@@ -154,8 +155,8 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
         )
     if len(dimensions) != 2 or 2 not in allowed_dimensions:
         raise ExportError(
-            f"Output {info.name!r} has {len(dimensions)} dimensions. Logits need 2: one row"
-            " per item and one column per class."
+            f"Output {info.name!r} must have 2 dimensions, one row per item and one column per"
+            f" class, but it has {len(dimensions)}."
         )
     batch_dimension, n_columns = dimensions
     return LogitsValue(
@@ -212,8 +213,7 @@ def _find_inner_value(
     """
     if not any(value_name in node.output for node in model.graph.node):
         raise ExportError(
-            f"Value {value_name!r} does not exist in this model. Its outputs are"
-            f" {_list_outputs(outputs)}."
+            f"The model has no value {value_name!r}. Its outputs are {_list_outputs(outputs)}."
         )
     for info in model.graph.value_info:
         if info.name == value_name:
@@ -228,7 +228,7 @@ def _find_inner_value(
     for logits in _possible_logits(same_type_outputs, allowed_dimensions):
         return LogitsValue(name=value_name, dtype=logits.dtype)
     raise ExportError(
-        f"The type of value {value_name!r} is missing in the model. Run"
+        f"The model does not store the type of the value {value_name!r}. Run"
         " onnx.shape_inference.infer_shapes on the model, or make the value an output."
     )
 
@@ -283,9 +283,9 @@ def _check_not_dictionaries(output: Any) -> None:
     """Raise InputError if an output is a list of dictionaries."""
     if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
         raise ExportError(
-            f"output {output.name!r} is a list of dictionaries (skl2onnx's ZipMap), not a"
-            " table; export the model with options={'zipmap': False, 'raw_scores': True},"
-            " then attach again."
+            f"Output {output.name!r} is a list of dictionaries (the ZipMap of skl2onnx) instead"
+            f" of a table. Export the model with options={'zipmap': False, 'raw_scores': True},"
+            " then attach the gate again."
         )
 
 

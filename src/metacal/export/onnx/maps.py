@@ -67,7 +67,7 @@ def append_map(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
     if fitted.formula is None:
         map_names = sorted({method.map.partition(":")[2] for method in METHODS.values()})
         raise ExportError(
-            f"a {type(fitted).__name__} cannot be exported to ONNX; what can is"
+            f"ONNX export does not support {type(fitted).__name__}. The supported maps are"
             f" {', '.join(map_names)}."
         )
     if fitted.in_table_precision:

@@ -421,9 +421,9 @@ def save_attached(
         if not checked.was_run and not unchecked:
             gate = attached.gate
             raise ExportError(
-                f"The model could not be run ({checked.reason_not_run}), so {table.name!r}"
-                f" could not be checked as {gate.logits_source.input} of {gate.n_classes}"
-                " classes. Pass inputs to run it on with"
+                f"The model could not be run ({checked.reason_not_run}), so metacal could not"
+                f" check that {table.name!r} holds {gate.logits_source.input} of {gate.n_classes}"
+                " classes. Pass example inputs with"
                 f" {format_option('inputs', metavar='FILE.npz')}, or skip the check with"
                 f" {choose_spelling('unchecked=True', '--unchecked')}."
             )
@@ -479,7 +479,7 @@ def _require_runtime() -> None:
 def _check_version(name: str, value: object) -> int:
     """Return an operator set or IR version, or raise InputError if it is invalid."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{name} must be a whole number, got {value!r}.")
+        raise InputError(f"{name} must be an integer, but got {value!r}.")
     if not 1 <= value <= _MAX_VERSION:
-        raise InputError(f"{name} must be an ONNX version of at least 1, got {value}.")
+        raise InputError(f"{name} must be an ONNX version of at least 1, but got {value}.")
     return value

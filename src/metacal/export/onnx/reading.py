@@ -92,10 +92,14 @@ def read_model(model: Any) -> ParsedModel:
         _check_model(model)
         return ParsedModel(model=deepcopy(model), folder=None, n_bytes=model.ByteSize())
     if not isinstance(model, str | os.PathLike):
-        raise InputError(f"model must be a path or an onnx.ModelProto, got {type(model).__name__}.")
+        raise InputError(
+            f"model must be a path or an onnx.ModelProto, but got {type(model).__name__}."
+        )
     path = os.fspath(model)
     if os.path.isdir(path):
-        raise FileReadError(f"{path} is a folder. Pass the .onnx file in it.")
+        raise FileReadError(
+            f"{path} is a folder, but a file is required. Pass the .onnx file in this folder."
+        )
     with input_error_if_read_fails(path), open(path, "rb") as file:
         raw = file.read(_MAX_BYTES + 1)
     try:
@@ -133,7 +137,7 @@ def _parse_model(raw: bytes, onnx: Any) -> Any:
 def _check_model(model: Any) -> None:
     """Raise ArtifactError unless a model has a graph with nodes and outputs."""
     if not model.HasField("graph"):
-        raise OnnxModelError("the model has no graph. Export it again.")
+        raise OnnxModelError("the model has no graph. Export the model again.")
     _check_names_are_text(model)
     if not model.graph.output:
         raise OnnxModelError(
@@ -143,7 +147,7 @@ def _check_model(model: Any) -> None:
         raise OnnxModelError("the graph has no nodes. Export the model again.")
     if not _MIN_IR_VERSION <= model.ir_version <= _MAX_VERSION:
         raise OnnxModelError(
-            f"IR version {model.ir_version} is not a version of ONNX. Export the model again."
+            f"{model.ir_version} is not an IR version of ONNX. Export the model again."
         )
 
 
@@ -158,7 +162,8 @@ def _check_names_are_text(model: Any) -> None:
         is_text = False
     if not is_text:
         raise OnnxModelError(
-            "the model is damaged: a name in it is not UTF-8 text. Export it again."
+            "the model is damaged, because one of its names is not UTF-8 text. Export the model"
+            " again."
         )
 
 
@@ -205,20 +210,20 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
         location = entries.get("location", "")
         if not _is_inside_folder(folder, location):
             raise OnnxModelError(
-                f"the weights refer to {location[:200]!r}, outside the folder of the model,"
-                " which metacal does not read. Save the model together with its external"
+                f"the weights refer to {location[:200]!r}, a file outside the folder of the"
+                " model, which metacal does not read. Save the model together with its external"
                 " data."
             )
         path = os.path.realpath(os.path.join(folder, location))
         if not os.path.isfile(path):
             raise FileReadError(
-                f"the external data file {location!r} is missing in the folder of the model."
-                " Copy it there."
+                f"the folder of the model does not contain the external data file {location!r}."
+                " Copy the file into this folder."
             )
         file_sizes[path] = os.path.getsize(path)
         if not _is_inside_file(entries, file_sizes[path]):
             raise OnnxModelError(
-                f"the external data file {location!r} is shorter than the model states. Copy"
+                f"the external data file {location!r} is shorter than the model requires. Copy"
                 " both files again."
             )
     return file_sizes
@@ -270,7 +275,7 @@ def ensure_supported_opset(model: Any) -> None:
     opset = get_opset(model)
     if not OLDEST_OPSET <= opset <= _MAX_VERSION:
         raise ExportError(
-            f"The model has operator set {opset}, but the gate needs at least {OLDEST_OPSET}."
-            " Convert it with onnx.version_converter.convert_version(model,"
+            f"The gate requires operator set {OLDEST_OPSET} or newer, but the model has operator"
+            f" set {opset}. Convert the model with onnx.version_converter.convert_version(model,"
             f" {_DEFAULT_OPSET}), or export it again."
         )

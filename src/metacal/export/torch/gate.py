@@ -194,18 +194,21 @@ class Gate(FixedDtypeModule):
         if has_group_thresholds and group is None:
             quoted_groups = ", ".join(map(str, (self.groups or ())[:_MAX_QUOTED_GROUPS]))
             raise GroupsError(
-                "This gate has one threshold for each group. Pass the index of each row's"
-                f" group in `groups` ({quoted_groups}): gate(logits, group)."
+                "This gate has one threshold for each group. Pass the index of the group of each"
+                f" row in `groups` ({quoted_groups}): gate(logits, group)."
             )
         if group is not None and not has_group_thresholds:
-            raise GroupsError("This gate has no threshold for each group. Leave out group.")
+            raise GroupsError(
+                "This gate has the same threshold for all rows, so group has no effect."
+                " Leave out group."
+            )
         if torch.jit.is_tracing():
             # While a module is traced, sizes are tensors and cannot be compared with numbers.
             return
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise ShapeError(
-                f"This gate needs a table of {self.input} with {self.n_classes} columns, one"
-                f" per class; got a tensor of shape {tuple(logits.shape)}. For several"
+                f"This gate requires a table of {self.input} with {self.n_classes} columns, one"
+                f" per class, but got a tensor of shape {tuple(logits.shape)}. For several"
                 " outputs per item, pass logits.reshape(-1, K)."
             )
 
@@ -458,7 +461,7 @@ def extract_logits(output: Any) -> Tensor:
         logits = output[0]
     if not isinstance(logits, Tensor):
         raise ExportError(
-            f"The model returned {type(output).__name__}. A CalibratedModule needs logits as"
-            " a tensor, as the first item of a tuple, or in a field named 'logits'."
+            "The model must return logits as a tensor, as the first item of a tuple, or in a"
+            f" field named 'logits', but it returned {type(output).__name__}."
         )
     return logits

@@ -105,7 +105,7 @@ class MapModule(FixedDtypeModule):
             supported_names = ", ".join(method.public_name for method in METHODS.values())
             raise ExportError(
                 f"The base calibrator {type(calibrator).__name__} is not one of metacal's"
-                f" calibrators and cannot be exported. Use one of {supported_names}."
+                f" calibrators, so it cannot be exported. Use one of {supported_names}."
             )
         self.kind = type(fitted).__name__
         self.formula = fitted.formula

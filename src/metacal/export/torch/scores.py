@@ -126,6 +126,6 @@ def score_module(score: str | Score) -> FixedDtypeModule:
         return RankerScore(score)
     score_names = ", ".join(map(repr, NAMED))
     raise ExportError(
-        f"The score {get_score_name(score)!r} is a Python function and cannot be exported."
-        f" Use one of {score_names}, or a fitted {', '.join(LEARNED_SCORE_NAMES)}."
+        f"The score {get_score_name(score)!r} is a Python function, so it cannot be exported. Use"
+        f" one of {score_names}, or a fitted {', '.join(LEARNED_SCORE_NAMES)}."
     )

@@ -66,7 +66,7 @@ def encode_array(array: NDArray[Any], location: str) -> dict[str, Any]:
     dtype_name = little_endian.dtype.str
     if dtype_name not in DTYPES:
         raise SavingError(
-            f"{location} is an array of {array.dtype}, which metacal cannot save. Use integers,"
+            f"Cannot save {location}, because it is an array of {array.dtype}. Use integers,"
             " floats, booleans or strings."
         )
     json_object: dict[str, Any] = {"dtype": dtype_name, "shape": list(array.shape)}
@@ -112,7 +112,10 @@ def decode_array(annotation: Any, data: dict[str, Any], location: str) -> NDArra
         values = _decode_values(data["values"], dtype, location)
     # Python integers do not overflow, and nothing has been allocated for the claimed shape.
     if len(values) != math.prod(shape):
-        raise ArtifactError(f"{location}: got {len(values)} numbers for shape {shape}.")
+        raise ArtifactError(
+            f"{location} must have as many numbers as its shape {shape} requires, but it has"
+            f" {len(values)}."
+        )
 
     array = values.reshape(shape).astype(dtype.newbyteorder("="))
     if dtype.kind == "f":
@@ -120,7 +123,8 @@ def decode_array(annotation: Any, data: dict[str, Any], location: str) -> NDArra
     required_type = _annotated_scalar_type(annotation)
     if required_type is not None and not issubclass(array.dtype.type, required_type):
         raise ArtifactError(
-            f"{location} must be an array of {required_type.__name__}, not of {array.dtype}."
+            f"{location} must be an array of {required_type.__name__}, but it is an array of"
+            f" {array.dtype}."
         )
     array.flags.writeable = False
     return array
@@ -129,7 +133,7 @@ def decode_array(annotation: Any, data: dict[str, Any], location: str) -> NDArra
 def _decode_dtype(name: Any, location: str) -> np.dtype[Any]:
     """Return the dtype with a name. Raise ArtifactError if it is not supported."""
     if type(name) is not str or name not in DTYPES:
-        raise ArtifactError(f"{location}: unknown dtype {describe_json(name)}.")
+        raise ArtifactError(f"{location} has the unknown dtype {describe_json(name)}.")
     return DTYPES[name]
 
 
@@ -137,7 +141,7 @@ def _check_shape(shape: Any, location: str) -> None:
     """Raise ArtifactError unless a value is a valid shape."""
     is_valid = isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS
     if not is_valid or not all(type(length) is int and length >= 0 for length in shape):
-        raise ArtifactError(f"{location}: a shape must be a list of whole numbers.")
+        raise ArtifactError(f"the shape of {location} must be a list of nonnegative integers.")
 
 
 def _check_magnitude(array: NDArray[Any], location: str) -> None:
@@ -146,7 +150,7 @@ def _check_magnitude(array: NDArray[Any], location: str) -> None:
     is_valid = np.abs(array.astype(np.float64, copy=False)) <= _MAX_FLOAT
     if not is_valid.all():
         raise ArtifactError(
-            f"{location} holds a number that is not finite or exceeds {_MAX_FLOAT:g}."
+            f"{location} must hold finite numbers of magnitude at most {_MAX_FLOAT:g}."
         )
 
 
@@ -164,23 +168,23 @@ def _annotated_scalar_type(annotation: Any) -> type | None:
 def _decode_base64(text: Any, dtype: np.dtype[Any], location: str) -> NDArray[Any]:
     """Decode base64 text to a 1-D array."""
     if type(text) is not str:
-        raise ArtifactError(f"{location}: the base64 data are damaged.")
+        raise ArtifactError(f"the base64 data of {location} are damaged.")
     try:
         content = base64.b64decode(text, validate=True)
         return np.frombuffer(content, dtype=dtype)
     except ValueError:
-        raise ArtifactError(f"{location}: the base64 data are damaged.") from None
+        raise ArtifactError(f"the base64 data of {location} are damaged.") from None
 
 
 def _decode_values(values: Any, dtype: np.dtype[Any], location: str) -> NDArray[Any]:
     """Convert a list of JSON numbers to a 1-D array."""
     value_types = _VALUE_TYPES[dtype.kind]
     if not isinstance(values, list) or not all(type(value) in value_types for value in values):
-        raise ArtifactError(f"{location}: values must be a list of plain numbers.")
+        raise ArtifactError(f"the values of {location} must be a list of plain numbers.")
     # The range is checked with Python's integers, because NumPy 1 wraps integers that do not fit.
     limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(np.float64)
     smallest = int(limits.min)
     largest = int(limits.max)
     if not all(smallest <= value <= largest for value in values):
-        raise ArtifactError(f"{location}: a number does not fit {dtype}.")
+        raise ArtifactError(f"{location} holds a number that does not fit the dtype {dtype}.")
     return np.array(values, dtype=dtype)

@@ -296,7 +296,7 @@ def _note_from_stored(data: Any, location: str) -> Note:
     if isinstance(data, dict):
         kind = data.get("kind")
     if type(kind) is not str or kind not in NOTE_TEXTS:
-        raise ArtifactError(f"{location}: unknown kind of note {describe_json(kind)}.")
+        raise ArtifactError(f"{location} has the unknown kind of note {describe_json(kind)}.")
     fact_types = note_fact_types(kind)
     check_keys(data, ["kind", *fact_types], location)
     facts = []
@@ -307,7 +307,7 @@ def _note_from_stored(data: Any, location: str) -> Note:
     note_text = str(note)
     if not note_text.isprintable() or len(note_text) > _MAX_NOTE_LENGTH:
         raise ArtifactError(
-            f"{location} must be one line of plain text, of at most {_MAX_NOTE_LENGTH:,}"
+            f"{location} must be one line of plain text with at most {_MAX_NOTE_LENGTH:,}"
             " characters."
         )
     return note
@@ -320,7 +320,9 @@ def _check_note_counts(note: Note, location: str) -> None:
     for name, count in counts.items():
         max_count = MAX_ROWS if name in _UNBOUNDED_FACTS else n_rows
         if not 0 <= count <= max_count:
-            raise ArtifactError(f"{location}.{name} {count} contradicts the other counts.")
+            raise ArtifactError(
+                f"{location}.{name} is {count}, which contradicts the other counts."
+            )
 
 
 def _certificate_to_stored(certificate: Certificate, location: str) -> dict[str, Any]:

@@ -185,7 +185,9 @@ def certifier_from_journal(
     """
     if not journal.records:
         if promise is None:
-            raise LabellingError(f"{journal.path} does not exist yet. Pass a promise to create it.")
+            raise LabellingError(
+                f"{journal.path} does not exist yet. Pass a promise to create the journal."
+            )
         certifier = Certifier(promise, pool, classes=classes, **options)
         journal.append(_build_settings_record(certifier, sheet_settings or {}))
     else:
@@ -204,7 +206,7 @@ def _build_settings_record(certifier: Certifier, sheet_settings: dict[str, Any])
     predictions = certifier.unlabelled_pool.predictions
     if predictions is not None and not isinstance(certifier.score, str):
         raise SavingError(
-            "The score is a function, which a journal cannot store. Use a named score:"
+            "The score is a Python function, so a journal cannot store it. Use a named score:"
             f" {', '.join(NAMED)}."
         )
     record: Record = {"promise": encode(certifier.promise, "the promise")}
@@ -298,8 +300,8 @@ def _changed_setting_error(
 ) -> InputError:
     """Build the error about a setting that differs from the one in the journal."""
     return LabellingError(
-        f"{path} was started {original_setting}, not {new_value}, which cannot change after"
-        f" labels are known. Leave out {name}, or start again with another file."
+        f"{path} was started {original_setting}, but got {new_value}. This setting cannot change"
+        f" after labels are known. Leave out {name}, or start again with another file."
     )
 
 
@@ -322,10 +324,11 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
         have_equal_length = len(rows) == len(correctness) == len(class_codes)
         if not have_equal_length or not np.isin(correctness, (0, 1)).all():
             raise ArtifactError(
-                "rows, right and classes must have the same length, and right must be 1 or 0."
+                "rows, right and classes must have the same length, and right must hold only 0"
+                " and 1."
             )
         certifier.add_answers(rows, correctness == 1, class_codes)
     except (InputError, ValueError) as error:
         raise ArtifactError(
-            f"{location}: this record contradicts the records before it: {error}"
+            f"the record at {location} contradicts the records before it: {error}"
         ) from error

@@ -151,8 +151,8 @@ def encode_document(content: SavedContent) -> Document:
     is_calibrator = gate.threshold == math.inf and gate.is_logits_gate
     if not has_promise and not is_calibrator:
         raise SavingError(
-            "This gate has a threshold without a certificate, which cannot be saved. Fit it"
-            " with a promise, for example MetaCal(MaxMiscoverage(0.05))."
+            "This gate has a threshold without a certificate, so it cannot be saved. Fit the"
+            " gate with a promise, for example MetaCal(MaxMiscoverage(0.05))."
         )
     reject_label = None
     if has_promise and gate.has_classes:
@@ -203,7 +203,7 @@ def decode_document(document: Document) -> SavedContent:
     gate_kind = document_kind(gate)
     if saved_gate.kind != gate_kind:
         raise ForeignFileError(
-            f"the file is not {saved_gate.kind}: its stages and promise are those of"
+            f"the file claims to hold {saved_gate.kind}, but its stages and promise are those of"
             f" {with_article(gate_kind)}."
         )
     feature_names = saved_gate.feature_names
@@ -223,8 +223,8 @@ def _decode_entries(document: Document) -> SavedGate:
     if not is_known_kind:
         known_kinds = ", ".join(ALLOWED_NAMES[Kind]())
         raise ForeignFileError(
-            f"unknown kind {describe_json(kind)}; this version of metacal supports"
-            f" {known_kinds}. Update metacal."
+            f"the file has the unknown kind {describe_json(kind)}. This version of metacal"
+            f" supports {known_kinds}. Update metacal."
         )
     entry_types = field_types(SavedGate)
     check_keys(document, list(entry_types), "the file")
@@ -240,15 +240,14 @@ def _check_promise_entries(saved_gate: SavedGate) -> None:
     promise = saved_gate.promise
     if (certificate is None) != (promise is None):
         raise ArtifactError(
-            "a file with a promise must have a certificate, and a file with a certificate a"
-            " promise."
+            "a file must have both a promise and a certificate, or neither of them."
         )
     _check_fingerprint(saved_gate)
     if certificate is None or promise is None:
         return
     check_promise(certificate, promise)
     if saved_gate.profile is not None and saved_gate.profile.n_rows < certificate.n_rows:
-        raise ArtifactError("the profile has fewer rows than the certificate.")
+        raise ArtifactError("the profile must not have fewer rows than the certificate.")
 
 
 def _check_fingerprint(saved_gate: SavedGate) -> None:
@@ -257,15 +256,18 @@ def _check_fingerprint(saved_gate: SavedGate) -> None:
     row_entries = (data_hash, saved_gate.sketch, saved_gate.profile)
     describes_rows = any(entry is not None for entry in row_entries)
     if saved_gate.certificate is None and describes_rows:
-        raise ArtifactError("a fingerprint or a profile of calibration rows needs a certificate.")
+        raise ArtifactError(
+            "a file with a fingerprint or a profile of the calibration rows must also have a"
+            " certificate."
+        )
     if (data_hash is None) != (saved_gate.sketch is None):
         raise ArtifactError(
-            "data_hash and sketch describe the same calibration rows, so a file must have"
-            " both or neither."
+            "a file must have both data_hash and sketch, or neither of them, because both"
+            " describe the same calibration rows."
         )
     if data_hash is not None and not re.fullmatch(_DATA_HASH_PATTERN, data_hash):
         raise ArtifactError(
-            f'data_hash must be "sha256:" and 64 hexadecimal digits, not'
+            'data_hash must be "sha256:" followed by 64 hexadecimal digits, but it is'
             f" {describe_json(data_hash)}."
         )
 
@@ -295,15 +297,15 @@ def _check_and_complete_reject_label(reject_label: Any, gate: Gate) -> Any:
     if not rejects_classes:
         if reject_label is not None:
             raise ArtifactError(
-                "reject_label must be null if the gate has no reject class, not"
+                "reject_label must be null if the gate has no reject class, but it is"
                 f" {describe_json(reject_label)}."
             )
         return _NO_REJECT_LABEL
     label_type = str if gate.classes.dtype.kind == "U" else int
     if not isinstance(reject_label, label_type) or reject_label in gate.classes.tolist():
         raise ArtifactError(
-            "reject_label must have the type of the classes and differ from all of them, not"
-            f" {describe_json(reject_label)}."
+            "reject_label must have the same type as the classes and differ from all of them,"
+            f" but it is {describe_json(reject_label)}."
         )
     return reject_label
 
@@ -437,20 +439,20 @@ def build_verified_text(
     n_bytes = len(text_bytes)
     if n_bytes > (max_bytes or MAX_BYTES):
         raise SavingError(
-            f"the file would have {n_bytes / 2**20:.0f} MB, more than the default limit of"
-            f" load ({MAX_BYTES / 2**20:.0f} MB). If it must be so large, save and load it"
-            f" with max_bytes={n_bytes}."
+            f"the file would have {n_bytes / 2**20:.0f} MB, but load accepts"
+            f" {MAX_BYTES / 2**20:.0f} MB by default. If the gate must be so large, save and"
+            f" load it with max_bytes={n_bytes}."
         )
     try:
         loaded_content, _ = load_bytes(text_bytes, signing_key, max_bytes)
     except ArtifactError as error:
         raise SavingError(
-            f"this gate cannot be saved, because the file could not be loaded again: {error}"
+            f"this gate cannot be saved, because the saved file cannot be loaded: {error}"
         ) from error
     if encode_document(loaded_content) != document:
         raise SavingError(
-            "this gate cannot be saved, because the loaded gate would differ. This is a bug:"
-            " please report it."
+            "this gate cannot be saved, because the loaded gate would differ from it. This is a"
+            " bug in metacal. Please report it."
         )
     return text
 
@@ -463,4 +465,4 @@ def load_bytes(
     try:
         return decode_document(document), wrapping
     except (RecursionError, MemoryError) as error:
-        raise ArtifactError("the file is nested too deeply or too large. Save it again.") from error
+        raise ArtifactError("the file is too large or nested too deeply. Save it again.") from error

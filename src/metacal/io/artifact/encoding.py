@@ -106,17 +106,17 @@ def _encode_scalar(value: Any, location: str) -> Any:
     """Convert None, a boolean, a number or a text to a JSON value."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise SavingError(
-            f"{location} is a number beyond 64 bits, which cannot be saved. Use a smaller number."
+            f"{location} does not fit into 64 bits, so it cannot be saved. Use a smaller number."
         )
     if isinstance(value, str) and not _is_valid_unicode(value):
         raise SavingError(
-            f"{location} holds half a surrogate pair, which is not valid text and cannot be"
-            " saved. Rename it."
+            f"{location} is not valid Unicode text, because it contains an unpaired surrogate."
+            " Rename it."
         )
     if not isinstance(value, float) or math.isfinite(value):
         return value
     if math.isnan(value):
-        raise SavingError(f"{location} is NaN, which cannot be saved. Fit again.")
+        raise SavingError(f"{location} is NaN, so it cannot be saved. Fit the gate again.")
     return "inf" if value > 0 else "-inf"
 
 
@@ -136,8 +136,8 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
     if not is_dataclass(value):
         name = getattr(value, "__name__", None) or cls.__qualname__
         raise SavingError(
-            f"{location} is {with_article(str(name))}, which a file cannot store. Use a plain"
-            " value, or one of metacal's own objects."
+            f"{location} is {with_article(str(name))}, which a gate file cannot store. Use a"
+            " plain value, or one of metacal's own objects."
         )
     json_object: dict[str, Any] = {}
     if find_registered_base(cls) is not None:
@@ -168,7 +168,7 @@ def _stored_class_name(cls: type, location: str) -> str:
         if storable_class is cls:
             return stored_name
     raise SavingError(
-        f"{location} is {with_article(cls.__name__)}, which a file cannot store. Use"
+        f"{location} is {with_article(cls.__name__)}, which a gate file cannot store. Use"
         f" {', '.join(classes_by_stored_name)}."
     )
 
@@ -237,7 +237,7 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
             return decode(member_type, data, location, depth)
         return _decode_matching_value(annotation, data, location, depth)
     raise ArtifactError(
-        f"{location} must be {_describe_type(annotation)}, not {describe_json(data)}."
+        f"{location} must be {_describe_type(annotation)}, but it is {describe_json(data)}."
     )
 
 
@@ -268,7 +268,8 @@ def _decode_subclass(subclasses: Mapping[str, type], data: Any, location: str, d
         cls = subclasses.get(type_name)
     if cls is None:
         raise ArtifactError(
-            f"{location} must be one of {', '.join(subclasses)}, not {describe_json(type_name)}."
+            f"{location} must be one of {', '.join(subclasses)}, but it is"
+            f" {describe_json(type_name)}."
         )
     entries = decode_entries(cls, data, location, depth, has_type_name=True)
     return _construct_object(cls, entries, location)
@@ -281,7 +282,9 @@ def _decode_items(annotation: Any, data: list[Any], location: str, depth: int) -
     if has_any_length:
         item_types = (item_types[0],) * len(data)
     if len(item_types) != len(data):
-        raise ArtifactError(f"{location} must have {len(item_types)} entries, not {len(data)}.")
+        raise ArtifactError(
+            f"{location} must have {len(item_types)} entries, but it has {len(data)}."
+        )
     for index, (item_type, item) in enumerate(zip(item_types, data)):
         yield decode(item_type, item, f"{location}[{index}]", depth + 1)
 
@@ -334,7 +337,7 @@ def decode_entries(
     for key, default in layout.omitted_defaults.items():
         if key in entries and entries[key] == default:
             raise ArtifactError(
-                f"{location}: {key} must be left out, because its value is the default."
+                f"{location}.{key} has its default value, so the file must not contain it."
             )
     return entries
 
@@ -357,7 +360,8 @@ def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
         stored_value = entries[key]
         if getattr(instance, key) != stored_value:
             raise ArtifactError(
-                f"{location}: {key} {describe_json(stored_value)} contradicts the other values."
+                f"{location}.{key} is {describe_json(stored_value)}, which contradicts the other"
+                " values."
             )
     return instance
 

@@ -123,11 +123,12 @@ def decode_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
     dtype_name: str = labels.dtype
     values: tuple[Any, ...] = labels.values
     if not values:
-        raise ArtifactError(f"{location}: values must be a list with one entry per column.")
+        raise ArtifactError(f"the values of {location} must be a list with one entry per column.")
     for index, value in enumerate(values):
         if not _has_dtype(value, dtype_name):
             raise ArtifactError(
-                f"{location}[{index}] must be of type {dtype_name}, not {describe_json(value)}."
+                f"{location}[{index}] must be of type {dtype_name}, but it is"
+                f" {describe_json(value)}."
             )
     if dtype_name == "str":
         _check_name_lengths(values, location)
@@ -159,9 +160,9 @@ def _check_name_lengths(names: Sequence[str], location: str) -> None:
     max_length = max(map(len, names))
     if len(names) * max_length > _MAX_NAME_CHARACTERS:
         raise ArtifactError(
-            f"{location}: {len(names):,} names of up to {max_length:,} characters are too"
-            " long. The number of names times the longest may be at most"
-            f" {_MAX_NAME_CHARACTERS:,}: shorten the names."
+            f"the {len(names):,} names of {location} are too long: the longest has {max_length:,}"
+            " characters. The number of names times the longest length must be at most"
+            f" {_MAX_NAME_CHARACTERS:,}. Shorten the names."
         )
 
 

@@ -39,13 +39,13 @@ def check_keys(data: Any, names: Sequence[str], location: str) -> None:
     metacal.errors.ArtifactError: map: 'b' is missing.
     """
     if not isinstance(data, dict):
-        raise ArtifactError(f"{location} must be an object, not {describe_json(data)}.")
+        raise ArtifactError(f"{location} must be an object, but it is {describe_json(data)}.")
     for name in names:
         if name not in data:
-            raise ArtifactError(f"{location}: {name!r} is missing.")
+            raise ArtifactError(f"{location} must have the entry {name!r}, which is missing.")
     for name in data:
         if name not in names:
-            raise ArtifactError(f"{location}: unexpected entry {describe_json(name)}.")
+            raise ArtifactError(f"{location} has the unexpected entry {describe_json(name)}.")
 
 
 @contextmanager

@@ -89,10 +89,12 @@ def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
                 probabilities = np.asarray(fitted(logits))
     except Exception as error:
         raise ArtifactError(
-            f"the map does not support {n_classes} columns ({error_summary(error)})."
+            f"the calibration map does not support {n_classes} columns ({error_summary(error)})."
         ) from error
     if probabilities.shape != logits.shape:
-        raise ArtifactError(f"the map does not return probabilities of {n_classes} columns.")
+        raise ArtifactError(
+            f"the calibration map does not return probabilities in {n_classes} columns."
+        )
     return probabilities
 
 
@@ -121,6 +123,6 @@ def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> N
         row = find_first_true(~is_valid)
         if row is not None:
             raise ArtifactError(
-                f"the map does not return probabilities for {row_kinds[row]} rows in"
+                f"the calibration map does not return probabilities for {row_kinds[row]} rows in"
                 f" {probabilities.dtype}: {problem.format(row_sum=row_sums[row])}."
             )

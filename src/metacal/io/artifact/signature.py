@@ -102,7 +102,7 @@ class Key(Seal):
             return hmac.digest(self.secret, content, "sha256").hex()
         if self.private is None:
             raise KeyFileError(
-                "The key is a public key, which can only verify signatures. Sign with the"
+                "The key is a public key, which can verify signatures but not sign. Pass the"
                 " private key."
             )
         return str(self.private.sign(content).hex())
@@ -196,14 +196,16 @@ def parse_signature(data: Any) -> Signature:
     algorithm = data["algorithm"]
     if type(algorithm) is not str or algorithm not in N_SIGNATURE_DIGITS:
         raise SignatureError(
-            f"signature.algorithm must be {' or '.join(N_SIGNATURE_DIGITS)}, not {describe_json(algorithm)}."
+            f"signature.algorithm must be {' or '.join(N_SIGNATURE_DIGITS)}, but it is"
+            f" {describe_json(algorithm)}."
         )
     value = data["value"]
     n_digits = N_SIGNATURE_DIGITS[algorithm]
     has_length = type(value) is str and len(value) == n_digits
     if not has_length or not set(value) <= set("0123456789abcdef"):
         raise SignatureError(
-            f"signature.value must be {n_digits} hexadecimal digits, not {describe_json(value)}."
+            f"signature.value must be {n_digits} hexadecimal digits, but it is"
+            f" {describe_json(value)}."
         )
     return Signature(algorithm=cast(Algorithm, algorithm), value=value)
 
@@ -229,18 +231,18 @@ def verify_signature(signature: Signature | None, content: bytes, key: Key) -> N
     """
     if signature is None:
         raise SignatureError(
-            "the file is not signed, but a key was given. If you trust its source, load it"
-            " without the key; otherwise fit and sign it again."
+            "a key was given, but the file is not signed. If you trust the source of the file,"
+            " load it without the key. Otherwise fit and sign the gate again."
         )
     if signature.algorithm != key.algorithm:
         raise SignatureError(
-            f"the file is signed with {signature.algorithm}, but the key is for"
-            f" {key.algorithm}. Pass the other key."
+            f"the file is signed with {signature.algorithm}, but the key is for {key.algorithm}."
+            f" Pass a key for {signature.algorithm}."
         )
     if not key.matches(signature.value, content):
         raise SignatureError(
-            "the signature does not match: the file was signed with another key, or was"
-            " changed after it was signed."
+            "the signature does not match the file. The file was signed with another key, or"
+            " changed after it was signed. Pass the right key, or get the original file."
         )
 
 
@@ -248,7 +250,7 @@ def _parse_key(content: bytes, name: str) -> Key:
     """Parse the content of a key. Raise InputError, which contains `name`, if it is invalid."""
     if len(content) > _MAX_KEY_BYTES:
         raise KeyFileError(
-            f"{name}: the file is too large for a key. Create a key with: {_MAKE_SECRET}"
+            f"{name}: the file is too large to be a key. Create a key with: {_MAKE_SECRET}"
         )
     if content.lstrip().startswith(_KEY_FILE_PREFIXES):
         return _parse_ed25519_key(content, name)
@@ -259,12 +261,12 @@ def _parse_key(content: bytes, name: str) -> Key:
         raise KeyFileError(f"{name} is empty. Create a key with: {_MAKE_SECRET}")
     if len(secret) < _MIN_SECRET_BYTES:
         raise KeyFileError(
-            f"{name} has {len(secret)} bytes, but a secret needs at least"
+            f"{name} has {len(secret)} bytes, but a secret must have at least"
             f" {_MIN_SECRET_BYTES}. Create a key with: {_MAKE_SECRET}"
         )
     if len(set(secret)) < _MIN_DISTINCT_BYTES:
         raise KeyFileError(
-            f"{name} repeats the same few bytes, so it is not a secret. Create a key with:"
+            f"{name} repeats the same few bytes, so it is easy to guess. Create a key with:"
             f" {_MAKE_SECRET}"
         )
     return Key("hmac-sha256", secret=secret)

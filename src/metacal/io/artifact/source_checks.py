@@ -56,11 +56,11 @@ def check_map_cost(fitted: Any, n_classes: int) -> None:
     n_points = len(getattr(fitted, attribute))
     if n_points > _MAX_POINTS:
         raise ArtifactError(
-            f"{map_name} has {n_points:,} {attribute}, more than the limit of {_MAX_POINTS:,}."
+            f"{map_name} must have at most {_MAX_POINTS:,} {attribute}, but it has {n_points:,}."
         )
     if n_points * n_classes > _MAX_OPERATIONS_PER_ROW:
         raise ArtifactError(
-            f"{map_name} has {n_points:,} {attribute} for {n_classes:,} classes, which is too many."
+            f"{map_name} has {n_points:,} {attribute}, which is too many for {n_classes:,} classes."
         )
 
 

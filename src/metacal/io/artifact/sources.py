@@ -150,7 +150,9 @@ def unsupported_calibrator_error(name: str) -> ArtifactError:
 def check_n_jobs(n_jobs: int | None, location: str = "n_jobs") -> int | None:
     """Return a number of threads. Raise ArtifactError if it is 0 or too large."""
     if n_jobs is not None and not 1 <= abs(n_jobs) <= MAX_JOBS:
-        raise ArtifactError(f"{location} must not be 0 or exceed {MAX_JOBS} threads.")
+        raise ArtifactError(
+            f"{location} must be a number of threads other than 0 and at most {MAX_JOBS}."
+        )
     return n_jobs
 
 

@@ -87,12 +87,13 @@ def _prepare_source_for_saving(source: Source) -> Source:
     score_name = get_score_name(score)
     if type(score) is not RANKERS.get(score_name):
         raise SavingError(
-            f"The score is a function ({score_name}), which a file cannot store. Use a named"
-            f" score: {', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
+            f"The score {score_name} is a Python function, so a gate file cannot store it. Use a"
+            f" named score: {', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
         )
     if not score.n_classes_:
         raise SavingError(
-            f"The score {score_name} has not been trained. Train it and fit again before you save."
+            f"The score {score_name} is not trained. Train the score, and fit the gate again"
+            " before you save it."
         )
     return source
 
@@ -124,7 +125,9 @@ def build_stages(
         certified_stages = certificate.stages.items
     n_stages = len(certified_stages)
     if len(saved_stages) != n_stages or len(saved_stages) > MAX_STAGES:
-        raise ArtifactError(f"stages must be a list of {n_stages}, as in the certificate.")
+        raise ArtifactError(
+            f"stages must be a list of {n_stages} stages, as many as the certificate has."
+        )
     stages = []
     for index, (saved_stage, certified_stage) in enumerate(zip(saved_stages, certified_stages)):
         location = f"stages[{index}]"
@@ -157,18 +160,16 @@ def _check_stage_matches_certificate(
     certified_name = getattr(certified_stage, "name", "")
     if saved_stage.name != certified_name:
         raise ArtifactError(
-            f"{location}.name must be {certified_name!r}, as in the certificate, not"
+            f"{location}.name must be {certified_name!r}, as in the certificate, but it is"
             f" {describe_json(saved_stage.name)}."
         )
     if certified_stage is not None and saved_stage.source.score_name != certified_stage.score:
-        raise ArtifactError(
-            f"{location}: the score differs between the source and the certificate."
-        )
+        raise ArtifactError(f"the source of {location} has a different score than the certificate.")
     certified_threshold = math.inf
     if certified_stage is not None:
         certified_threshold = certified_stage.threshold
     if saved_stage.threshold != certified_threshold:
-        raise ArtifactError(f"{location}: the threshold differs from that of the certificate.")
+        raise ArtifactError(f"{location} has a different threshold than the certificate.")
 
 
 def _build_stage(saved_stage: SavedStage, certificate: Certificate | None, location: str) -> Stage:
@@ -224,21 +225,21 @@ def _check_logits_source(
     n_classes_of_score = getattr(source.score, "n_classes_", n_classes)
     if n_classes_of_score != n_classes:
         raise ArtifactError(
-            f"{location}.source: n_classes is {n_classes_of_score}, but the gate has"
-            f" {n_classes} classes."
+            f"{location}.source must have {n_classes} classes, as the gate has, but it has"
+            f" {n_classes_of_score}."
         )
     if needs_logits(source.score) and source.input == "probabilities":
         raise ArtifactError(
             f"The score {get_score_name(source.score)} has the same value for every row of"
-            " probabilities."
+            " probabilities, so it cannot rank the rows."
         )
     decision_offset = source.decision_at
     certified_offset = 0.0 if certificate is None else certificate.decision_at
     has_offset_without_two_classes = bool(decision_offset) and n_classes != 2
     if decision_offset != certified_offset or has_offset_without_two_classes:
         raise ArtifactError(
-            f"{location}.source: decision_at {decision_offset} differs from that of the"
-            " two-class certificate."
+            f"{location}.source.decision_at must be the value in the certificate, but it is"
+            f" {decision_offset}."
         )
     if certificate is not None:
         check_score_range(certificate, n_classes, source.score_name, threshold)
@@ -250,7 +251,7 @@ def _check_and_complete_score_source(
     """Check a source of given scores, and complete it from the certificate."""
     if clean_score_name(source.score) != source.score:
         raise ArtifactError(
-            f"{location}.source.score must be one line of plain text, not"
+            f"{location}.source.score must be one line of plain text, but it is"
             f" {describe_json(source.score)}."
         )
     n_knots = 0
@@ -258,13 +259,17 @@ def _check_and_complete_score_source(
         n_knots = len(source.curve.knots)
     if n_knots > _MAX_CURVE_KNOTS:
         raise ArtifactError(
-            f"{location}.source.curve has {n_knots:,} knots, more than the limit of"
-            f" {_MAX_CURVE_KNOTS:,}."
+            f"{location}.source.curve must have at most {_MAX_CURVE_KNOTS:,} knots, but it has"
+            f" {n_knots:,}."
         )
     if certificate is None:
-        raise ArtifactError(f"{location}.source: a source of given scores needs a certificate.")
+        raise ArtifactError(
+            f"the source of {location} reads scores, so the gate must have a certificate."
+        )
     if source.truth == "losses" and not certificate.quantity.is_mean_cost:
-        raise ArtifactError(f"{location}.source.truth: losses need a promise about losses.")
+        raise ArtifactError(
+            f"the source of {location} reads losses, so the promise must be about losses."
+        )
     is_cascade = certificate.stages is not None
     if is_cascade:
         return source

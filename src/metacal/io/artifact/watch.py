@@ -243,20 +243,20 @@ def decode_watch(document: Any, gate: Any) -> Watch:
     """
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ForeignFileError(
-            "the file is not the state of a monitor. Pass the file that --state named."
+            "the file does not hold the state of a monitor. Pass the file that --state names."
         )
     entries = {name: entry for name, entry in document.items() if name not in ("kind", "gate")}
     state = decode(WatchState, entries, "the state")
     watched_gate = getattr(gate, "gate_", gate)
     if document.get("gate") != _gate_checksum(watched_gate):
         raise ForeignFileError(
-            "the state belongs to another gate. Pass the gate that it was made with, or"
-            " start again."
+            "the state belongs to another gate. Pass the gate that the monitor was started with,"
+            " or start again."
         )
     new_watch = _build_watch_with_alarms(state.alarms, watched_gate)
     if len(state.counts_by_class) != len(new_watch.counts_by_class):
         raise ForeignFileError(
-            f"the state has counts of {len(state.counts_by_class)} classes, but the gate has"
+            f"the state counts {len(state.counts_by_class)} classes, but the gate has"
             f" {len(new_watch.counts_by_class)}."
         )
     watch = state.restore(new_watch)
@@ -345,7 +345,8 @@ def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
     for alarm_name in ALARM_NAMES:
         if _alarm_settings(alarms, alarm_name) != _alarm_settings(new_watch.alarms, alarm_name):
             raise ArtifactError(
-                f"the {alarm_name} alarm watches a quantity that this gate does not have."
+                f"the state has the alarm {alarm_name}, but the gate does not have the quantity"
+                " that this alarm watches."
             )
         stored_monitors = getattr(alarms, alarm_name)
         new_monitors = getattr(new_watch.alarms, alarm_name)
@@ -358,11 +359,11 @@ def _check_evidence(stored_monitor: Any, new_monitor: Any) -> None:
     """Raise ArtifactError if the evidence of a stored monitor is not possible."""
     capital = stored_monitor.capital
     if _wager_guesses(stored_monitor) != _wager_guesses(new_monitor):
-        raise ArtifactError("a monitor has different wagers than at its start.")
+        raise ArtifactError("the wagers of a monitor differ from those that it started with.")
     is_peak_valid = capital.log_highest_evidence >= max(0.0, capital.log_evidence)
     has_too_many_rows = any(wager.n_rows > _MAX_ROWS for wager in capital.wagers)
     if not is_peak_valid or has_too_many_rows:
-        raise ArtifactError("the evidence exceeds its own peak.")
+        raise ArtifactError("the evidence of a monitor is greater than its highest value.")
 
 
 def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
@@ -386,7 +387,7 @@ def _check_watch_state(watch: Watch) -> None:
     _check_history(watch)
     has_valid_horizon = 0 <= watch.waiting.horizon < MAX_WAITING_ROWS
     if not has_valid_horizon or watch.waiting.n_unlabelled < 0:
-        raise ArtifactError("the horizon is not a number of rows.")
+        raise ArtifactError("the horizon must be a nonnegative number of rows.")
     _check_clusters(watch)
     _check_acknowledgements(watch)
     _check_waiting_rows(watch.waiting.rows_by_id)
@@ -396,12 +397,12 @@ def _check_waiting_rows(waiting_rows: dict[Id, PendingRow]) -> None:
     """Raise ArtifactError if too many rows wait for a label, or an id is too long."""
     if len(waiting_rows) > MAX_WAITING_ROWS:
         raise ArtifactError(
-            f"{len(waiting_rows):,} rows wait for a label, more than the limit of"
-            f" {MAX_WAITING_ROWS:,}."
+            f"at most {MAX_WAITING_ROWS:,} rows may wait for a label, but the state has"
+            f" {len(waiting_rows):,}."
         )
     text_ids = [row_id for row_id in waiting_rows if isinstance(row_id, str)]
     if any(len(row_id) > LONGEST_ID for row_id in text_ids):
-        raise ArtifactError("an id is too long.")
+        raise ArtifactError("an id in the state is longer than allowed.")
 
 
 def _check_counts(counts: Counts) -> None:
@@ -422,7 +423,7 @@ def _check_history(watch: Watch) -> None:
     has_valid_size = watch.history.stride >= 1 and len(points) <= MAX_POINTS
     has_other_alarms = any(len(point.evidence) != n_alarms for point in points)
     if not has_valid_size or has_other_alarms:
-        raise ArtifactError("the history contradicts the watched quantities.")
+        raise ArtifactError("the history contradicts the quantities that the monitor watches.")
 
 
 def _check_clusters(watch: Watch) -> None:
@@ -437,7 +438,7 @@ def _check_clusters(watch: Watch) -> None:
     # Without a horizon, the rows of a complete case wait for its last label.
     may_wait_for_labels = watch.watches_cases and not watch.waiting.has_horizon
     if has_unexpected_clusters or (is_open_and_complete and not may_wait_for_labels):
-        raise ArtifactError("the stored clusters contradict each other or the gate.")
+        raise ArtifactError("the stored clusters contradict each other, or contradict the gate.")
     has_negative_count = min(complete_clusters.n_complete, complete_clusters.n_stray_rows) < 0
     if has_negative_count or len(complete_cluster_ids) > MAX_WAITING_ROWS:
         raise ArtifactError("the counts of clusters contradict each other.")
@@ -466,6 +467,6 @@ def _check_acknowledgement_texts(acknowledgement: Acknowledgement) -> None:
         time = format_time(datetime.fromisoformat(acknowledgement.time))
         reason = check_reason(acknowledgement.reason)
     except ValueError as error:
-        raise ArtifactError("an acknowledgement has no valid time or reason.") from error
+        raise ArtifactError("an acknowledgement does not have a valid time and reason.") from error
     if (time, reason) != (acknowledgement.time, acknowledgement.reason):
-        raise ArtifactError("an acknowledgement has no valid time or reason.")
+        raise ArtifactError("an acknowledgement does not have a valid time and reason.")

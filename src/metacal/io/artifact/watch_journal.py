@@ -148,7 +148,7 @@ class ReceivedBatch:
         if self.n_lines == 0:
             return None
         if len(self.line_indices) != len(self.rows):
-            raise ArtifactError("a record does not hold the same number of rows and lines.")
+            raise ArtifactError("a record must hold as many rows as lines.")
         return BatchLines(is_unreadable, self.line_indices)
 
     def to_json(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class ReceivedBatch:
                 n_gaps=data["gaps"],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError("a record is not of a kind that a monitor reads.") from error
+            raise ArtifactError("a record has a kind that a monitor does not read.") from error
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,9 @@ class MonitorState:
             try:
                 self._replay_record(record)
             except (KeyError, IndexError, TypeError, ValueError, InputError) as error:
-                raise ArtifactError("a record is not of a kind that this monitor reads.") from error
+                raise ArtifactError(
+                    "a record has a kind that this monitor does not read."
+                ) from error
 
     def _replay_record(self, record: dict[str, Any]) -> None:
         """Update the state with the batch of one record."""
@@ -412,7 +414,8 @@ def load_watch(path: str | os.PathLike[str], gate: Any) -> Watch:
     records = read_journal(file_name, MONITOR)
     if not records:
         raise ForeignFileError(
-            f"{file_name}: the file does not hold the state of a monitor. Pass another file."
+            f"{file_name}: the file does not hold the state of a monitor. Pass the file that"
+            " save_watch or --state wrote."
         )
     return restore_state(records, gate, file_name).watch
 
@@ -458,7 +461,7 @@ def restore_state(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Mo
             isinstance(position, dict) for position in source_positions.values()
         )
         if not are_positions_valid:
-            raise ArtifactError("sources must state how far each source was read.")
+            raise ArtifactError("sources must contain the position in each source.")
         watch = decode_watch(first_record["watch"], gate)
         state = MonitorState(watch=watch, source_positions=source_positions, n_batches=n_batches)
         state.replay(records[1:])

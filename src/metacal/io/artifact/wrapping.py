@@ -146,7 +146,8 @@ def parse_file(
     entries = parse_bytes(content, max_bytes or MAX_BYTES)
     if not isinstance(entries, dict) or entries.get("format") != FORMAT:
         raise ForeignFileError(
-            'the file is JSON, but not a metacal file ("format" is not "metacal").'
+            'the file is JSON but not a metacal file, because "format" is not "metacal".'
+            " Pass a file that metacal saved."
         )
     format_version = _check_format_version(entries.get("version"))
     metacal_version = _check_metacal_version(entries.get("metacal_version"))
@@ -154,12 +155,12 @@ def parse_file(
         signed_content = canonical_json(entries)
     except (RecursionError, ValueError):
         raise ArtifactError(
-            "the file is nested too deeply or holds a number out of range."
+            "the file is nested too deeply, or holds a number that is out of range."
         ) from None
     stored_checksum = entries.get("checksum")
     if stored_checksum != _sha256(signed_content):
         raise ArtifactError(
-            "the checksum does not match: the file is damaged or was edited. Save it again."
+            "the checksum does not match, because the file is damaged or was edited. Save it again."
         )
     signature = None
     if "signature" in entries:
@@ -182,17 +183,16 @@ def _check_format_version(version: Any) -> int:
     """Return the format version. Raise ArtifactError if it is not supported."""
     if type(version) is not int or version < 1:
         raise ArtifactError(
-            f"the format version must be a whole number from 1, not {describe_json(version)}."
+            f"the format version must be a positive integer, but it is {describe_json(version)}."
         )
     if version < VERSION:
         raise ForeignFileError(
-            "the file was written by a version of metacal before the first release. Fit the gate"
-            " again."
+            "the file was written before the first release of metacal. Fit the gate again."
         )
     if version > VERSION:
         raise ForeignFileError(
-            f"the file was written by a newer metacal (format {describe_json(version)})."
-            " Update metacal."
+            f"a newer version of metacal wrote the file (format {describe_json(version)}). Update"
+            " metacal."
         )
     return version
 
@@ -200,7 +200,7 @@ def _check_format_version(version: Any) -> int:
 def _check_metacal_version(version: Any) -> str:
     """Return the version of metacal in a file. Raise ArtifactError if it is not a short text."""
     if type(version) is not str or len(version) > _MAX_VERSION_LENGTH or not version.isprintable():
-        raise ArtifactError("metacal_version is missing or not text.")
+        raise ArtifactError("metacal_version must be text, but it is missing or of another type.")
     return version
 
 
@@ -249,8 +249,8 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
         temporary_path.write_bytes(content)
         if temporary_path.is_file() and temporary_path.read_bytes() != content:
             raise FileWriteError(
-                f"cannot write {os.fspath(path)}: the written file differs when it is read"
-                " back. Check the disk."
+                f"cannot write {os.fspath(path)}: the file on disk differs from the text that was"
+                " written. Check the disk."
             )
 
 
@@ -303,13 +303,13 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
     if kind is not None:
         reason = ""
         if kind == "a pickle":
-            reason = ", and metacal does not read it because it can run any code"
+            reason = ", and metacal does not read such files because they can run any code"
         raise ForeignFileError(
-            f"the file is {kind}, not a metacal file{reason}. metacal.save writes JSON."
+            f"the file is {kind}, not a metacal file{reason}. Pass a file that metacal.save wrote."
         )
     n_values = content.count(b",") + content.count(b"[") + content.count(b"{")
     if n_values > _MAX_VALUES:
-        raise ArtifactError("the file holds too many values to be a metacal file.")
+        raise ArtifactError("the file holds more values than a metacal file can have.")
     return _parse_json(content)
 
 
@@ -345,14 +345,20 @@ def _parse_json(content: bytes) -> Any:
     except ArtifactError:
         raise
     except KeyError as error:
-        raise ArtifactError(f"the entry {describe_json(error.args[0])} occurs twice.") from None
+        raise ArtifactError(
+            f"the entry {describe_json(error.args[0])} occurs twice in an object."
+        ) from None
     except UnicodeDecodeError:
-        raise ForeignFileError("the file is not UTF-8 text, so it is not a metacal file.") from None
+        raise ForeignFileError(
+            "the file is not UTF-8 text, so it is not a metacal file. Pass a file that"
+            " metacal saved."
+        ) from None
     except RecursionError:
-        raise ArtifactError("the file is nested too deeply to be a metacal file.") from None
+        raise ArtifactError("the file is nested more deeply than a metacal file can be.") from None
     except (ValueError, MemoryError) as error:
         raise ForeignFileError(
-            f"the file is not JSON, or it is damaged or incomplete ({error_summary(error)})."
+            f"the file is not JSON, or it is damaged or incomplete ({error_summary(error)}). Pass"
+            " a file that metacal saved."
         ) from None
 
 

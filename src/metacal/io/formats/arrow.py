@@ -127,7 +127,9 @@ def _hugging_face_to_arrow(dataset: Any) -> Any:
     """Convert a Hugging Face dataset to an Arrow table. Raise InputError for a DatasetDict."""
     is_dataset_dict = hasattr(dataset, "values")
     if is_dataset_dict:
-        raise FileContentError(f"Got several datasets ({', '.join(dataset)}). Pass one of them.")
+        raise FileContentError(
+            f"Expected one data set, but got several ({', '.join(dataset)}). Pass one of them."
+        )
     return dataset.with_format("arrow")[:]
 
 
@@ -298,11 +300,11 @@ def _iterate_batches(
     start = 0
     for record_batch in source.iterate_batches(names, batch_rows):
         if start + record_batch.num_rows > source.n_rows:
-            raise ValueError("it holds more rows than it says")
+            raise ValueError("the file holds more rows than its header states")
         yield start, record_batch
         start += record_batch.num_rows
     if start != source.n_rows:
-        raise EOFError(f"it ends at row {start} of {source.n_rows}")
+        raise EOFError(f"the file ends at row {start} of {source.n_rows}")
 
 
 def select_arrow_columns(request: Request, schema: Any) -> ColumnSelection:
@@ -350,9 +352,9 @@ def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> 
         if "labels" not in selection.role_names and not is_list:
             label_hint = label_column_advice(name)
         raise NumberError(
-            f"{path}: column {name!r} holds {content}, not numbers; {label_hint}list the"
-            f" class columns with {format_option('classes')}, or name the column of lists or"
-            f" the prefix of the columns with {format_option('logits_key')}."
+            f"{path}: the column {name!r} must hold numbers, but it holds {content};"
+            f" {label_hint}list the class columns with {format_option('classes')}, or name the"
+            f" column of lists or the prefix of the columns with {format_option('logits_key')}."
         )
 
 
@@ -365,8 +367,8 @@ def _check_side_columns(selection: ColumnSelection, schema: Any, path: str) -> N
             value_type = arrow_type.value_type
         if not is_type(value_type, NUMBER_TYPES + TEXT_TYPES):
             raise NumberError(
-                f"{path}: column {name!r} holds {arrow_type}. Labels, ids and groups must be"
-                " integers or strings."
+                f"{path}: the column {name!r} holds {arrow_type}, but labels, ids and groups must"
+                " be integers or strings."
             )
 
 

@@ -118,9 +118,9 @@ def _table_from_lists(column: Any, layout: TableLayout, path: str, first_row: in
     if values.null_count:
         row, class_index = divmod(_first_null(values), n_classes)
         raise NumberError(
-            f"{path}: row {first_row + row} of column {name!r} has a null at position"
-            f" {class_index} ({values.null_count:,} nulls in these {len(list_array):,} rows)."
-            " Fill in the values, or drop these rows."
+            f"{path}: the list in row {first_row + row} of the column {name!r} has a null at"
+            f" position {class_index}, and these {len(list_array):,} rows have"
+            f" {values.null_count:,} nulls. Fill in the values, or drop these rows."
         )
     flat_values = values.to_numpy(zero_copy_only=False)
     table = flat_values.reshape(len(list_array), n_classes)
@@ -180,8 +180,8 @@ def scores_to_array(column: Any, name: str, path: str) -> NDArray[np.floating[An
     arrow_type = arrow_array.type
     if not is_type(arrow_type, _SCORE_TYPES):
         raise NumberError(
-            f"{path}: column {name!r} holds {arrow_type}, not numbers. A score must be a"
-            " number, or null if it is missing."
+            f"{path}: the column {name!r} holds {arrow_type}, but a score must be a number, or"
+            " null if it is missing."
         )
     if not is_type(arrow_type, ("floating",)):
         arrow_array = arrow_array.cast("float64")
@@ -210,9 +210,9 @@ def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
     row = first_row + _first_null(column)
     percentage = 100 * column.null_count / len(column)
     raise NumberError(
-        f"{path}: row {row} of column {name!r} is null, as are {column.null_count:,} in all"
-        f" ({percentage:.2g}% of these {len(column):,} rows). Fill in the values, or drop"
-        " these rows."
+        f"{path}: row {row} of the column {name!r} is null, and {column.null_count:,} rows are"
+        f" null in all ({percentage:.2g}% of these {len(column):,} rows). Fill in the values, or"
+        " drop these rows."
     )
 
 

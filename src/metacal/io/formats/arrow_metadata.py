@@ -61,8 +61,8 @@ def read_class_names(schema: Any, path: str) -> ClassNames | None:
     stored_checksum = metadata.get(_CHECKSUM_KEY)
     if stored_checksum is not None and stored_checksum != _checksum(classes_json):
         raise FileContentError(
-            f"{path}: the file is damaged: the class names in its metadata do not match their"
-            " checksum. Copy or write it again."
+            f"{path}: the file is damaged, because the class names in its metadata do not match"
+            " their checksum. Copy the file again, or write it again."
         )
     try:
         names = json.loads(classes_json)

@@ -157,7 +157,9 @@ def open_text(path: str, source: str) -> Iterator[IO[str]]:
             f"{path}: the file is not UTF-8 text. Save it as UTF-8, or {SAVE_AS_NPZ}."
         ) from None
     except csv.Error as error:
-        raise FileContentError(f"{path}: the file is not text in columns ({error}).") from None
+        raise FileContentError(
+            f"{path}: the file is not text in columns ({error}). Write it again as CSV."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -213,13 +215,13 @@ def read_header(path: str, file: IO[str], default_delimiter: str) -> Header:
     column_names = [unescape_formula(name.strip()) for name in next(reader, [])]
     if not column_names:
         raise FileContentError(
-            f"{path}: the header is missing. The first line must name the columns."
+            f"{path}: the file has no header. The first line must name the columns."
         )
     column_numbers = [str(index) for index in range(len(column_names))]
     if column_names != column_numbers and all(map(is_number, column_names)):
         raise FileContentError(
-            f"{path}:1: the first line holds numbers. Add a line with the names of the"
-            " columns before it."
+            f"{path}:1: the first line holds numbers, but it must name the columns. Add a header"
+            " before it."
         )
     first_row = next((row for row in reader if row), None)
     if first_row is None:
@@ -408,8 +410,8 @@ class _Cells:
             if len(row) != n_columns:
                 column_number = min(len(row), n_columns) + 1
                 raise FileContentError(
-                    f"{self.path}:{line_number}:{column_number}: this line has {len(row)}"
-                    f" cells, but the header has {n_columns}."
+                    f"{self.path}:{line_number}:{column_number}: the line has {len(row)} cells,"
+                    f" but the header has {n_columns}."
                 )
             for column_index in sorted(required_columns):
                 self._check_cell(line_number, column_index, row[column_index].strip())
@@ -419,10 +421,10 @@ class _Cells:
         name = self.header[column_index]
         cell = f"{self.path}:{line_number}:{column_index + 1}: column {name!r}"
         if not text:
-            raise NumberError(f"{cell} is empty. Fill it in, or drop the line.")
+            raise NumberError(f"{cell} is empty. Fill in the cell, or drop the line.")
         if name != self.label_column and not is_number(text):
             label_hint = label_column_advice(name) if self.label_column is None else ""
             raise NumberError(
-                f"{cell} holds {text[:_MAX_QUOTED]!r}, which is not a number. Fix it,"
+                f"{cell} must be a number, but it is {text[:_MAX_QUOTED]!r}. Correct the cell,"
                 f" {label_hint}or list the class columns with {format_option('classes')}."
             )

@@ -118,11 +118,12 @@ class ArrowFile(BatchSource):
         """Raise an error if the footer is missing or does not match the batches."""
         end_marker = self.file.read_bytes(self.file.size - len(_FILE_MAGIC), len(_FILE_MAGIC))
         if end_marker != _FILE_MAGIC:
-            raise EOFError("its end is missing")
+            raise EOFError("the end of the file is missing")
         reader = self.pa.ipc.open_file(self.pa.PythonFile(_FileReader(self.file, 0), "r"))
         if reader.num_record_batches != n_batches:
             raise ValueError(
-                f"its footer lists {reader.num_record_batches} batches but {n_batches} are there"
+                f"the footer lists {reader.num_record_batches} batches, but the file has"
+                f" {n_batches}"
             )
 
     def _open_stream(self, included_fields: list[int] | None = None) -> Any:
@@ -231,7 +232,7 @@ def _scan_messages(file: RawFile, offset: int) -> _StreamTotals:
             continue
         batch_length = batch.read_integer(_BATCH_LENGTH_FIELD, struct_format="q")
         if batch_length < 0:
-            raise ValueError(f"a batch of {batch_length} rows")
+            raise ValueError(f"a batch claims to have {batch_length} rows")
         unpacked_bytes += _compute_unpacked_bytes(file, batch, message)
         if message_type == _RECORD_BATCH:
             n_rows += batch_length
@@ -253,7 +254,8 @@ def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
         remaining_bytes = file.size - offset
         if header_length > remaining_bytes:
             raise ValueError(
-                f"a header of {header_length:,} bytes where {remaining_bytes:,} are left"
+                f"a header claims to have {header_length:,} bytes, but only {remaining_bytes:,}"
+                " bytes remain"
             )
         header_bytes = file.read_bytes(offset, header_length)
         (root_offset,) = struct.unpack_from("<I", header_bytes)
@@ -263,7 +265,10 @@ def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
         body_length = header.read_integer(_MESSAGE_BODY_LENGTH_FIELD, struct_format="q")
         remaining_bytes = file.size - offset
         if not 0 <= body_length <= remaining_bytes:
-            raise ValueError(f"a body of {body_length:,} bytes where {remaining_bytes:,} are left")
+            raise ValueError(
+                f"a body claims to have {body_length:,} bytes, but only {remaining_bytes:,}"
+                " bytes remain"
+            )
         yield _Message(header=header, body_offset=offset, body_length=body_length)
         offset += body_length
 
@@ -303,13 +308,14 @@ def _compute_unpacked_bytes(file: RawFile, batch: _FlatbuffersTable, message: _M
         is_inside_body = offset >= 0 and length >= 0 and offset + length <= message.body_length
         if not is_inside_body:
             raise ValueError(
-                f"a buffer of {length:,} bytes at {offset:,} of {message.body_length:,}"
+                f"a buffer of {length:,} bytes at offset {offset:,} does not fit into a body of"
+                f" {message.body_length:,} bytes"
             )
         if is_compressed and length >= _LENGTH_PREFIX_BYTES:
             prefix = file.read_bytes(message.body_offset + offset, _LENGTH_PREFIX_BYTES)
             (uncompressed_length,) = struct.unpack("<q", prefix)
             if uncompressed_length < _NOT_COMPRESSED:
-                raise ValueError(f"a buffer of {uncompressed_length:,} bytes")
+                raise ValueError(f"a buffer claims to unpack to {uncompressed_length:,} bytes")
             if uncompressed_length == _NOT_COMPRESSED:
                 length -= _LENGTH_PREFIX_BYTES
             else:
@@ -338,7 +344,7 @@ class _FlatbuffersTable:
         (vtable_distance,) = struct.unpack_from("<i", data, offset)
         self.vtable_offset = offset - vtable_distance
         if self.vtable_offset < 0:
-            raise ValueError("a header that points outside")
+            raise ValueError("a header contains an offset outside of the file")
         (self.vtable_size,) = struct.unpack_from("<H", data, self.vtable_offset)
 
     def read_integer(self, field_number: int, struct_format: str) -> int:

@@ -76,8 +76,8 @@ def iterate_items(
         return
     if not isinstance(items, list):
         raise FileContentError(
-            f"{list_key!r} is {repr(items)[:40]}, and the key of the score needs a list of items"
-            " there"
+            f"The key of the score requires a list of items in {list_key!r}, but got"
+            f" {repr(items)[:40]}."
         )
     prefix = f"{list_key}[*]"
     item_keys = [key for key in dict.fromkeys(keys) if key is not None and key.startswith(prefix)]

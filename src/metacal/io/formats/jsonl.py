@@ -221,8 +221,8 @@ def iterate_objects(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str,
         line_number += 1
         if len(line) > MAX_LINE_BYTES:
             raise FileContentError(
-                f"{path}:{line_number}: this line has more than {MAX_LINE_BYTES >> 20} MB."
-                " Write one JSON object per row, on a line of its own."
+                f"{path}:{line_number}: the line has more than {MAX_LINE_BYTES >> 20} MB. Write"
+                " each row as one JSON object on its own line."
             )
         if line_number == 1:
             line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
@@ -334,7 +334,7 @@ def parse_json_line(path: str, line_number: int, line: bytes) -> dict[str, Any]:
     except KeyError as error:
         reason = f"the entry {str(error.args[0])[:80]!r} occurs twice; keep one"
     except RecursionError:
-        reason = "this line is nested too deeply; write plain entries"
+        reason = "this line is nested too deeply; write each value as a plain number or string"
     except ValueError as error:
         parser_message = " ".join(str(error).split())[:120]
         reason = (
@@ -375,8 +375,8 @@ class _Entries:
         for line_number, row in zip(self.line_numbers, lists):
             if not isinstance(row, list):
                 raise NumberError(
-                    f"{self.path}:{line_number}: the entry {name!r} is {describe_json(row)}, not a"
-                    " list of numbers."
+                    f"{self.path}:{line_number}: the entry {name!r} must be a list of numbers,"
+                    f" but it is {describe_json(row)}."
                 )
             if len(row) != first_length:
                 entry_text = f"{self.path}:{line_number}: the entry {name!r}"
@@ -384,8 +384,8 @@ class _Entries:
             for value in row:
                 if not _is_number(value):
                     raise NumberError(
-                        f"{self.path}:{line_number}: the entry {name!r} holds {describe_json(value)},"
-                        " which is not a number."
+                        f"{self.path}:{line_number}: the entry {name!r} must hold only numbers,"
+                        f" but it holds {describe_json(value)}."
                     )
         return self._float_array(lists)
 
@@ -399,8 +399,8 @@ class _Entries:
             if value is None:
                 problem = "is missing or null"
             raise NumberError(
-                f"{self.path}:{line_number}: the entry {name!r} {problem}. Fix it, or list"
-                f" the class entries with {format_option('classes')}."
+                f"{self.path}:{line_number}: the entry {name!r} {problem}. Correct the entry, or"
+                f" list the class entries with {format_option('classes')}."
             )
         return self._float_array(values)
 
@@ -415,7 +415,8 @@ class _Entries:
             return np.array(values, dtype=_LABEL_DTYPES[label_type])
         except OverflowError:
             raise LabelError(
-                f"{self.path}: {name!r} holds a number beyond 64 bits. Write such ids as strings."
+                f"{self.path}: {name!r} holds a number that does not fit into 64 bits. Write such"
+                " ids as strings."
             ) from None
 
     def _check_label_types(self, name: str, values: Sequence[Any]) -> None:
@@ -425,14 +426,14 @@ class _Entries:
             if type(value) not in _LABEL_DTYPES:
                 problem = "is missing or null" if value is None else f"is {describe_json(value)}"
                 raise LabelError(
-                    f"{self.path}:{line_number}: {name!r} {problem}. Labels and ids must be"
+                    f"{self.path}:{line_number}: {name!r} {problem}, but labels and ids must be"
                     " numbers or strings, one per row."
                 )
             if type(value) is not type(first_value):
                 raise LabelError(
-                    f"{self.path}:{line_number}: {name!r} is {describe_json(value)}, but"
-                    f" {describe_json(first_value)} in the first row. Write all as numbers,"
-                    " or all as strings."
+                    f"{self.path}:{line_number}: {name!r} is {describe_json(value)}, but in the"
+                    f" first row it is {describe_json(first_value)}. Write all values as numbers,"
+                    " or write all as strings."
                 )
 
     def _float_array(self, values: list[Any]) -> Float:
@@ -441,8 +442,8 @@ class _Entries:
             return np.array(values, dtype=np.float64)
         except OverflowError:
             raise NumberError(
-                f"{self.path}: a whole number is too large for a logit. Write it as a float,"
-                " such as 1e30."
+                f"{self.path}: an integer is too large for a logit. Write it as a floating-point"
+                " number, such as 1e30."
             ) from None
 
 

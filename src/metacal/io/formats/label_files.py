@@ -42,7 +42,7 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
     label_column = find_named_column(request, first_row, "label_key", DEFAULT_LABEL_NAMES)
     if label_column is None and len(first_row) > 1:
         raise ColumnError(
-            f"{path}:1: several columns may hold the labels. Name one with"
+            f"{path}:1: several columns may hold the labels. Name one of them with"
             f" {format_option('label_key')}."
         )
 
@@ -59,8 +59,8 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
             label = row[column_index].strip()
         if not label:
             raise FileContentError(
-                f"{path}:{line_number}:{column_index + 1}: the label is missing. Fill it in,"
-                " or drop the row from all files."
+                f"{path}:{line_number}:{column_index + 1}: the label is missing. Fill in the"
+                " label, or drop the row from all files."
             )
         labels.append(label)
     return parse_labels(path, label_column or "label", labels)

@@ -112,7 +112,7 @@ def _find_array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfil
             members[member.filename.removesuffix(".npy")] = member
     if file_names and not members:
         raise FileContentError(
-            f"{path}: the zip archive is not an npz file (it holds"
+            f"{path}: the file is a zip archive, but not an npz file (it holds"
             f" {format_names(file_names)}); {SAVE_AS_NPZ}."
         )
     return members
@@ -133,7 +133,8 @@ def _read_member(
                 n_read = member_file.readinto(view[n_filled : n_filled + _CHUNK_BYTES])
                 if not n_read:
                     raise EOFError(
-                        f"{member.filename} ends after {n_filled:,} of {len(view):,} bytes"
+                        f"the member {member.filename} ends after {n_filled:,} of {len(view):,}"
+                        " bytes"
                     )
                 n_filled += n_read
             # zipfile verifies the checksum when the end of the member is reached.
@@ -167,16 +168,16 @@ def read_npy_header(file: IO[bytes]) -> ArrayLocation:
     """
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
-        raise ValueError(f"an .npy of version {version[0]}.{version[1]}")
+        raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not supported")
     if version == (1, 0):
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
     else:
         shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
 
     if any(isinstance(length, bool) or length < 0 for length in shape):
-        raise ValueError(f"a shape of {shape}")
+        raise ValueError(f"the shape {shape} is not valid")
     if len(shape) > _MAX_DIMENSIONS:
-        raise ValueError(f"{len(shape)} dimensions")
+        raise ValueError(f"arrays of {len(shape)} dimensions are not supported")
     if version == (3, 0) and dtype.names is not None:
         # Version 3.0 stores field names in UTF-8, but NumPy's public reader decodes latin-1.
         dtype.names = tuple(name.encode("latin-1").decode("utf-8") for name in dtype.names)
@@ -218,8 +219,8 @@ def _check_header(path: str, array_text: str, location: ArrayLocation, n_stored_
         )
     if location.offset + location.n_bytes > n_stored_bytes:
         raise ValueError(
-            f"{array_text} claims shape {location.shape} of {location.dtype},"
-            f" {location.n_bytes:,} bytes, and holds {n_stored_bytes:,}"
+            f"{array_text} should have {location.n_bytes:,} bytes (shape {location.shape} of"
+            f" {location.dtype}), but it has {n_stored_bytes:,}"
         )
 
 
@@ -249,8 +250,8 @@ def read_npy(request: Request) -> Columns:
         return _read_structured(request, file, location)
     if request.reads_scores:
         raise FileContentError(
-            f"{request.path}: a single array has no column names. Save it as"
-            " np.savez('scores.npz', score=score, correct=correct)."
+            f"{request.path}: the file holds a single array, which has no column names. Save the"
+            " columns with np.savez('scores.npz', score=score, correct=correct)."
         )
     return Columns(request.path, load_array(request, file, location, may_stay_in_file=True))
 
@@ -259,7 +260,8 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
     """Read the requested fields of a structured array."""
     if len(location.shape) != 1:
         raise FileContentError(
-            f"{request.path}: records must be a 1-D array, one per row; got shape {location.shape}."
+            f"{request.path}: records must be a 1-D array with one entry per row, but the array"
+            f" has shape {location.shape}."
         )
     record_dtype = location.dtype
     field_types = {name: str(record_dtype[name]) for name in record_dtype.names or ()}
@@ -357,7 +359,8 @@ class NpzWriter:
         """Append a block of rows."""
         if self.class_names is not None and "classes" in columns:
             raise FileContentError(
-                "An npz file stores class_names under 'classes'. Rename the column 'classes'."
+                "An npz file stores class_names under the name 'classes', which is already a"
+                " column. Rename the column 'classes'."
             )
         for name, array in to_fixed_width_text(columns).items():
             if len(array) == self.n_rows:
@@ -375,7 +378,7 @@ class NpzWriter:
         """Write all collected columns to the archive and close it."""
         if self.n_written != self.n_rows:
             raise FileContentError(
-                f"{self.n_rows} rows were announced, but {self.n_written} were written."
+                f"Expected {self.n_rows} rows, as announced, but got {self.n_written}."
             )
         arrays = dict(self.whole_columns)
         if self.class_names is not None:

@@ -92,7 +92,7 @@ class ParquetTable(StoredTable):
         """Raise InputError if the file was modified or replaced since it was opened."""
         if _file_status(self.path) != self.file_status:
             raise FileContentError(
-                f"{self.display_path}: the file has changed since it was opened. Read it again."
+                f"{self.display_path}: the file changed after it was opened. Read it again."
             )
 
 
@@ -158,7 +158,7 @@ class _Cursor:
         self.block_start += len(self.block)
         batch = next(self.batches, None)
         if batch is None:
-            raise EOFError(f"it ends at row {self.block_start}")
+            raise EOFError(f"the file ends at row {self.block_start}")
         self.block = table_to_array(
             batch, self.table.layout, self.table.display_path, self.block_start
         )
@@ -369,8 +369,9 @@ def _raise_for_null_list(error: Exception, file: Any, name: str, path: str, star
     # The statistics may lack the number of nulls, but there is at least one.
     n_nulls = max(1, _count_nulls(file.metadata, name))
     raise FileContentError(
-        f"{path}: row {row} of column {name!r} is null, as are {n_nulls:,} of"
-        f" {file.metadata.num_rows:,} rows. Fill in the values, or drop these rows."
+        f"{path}: row {row} of the column {name!r} is null, and {n_nulls:,} of"
+        f" {file.metadata.num_rows:,} rows are null in all. Fill in the values, or drop these"
+        " rows."
     )
 
 

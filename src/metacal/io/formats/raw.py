@@ -105,7 +105,7 @@ class RawFile:
         """Raise InputError if the file was modified since it was opened."""
         if self._current_status() != (self.size, self.modified_ns):
             raise FileContentError(
-                f"{self.display_path}: the file changed while it was read. Wait until it is"
+                f"{self.display_path}: the file changed while it was read. Wait until the file is"
                 " complete, and read it again."
             )
 
@@ -122,7 +122,8 @@ class RawFile:
         self.check_unchanged()
         if n_filled < len(view):
             raise FileContentError(
-                f"{self.display_path}: the file is damaged or cut short. Copy or write it again."
+                f"{self.display_path}: the file is damaged or incomplete. Copy the file again, or"
+                " write it again."
             )
 
     def read_bytes(self, offset: int, count: int) -> bytes:

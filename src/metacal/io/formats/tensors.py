@@ -118,7 +118,7 @@ def read_safetensors(request: Request) -> Columns:
     file = RawFile(request.path_to_open, request.path)
     header_bytes = int.from_bytes(file.read_bytes(0, _LENGTH_BYTES), "little")
     if not 2 <= header_bytes <= min(_MAX_HEADER_BYTES, file.size - _LENGTH_BYTES):
-        raise ValueError(f"its header claims {header_bytes:,} bytes")
+        raise ValueError(f"the header claims to have {header_bytes:,} bytes")
     data_offset = _LENGTH_BYTES + header_bytes
     header = file.read_bytes(_LENGTH_BYTES, header_bytes)
     entries = _parse_header(header, n_data_bytes=file.size - data_offset)
@@ -176,7 +176,7 @@ def _parse_header(header: bytes, *, n_data_bytes: int) -> dict[str, _TensorEntry
         n_tensor_bytes = np.dtype(_DTYPES[type_name]).itemsize * math.prod(shape)
         has_valid_range = stop - start == n_tensor_bytes and stop <= n_data_bytes
         if not has_valid_range or len(shape) > _MAX_DIMENSIONS:
-            raise ValueError(f"tensor {name[:80]!r} does not fit into the file")
+            raise ValueError(f"the tensor {name[:80]!r} does not fit into the file")
         entries[name] = _TensorEntry(type_name=type_name, shape=shape, start=start)
     return entries
 
@@ -184,7 +184,7 @@ def _parse_header(header: bytes, *, n_data_bytes: int) -> dict[str, _TensorEntry
 def _check_length(value: Any) -> int:
     """Return a length or offset of a header. Raise ValueError if it is not valid."""
     if type(value) is not int or not 0 <= value < _MAX_LENGTH:
-        raise ValueError(f"{str(value)[:40]} where a length was expected")
+        raise ValueError(f"a length must be an integer, but it is {str(value)[:40]}")
     return value
 
 
@@ -245,8 +245,8 @@ def _load_torch_file(request: Request) -> Any:
         return torch.load(request.path_to_open, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise FileContentError(
-            f"{request.path}: the file holds more than tensors (such as NumPy arrays or a"
-            f" model), which can run code when it is read; {_SAVE_TENSORS}."
+            f"{request.path}: the file holds more than tensors (for example NumPy arrays or a"
+            f" model). Such content can run code when it is read; {_SAVE_TENSORS}."
         ) from None
 
 
@@ -292,15 +292,16 @@ def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[A
         array = np.asarray(value)
         if array.dtype.kind not in "iubfU":
             raise FileContentError(
-                f"{request.path}: {value_text} is {type(value).__name__}, not a tensor;"
-                f" {_SAVE_TENSORS}."
+                f"{request.path}: {value_text} must be a tensor, but it is"
+                f" {type(value).__name__}; {_SAVE_TENSORS}."
             )
         return array
 
     if str(value.layout) != "torch.strided":
         # torch does not check the indices of a sparse tensor and crashes if they are wrong.
         raise FileContentError(
-            f"{request.path}: {value_text} is a sparse tensor. Save tensor.to_dense()."
+            f"{request.path}: {value_text} is a sparse tensor, but a dense one is required. Save"
+            " tensor.to_dense()."
         )
     # A tensor with stride 0 can have many elements without taking space in the file.
     n_bytes = value.numel() * value.element_size()

@@ -303,7 +303,8 @@ def parse_number_lists(
 
     _raise_for_invalid_list(path, name, list_texts)
     raise FileContentError(
-        f"{path}: column {name!r} cannot be read as lists of numbers. Write one column per class."
+        f"{path}: the column {name!r} cannot be read as lists of numbers. Write one column per"
+        " class."
     )
 
 
@@ -321,10 +322,10 @@ def _raise_for_invalid_list(path: str, name: str, list_texts: Sequence[str]) -> 
                         " class)"
                     )
                 raise FileContentError(
-                    f"{path}: row {row} of column {name!r} holds {entry[:_MAX_QUOTED]!r}, which is"
-                    f" not a number{hint}."
+                    f"{path}: row {row} of the column {name!r} must hold only numbers, but it"
+                    f" holds {entry[:_MAX_QUOTED]!r}{hint}."
                 )
         if len(entries) != first_length:
             raise uneven_row_error(
-                f"{path}: row {row} of column {name!r}", len(entries), first_length
+                f"{path}: row {row} of the column {name!r}", len(entries), first_length
             )

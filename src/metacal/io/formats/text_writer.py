@@ -96,7 +96,7 @@ class TextWriter:
             for column_name, values in zip(column_names, np.atleast_2d(array.T)):
                 if column_name in columns_1d:
                     raise FileContentError(
-                        f"Two columns would be named {column_name!r}. Rename one of them."
+                        f"Two columns would have the name {column_name!r}. Rename one of them."
                     )
                 columns_1d[column_name] = values
         return columns_1d

@@ -163,7 +163,7 @@ def choose_strength(
         Mean of the parameters of the folds at this strength, a good starting point.
     """
     if n_folds < 2:
-        raise InputError(f"n_folds must be at least 2, got {n_folds!r}.")
+        raise InputError(f"n_folds must be at least 2, but got {n_folds!r}.")
     if len(sample.labels) < 2:
         return _STRENGTH_WITHOUT_FOLDS, start
     folds = _sample_folds(sample, n_folds, random_state)

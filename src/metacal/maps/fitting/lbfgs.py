@@ -72,8 +72,8 @@ class Minimum:
         if self.converged:
             return
         warn_caller(
-            f"{method_name} did not converge: the gradient norm is {self.gradient_norm:.3g} after"
-            f" {self.n_steps} steps, and the mean loss could fall by about another"
+            f"{method_name} did not converge. After {self.n_steps} steps, the gradient norm is"
+            f" {self.gradient_norm:.3g}, and the mean loss could decrease by about"
             f" {self.remaining_decrease:.3g}. Use more regularisation.",
             ConvergenceWarning,
         )

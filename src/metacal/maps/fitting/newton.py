@@ -222,9 +222,8 @@ def minimise_by_newton(
         gradient_norm = np.abs(free_gradient).max(axis=1) / loss_scale
         warn_caller(
             f"{method_name} did not converge for {int(is_unsolved.sum())} of {len(theta)}"
-            " classes: the gradient norm per row is up to"
-            f" {gradient_norm[is_unsolved].max():.3g} after at most {_MAX_STEPS} Newton"
-            " steps. Use more rows.",
+            f" classes. After at most {_MAX_STEPS} Newton steps, the gradient norm per row is up"
+            f" to {gradient_norm[is_unsolved].max():.3g}. Use more rows.",
             ConvergenceWarning,
         )
     return theta, derivatives

@@ -140,7 +140,8 @@ class SoftmaxRegression:
     def __post_init__(self) -> None:
         if self.penalty not in PENALTIES:
             raise InputError(
-                f"penalty must be one of {', '.join(map(repr, PENALTIES))}; got {self.penalty!r}."
+                f"penalty must be one of {', '.join(map(repr, PENALTIES))}, but got"
+                f" {self.penalty!r}."
             )
 
     def solve(self, sample: LabelledRows, selection: StrengthSelection) -> RegressionFit:

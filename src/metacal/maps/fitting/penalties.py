@@ -132,5 +132,6 @@ def check_strength(name: str, value: object) -> None:
     is_number = is_number and not isinstance(value, bool)
     if not is_number or not 0.0 <= float(value) < np.inf:  # type: ignore[arg-type]
         raise InputError(
-            f"{name} must be a finite number of at least 0, or None to choose it; got {value!r}."
+            f"{name} must be a finite nonnegative number, or None to choose it automatically, but"
+            f" got {value!r}."
         )

@@ -181,8 +181,8 @@ class Alarms:
         monitors_unreadable_lines = most_unreadable is not None
         if not (has_promise or monitors_scores or monitors_calibration):
             raise MissingPromiseError(
-                "This gate has neither a promise nor a calibrated confidence, so no alarm"
-                " can be computed. Fit it with a promise."
+                "This gate has neither a promise nor a calibrated confidence, so it cannot be"
+                " monitored. Fit the gate with a promise."
             )
         is_drift_monitored = [
             monitors_abstention,

@@ -112,8 +112,8 @@ class CalibrationMonitor(Monitor):
         )
         if len(self.allowances) != n_allowances or not are_in_range:
             raise InputError(
-                "The allowed gaps must be one number for each side, for all rows and for"
-                " each bin of the confidence."
+                "The allowed gaps must have one number for each side, for all rows and for each"
+                " confidence bin."
             )
         # Each wager starts as if 1/tolerance earlier rows had had a gap of twice the tolerance.
         wagers = []
@@ -181,7 +181,9 @@ class CalibrationMonitor(Monitor):
         is_correct = np.atleast_1d(np.asarray(correct, dtype=bool))
         are_probabilities = ((confidences >= 0.0) & (confidences <= 1.0)).all()
         if confidences.shape != is_correct.shape or not are_probabilities:
-            raise ShapeError("Pass one confidence between 0 and 1 and one boolean for each row.")
+            raise ShapeError(
+                "Expected one confidence between 0 and 1 and one boolean for each row."
+            )
         n_rows = len(confidences)
         weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         gaps = confidences - is_correct

@@ -117,7 +117,7 @@ class AbstentionMonitor(Monitor):
             or self.n_calibration_rows < 1
         ):
             raise InputError(
-                "The number of accepted rows must not exceed the number of rows; got"
+                "The number of accepted rows must not exceed the number of rows, but got"
                 f" {self.n_accepted_calibration_rows} of {self.n_calibration_rows}."
             )
         lowest_rate, highest_rate = self.expected_rejection_rates
@@ -275,13 +275,13 @@ class ScoreMonitor(Monitor):
         n_edges = len(self.profile.bin_edges)
         if n_edges < 1:
             raise TooFewRowsError(
-                f"The profile has {self.profile.n_rows} calibration rows, too few to describe"
-                " the distribution of the scores. Fit on more rows."
+                f"The {self.profile.n_rows} calibration rows of the profile are too few to"
+                " describe the distribution of the scores. Fit the gate on more rows."
             )
         n_bins = n_edges + 1
         self.bin_counts = tuple(map(int, self.bin_counts)) or (0,) * n_bins
         if len(self.bin_counts) != n_bins or min(self.bin_counts) < 0:
-            raise InputError("The score needs one count for each of its bins.")
+            raise InputError("The monitor of the score must have one count for each bin.")
         self.initialize_capital(
             Wager(n_imaginary_rows=_N_IMAGINARY_SCORES), Wager(n_imaginary_rows=_N_IMAGINARY_SCORES)
         )
@@ -389,7 +389,7 @@ class UnreadableMonitor(Monitor):
         check_fraction("limit", self.limit)
         if not 0 <= self.n_unreadable <= self.n_lines:
             raise InputError(
-                "The number of unreadable lines must not exceed the number of lines; got"
+                "The number of unreadable lines must not exceed the number of lines, but got"
                 f" {self.n_unreadable} of {self.n_lines}."
             )
         self.initialize_capital(Wager(n_imaginary_rows=1.0 / self.limit, imaginary_payoff_sum=1.0))

@@ -155,7 +155,7 @@ class PromiseMonitor(Monitor):
         check_fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
             raise InputError(
-                "least_probability must be greater than 0 and at most 1, got"
+                "least_probability must be greater than 0 and at most 1, but got"
                 f" {self.least_probability!r}."
             )
         # The wager starts as if 1/limit earlier rows had had events at twice the limit.
@@ -204,7 +204,7 @@ class PromiseMonitor(Monitor):
             )
         if largest is None and any(quantity.is_mean_cost for quantity, _ in certificate.limits):
             raise MissingLabelsError(
-                "Monitoring a cost needs the largest cost of a row. Pass"
+                "A monitor of a cost requires the largest cost of a row. Pass"
                 " largest=gate.promise.largest."
             )
         largest_cost = 1.0 if largest is None else largest
@@ -301,8 +301,8 @@ class PromiseMonitor(Monitor):
             is_correct = check_flags(correct, "correct")
         if is_correct is not None and is_accepted.shape != is_correct.shape:
             raise ShapeError(
-                f"accepted and correct must have one entry for each row; got {n_rows} and"
-                f" {len(is_correct)}."
+                f"accepted and correct must have the same length, but got {n_rows} and"
+                f" {len(is_correct)} entries."
             )
         rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=clusters)
         if self.monitored_quantity.conditions_on_true_class:
@@ -364,8 +364,8 @@ class PromiseMonitor(Monitor):
             or losses.max_loss != self.largest_cost
         ):
             raise MissingLabelsError(
-                "Monitoring a cost needs the costs of the rows. Pass"
-                " losses=gate.losses(codes, answers) of the same rows and promise."
+                "A monitor of a cost requires the cost of each row. Pass"
+                " losses=gate.losses(codes, answers), computed for the same rows and promise."
             )
         costs_of_counted_rows = losses.get_counted_losses(self.monitored_quantity, is_accepted)
         return np.asarray(costs_of_counted_rows / self.largest_cost)
@@ -396,8 +396,8 @@ class PromiseMonitor(Monitor):
         for name in _PROMISE_SETTINGS:
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
-                    f"Monitors of different promises cannot be merged: {name} is"
-                    f" {getattr(self, name)!r} in one and {getattr(other, name)!r} in the"
+                    f"Monitors of different promises cannot be merged. {name} is"
+                    f" {getattr(self, name)!r} in one of them and {getattr(other, name)!r} in the"
                     " other."
                 )
         return replace(

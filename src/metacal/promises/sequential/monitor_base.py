@@ -135,7 +135,8 @@ class Monitor:
             subgroup_of_row = np.atleast_1d(np.asarray(row_subgroups))
         if subgroup_of_row is None or len(subgroup_of_row) != n_rows:
             raise GroupsError(
-                f"This monitor watches {self.subgroup_text}. Pass the class or group of each row."
+                f"This monitor watches {self.subgroup_text}, so it requires the class or group of"
+                " each row. Pass it for each row."
             )
         has_column_of_predicted_classes = self.predicted_class is not None
         if has_column_of_predicted_classes:
@@ -148,5 +149,7 @@ def check_flags(values: ArrayLike, name: str) -> Flags:
     """Convert values to a boolean array. Raise InputError if they are not booleans."""
     array = np.atleast_1d(np.asarray(values))
     if array.size and (array.dtype != np.bool_ or array.ndim != 1):
-        raise InputError(f"{name} must be one boolean per row, got an array of {array.dtype}.")
+        raise InputError(
+            f"{name} must have one boolean per row, but got an array of {array.dtype}."
+        )
     return array.astype(np.bool_, copy=False).ravel()

@@ -27,13 +27,13 @@ def compute_sampling_weights(
     are_probabilities = ((probabilities > 0.0) & (probabilities <= 1.0)).all()
     if probabilities.shape != (n_rows,) or not are_probabilities:
         raise MonitoringError(
-            f"probability must be one number for each of the {n_rows} rows, greater than 0"
-            " and at most 1."
+            f"probability must have one number for each of the {n_rows} rows, greater than 0 and"
+            " at most 1."
         )
     if n_rows and probabilities.min() < least_probability:
         raise MonitoringError(
-            f"A row was chosen with probability {probabilities.min():g}, below the declared"
-            f" least probability {least_probability:g}. Start again with a lower one:"
+            f"A row was sampled with probability {probabilities.min():g}, but the declared"
+            f" minimum is {least_probability:g}. Start again with a lower minimum:"
             f" {format_option('least_probability', metavar='P')}."
         )
     return np.asarray(least_probability / probabilities)

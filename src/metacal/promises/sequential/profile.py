@@ -96,16 +96,17 @@ class Profile:
         n_edges = len(compute_edge_ranks(max(self.n_rows, 1)))
         has_all_edges = len(self.bin_edges) == len(self.edge_tie_breakers) == n_edges
         if self.n_rows < 1 or not has_all_edges:
-            raise InputError(f"A profile of {self.n_rows} rows must not have {n_edges} edges.")
+            raise InputError(f"A profile of {self.n_rows} rows cannot have {n_edges} bin edges.")
         edge_positions = list(zip(self.bin_edges, self.edge_tie_breakers))
         has_valid_shares = all(0.0 <= share <= 1.0 for share in self.edge_tie_breakers)
         if edge_positions != sorted(edge_positions) or not has_valid_shares:
             raise InputError(
-                "The edges of a profile must increase, and their shares must lie between 0 and 1."
+                "The bin edges of a profile must increase, and their tie breakers must lie"
+                " between 0 and 1."
             )
         if len(self.confidence_bin_counts) not in (0, len(CONFIDENCE_BIN_STARTS)):
             raise InputError(
-                f"A profile must have {len(CONFIDENCE_BIN_STARTS)} bins of the confidence, or none."
+                f"A profile must have {len(CONFIDENCE_BIN_STARTS)} confidence bins, or none."
             )
         for bin_start, confidence_bin in zip(CONFIDENCE_BIN_STARTS, self.confidence_bins):
             _check_confidence_bin(bin_start, confidence_bin)
@@ -151,8 +152,8 @@ def _check_confidence_bin(bin_start: float, confidence_bin: ConfidenceBin) -> No
     has_possible_count = 0 <= n_correct <= n_rows
     if not (has_possible_count and is_sum_high_enough and is_sum_low_enough):
         raise InputError(
-            "A bin must not have more correct rows than rows, and their confidence must lie in the"
-            " bin."
+            "A confidence bin must have at least as many rows as correct rows, and the mean"
+            " confidence must lie in the bin."
         )
 
 

@@ -225,12 +225,12 @@ class Wager:
             len(gambler) != n_numbers for gambler in self.gambler_states
         ):
             raise InputError(
-                f"A wager must have {len(WINDOW_LENGTHS)} gamblers of {n_numbers} numbers each."
+                f"A wager must have {len(WINDOW_LENGTHS)} gamblers with {n_numbers} numbers each."
             )
         if self.n_rows < 0 or not self.n_imaginary_rows > 0.0:
             raise InputError(
-                "The number of rows of a wager must be at least 0, and the weight of its"
-                " first guess must be positive."
+                "A wager must have a nonnegative number of rows, and the weight of its first"
+                " guess must be positive."
             )
 
     @property
@@ -403,7 +403,7 @@ class Capital:
             math.isnan(value)
             for value in (self.log_merged_evidence, self.log_evidence, self.log_highest_evidence)
         ):
-            raise InputError("evidence must be a number.")
+            raise InputError("evidence must be a number, but it is NaN.")
 
     def bet(self, bets: Sequence[Bets], shares: Sequence[float] | None = None) -> Float:
         """Bet with all wagers, and return the logarithm of the evidence after each row.
