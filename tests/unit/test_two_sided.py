@@ -220,7 +220,10 @@ def test_verified_watched_and_judged_over_all_rows_of_a_class(both):
     watch = mc.Watch.of(both)
     watch.update(new, truth)
     watched = {monitor.quantity: monitor for monitor in watch.alarms.promise}
-    assert (watched["recall"].event_sum, watched["recall"].n_rows) == (missed.sum(), FRAUD[N:].sum())
+    assert (watched["recall"].event_sum, watched["recall"].n_rows) == (
+        missed.sum(),
+        FRAUD[N:].sum(),
+    )
     assert mc.verify(both, new, np.where(FRAUD[N:], "fine", "fraud")).refuted
 
 
@@ -243,8 +246,10 @@ def test_forged_sides_are_refused(both):
 
 def test_each_group_has_two_sides_of_its_own(by_group):
     label, policy = by_group.predict(SHIFTED, groups=GROUP), by_group.gate_.thresholds
-    assert policy.names == ("north", "rare", "south")
-    for group, lower, at in zip(policy.names, policy.values, policy.decision_offsets):
+    assert policy.subgroup_names == ("north", "rare", "south")
+    for group, lower, at in zip(
+        policy.subgroup_names, policy.subgroup_thresholds, policy.decision_offsets
+    ):
         s, said = SHIFTED[group == GROUP], label[group == GROUP]
         assert np.array_equal(said == "fraud", s > at - lower[1])
         assert np.array_equal(said == "fine", s < at + lower[0])

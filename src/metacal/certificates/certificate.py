@@ -240,7 +240,7 @@ class Certificate:
             population="target" if has_weights else "source",
         )
 
-    def with_traffic(self, accept: Flags, correct: Flags) -> Certificate:
+    def with_counts_of_all_rows(self, accept: Flags, correct: Flags) -> Certificate:
         """Return a copy whose traffic counts are those of all calibration rows.
 
         Parameters

@@ -20,7 +20,7 @@ from metacal.formulas import Flags, Float
 from metacal.gate import Decision, ScoreData
 from metacal.gate.calibrate import calibrate
 from metacal.gate.score_source import HigherIs
-from metacal.gate.scored_rows import note_unlabelled
+from metacal.gate.scored_rows import warn_about_unlabelled_entries
 from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
 from metacal.rows.score_tables import (
@@ -234,7 +234,7 @@ class ScoreGate(GateEstimator, kw_only=False):
             clusters=clusters,
             groups=entries.columns if has_label_thresholds else None,
             cases=entries.rows if is_about_cases else None,
-            notes=note_unlabelled(entries, omitted),
+            notes=warn_about_unlabelled_entries(entries, omitted),
         )
 
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:

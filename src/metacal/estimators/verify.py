@@ -17,7 +17,7 @@ from metacal.errors import CombinationError, MissingLabelsError, MissingPromiseE
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
 from metacal.gate.judged_cases import check_case_columns, judge_case_rows
-from metacal.gate.scored_rows import note_unlabelled
+from metacal.gate.scored_rows import warn_about_unlabelled_entries
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows.score_tables import Omitted, flatten_labelled_table, has_several_columns
 
@@ -94,7 +94,7 @@ def verify(
     if is_score_table and (fitted_gate.has_group_thresholds or counts_clusters):
         omitted: Omitted = "entry" if fitted_gate.has_group_thresholds else "row"
         entries = flatten_labelled_table(X, truth, groups, omitted=omitted)
-        note_unlabelled(entries, omitted)
+        warn_about_unlabelled_entries(entries, omitted)
         stage_inputs = (entries.scores,)
         truth = entries.truth
         groups = None

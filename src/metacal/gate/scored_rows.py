@@ -57,10 +57,11 @@ class InputColumns:
 
     def take(self, mask: Flags) -> InputColumns:
         """Return the columns of the rows in a mask."""
+        selected_losses = None
+        if self.losses is not None:
+            selected_losses = self.losses[mask]
         return InputColumns(
-            scores=self.scores[mask],
-            correct=self.correct[mask],
-            losses=None if self.losses is None else self.losses[mask],
+            scores=self.scores[mask], correct=self.correct[mask], losses=selected_losses
         )
 
 
@@ -317,13 +318,15 @@ def _find_subgroups(
     return subgroups.take(has_score)
 
 
-def note_unlabelled(entries: LabelledEntries, omitted: Omitted) -> tuple[Note, ...]:
+def warn_about_unlabelled_entries(entries: LabelledEntries, omitted: Omitted) -> tuple[Note, ...]:
     """Warn about entries or rows that were left out of a table, and return the note."""
-    if omitted == "nothing" or entries.n_unlabelled == 0:
-        return ()
+    no_notes: tuple[Note, ...] = ()
     n_unlabelled = entries.n_unlabelled
+    if omitted == "nothing" or n_unlabelled == 0:
+        return no_notes
     if omitted == "entry":
         note = note_unlabelled_entries(unlabelled=n_unlabelled, entries=entries.n_total)
     else:
         note = note_unlabelled_table_rows(unlabelled=n_unlabelled, rows=entries.n_total)
-    return (note.issue_warning(),)
+    note.issue_warning()
+    return (note,)
