@@ -83,7 +83,7 @@ def test_promises_by_row_are_kept(promise, kept):
         try:
             found = promise.certify(sample)
             found = counted.annotate_certificate(
-                found.with_traffic(sample.score <= found.threshold, sample.correct)
+                found.with_counts_of_all_rows(sample.score <= found.threshold, sample.correct)
             )
         except mc.InfeasibleTargetError:
             continue

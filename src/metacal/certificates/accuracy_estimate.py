@@ -165,21 +165,28 @@ def infer_accuracy_from_sums(
         )
     n_accepted = sums.n_accepted
     if n_accepted == 0:
-        return AccuracyEstimate(None, None, None, level, sums.n_rows, n_accepted=0)
-    n_calibration = certificate.traffic.n_accepted
-    n_correct = certificate.traffic.n_correct_accepted
+        return AccuracyEstimate(
+            accuracy=None, low=None, high=None, level=level, n_rows=sums.n_rows, n_accepted=0
+        )
+    n_fit_accepted = certificate.traffic.n_accepted
+    n_fit_correct = certificate.traffic.n_correct_accepted
     calibration_gap = 0.0
-    bins = () if profile is None else profile.confidence_bins
-    if any(counts.n_rows for counts in bins):
-        n_calibration = sum(counts.n_rows for counts in bins)
-        n_correct = sum(counts.n_correct for counts in bins)
-        confidence_sum = sum(counts.confidence_sum for counts in bins)
-        calibration_gap = abs(confidence_sum / n_calibration - n_correct / n_calibration)
-    smoothed_accuracy = (n_correct + 0.5) / (n_calibration + 1.0)
-    calibration_variance = smoothed_accuracy * (1.0 - smoothed_accuracy) / (n_calibration + 1.0)
+    confidence_bins = () if profile is None else profile.confidence_bins
+    has_confidences = any(confidence_bin.n_rows > 0 for confidence_bin in confidence_bins)
+    if has_confidences:
+        n_fit_accepted = sum(confidence_bin.n_rows for confidence_bin in confidence_bins)
+        n_fit_correct = sum(confidence_bin.n_correct for confidence_bin in confidence_bins)
+        fit_confidence_sum = sum(
+            confidence_bin.confidence_sum for confidence_bin in confidence_bins
+        )
+        calibration_gap = abs(fit_confidence_sum / n_fit_accepted - n_fit_correct / n_fit_accepted)
+    # Half a pseudo-count for each outcome keeps the variance positive.
+    smoothed_accuracy = (n_fit_correct + 0.5) / (n_fit_accepted + 1.0)
+    level_variance = smoothed_accuracy * (1.0 - smoothed_accuracy) / (n_fit_accepted + 1.0)
     chance_variance = sums.variance_sum / n_accepted**2
-    standard_error = math.sqrt(chance_variance + calibration_variance)
-    half_width = float(ndtri(0.5 + 0.5 * level)) * standard_error + calibration_gap
+    standard_error = math.sqrt(chance_variance + level_variance)
+    normal_quantile = float(ndtri(0.5 + 0.5 * level))
+    half_width = normal_quantile * standard_error + calibration_gap
     mean_confidence = sums.confidence_sum / n_accepted
     return AccuracyEstimate(
         accuracy=mean_confidence,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metacal.certificates.counts import Traffic
+from metacal.certificates.next_rows import ReviewRate
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,19 @@ class CaseCounts:
     n_pilot: int
     n_uncovered: int = 0
 
-    def compute_review_rate_parameters(self, traffic: Traffic) -> tuple[int, float, float]:
-        """Compute the number of cases, and the beta parameters of the share of reviewed items.
+    def estimate_review_rate(self, traffic: Traffic) -> ReviewRate:
+        """Estimate the share of the items that goes to review, as a beta distribution.
 
         Items of a case depend on each other, so all items of a case count as much as one.
         """
         n_cases = self.n_tested + self.n_pilot
         weight_of_item = n_cases / max(n_cases, traffic.n_rows)
         n_reviewed = traffic.n_rows - traffic.n_accepted
-        return n_cases, weight_of_item * n_reviewed, weight_of_item * traffic.n_accepted
+        return ReviewRate(
+            n_calibration_rows=n_cases,
+            a=weight_of_item * n_reviewed,
+            b=weight_of_item * traffic.n_accepted,
+        )
 
     def find_contradiction(self) -> str | None:
         """Describe why the counts contradict each other, or return None.

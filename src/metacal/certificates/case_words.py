@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacal.certificates.subgroup_words import Line, format_accepted_range
+from metacal.certificates.subgroup_words import (
+    Line,
+    format_accepted_range,
+    get_coverage_or_zero,
+)
 
 if TYPE_CHECKING:
     from metacal.certificates.case_counts import CaseCounts
@@ -39,26 +43,28 @@ def describe_case_outcome(certificate: Certificate, counts: CaseCounts) -> str:
 
 
 def list_type_lines(certificate: Certificate) -> list[Line]:
-    """List a line for each of the first item types, in rising order of coverage."""
+    """List a line for each of the item types with the lowest coverage."""
     if certificate.subgroups is None:
         return []
-    types = sorted(certificate.subgroups.items, key=lambda item_type: item_type.coverage or 0.0)
-    lines = [
-        (item_type.name, _describe_type(item_type, certificate.score))
-        for item_type in types[:_MAX_LISTED_TYPES]
+    types_by_coverage = sorted(certificate.subgroups.items, key=get_coverage_or_zero)
+    type_lines = [
+        (item_type.name, _describe_accepted_items(item_type, certificate.score))
+        for item_type in types_by_coverage[:_MAX_LISTED_TYPES]
     ]
-    n_omitted = len(types) - _MAX_LISTED_TYPES
+    n_omitted = len(types_by_coverage) - _MAX_LISTED_TYPES
     if n_omitted > 0:
-        lines.append(("types", f"and {n_omitted:,} more, of higher coverage"))
-    return lines
+        type_lines.append(("types", f"and {n_omitted:,} more, of higher coverage"))
+    return type_lines
 
 
-def _describe_type(item_type: SubgroupCertificate, score_name: str) -> str:
+def _describe_accepted_items(item_type: SubgroupCertificate, score_name: str) -> str:
     """Describe which items of a type are accepted, and how many of the calibration items."""
-    condition = f"accept if {score_name.removeprefix('-')}"
-    condition += f" {format_accepted_range(score_name, item_type.threshold)}"
     if item_type.accepts_everything:
         condition = "accept every item with a score"
     elif item_type.status == "always rejected":
         condition = "accept no item"
+    else:
+        name_without_minus = score_name.removeprefix("-")
+        accepted_range = format_accepted_range(score_name, item_type.threshold)
+        condition = f"accept if {name_without_minus} {accepted_range}"
     return f"{condition}; {item_type.n_accepted:,} of {item_type.n_rows:,} items"

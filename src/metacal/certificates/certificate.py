@@ -70,6 +70,9 @@ def accept_up_to_threshold(score: Float, threshold: float | Float) -> Flags:
 
 _NO_CIRCUMSTANCES = Circumstances()
 
+#: Headings of the lines of a printed certificate are padded to this many characters.
+_HEADING_WIDTH = 12
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -240,7 +243,7 @@ class Certificate:
             population="target" if has_weights else "source",
         )
 
-    def with_traffic(self, accept: Flags, correct: Flags) -> Certificate:
+    def with_counts_of_all_rows(self, accept: Flags, correct: Flags) -> Certificate:
         """Return a copy whose traffic counts are those of all calibration rows.
 
         Parameters
@@ -374,9 +377,10 @@ class Certificate:
         printed_lines = [self.statement]
         previous_heading = ""
         for heading, text in self._list_all_lines():
-            is_repeated_heading = heading == previous_heading == "assuming"
-            printed_heading = "" if is_repeated_heading else heading
-            printed_lines.append(f"  {printed_heading:<12} {text}")
+            repeats_assuming = heading == "assuming" and previous_heading == "assuming"
+            printed_heading = "" if repeats_assuming else heading
+            padded_heading = printed_heading.ljust(_HEADING_WIDTH)
+            printed_lines.append(f"  {padded_heading} {text}")
             previous_heading = heading
         return "\n".join(printed_lines)
 
@@ -408,11 +412,12 @@ class Certificate:
         (99, 0.99)
         """
         entries: dict[str, Any] = {}
-        for key, attribute in STORED_FIELDS.items():
-            value = getattr(self, attribute)
-            is_omitted = key in OMITTED_DEFAULTS and value == OMITTED_DEFAULTS[key]
-            if not is_omitted:
-                entries[key] = value
+        for stored_key, attribute_name in ATTRIBUTE_BY_STORED_KEY.items():
+            attribute_value = getattr(self, attribute_name)
+            is_optional = stored_key in DEFAULT_BY_OPTIONAL_KEY
+            if is_optional and attribute_value == DEFAULT_BY_OPTIONAL_KEY[stored_key]:
+                continue
+            entries[stored_key] = attribute_value
         if not self.has_labels:
             entries |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
         entries["quantity"] = self.quantity.name
@@ -425,12 +430,12 @@ class Certificate:
 
     def _traffic_entries(self) -> dict[str, Any]:
         """Return the traffic counts for a file, without counts that repeat the tested ones."""
-        repeated_names = [
-            name for name in LABEL_COUNT_FIELDS if not getattr(self.all_rows_traffic, name, 0)
-        ]
-        return {
-            name: value for name, value in vars(self.traffic).items() if name not in repeated_names
-        }
+        traffic_entries = dict(vars(self.traffic))
+        for count_name in LABEL_COUNT_FIELDS:
+            count_of_all_rows = getattr(self.all_rows_traffic, count_name, 0)
+            if count_of_all_rows == 0:
+                del traffic_entries[count_name]
+        return traffic_entries
 
     def _rate_entries(self) -> dict[str, float]:
         """Return the rates that follow from the counts, for human readers of a file."""
@@ -465,14 +470,14 @@ class Certificate:
         return make_certificate_frame(self)
 
 
-#: For each key in a file, the attribute of a certificate that it stores.
-STORED_FIELDS: dict[str, str] = {
+#: Name of the attribute of a certificate that each key of a file stores.
+ATTRIBUTE_BY_STORED_KEY: dict[str, str] = {
     get_stored_key(certificate_field): certificate_field.name
     for certificate_field in fields(Certificate)
     if certificate_field.name != "all_rows_traffic"
 }
-#: A file omits these entries if they have the values given here.
-OMITTED_DEFAULTS: dict[str, Any] = {
+#: Default of each optional key. A file omits the key if the attribute has this value.
+DEFAULT_BY_OPTIONAL_KEY: dict[str, Any] = {
     get_stored_key(certificate_field): certificate_field.default
     for certificate_field in fields(Certificate)
     if is_optional_field(certificate_field)

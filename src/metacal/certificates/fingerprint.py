@@ -57,6 +57,8 @@ _BLOCK_SIZE = 1 << 16
 _LARGEST_HASH = 2**64 - 1
 #: Number of hexadecimal digits of a row hash.
 _HASH_DIGITS = 16
+#: A sketch stores larger counts of a row hash as this count.
+_LARGEST_STORED_COUNT = 3
 
 
 @dataclass(frozen=True)
@@ -121,24 +123,24 @@ class RowSketch:
 
     def __post_init__(self) -> None:
         n_hashes = len(self.counts)
-        is_well_formed = (
-            re.fullmatch(f"[0-9a-f]{{{_HASH_DIGITS}}}", self.bound)
-            and re.fullmatch("[123]*", self.counts)
-            and re.fullmatch(f"[0-9a-f]{{{_HASH_DIGITS * n_hashes}}}", self.hashes)
-        )
-        if not is_well_formed:
+        has_valid_bound = _is_hexadecimal(self.bound, n_digits=_HASH_DIGITS)
+        has_valid_hashes = _is_hexadecimal(self.hashes, n_digits=_HASH_DIGITS * n_hashes)
+        has_valid_counts = re.fullmatch("[123]*", self.counts) is not None
+        if not (has_valid_bound and has_valid_hashes and has_valid_counts):
             raise InputError(
                 "A sketch of rows must have one hash of 16 hexadecimal digits for each count."
             )
         row_hashes = self.hash_values
+        largest_hash = np.uint64(int(self.bound, base=16))
         is_strictly_rising = bool((row_hashes[1:] > row_hashes[:-1]).all())
-        is_within_bound = bool((row_hashes <= np.uint64(int(self.bound, 16))).all())
+        is_within_bound = bool((row_hashes <= largest_hash).all())
         if n_hashes > SKETCH_SIZE or not is_strictly_rising or not is_within_bound:
             raise InputError(
                 f"A sketch of rows must have at most {SKETCH_SIZE} different hashes in ascending"
                 " order, none of them above the bound."
             )
-        if sum(map(int, self.counts)) > self.n_rows:
+        n_counted_rows = sum(int(digit) for digit in self.counts)
+        if n_counted_rows > self.n_rows:
             raise InputError(
                 "The counts of a sketch must not add up to more than the number of rows."
             )
@@ -175,10 +177,11 @@ class RowSketch:
         _, fit_index, new_index = np.intersect1d(
             self.hash_values, new_hashes, assume_unique=True, return_indices=True
         )
-        # A pair is two rows whose common score occurs nowhere else. If each sample has one of the
-        # two rows, the pair is split.
-        is_split_pair = (n_fit_rows_by_hash[fit_index] == 1) & (n_new_rows_by_hash[new_index] == 1)
-        n_split_pairs = int(is_split_pair.sum())
+        # A pair is two rows whose common score occurs nowhere else.
+        # The pair is split if each sample has one of its two rows.
+        occurs_once_in_fit = n_fit_rows_by_hash[fit_index] == 1
+        occurs_once_in_new = n_new_rows_by_hash[new_index] == 1
+        n_split_pairs = int((occurs_once_in_fit & occurs_once_in_new).sum())
         if n_split_pairs == 0:
             return 0
         n_pairs_in_fit = _count_pairs_of_one_sample(n_fit_rows_by_hash, common_index=fit_index)
@@ -195,6 +198,11 @@ class RowSketch:
         common_share = n_common_hashes / n_unrepeated_hashes
         n_common_rows = round(common_share * self.n_rows)
         return max(1, min(n_common_rows, self.n_rows, len(scores)))
+
+
+def _is_hexadecimal(text: str, *, n_digits: int) -> bool:
+    """Check whether a text consists of a number of lower-case hexadecimal digits."""
+    return re.fullmatch(f"[0-9a-f]{{{n_digits}}}", text) is not None
 
 
 def _count_pairs_of_one_sample(hash_counts: NDArray[Any], *, common_index: Codes) -> int:
@@ -234,9 +242,13 @@ class Fingerprint:
     counts: NDArray[np.int64]
 
     def __add__(self, other: Fingerprint) -> Fingerprint:
-        hashes = np.concatenate([self.hashes, other.hashes])
-        counts = np.concatenate([self.counts, other.counts])
-        return Fingerprint(self.digest + other.digest, *_merge_smallest_hashes(hashes, counts))
+        smallest_hashes, hash_counts = _merge_smallest_hashes(
+            np.concatenate([self.hashes, other.hashes]),
+            np.concatenate([self.counts, other.counts]),
+        )
+        return Fingerprint(
+            digest=self.digest + other.digest, hashes=smallest_hashes, counts=hash_counts
+        )
 
     @property
     def bound(self) -> int:
@@ -253,10 +265,13 @@ class Fingerprint:
     @property
     def sketch(self) -> RowSketch:
         """Sample of the rows, in the form that a gate stores."""
-        hashes = self.hashes[:SKETCH_SIZE].astype(">u8").tobytes().hex()
-        counts = "".join(str(min(count, 3)) for count in self.counts[:SKETCH_SIZE].tolist())
+        big_endian_hashes = self.hashes[:SKETCH_SIZE].astype(">u8")
+        stored_counts = np.minimum(self.counts[:SKETCH_SIZE], _LARGEST_STORED_COUNT)
         return RowSketch(
-            n_rows=self.digest.n_rows, bound=f"{self.bound:016x}", hashes=hashes, counts=counts
+            n_rows=self.digest.n_rows,
+            bound=f"{self.bound:0{_HASH_DIGITS}x}",
+            hashes=big_endian_hashes.tobytes().hex(),
+            counts="".join(str(count) for count in stored_counts.tolist()),
         )
 
 
@@ -293,9 +308,9 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
         block_digest = digest_rows(_hash_coarse_scores(scores[block], correct[block]))
         # Only hashes up to the bound can enter the sketch, so the others need not be sorted.
         block_hashes = _hash_fine_scores(scores[block])
-        small_hashes = block_hashes[block_hashes <= np.uint64(fingerprint.bound)]
-        distinct_hashes, counts = np.unique(small_hashes, return_counts=True)
-        fingerprint += Fingerprint(digest=block_digest, hashes=distinct_hashes, counts=counts)
+        sketch_hashes = block_hashes[block_hashes <= np.uint64(fingerprint.bound)]
+        distinct_hashes, hash_counts = np.unique(sketch_hashes, return_counts=True)
+        fingerprint += Fingerprint(digest=block_digest, hashes=distinct_hashes, counts=hash_counts)
     return fingerprint
 
 
@@ -305,8 +320,10 @@ def hash_in_order(scores: Any) -> str:
     >>> hash_in_order(np.array([0.1, 0.2])) == hash_in_order(np.array([0.2, 0.1]))
     False
     """
-    rounded = np.asarray(kernels.round_to_grid(scores, _COARSE_GRID)).astype("<f8", copy=False)
-    return f"sha256:{hashlib.sha256(np.ascontiguousarray(rounded).data).hexdigest()}"
+    rounded_scores = np.asarray(kernels.round_to_grid(scores, _COARSE_GRID))
+    little_endian_scores = np.ascontiguousarray(rounded_scores.astype("<f8", copy=False))
+    digest = hashlib.sha256(little_endian_scores.data).hexdigest()
+    return f"sha256:{digest}"
 
 
 def find_fit_rows(
@@ -354,7 +371,8 @@ def find_fit_rows(
 def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
     """Check whether rows have a given digest that is unlikely to arise by coincidence."""
     row_hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
-    if f"sha256:{digest_rows(row_hashes).hexdigest()}" != data_hash:
+    digest = digest_rows(row_hashes).hexdigest()
+    if f"sha256:{digest}" != data_hash:
         return False
     n = len(row_hashes)
     _, counts = np.unique(row_hashes, return_counts=True)
@@ -362,7 +380,8 @@ def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
     log_max_multinomial_probability = (
         gammaln(n + 1.0) + (counts * np.log(counts / n) - gammaln(counts + 1.0)).sum()
     )
-    return bool(log_max_multinomial_probability <= np.log(MAX_COINCIDENCE_PROBABILITY))
+    is_unlikely_by_chance = log_max_multinomial_probability <= np.log(MAX_COINCIDENCE_PROBABILITY)
+    return bool(is_unlikely_by_chance)
 
 
 def _count_hashes_up_to(bound: int, scores: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -83,9 +83,11 @@ class ReviewRate(NamedTuple):
         -------
         ReviewRate
         """
-        if threshold == math.inf:
+        accepts_every_row = threshold == math.inf
+        accepts_no_row = threshold == -math.inf
+        if accepts_every_row:
             return cls(n_rows, a=0.0, b=1.0)
-        if threshold == -math.inf:
+        if accepts_no_row:
             return cls(n_rows, a=1.0, b=0.0)
         n_rejected = n_rows - n_accepted
         if is_accepted_score:
@@ -144,7 +146,7 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
         If the certificate has no such class or group.
     """
     if certificate.cases is not None and subgroup_name is None:
-        return ReviewRate(*certificate.cases.compute_review_rate_parameters(certificate.traffic))
+        return certificate.cases.estimate_review_rate(certificate.traffic)
     if certificate.subgroups is not None:
         return _estimate_subgroup_review_rate(certificate, certificate.subgroups, subgroup_name)
     if subgroup_name is not None:
@@ -158,20 +160,20 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
     else:
         # A cascade can reject rows even if its first threshold is +inf, so it is made finite.
         threshold = min(certificate.threshold, sys.float_info.max)
-    rate = _estimate_review_rate_from_counts(certificate, certificate.traffic, threshold)
+    row_rate = _estimate_review_rate_from_counts(certificate, certificate.traffic, threshold)
     # The rows of a cluster are dependent, so each cluster is only counted as a single row.
-    largest_cluster = certificate.circumstances.largest_cluster or 1
+    max_cluster_size = certificate.circumstances.largest_cluster or 1
     return ReviewRate(
-        rate.n_calibration_rows,
-        a=_shrink_beta_parameter(rate.a, largest_cluster),
-        b=_shrink_beta_parameter(rate.b, largest_cluster),
+        row_rate.n_calibration_rows,
+        a=_divide_beta_parameter(row_rate.a, max_cluster_size),
+        b=_divide_beta_parameter(row_rate.b, max_cluster_size),
     )
 
 
-def _shrink_beta_parameter(parameter: float, largest_cluster: int) -> float:
+def _divide_beta_parameter(parameter: float, max_cluster_size: int) -> float:
     """Divide a beta parameter by the size of the largest cluster, but not to below 1."""
     if parameter > 1.0:
-        return max(1.0, parameter / largest_cluster)
+        return max(1.0, parameter / max_cluster_size)
     return parameter
 
 
@@ -180,25 +182,28 @@ def _estimate_subgroup_review_rate(
 ) -> ReviewRate:
     """Estimate the review rate of a class or group, or of all rows as a mixture."""
     if subgroup_name is None:
-        selected = [subgroup for subgroup in subgroups.items if subgroup.n_rows > 0]
+        selected_subgroups = [subgroup for subgroup in subgroups.items if subgroup.n_rows > 0]
     else:
-        selected = [subgroup for subgroup in subgroups.items if subgroup_name in subgroup.names]
-    if not selected:
+        selected_subgroups = [
+            subgroup for subgroup in subgroups.items if subgroup_name in subgroup.names
+        ]
+    if not selected_subgroups:
         raise GroupsError(
             f"Unknown {subgroups.by} {subgroup_name!r}. Pass one of"
             f" {', '.join(map(str, subgroups.names))}."
         )
     # Only some rows of a pooled subgroup are tested. Its untested rows count here as well.
-    n_untested_rows = certificate.n_rows - sum(subgroup.n_rows for subgroup in subgroups.items)
-    rates = []
-    for subgroup in selected:
-        rate = _estimate_review_rate_from_counts(certificate, subgroup, subgroup.threshold)
+    n_tested_rows = sum(subgroup.n_rows for subgroup in subgroups.items)
+    n_untested_rows = certificate.n_rows - n_tested_rows
+    subgroup_rates = []
+    for subgroup in selected_subgroups:
+        subgroup_rate = _estimate_review_rate_from_counts(certificate, subgroup, subgroup.threshold)
         is_pooled = len(subgroup.names) > 1
         if is_pooled:
-            n_pooled_rows = rate.n_calibration_rows + n_untested_rows
-            rate = rate._replace(n_calibration_rows=n_pooled_rows)
-        rates.append(rate)
-    return ReviewRate.approximate_mixture(rates)
+            n_pooled_rows = subgroup_rate.n_calibration_rows + n_untested_rows
+            subgroup_rate = subgroup_rate._replace(n_calibration_rows=n_pooled_rows)
+        subgroup_rates.append(subgroup_rate)
+    return ReviewRate.approximate_mixture(subgroup_rates)
 
 
 def _estimate_review_rate_from_counts(
@@ -227,10 +232,11 @@ def _estimate_review_rate_from_counts(
     if n_incorrect == 0:
         return rate_of_correct
     n_incorrect_accepted = counts.n_accepted - counts.n_correct_accepted
+    n_incorrect_rejected = n_incorrect - n_incorrect_accepted
     jeffreys_prior = 0.5 if math.isfinite(threshold) else 0.0
     rate_of_incorrect = ReviewRate(
         n_incorrect,
-        a=n_incorrect - n_incorrect_accepted + jeffreys_prior,
+        a=n_incorrect_rejected + jeffreys_prior,
         b=n_incorrect_accepted + jeffreys_prior,
     )
     return ReviewRate.approximate_mixture([rate_of_correct, rate_of_incorrect])
@@ -323,9 +329,11 @@ def predict_review_count(
     n = int(n_rows)
     a = review_rate.a
     b = review_rate.b
-    if a == 0.0:
+    no_row_is_reviewed = a == 0.0
+    every_row_is_reviewed = b == 0.0
+    if no_row_is_reviewed:
         return NextRows(n, float(level), fewest=0, most=0, each=each)
-    if b == 0.0:
+    if every_row_is_reviewed:
         return NextRows(n, float(level), fewest=n, most=n, each=each)
     k = np.arange(n + 1.0)
     log_binomial_coefficient = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)

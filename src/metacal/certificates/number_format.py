@@ -11,6 +11,8 @@ import math
 
 #: Promised percentages are printed with this many significant digits.
 _SIGNIFICANT_DIGITS = 6
+#: Percentages that are only described are rounded to this many decimals.
+_DESCRIBED_DECIMALS = 6
 #: Shares are rounded to multiples of this step, to remove floating-point errors as in 1 - 0.07.
 _FLOAT_ERROR_STEP = decimal.Decimal("1e-15")
 #: Shares closer than this to 0 or 1 are not rounded, because that could change printed digits.
@@ -28,12 +30,13 @@ def format_percent(share: float) -> str:
     >>> format_percent(0.05), format_percent(0.975), format_percent(0.9999), format_percent(0.9999996)
     ('5%', '97.5%', '99.99%', '99.99996%')
     """
-    text = f"{round(100.0 * share, 6):g}%"
+    percentage = 100.0 * share
+    rounded_text = f"{round(percentage, _DESCRIBED_DECIMALS):g}%"
     is_between_none_and_all = 0.0 < share < 1.0
-    if is_between_none_and_all and text in ("0%", "100%"):
+    if is_between_none_and_all and rounded_text in ("0%", "100%"):
         # Rounding must not turn a share between 0 and 1 into 0% or 100%.
-        return f"{100.0 * share:.15g}%"
-    return text
+        return f"{percentage:.15g}%"
+    return rounded_text
 
 
 def format_percent_floor(share: float) -> str:

@@ -63,7 +63,8 @@ def check_errors_and_ties(
     >>> check_errors_and_ties(Ranking.from_scores(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
     'few_errors'
     """
-    notes = check_error_count(int(ranking.cumulative_errors[-1]), ranking.n_rows)
+    n_errors = int(ranking.cumulative_errors[-1])
+    notes = check_error_count(n_errors, ranking.n_rows)
     if with_ties:
         notes += check_ties(ranking, origin)
     return notes
@@ -93,16 +94,17 @@ def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
     """Check for many rows that share their score with at least two other rows."""
     n_rows = ranking.n_rows
     n_repeated_scores = n_rows - len(ranking.tie_block_end_ranks)
-    # A tie of c > 2 rows repeats c - 1 >= 2c / 3 scores. So the number of tied rows, without ties
-    # of two, is at most 1.5 times the number of repeated scores.
-    upper_bound_of_tied_rows = 1.5 * n_repeated_scores
-    if upper_bound_of_tied_rows <= _MAX_TIED_SHARE * n_rows:
+    max_unreported_ties = _MAX_TIED_SHARE * n_rows
+    # A tie of c > 2 rows repeats c - 1 >= 2c / 3 scores.
+    # So ties of more than two rows have at most 1.5 rows for each repeated score.
+    max_tied_rows = 1.5 * n_repeated_scores
+    if max_tied_rows <= max_unreported_ties:
         return []
     tie_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
     # Only ties of more than two rows count. Two of millions of rows have equal scores by chance.
     is_larger_than_pair = tie_sizes > 2
     n_tied = int(tie_sizes[is_larger_than_pair].sum())
-    if n_tied <= _MAX_TIED_SHARE * n_rows:
+    if n_tied <= max_unreported_ties:
         return []
     return [note_tied_scores(tied=n_tied, rows=n_rows, of=origin)]
 
@@ -135,8 +137,9 @@ def check_repeated_rows(
     n_rows = len(scores)
     if n_distinct_scores is None:
         n_distinct_scores = len(np.unique(scores))
-    max_repeated = MAX_REPEATED_SHARE * n_rows
-    if rows.is_on_device or n_rows - n_distinct_scores <= max_repeated:
+    max_unreported_repeats = MAX_REPEATED_SHARE * n_rows
+    n_repeated_scores = n_rows - n_distinct_scores
+    if rows.is_on_device or n_repeated_scores <= max_unreported_repeats:
         return []
     # Only rows with equal scores can be equal, so only these rows are read and hashed.
     _, score_indices, score_counts = np.unique(
@@ -144,10 +147,10 @@ def check_repeated_rows(
     )
     shares_score = score_counts[score_indices] > 1
     row_hashes = rows.select(shares_score).compute_column(_hash_rows)
-    n_repeated = len(row_hashes) - len(np.unique(row_hashes))
-    if n_repeated <= max_repeated:
+    n_repeated_rows = len(row_hashes) - len(np.unique(row_hashes))
+    if n_repeated_rows <= max_unreported_repeats:
         return []
-    return [note_repeated_rows(repeated=n_repeated, rows=n_rows)]
+    return [note_repeated_rows(repeated=n_repeated_rows, rows=n_rows)]
 
 
 def _hash_rows(block: NDArray[Any]) -> NDArray[np.int64]:

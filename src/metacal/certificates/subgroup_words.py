@@ -30,7 +30,7 @@ FormatShare = Callable[[float], str]
 Line = tuple[str, str]
 
 #: At most this many subgroups, or pairs of sides, are listed.
-_MAX_LISTED = 8
+_MAX_LISTED_SUBGROUPS = 8
 #: For each status, a text that states how many subgroups have it.
 _STATUS_TEXTS: dict[Status, str] = {
     "certified": "{:,} with a threshold",
@@ -62,6 +62,13 @@ def format_accepted_range(score_name: str, threshold: float) -> str:
     return f"<= {threshold:.6g}"
 
 
+def get_coverage_or_zero(subgroup: SubgroupCertificate) -> float:
+    """Return the accepted share of the rows of a subgroup, 0 if it has no rows."""
+    if subgroup.coverage is None:
+        return 0.0
+    return subgroup.coverage
+
+
 # ── sentences ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -87,25 +94,33 @@ def state_side_claims(
     str
         The claim without a full stop.
     """
-    claims = [
-        side.quantity.format_claim(
-            side.target, format_lower_bound, format_upper_bound, side.promised_class
-        )
-        for side in subgroups.open_sides
-        if side.quantity is not None and side.target is not None
-    ]
-    continued_claims = map(lower_first_letter, claims[1:])
-    return ", and ".join([claims[0], *continued_claims])
+    claims = []
+    for side in subgroups.open_sides:
+        if side.quantity is not None and side.target is not None:
+            claim = side.quantity.format_claim(
+                side.target,
+                format_lower_bound,
+                format_upper_bound,
+                class_name=side.promised_class,
+            )
+            claims.append(claim)
+    first_claim, *other_claims = claims
+    continued_claims = [lower_first_letter(claim) for claim in other_claims]
+    return ", and ".join([first_claim, *continued_claims])
 
 
 def state_closed_sides(subgroups: SubgroupCertificates) -> str:
-    """State for which promises no row is predicted as the class, in no or one sentence each."""
-    sentences = [
-        f" No row is predicted {_get_predicted_class_name(side)}, because"
-        f" {side.quantity.name_with_class(side.promised_class)} {side.target:g} is not certified."
-        for side in subgroups.closed_sides
-        if side.quantity is not None
-    ]
+    """State for each closed side that no row is predicted as its class, and why."""
+    sentences = []
+    for side in subgroups.closed_sides:
+        if side.quantity is not None:
+            class_name = _get_predicted_class_name(side)
+            quantity_name = side.quantity.name_with_class(side.promised_class)
+            sentence = (
+                f" No row is predicted {class_name}, because {quantity_name} {side.target:g} is not"
+                " certified."
+            )
+            sentences.append(sentence)
     return "".join(sentences)
 
 
@@ -147,8 +162,9 @@ def state_subgroup_confidence(
         End of the sentence that states the promise, without a full stop.
     """
     if subgroups.is_two_sided_without_groups:
-        scope = " for both together" if len(subgroups.open_sides) == 2 else ""
-        return f"with {confidence_text} confidence{scope}"
+        has_two_claims = len(subgroups.open_sides) == 2
+        scope_text = " for both together" if has_two_claims else ""
+        return f"with {confidence_text} confidence{scope_text}"
     if subgroups.delta_sharing == "fcr":
         return (
             f"but for an expected share of at most {max_broken_text} of the {subgroups.plural} that"
@@ -170,7 +186,7 @@ def explain_rejection(subgroup: SubgroupCertificate) -> str:
     >>> explain_rejection(cats)
     '40 rows, 39 right, certify 0.89 at most; about 120 rows may be enough (a rough estimate)'
     """
-    if not subgroup.n_rows:
+    if subgroup.n_rows == 0:
         return f"no calibration row; it takes at least {subgroup.rows_needed:,}"
     explanation = f"{subgroup.n_rows:,} rows, {subgroup.n_correct:,} right"
     if subgroup.best_target is not None:
@@ -189,7 +205,8 @@ def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCe
         conditions = _describe_side_conditions(subgroups.items, certificate.decision_at)
         return f"{', '.join(conditions)}, else review"
     class_names = [_get_predicted_class_name(side) for side in subgroups.open_sides]
-    return f"called {' or '.join(class_names)} beyond the log-odds of the row's group, else review"
+    classes_text = " or ".join(class_names)
+    return f"called {classes_text} beyond the log-odds of the row's group, else review"
 
 
 def _get_predicted_class_name(side: SubgroupCertificate) -> str:
@@ -226,7 +243,9 @@ def _describe_side_conditions(
 
 def _get_min_distance(side: SubgroupCertificate) -> float:
     """Return the smallest distance of accepted log-odds from the decision threshold."""
-    return 0.0 if side.accepts_everything else -side.threshold
+    if side.accepts_everything:
+        return 0.0
+    return -side.threshold
 
 
 # ── lines ─────────────────────────────────────────────────────────────────────────────────────────
@@ -240,22 +259,23 @@ def list_subgroup_lines(subgroups: SubgroupCertificates, score_name: str) -> lis
     if subgroups.is_two_sided:
         return _list_side_lines(subgroups)
     return [
-        (subgroups.plural, _count_statuses(subgroups)),
+        (subgroups.plural, _format_status_counts(subgroups)),
         *_list_pooled_names(subgroups),
         *_list_rejected_subgroups(subgroups),
         *_list_accepting_subgroups(subgroups, score_name),
     ]
 
 
-def _count_statuses(subgroups: SubgroupCertificates) -> str:
-    """Return a text with the number of classes or groups, and of each status."""
+def _format_status_counts(subgroups: SubgroupCertificates) -> str:
+    """Format the number of classes or groups, and how many have each status."""
     n_names = sum(len(subgroup.names) for subgroup in subgroups.items)
-    status_counts = {
-        status: sum(subgroup.status == status for subgroup in subgroups.items)
-        for status in _STATUS_TEXTS
-    }
-    texts = [_STATUS_TEXTS[status].format(n) for status, n in status_counts.items() if n]
-    return f"{n_names:,}: {', '.join(texts)}"
+    statuses = [subgroup.status for subgroup in subgroups.items]
+    status_texts = []
+    for status, text_template in _STATUS_TEXTS.items():
+        n_with_status = statuses.count(status)
+        if n_with_status > 0:
+            status_texts.append(text_template.format(n_with_status))
+    return f"{n_names:,}: {', '.join(status_texts)}"
 
 
 def _list_pooled_names(subgroups: SubgroupCertificates) -> list[Line]:
@@ -263,10 +283,10 @@ def _list_pooled_names(subgroups: SubgroupCertificates) -> list[Line]:
     pooled_names = subgroups.pooled_names
     if not pooled_names:
         return []
-    text = ", ".join(map(str, pooled_names[:_MAX_LISTED]))
-    if len(pooled_names) > _MAX_LISTED:
-        text += ", ..."
-    return [("pooled", text)]
+    names_text = ", ".join(str(name) for name in pooled_names[:_MAX_LISTED_SUBGROUPS])
+    if len(pooled_names) > _MAX_LISTED_SUBGROUPS:
+        names_text += ", ..."
+    return [("pooled", names_text)]
 
 
 def _list_rejected_subgroups(subgroups: SubgroupCertificates) -> list[Line]:
@@ -274,9 +294,9 @@ def _list_rejected_subgroups(subgroups: SubgroupCertificates) -> list[Line]:
     rejected_subgroups = subgroups.always_rejected
     rejected_lines = [
         ("rejected", f"{subgroup.name}: {explain_rejection(subgroup)}")
-        for subgroup in rejected_subgroups[:_MAX_LISTED]
+        for subgroup in rejected_subgroups[:_MAX_LISTED_SUBGROUPS]
     ]
-    n_omitted = len(rejected_subgroups) - _MAX_LISTED
+    n_omitted = len(rejected_subgroups) - _MAX_LISTED_SUBGROUPS
     if n_omitted > 0:
         rejected_lines.append(("rejected", f"and {n_omitted:,} more"))
     return rejected_lines
@@ -284,20 +304,20 @@ def _list_rejected_subgroups(subgroups: SubgroupCertificates) -> list[Line]:
 
 def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) -> list[Line]:
     """List the accepting subgroups with the lowest coverage, each with its threshold."""
-    accepting_subgroups = [subgroup for subgroup in subgroups.items if subgroup.n_accepted]
-    accepting_subgroups.sort(key=lambda subgroup: subgroup.coverage or 0.0)
+    accepting_subgroups = [subgroup for subgroup in subgroups.items if subgroup.n_accepted > 0]
+    accepting_subgroups.sort(key=get_coverage_or_zero)
     accepting_lines = []
-    for subgroup in accepting_subgroups[:_MAX_LISTED]:
+    for subgroup in accepting_subgroups[:_MAX_LISTED_SUBGROUPS]:
         if subgroup.accepts_everything:
             condition = "accept every row"
         else:
             condition = format_accepted_range(score_name, subgroup.threshold)
-        text = (
+        subgroup_text = (
             f"{subgroup.name}: {condition}; coverage {subgroup.coverage:.4f} of"
             f" {subgroup.n_rows:,} rows, selective accuracy {subgroup.selective_accuracy:.4f}"
         )
-        accepting_lines.append(("accepts", text))
-    n_omitted = len(accepting_subgroups) - _MAX_LISTED
+        accepting_lines.append(("accepts", subgroup_text))
+    n_omitted = len(accepting_subgroups) - _MAX_LISTED_SUBGROUPS
     if n_omitted > 0:
         accepting_lines.append(("accepts", f"and {n_omitted:,} more, of higher coverage"))
     return accepting_lines
@@ -309,14 +329,14 @@ def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
     if subgroups.is_two_sided_without_groups:
         return _list_pair_lines(side_pairs[0], prefix="")
     side_lines = [(subgroups.plural, f"{len(subgroups.names):,}, both sides of each by itself")]
-    for side_pair in side_pairs[:_MAX_LISTED]:
-        first_class_side = side_pair[0]
+    for side_pair in side_pairs[:_MAX_LISTED_SUBGROUPS]:
+        first_class_side, _ = side_pair
         prefix = f"{first_class_side.name_without_side}: "
         conditions = _describe_side_conditions(side_pair, first_class_side.decision_log_odds)
         condition_text = ", ".join(conditions) or "all rows go to review"
         side_lines.append(("group", f"{prefix}{condition_text}"))
         side_lines += _list_pair_lines(side_pair, prefix)
-    n_omitted = len(side_pairs) - _MAX_LISTED
+    n_omitted = len(side_pairs) - _MAX_LISTED_SUBGROUPS
     if n_omitted > 0:
         side_lines.append(("group", f"and {n_omitted:,} more"))
     return side_lines
@@ -325,13 +345,13 @@ def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
 def _list_pair_lines(side_pair: Sequence[SubgroupCertificate], prefix: str) -> list[Line]:
     """List a line for each side that has a promise, second class first."""
     return [
-        _describe_side(side, prefix)
+        _make_side_line(side, prefix)
         for side in reversed(side_pair)
         if side.quantity is not None and side.target is not None
     ]
 
 
-def _describe_side(side: SubgroupCertificate, prefix: str) -> Line:
+def _make_side_line(side: SubgroupCertificate, prefix: str) -> Line:
     """Describe the counts of a side, or why none of its rows is accepted."""
     assert side.quantity is not None
     class_name = _get_predicted_class_name(side)
@@ -344,9 +364,10 @@ def _describe_side(side: SubgroupCertificate, prefix: str) -> Line:
             reason += f" ({side.best_target:g} is the best that these rows certify)"
         if side.rows_needed:
             reason += f"; it takes at least {side.rows_needed:,} rows that speak about it"
-        return "closed", f"{prefix}no row is predicted {class_name}: {reason}"
-    text = (
+        closed_text = f"{prefix}no row is predicted {class_name}: {reason}"
+        return ("closed", closed_text)
+    counts_text = (
         f"{prefix}{side.n_accepted:,} of {side.n_rows:,} rows on the side of {class_name} are"
         f" accepted, {side.n_correct_accepted:,} of them correct"
     )
-    return "predicted", text
+    return ("predicted", counts_text)

@@ -28,7 +28,7 @@ from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Flags
 
 #: What determines the subgroup of a row: its predicted class, or a group passed with it.
-By = Literal["class", "group"]
+SubgroupKind = Literal["class", "group"]
 #: What delta limits: the familywise error, the error of each subgroup, or the false-coverage rate.
 DeltaSharing = Literal["together", "each", "fcr"]
 #: Name of a class or group, with the type that the user passed.
@@ -185,24 +185,21 @@ class SubgroupCertificate:
             row_predictions = row_names[:, 1]
             is_in_group = np.isin(row_groups, subgroup_names.astype(str))
             return is_in_group & (row_predictions == str(self.predicted_class))
-        is_subgroup_text = subgroup_names.dtype.kind == "U"
-        is_row_text = row_names.dtype.kind == "U"
-        if is_subgroup_text != is_row_text:
+        subgroup_names_are_text = subgroup_names.dtype.kind == "U"
+        row_names_are_text = row_names.dtype.kind == "U"
+        if subgroup_names_are_text != row_names_are_text:
             # NumPy would compare numbers as text, but a text name never equals a numeric name.
             return np.zeros(len(row_names), dtype=bool)
         return np.isin(row_names, subgroup_names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, without optional fields at their defaults."""
-        omitted_keys = {
-            get_stored_key(class_field)
-            for class_field in fields(self)
-            if is_optional_field(class_field)
-            and getattr(self, class_field.name) == class_field.default
-        }
-        entries = {
-            key: value for key, value in get_stored_values(self).items() if key not in omitted_keys
-        }
+        entries = {}
+        for stored_field in fields(self):
+            field_value = getattr(self, stored_field.name)
+            has_default_value = field_value == stored_field.default
+            if not (is_optional_field(stored_field) and has_default_value):
+                entries[get_stored_key(stored_field)] = field_value
         if self.quantity is not None:
             entries["quantity"] = self.quantity.name
         entries["status"] = self.status
@@ -244,7 +241,7 @@ class SubgroupCertificates:
         The subgroups. The two sides of a group follow each other.
     """
 
-    by: By
+    by: SubgroupKind
     delta_sharing: DeltaSharing = field(metadata=stored_as("shares"))
     items: tuple[SubgroupCertificate, ...]
 
@@ -281,12 +278,12 @@ class SubgroupCertificates:
 
         Yields
         ------
-        JudgedRows
+        SubgroupRows
         """
-        for sides in self.sides_by_group:
-            side_masks = [side.find_rows(row_names) for side in sides]
+        for sides_of_group in self.sides_by_group:
+            side_masks = [side.find_rows(row_names) for side in sides_of_group]
             group_mask = np.logical_or.reduce(side_masks)
-            for side, side_mask in zip(sides, side_masks):
+            for side, side_mask in zip(sides_of_group, side_masks):
                 has_promise = side.quantity is not None or not self.is_two_sided
                 if side.quantity is not None and side.quantity.conditions_on_true_class:
                     is_accepted_on_side = accept & side_mask
@@ -309,8 +306,8 @@ class SubgroupCertificates:
     def sides_by_group(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
         """Sides of each class or group. Without sides, each has a single subgroup."""
         n_sides = 2 if self.is_two_sided else 1
-        starts = range(0, len(self.items), n_sides)
-        return tuple(self.items[start : start + n_sides] for start in starts)
+        group_starts = range(0, len(self.items), n_sides)
+        return tuple(self.items[start : start + n_sides] for start in group_starts)
 
     @property
     def open_sides(self) -> tuple[SubgroupCertificate, ...]:
@@ -343,8 +340,10 @@ class SubgroupCertificates:
     @property
     def names(self) -> tuple[Name, ...]:
         """Names of all classes or groups, without repetition."""
-        all_names = (name for subgroup in self.items for name in subgroup.names)
-        return tuple(dict.fromkeys(all_names))
+        names_in_order: dict[Name, None] = {}
+        for subgroup in self.items:
+            names_in_order |= dict.fromkeys(subgroup.names)
+        return tuple(names_in_order)
 
     @property
     def pooled_names(self) -> tuple[Name, ...]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from metacal.certificates.cascade_stages import StageCount, Stages
     from metacal.certificates.certificate import Certificate
     from metacal.certificates.circumstances import Circumstances
+    from metacal.certificates.counts import ScoreValueCount
     from metacal.certificates.subgroups import DeltaSharing, SubgroupCertificates
 
 _ESTIMATED_WEIGHTS = "the weights are estimates: how far they are off is not accounted for"
@@ -118,7 +119,7 @@ def _state_limits(certificate: Certificate) -> str:
             quantity.format_claim(limit, format_percent_floor, format_percent_ceil)
             for quantity, limit in certificate.limits
         ]
-        continued_claims = map(lower_first_letter, other_claims)
+        continued_claims = [lower_first_letter(other_claim) for other_claim in other_claims]
         claim = " and ".join([first_claim, *continued_claims])
     if stages is not None and stages.pool_size is not None:
         claim += f", of the pool of {stages.pool_size:,} rows"
@@ -129,18 +130,19 @@ def _state_guarantee(certificate: Certificate, claim: str) -> str:
     """Combine a claim with the kind of guarantee and its confidence level."""
     subgroups = certificate.subgroups
     guarantee = certificate.guarantee
-    confidence = certificate.confidence
+    confidence_level = certificate.confidence
     has_promise_per_subgroup = certificate.has_promise_per_subgroup
     if subgroups is not None and has_promise_per_subgroup and certificate.delta is not None:
         return _state_subgroup_guarantee(certificate, subgroups, certificate.delta, claim)
-    if guarantee == "certified" and confidence is not None:
-        scope = "both " if len(certificate.limits) > 1 else ""
-        return f"{claim}, {scope}with {format_percent_floor(confidence)} confidence"
+    if guarantee == "certified" and confidence_level is not None:
+        has_two_limits = len(certificate.limits) > 1
+        scope_text = "both " if has_two_limits else ""
+        return f"{claim}, {scope_text}with {format_percent_floor(confidence_level)} confidence"
     if guarantee == "approximate":
-        if confidence is None:
+        if confidence_level is None:
             confidence_text = "on average over calibration sets"
         else:
-            confidence_text = f"with about {format_percent_floor(confidence)} confidence"
+            confidence_text = f"with about {format_percent_floor(confidence_level)} confidence"
         return f"{claim}, {confidence_text} {_explain_approximation(certificate)}"
     if guarantee == "in expectation":
         # If no accepted row can break a promise, every calibration set certifies some threshold.
@@ -211,8 +213,8 @@ def describe_rule(certificate: Certificate) -> str:
     description = rule.description
     if circumstances.tests_score_values:
         description = rule.score_value_description
-    has_own_levels = certificate.has_promise_per_subgroup
-    if subgroups is not None and has_own_levels and not subgroups.is_two_sided_without_groups:
+    shares_delta = certificate.has_promise_per_subgroup
+    if subgroups is not None and shares_delta and not subgroups.is_two_sided_without_groups:
         delta_sharing_text = _DELTA_SHARING_TEXTS[subgroups.delta_sharing]
         description += f"; each {subgroups.by} by itself, {delta_sharing_text}"
     return description + _describe_row_selection(circumstances) + describe_pilot_rows(certificate)
@@ -243,11 +245,16 @@ def _describe_row_selection(circumstances: Circumstances) -> str:
 def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
     """List the assumptions of a promise, starting with the source of new rows."""
     rule_assumptions = find_rule(certificate.rule).assumptions
+    assumptions = list(rule_assumptions)
     circumstances = certificate.circumstances
-    if circumstances.cluster_counting or circumstances.weights_origin or circumstances.n_folds:
+    has_other_source = (
+        circumstances.cluster_counting is not None
+        or circumstances.weights_origin is not None
+        or circumstances.n_folds > 0
+    )
+    if has_other_source:
+        # The first assumption of a rule is about the source of new rows.
         assumptions = [_describe_source(circumstances), *rule_assumptions[1:]]
-    else:
-        assumptions = list(rule_assumptions)
     if circumstances.weights_origin == "estimated":
         assumptions.append(_ESTIMATED_WEIGHTS)
     if circumstances.n_folds:
@@ -305,16 +312,20 @@ def describe_condition(certificate: Certificate) -> str:
         return f"{score_name} {comparison} the threshold of {subgroup_text}"
     sign = -1.0 if is_negated else 1.0
     printed_threshold = f"{sign * certificate.threshold:.6g}"
-    lowest_rejected = certificate.lowest_rejected
-    if lowest_rejected is None:
-        lowest_rejected = math.nan
-    printed_value, rejected_value = RELATIVE_GRID.round(
-        [sign * float(printed_threshold), lowest_rejected]
-    )
-    printed_threshold_is_rejected = printed_value == rejected_value
-    if printed_threshold_is_rejected:
+    uncertainty_as_printed = sign * float(printed_threshold)
+    if _is_lowest_rejected_score(certificate, uncertainty_as_printed):
         comparison = ">" if is_negated else "<"
     return f"{score_name} {comparison} {printed_threshold}"
+
+
+def _is_lowest_rejected_score(certificate: Certificate, uncertainty: float) -> bool:
+    """Check whether an uncertainty equals the lowest rejected score on the grid of scores."""
+    if certificate.lowest_rejected is None:
+        return False
+    uncertainty_on_grid, lowest_rejected_on_grid = RELATIVE_GRID.round(
+        [uncertainty, certificate.lowest_rejected]
+    )
+    return bool(uncertainty_on_grid == lowest_rejected_on_grid)
 
 
 def list_description_lines(certificate: Certificate) -> list[Line]:
@@ -378,16 +389,16 @@ def _describe_calibration_rows(certificate: Certificate) -> str:
 def _describe_outcome(certificate: Certificate) -> str:
     """Describe coverage, accuracy, miscoverage and cost on the calibration rows."""
     traffic = certificate.traffic
-    outcome = f"coverage {traffic.coverage:.4f}"
+    outcome_text = f"coverage {traffic.coverage:.4f}"
     if certificate.all_rows_traffic is not None:
-        outcome += f" of all {traffic.n_rows:,} rows"
+        outcome_text += f" of all {traffic.n_rows:,} rows"
     if certificate.has_labels and not certificate.quantity.uses_graded_losses:
-        outcome += f", selective accuracy {_format_share(certificate.selective_accuracy)}"
+        outcome_text += f", selective accuracy {_format_share(certificate.selective_accuracy)}"
         if not math.isnan(certificate.miscoverage):
-            outcome += f", miscoverage {certificate.miscoverage:.4f}"
+            outcome_text += f", miscoverage {certificate.miscoverage:.4f}"
     if certificate.mean_cost is not None:
-        outcome += f", {certificate.quantity} {certificate.mean_cost:.6g}"
-    return outcome
+        outcome_text += f", {certificate.quantity} {certificate.mean_cost:.6g}"
+    return outcome_text
 
 
 def _format_share(share: float) -> str:
@@ -399,18 +410,22 @@ def _list_score_value_lines(certificate: Certificate) -> list[Line]:
     """List a line for each value of a score with few values, most confident first."""
     sign = -1.0 if certificate.score.startswith("-") else 1.0
     score_value_lines = []
-    for score, n_rows, n_wrong in certificate.score_value_counts:
-        if n_rows:
-            error_rate = format_percent(round(n_wrong / n_rows, 3))
-            count_text = f"{n_rows:,} rows, {n_wrong:,} wrong ({error_rate})"
-        else:
-            count_text = "no row"
-        is_accepted = score <= certificate.threshold
-        decision = "accepted" if is_accepted else "not certified, rejected"
+    for value_count in certificate.score_value_counts:
+        is_accepted = value_count.score <= certificate.threshold
+        decision_text = "accepted" if is_accepted else "not certified, rejected"
         # 0.0 is added so that a score of -0.0 is printed as 0.
-        user_score = sign * score + 0.0
-        score_value_lines.append(("mark", f"{user_score:.6g}: {count_text}; {decision}"))
+        user_score = sign * value_count.score + 0.0
+        line_text = f"{user_score:.6g}: {_format_value_count(value_count)}; {decision_text}"
+        score_value_lines.append(("mark", line_text))
     return score_value_lines
+
+
+def _format_value_count(value_count: ScoreValueCount) -> str:
+    """Format the numbers of rows and of incorrect rows with one value of the score."""
+    if value_count.n_rows == 0:
+        return "no row"
+    error_rate = format_percent(round(value_count.n_wrong / value_count.n_rows, 3))
+    return f"{value_count.n_rows:,} rows, {value_count.n_wrong:,} wrong ({error_rate})"
 
 
 # ── the models of a cascade ───────────────────────────────────────────────────────────────────────
@@ -443,13 +458,14 @@ def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
 
 def _describe_answered_rows(stage: StageCount, index: int, stages: Stages) -> str:
     """Describe which rows a model of a cascade answers."""
+    is_first_stage = index == 0
     if stage.threshold == math.inf:
         return "all of the rest" if stages.has_human_review else "the rest"
     if stage.threshold == -math.inf:
-        return "none of the rest" if index > 0 else "no row"
+        return "no row" if is_first_stage else "none of the rest"
     score_name = stage.score.removeprefix("-")
     condition = f"{score_name} {format_accepted_range(stage.score, stage.threshold)}"
-    return f"of the rest, if {condition}" if index > 0 else f"if {condition}"
+    return f"if {condition}" if is_first_stage else f"of the rest, if {condition}"
 
 
 def _compare_with_last_model(certificate: Certificate, stages: Stages) -> str:

@@ -68,7 +68,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.certificates.subgroups import By, DeltaSharing
+from metacal.certificates.subgroups import DeltaSharing, SubgroupKind
 from metacal.certification.procedures import RowRequirement, SubgroupProcedure, SubgroupResult
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.subgroups import Subgroup, SubgroupTest, build_subgroup
@@ -108,7 +108,7 @@ class EachSubgroup:
         them.
     """
 
-    by: By
+    by: SubgroupKind
     error_rate: DeltaSharing = "together"
     pool_small: bool = False
 

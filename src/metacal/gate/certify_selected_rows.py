@@ -116,15 +116,15 @@ def certify_selected_rows(
     n_counted = len(scores_on_grid)
     if certificate.n_rows < n_counted:
         is_accepted = _decide_rows(certificate, scores_on_grid, counted_rows.subgroups)
-        certificate = certificate.with_traffic(is_accepted, counted_rows.is_correct)
+        certificate = certificate.with_counts_of_all_rows(is_accepted, counted_rows.is_correct)
     if pilot_policy is not None and tested_rows.pilot_rows is not None:
-        certificate = _add_pilot_facts(certificate, pilot_policy, tested_rows)
+        certificate = _record_pilot_rows(certificate, pilot_policy, tested_rows)
     certificate = add_circumstances(certificate, split_circumstances)
     if selected_rows is not None:
         may_train_calibrator = selected_rows.extend_to_all_rows(may_train_calibrator)
         certificate = selected_rows.annotate_certificate(certificate)
     return SelectedRowsResult(
-        certificate=_name_score_and_snap_thresholds(certificate, grid=grid, score_name=score_name),
+        certificate=_name_score_and_move_thresholds(certificate, grid=grid, score_name=score_name),
         may_train_calibrator=may_train_calibrator,
     )
 
@@ -139,33 +139,32 @@ def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Co
 def _decide_rows(certificate: Certificate, scores: Float, subgroups: Subgroups | None) -> Flags:
     """Return whether the thresholds of a certificate accept each row."""
     subgroup_codes = None
-    class_names: NDArray[Any] = np.empty(0)
+    subgroup_names: NDArray[Any] = np.empty(0)
     if subgroups is not None:
         subgroup_codes = subgroups.codes
-        class_names = np.array(subgroups.names)
-    thresholds = get_certified_thresholds(certificate, class_names)
-    return accept_up_to_threshold(scores, thresholds.get_row_thresholds(subgroup_codes))
+        subgroup_names = np.array(subgroups.names)
+    thresholds = get_certified_thresholds(certificate, classes=subgroup_names)
+    row_thresholds = thresholds.get_row_thresholds(subgroup_codes)
+    return accept_up_to_threshold(scores, row_thresholds)
 
 
-def _add_pilot_facts(
+def _record_pilot_rows(
     certificate: Certificate, pilot_policy: PilotPolicy, tested_rows: CalibrationRows
 ) -> Certificate:
-    """Add the numbers of pilot rows and of tested rows per score value."""
+    """Record how pilot rows were used, and the number of tested rows per score value."""
     assert tested_rows.pilot_rows is not None
-    certificate = add_circumstances(
-        certificate, pilot_policy.build_circumstances(tested_rows.pilot_rows, certificate)
-    )
+    pilot_circumstances = pilot_policy.build_circumstances(tested_rows.pilot_rows, certificate)
+    certificate = add_circumstances(certificate, pilot_circumstances)
     if not certificate.circumstances.tests_score_values:
         return certificate
-    return replace(
-        certificate, score_value_counts=pilot_policy.count_rows_per_score_value(tested_rows)
-    )
+    score_value_counts = pilot_policy.count_rows_per_score_value(tested_rows)
+    return replace(certificate, score_value_counts=score_value_counts)
 
 
-def _name_score_and_snap_thresholds(
+def _name_score_and_move_thresholds(
     certificate: Certificate, *, grid: Grid, score_name: str
 ) -> Certificate:
-    """Name the score of a certificate, and snap its thresholds to grid midpoints.
+    """Name the score of a certificate, and move its thresholds to midpoints of a grid.
 
     Certificates are computed on the finest grid. A midpoint of a coarser grid is farther from the
     scores on both sides.
@@ -193,8 +192,8 @@ def find_subgroups_by_group(
     InputError
         If groups are missing, or are given for a promise that does not use them.
     """
-    has_item_types = promise.counts_cases and groups is not None
-    if isinstance(promise, PerGroup) or has_item_types:
+    groups_are_item_types = promise.counts_cases and groups is not None
+    if isinstance(promise, PerGroup) or groups_are_item_types:
         group_codes, group_names = factorize_groups(groups, n_rows)
         return Subgroups(codes=group_codes, names=tuple(group_names))
     if groups is not None:

@@ -103,8 +103,7 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
         except InfeasibleTargetError as error:
             errors.append(error)
     if not certified_tables:
-        closest_error = max(errors, key=lambda error: error.best or 0.0)
-        raise closest_error
+        raise max(errors, key=_get_best_certifiable_target)
 
     best_table = max(
         certified_tables, key=lambda certified: _make_comparison_key(certified.certificate)
@@ -119,6 +118,13 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
         note = note_score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
         certificate = certificate.with_notes(note)
     return replace(best_table, certificate=certificate)
+
+
+def _get_best_certifiable_target(error: InfeasibleTargetError) -> float:
+    """Return the best target that the rows support, 0 if none is known."""
+    if error.best is None:
+        return 0.0
+    return error.best
 
 
 def _make_comparison_key(certificate: Certificate) -> tuple[float, int]:
@@ -159,8 +165,8 @@ def find_subgroups_by_class_or_group(
     -------
     Subgroups or None
     """
-    is_per_class = promise.scope is not None and promise.scope.by == "class"
-    if is_per_class and groups is None:
+    is_promise_per_class = promise.scope is not None and promise.scope.by == "class"
+    if is_promise_per_class and groups is None:
         predicted_codes = rows.compute_column(kernels.predict_classes)
         return Subgroups(codes=predicted_codes, names=tuple(class_names.tolist()))
     return find_subgroups_by_group(promise, len(rows), groups)

@@ -16,7 +16,7 @@ def _name_field() -> Any:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Names of columns with which a calibration file was read.
+    """Names of the columns of a calibration file.
 
     A gate stores them, so that later files of the same layout are read without naming the columns
     again. A name is None if the file had a default name, or no such column. The attributes have the

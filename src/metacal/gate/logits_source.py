@@ -108,11 +108,13 @@ class LogitsSource(BaseSource[Rows]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LogitsSource):
             return NotImplemented
-        compared_fields = ("map", "score", "input", "decision_at")
-        has_equal_fields = all(
-            getattr(self, name) == getattr(other, name) for name in compared_fields
+        return (
+            self.map == other.map
+            and self.score == other.score
+            and self.input == other.input
+            and self.decision_at == other.decision_at
+            and np.array_equal(self.classes, other.classes)
         )
-        return has_equal_fields and np.array_equal(self.classes, other.classes)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -217,7 +219,9 @@ class LogitsSource(BaseSource[Rows]):
         """Compute the ranking score of each row. Higher is less certain."""
         return score_rows(shift_rows(rows, self.decision_at), self.score)
 
-    def _decision_offset(self, thresholds: Thresholds, group_codes: Codes | None) -> float | Float:
+    def _get_decision_offset(
+        self, thresholds: Thresholds, group_codes: Codes | None
+    ) -> float | Float:
         """Return the decision offset of all rows, or an array if it depends on the group."""
         if thresholds.decision_offsets and group_codes is not None:
             return get_decision_offsets(thresholds, group_codes)
@@ -227,7 +231,7 @@ class LogitsSource(BaseSource[Rows]):
         self, block: NDArray[Any], thresholds: Thresholds, group_codes: Codes | None
     ) -> NDArray[Any]:
         """Shift a block of logits so that the largest one is the predicted class."""
-        decision_offset = self._decision_offset(thresholds, group_codes)
+        decision_offset = self._get_decision_offset(thresholds, group_codes)
         if thresholds.decision_offsets or decision_offset:
             return shift_second_class(block, decision_offset)
         return block
@@ -244,7 +248,7 @@ class LogitsSource(BaseSource[Rows]):
         group_codes : ndarray of int, shape (n_rows,), or None
             Code of the group of each row, if the thresholds depend on the group.
         """
-        decision_rows = shift_rows(rows, self._decision_offset(thresholds, group_codes))
+        decision_rows = shift_rows(rows, self._get_decision_offset(thresholds, group_codes))
         is_accepted = accept_rows_on_device(decision_rows, self.score, thresholds)
         if is_accepted is not None:
             return is_accepted
@@ -264,23 +268,23 @@ class LogitsSource(BaseSource[Rows]):
         if rows.is_on_device:
             return self._decide_on_device(rows, options)
         n_rows = len(rows)
-        dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
+        probability_dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
         scores = np.empty(n_rows)
         predicted_codes = np.empty(n_rows, dtype=np.intp)
         answer_codes = np.empty(n_rows, dtype=np.intp)
         probabilities = None
         confidence = None
-        # `_decide_block` is called with the part of each of these columns that is in its block.
-        block_columns: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
+        # `_decide_block` is called with the part of each of these columns in its block.
+        columns_to_fill: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
         if options.with_probabilities:
-            probabilities = np.empty((n_rows, rows.n_classes), dtype=dtype)
-            confidence = np.empty(n_rows, dtype=dtype)
-            block_columns += [probabilities, confidence]
+            probabilities = np.empty((n_rows, rows.n_classes), dtype=probability_dtype)
+            confidence = np.empty(n_rows, dtype=probability_dtype)
+            columns_to_fill += [probabilities, confidence]
         if options.group_codes is not None:
-            block_columns.append(options.group_codes)
-        decide_block = partial(self._decide_block, options, dtype)
+            columns_to_fill.append(options.group_codes)
+        decide_block = partial(self._decide_block, options, probability_dtype)
         rows.fill_columns(
-            decide_block, *block_columns, takes_whole_blocks=self.allows_any_block_size
+            decide_block, *columns_to_fill, takes_whole_blocks=self.allows_any_block_size
         )
         return self._build_decision(
             options,
@@ -345,16 +349,13 @@ class LogitsSource(BaseSource[Rows]):
             Output arrays for probabilities and confidence, if the options ask for them, and then
             the group codes of the block, if the options have group codes.
         """
-        group_codes = None
-        if options.group_codes is not None:
-            *output_columns, group_codes = optional_columns
-        else:
-            output_columns = list(optional_columns)
+        output_columns, group_codes = _separate_group_codes(options, optional_columns)
         decision_logits = self.compute_decision_logits(block, options.thresholds, group_codes)
         score_kernel = resolve_score(self.score).compute_unrounded
         scores[...] = compute_score_and_predictions(score_kernel, decision_logits, predicted_codes)
         answer_codes[...] = predicted_codes
-        if not options.with_probabilities and not options.is_calibrator:
+        needs_probabilities = options.with_probabilities or options.is_calibrator
+        if not needs_probabilities:
             return
 
         uniform_probability = 1.0 / block.shape[1]
@@ -369,7 +370,8 @@ class LogitsSource(BaseSource[Rows]):
             answer_codes[...] = kernels.predict_classes(probabilities)
         if not options.with_probabilities:
             return
-        confidence[...] = probabilities[np.arange(len(block)), answer_codes]
+        row_index = np.arange(len(block))
+        confidence[...] = probabilities[row_index, answer_codes]
         if options.rejected == "uniform":
             is_accepted = self.accepts_block(
                 options.thresholds,
@@ -384,11 +386,12 @@ class LogitsSource(BaseSource[Rows]):
         decision = self._decide_in_one_pass(rows, options)
         if decision is not None:
             return decision
-        decision_offset = self._decision_offset(options.thresholds, options.group_codes)
+        decision_offset = self._get_decision_offset(options.thresholds, options.group_codes)
         decision_rows = shift_rows(rows, decision_offset)
         scores = score_rows(decision_rows, self.score)
         predicted_codes = decision_rows.compute_column(kernels.predict_classes)
-        if not options.with_probabilities and not options.is_calibrator:
+        needs_probabilities = options.with_probabilities or options.is_calibrator
+        if not needs_probabilities:
             return self._build_decision(
                 options,
                 unrounded_scores=scores,
@@ -490,3 +493,13 @@ class LogitsSource(BaseSource[Rows]):
             answer=self.classes[answer_codes],
             probabilities=probabilities,
         )
+
+
+def _separate_group_codes(
+    options: DecisionOptions, optional_columns: tuple[Any, ...]
+) -> tuple[list[Any], Codes | None]:
+    """Separate the output columns of a block from its group codes, which come last if given."""
+    if options.group_codes is None:
+        return list(optional_columns), None
+    *output_columns, group_codes = optional_columns
+    return output_columns, group_codes

@@ -120,8 +120,9 @@ class ScoreCascadeData:
         check_score_gate_options(promise, self.higher_is)
         score_columns = self._read_score_columns()
         flag_name = self._get_flag_name(promise)
+        n_rows = len(score_columns[0])
         flags, has_flags = read_model_flags(
-            self._require_flags(promise, flag_name), len(score_columns[0]), flag_name
+            self._require_flags(promise, flag_name), n_rows, flag_name
         )
         promises_accuracy = isinstance(promise, MinAccuracy)
         if promises_accuracy and self.pool:
@@ -132,7 +133,12 @@ class ScoreCascadeData:
         if promises_accuracy and not self.people:
             # The last model has no gate, because it answers every row that it receives.
             n_gated_models -= 1
-        self._check_n_columns(len(score_columns), flags.shape[1], n_gated_models, flag_name)
+        self._check_n_columns(
+            n_score_columns=len(score_columns),
+            n_flag_columns=flags.shape[1],
+            n_gated_models=n_gated_models,
+            flag_name=flag_name,
+        )
         sources = self._build_sources(n_gated_models)
         uncertainties = _compute_uncertainties(sources, score_columns[:n_gated_models])
         cascade_scores = CascadeScores(
@@ -236,19 +242,21 @@ class ScoreCascadeData:
         default_names = [f"score {number}" for number in range(1, n_gated_models + 2)]
         score_names = [clean_score_name(name) for name in self.score_names or default_names]
         # The last model needs no score name, because its score is never used.
-        score_names.append(default_names[-1])
+        default_name_of_last_model = default_names[-1]
+        score_names.append(default_name_of_last_model)
         n_models = n_gated_models if self.people else n_gated_models + 1
-        return tuple(ScoreSource(name, self.higher_is) for name in score_names[:n_models])
+        names_of_models = score_names[:n_models]
+        return tuple(ScoreSource(name, self.higher_is) for name in names_of_models)
 
     def _read_costs(self, n_gated_models: int) -> Float:
         """Validate the costs of the gated models and of the last model or people."""
         n_costs = n_gated_models + 1
         if self.costs is None:
-            return np.array([_DEFAULT_COST_RATIO**index for index in range(n_costs)])
+            return np.array([_DEFAULT_COST_RATIO**model_index for model_index in range(n_costs)])
         costs = np.asarray(self.costs, dtype=np.float64)
-        has_cost_of_each = costs.shape == (n_costs,)
-        is_valid = has_cost_of_each and (costs >= 0.0).all() and costs[-1] > 0.0
-        if not is_valid:
+        has_one_cost_per_model = costs.shape == (n_costs,)
+        costs_are_valid = has_one_cost_per_model and (costs >= 0.0).all() and costs[-1] > 0.0
+        if not costs_are_valid:
             people_hint = " and one for people" if self.people else ""
             raise CascadeError(f"costs must be {n_costs} numbers, one for each model{people_hint}.")
         return costs
@@ -261,13 +269,14 @@ def _compute_uncertainties(
 
     Raise InputError if a score is missing.
     """
-    uncertainties = np.stack(
-        [source.uncertainty_scores(column) for source, column in zip(sources, score_columns)],
-        axis=1,
-    )
-    is_missing: Flags = np.isnan(uncertainties)
-    if is_missing.any():
-        first_row_without_score = np.flatnonzero(is_missing.any(axis=1))[0]
+    uncertainty_columns = [
+        source.uncertainty_scores(score_column)
+        for source, score_column in zip(sources, score_columns)
+    ]
+    uncertainties = np.stack(uncertainty_columns, axis=1)
+    lacks_score: Flags = np.asarray(np.isnan(uncertainties).any(axis=1))
+    if lacks_score.any():
+        first_row_without_score = np.flatnonzero(lacks_score)[0]
         raise NumberError(
             f"Row {first_row_without_score} has no score. Leave out the rows without a score."
         )

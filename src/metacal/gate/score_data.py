@@ -190,7 +190,7 @@ class ScoreData:
         self._check_case_columns(promise)
         quantity, _target = promise.limits[0]
         usable_items = read_usable_items(
-            self.scores, self.correct, self.cases, quantity, self.random_state
+            self.scores, self.correct, self.cases, quantity, random_state=self.random_state
         )
         item_types = self.groups
         if item_types is not None:
@@ -245,13 +245,9 @@ class ScoreData:
 
         ranking = _rank_selected_rows(rows, selected_rows)
         # Warnings about scores come first, because they may explain why certification fails.
+        expects_ties = self.declared_values is not None
         notes = _warn_about_scores(
-            rows,
-            selected_rows,
-            ranking,
-            source,
-            has_score,
-            checks_ties=self.declared_values is None,
+            rows, selected_rows, ranking, source, has_score, checks_ties=not expects_ties
         )
         declared_uncertainties = read_declared_values(
             self.declared_values, source, usable_columns.scores
@@ -367,9 +363,12 @@ def _warn_about_scores(
     selected_index = get_index_of_selected_rows(selected_rows)
     notes = check_errors_and_ties(ranking, "given scores", with_ties=checks_ties)
     if not has_score.all():
-        n_missing = int((~has_score).sum())
-        missing_note = note_rows_without_score if rows.cases is None else note_items_without_score
-        notes.append(missing_note(missing=n_missing, rows=len(has_score)))
+        n_rows = len(has_score)
+        n_missing = n_rows - int(has_score.sum())
+        if rows.cases is None:
+            notes.append(note_rows_without_score(missing=n_missing, rows=n_rows))
+        else:
+            notes.append(note_items_without_score(missing=n_missing, rows=n_rows))
     n_standard_errors = _count_standard_errors_below_chance(
         rows.uncertainties[selected_index], rows.has_good_outcome[selected_index]
     )
@@ -390,22 +389,24 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
     """
     n_correct = int(is_correct.sum())
     n_incorrect = int((~is_correct).sum())
-    if not n_incorrect:
-        return 0.0
     distinct_values, value_index, value_counts = np.unique(
         uncertainties, return_inverse=True, return_counts=True
     )
-    if len(distinct_values) <= 1:
+    every_row_is_correct = n_incorrect == 0
+    all_rows_are_tied = len(distinct_values) <= 1
+    if every_row_is_correct or all_rows_are_tied:
         return 0.0
     # Rows with equal uncertainties receive the mean of their ranks.
     mean_rank_of_value = np.cumsum(value_counts) - 0.5 * (value_counts - 1)
     row_ranks = mean_rank_of_value[value_index.ravel()]
     incorrect_rank_sum = float(row_ranks[~is_correct].sum())
-    mann_whitney_u = incorrect_rank_sum - 0.5 * n_incorrect * (n_incorrect + 1)
+    min_incorrect_rank_sum = 0.5 * n_incorrect * (n_incorrect + 1)
+    mann_whitney_u = incorrect_rank_sum - min_incorrect_rank_sum
     n_pairs = n_correct * n_incorrect
     probability_incorrect_is_higher = mann_whitney_u / n_pairs
     standard_error = math.sqrt((n_correct + n_incorrect + 1) / (12.0 * n_correct * n_incorrect))
-    return (0.5 - probability_incorrect_is_higher) / standard_error
+    probability_by_chance = 0.5
+    return (probability_by_chance - probability_incorrect_is_higher) / standard_error
 
 
 def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:
@@ -418,9 +419,8 @@ def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None)
     if subgroup_codes is not None:
         subgroup_codes = subgroup_codes[selected_index]
     thresholds = get_certified_thresholds(result.certificate, ScoreSource.classes)
-    is_accepted = accept_up_to_threshold(
-        uncertainties, thresholds.get_row_thresholds(subgroup_codes)
-    )
+    row_thresholds = thresholds.get_row_thresholds(subgroup_codes)
+    is_accepted = accept_up_to_threshold(uncertainties, row_thresholds)
     confidence = None
     if curve is not None:
         confidence = curve(uncertainties[is_accepted])

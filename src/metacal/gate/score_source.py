@@ -46,6 +46,9 @@ HigherIs = Literal["surer", "doubtful"]
 Truth = Literal["correct", "losses"]
 #: Certificates repeat the name of the score. Names longer than this are truncated.
 _MAX_NAME_LENGTH = 80
+#: Name of a score whose given name is empty.
+_DEFAULT_SCORE_NAME = "score"
+#: Code of a row by whether its answer is correct.
 _CODE_BY_CORRECTNESS: dict[Any, int] = {False: 0, True: 1}
 
 
@@ -73,7 +76,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     curve : ConfidenceCurve or None
         Curve from the uncertainty score to the probability of a correct answer.
     neighbours : tuple of ThresholdNeighbours
-        Calibration scores next to each threshold, which `threshold_for_dtype` needs.
+        Calibration scores next to each threshold, which `adapt_threshold_to_dtype` needs.
     accepting_cannot_break_promise : bool
         Whether the promise still holds if a further row is accepted.
     truth : "correct" or "losses"
@@ -205,16 +208,16 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
 
     def uncertainty_scores(self, score: NDArray[np.floating[Any]]) -> Float:
         """Convert scores to uncertainty scores, rounded to the grid that thresholds are on."""
-        return RELATIVE_GRID.round(self._unrounded_uncertainty(score))
+        return RELATIVE_GRID.round(self._compute_unrounded_uncertainties(score))
 
-    def _unrounded_uncertainty(self, score: NDArray[np.floating[Any]]) -> Float:
+    def _compute_unrounded_uncertainties(self, score: NDArray[np.floating[Any]]) -> Float:
         """Convert scores to uncertainty scores without rounding.
 
         Thresholds lie between grid points, so that a score is on the same side of a threshold
         before and after rounding.
         """
-        signed_score = -score if self.higher_is == "surer" else score
-        return signed_score.astype(np.float64)
+        uncertainties = -score if self.higher_is == "surer" else score
+        return uncertainties.astype(np.float64)
 
     def accepts(
         self,
@@ -223,14 +226,17 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         group_codes: Codes | None,
     ) -> Flags:
         """Compare each score with its threshold. A row without a score is rejected."""
-        uncertainties = self._unrounded_uncertainty(score)
+        uncertainties = self._compute_unrounded_uncertainties(score)
         if isinstance(thresholds, SingleThreshold) or group_codes is None:
-            threshold = self.threshold_for_dtype(score.dtype, thresholds.threshold)
+            threshold = self.adapt_threshold_to_dtype(score.dtype, thresholds.threshold)
             return accept_up_to_threshold(uncertainties, threshold)
         # The table of thresholds has a single column, because scores have no predicted class.
         group_thresholds = thresholds.threshold_table[:, 0].tolist()
         adapted_thresholds = np.array(
-            [self.threshold_for_dtype(score.dtype, threshold) for threshold in group_thresholds]
+            [
+                self.adapt_threshold_to_dtype(score.dtype, threshold)
+                for threshold in group_thresholds
+            ]
         )
         return accept_up_to_threshold(uncertainties, adapted_thresholds[group_codes])
 
@@ -260,7 +266,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
             return None
         return self.curve(self.uncertainty_scores(self.read(score)))
 
-    def threshold_for_dtype(self, dtype: Any, threshold: float) -> float:
+    def adapt_threshold_to_dtype(self, dtype: Any, threshold: float) -> float:
         """Adapt a threshold to scores stored as float32 or float16.
 
         Many scores are equal to a calibration score next to the threshold, for example all grades
@@ -289,29 +295,24 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         is_narrow_type = np.dtype(dtype) in (np.float32, np.float16)
         if not is_narrow_type or not math.isfinite(threshold):
             return threshold
-        highest_accepted, lowest_rejected = self._get_rounded_neighbours(np.dtype(dtype), threshold)
-        round_to_same_number = highest_accepted == lowest_rejected
+        neighbours = self._round_neighbours(threshold, np.dtype(dtype))
+        highest_accepted = neighbours.highest_accepted
+        lowest_rejected = neighbours.lowest_rejected
+        neighbours_are_equal = highest_accepted == lowest_rejected
         if highest_accepted is not None and highest_accepted > threshold:
-            if round_to_same_number and not self.accepting_cannot_break_promise:
+            if neighbours_are_equal and not self.accepting_cannot_break_promise:
                 return RELATIVE_GRID.get_midpoint_below(highest_accepted)
             return highest_accepted
         if lowest_rejected is not None and lowest_rejected <= threshold:
-            if round_to_same_number and self.accepting_cannot_break_promise:
+            if neighbours_are_equal and self.accepting_cannot_break_promise:
                 return lowest_rejected
             return math.nextafter(lowest_rejected, -math.inf)
         return threshold
 
-    def _get_rounded_neighbours(
-        self, dtype: np.dtype[Any], threshold: float
-    ) -> tuple[float | None, float | None]:
+    def _round_neighbours(self, threshold: float, dtype: np.dtype[Any]) -> ThresholdNeighbours:
         """Round the calibration scores next to a threshold to a narrower float type.
 
         Several groups may have the same threshold. Then the scores of all of them count.
-
-        Returns
-        -------
-        highest_accepted, lowest_rejected : float or None
-            None if there is no calibration row on this side of the threshold.
         """
         accepted_scores = []
         rejected_scores = []
@@ -328,7 +329,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
             highest_accepted = _round_to_dtype(max(accepted_scores), dtype)
         if rejected_scores:
             lowest_rejected = _round_to_dtype(min(rejected_scores), dtype)
-        return highest_accepted, lowest_rejected
+        return ThresholdNeighbours(threshold, highest_accepted, lowest_rejected)
 
 
 def _round_to_dtype(value: float, dtype: np.dtype[Any]) -> float:
@@ -347,9 +348,10 @@ def clean_score_name(name: str) -> str:
     >>> clean_score_name("--confidence"), clean_score_name(" ")
     ('confidence', 'score')
     """
-    characters = [char if char.isprintable() else "?" for char in str(name)]
-    printable_name = "".join(characters)[:_MAX_NAME_LENGTH]
-    return printable_name.strip().lstrip("-").strip() or "score"
+    printable_characters = [char if char.isprintable() else "?" for char in str(name)]
+    printable_name = "".join(printable_characters[:_MAX_NAME_LENGTH])
+    name_without_minus = printable_name.strip().lstrip("-").strip()
+    return name_without_minus or _DEFAULT_SCORE_NAME
 
 
 def check_score_gate_options(promise: Any, higher_is: Any) -> None:

@@ -77,10 +77,13 @@ class InputColumns:
 
     def take(self, mask: Flags) -> InputColumns:
         """Return the columns of the rows in a mask."""
+        selected_losses = None
+        if self.losses is not None:
+            selected_losses = self.losses[mask]
         return InputColumns(
             scores=self.scores[mask],
             correct=self.correct[mask],
-            losses=None if self.losses is None else self.losses[mask],
+            losses=selected_losses,
             has_label=self.has_label[mask],
         )
 

@@ -27,6 +27,8 @@ from metacal.rows.draws import make_generator
 _MIN_ACCEPTED_ROWS = 50
 # Number of bootstrap samples for the standard error of a difference in ECE.
 _N_BOOTSTRAP_SAMPLES = 25
+# Seed of the bootstrap samples.
+_BOOTSTRAP_SEED = 0
 # Number of parameters of the default map. With more parameters, a map can overfit more.
 _N_MAP_PARAMETERS = 10.0
 # Overfitting explains a gain in log loss of up to this times n_parameters / n_rows.
@@ -115,10 +117,16 @@ class SoftmaxComparison:
         >>> print(SoftmaxComparison(log_loss, ece, 800).build_note(uses_softmax=False))
         Calibration does not improve the probabilities of accepted rows (cross-fitted on 800 rows): log loss 0.3100, without 0.3000 (± 0.0040).
         """
+        increased_log_loss = None
+        if self.log_loss.is_increased_by_map:
+            increased_log_loss = self.log_loss.as_tuple()
+        increased_ece = None
+        if self.ece.is_increased_by_map:
+            increased_ece = self.ece.as_tuple()
         return note_harmful_calibration(
             rows=self.n_rows,
-            log_loss=self.log_loss.as_tuple() if self.log_loss.is_increased_by_map else None,
-            ece=self.ece.as_tuple() if self.ece.is_increased_by_map else None,
+            log_loss=increased_log_loss,
+            ece=increased_ece,
             softmax=uses_softmax,
         )
 
@@ -304,7 +312,9 @@ def _bootstrap_ece_difference(
 ) -> float:
     """Estimate the standard error of a difference in ECE by the bootstrap."""
     n_rows = len(calibrated_bins.bin_of_row)
-    row_samples = make_generator(0).integers(n_rows, size=(_N_BOOTSTRAP_SAMPLES, n_rows))
+    generator = make_generator(_BOOTSTRAP_SEED)
+    row_samples = generator.integers(n_rows, size=(_N_BOOTSTRAP_SAMPLES, n_rows))
     calibrated_ece = calibrated_bins.compute_resampled_ece(row_samples)
     uncalibrated_ece = uncalibrated_bins.compute_resampled_ece(row_samples)
-    return float((calibrated_ece - uncalibrated_ece).std())
+    ece_differences = calibrated_ece - uncalibrated_ece
+    return float(ece_differences.std())

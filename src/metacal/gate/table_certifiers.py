@@ -221,7 +221,7 @@ class LogOddsSortingCertifier:
         if pilot_policy is not None and tested_rows.pilot_rows is not None:
             columns = certified_table.columns
             selected_index = get_index_of_selected_rows(selected_rows)
-            certificate = certificate.with_traffic(
+            certificate = certificate.with_counts_of_all_rows(
                 columns.is_accepted[selected_index], columns.correct[selected_index]
             )
             certificate = add_circumstances(
@@ -395,5 +395,6 @@ def _compute_losses(promise: Promise, rows: Rows, labels: Codes | None) -> Losse
     if not isinstance(promise, CostPromise):
         return None
     promise.check_cost_table_size(rows.n_classes)
-    predicted = rows.compute_column(kernels.predict_classes)
-    return promise.losses(np.asarray(to_numpy(labels, "labels")), predicted)
+    predicted_codes = rows.compute_column(kernels.predict_classes)
+    true_codes = np.asarray(to_numpy(labels, "labels"))
+    return promise.losses(true_codes, predicted_codes)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.subgroups import By, Name, SubgroupCertificates
+from metacal.certificates.subgroups import Name, SubgroupCertificates, SubgroupKind
 from metacal.errors import GroupsError, ShapeError, choose_spelling, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.kernels.grid import Grid
@@ -43,7 +43,7 @@ class SingleThreshold:
     """
 
     threshold: float = math.inf
-    subgroup_kind: ClassVar[By | None] = None
+    subgroup_kind: ClassVar[SubgroupKind | None] = None
     decision_offsets: ClassVar[tuple[float, ...]] = ()
 
     def get_row_thresholds(
@@ -101,7 +101,7 @@ class SubgroupThresholds:
     array([0.1, 0.1, 1.5, 0. ])
     """
 
-    subgroup_kind: By
+    subgroup_kind: SubgroupKind
     subgroup_names: tuple[Name, ...]
     subgroup_thresholds: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, get_args
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantity import Limits
-from metacal.certificates.subgroups import By, DeltaSharing, Name
+from metacal.certificates.subgroups import DeltaSharing, Name, SubgroupKind
 from metacal.certification.procedures import Procedure
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.two_sides import TwoClassProcedure
@@ -30,7 +30,7 @@ class Per(Promise):
     fallback: str | None = None
 
     # Kind of the subgroups: "class" for predicted classes, or "group".
-    by: ClassVar[By]
+    by: ClassVar[SubgroupKind]
 
     def __post_init__(self) -> None:
         if not self._can_be_made_per_subgroup(self.promise):
@@ -168,7 +168,7 @@ class PerClass(Per):
     [('cat', 'accepts everything'), ('dog', 'certified'), ('cow', 'always rejected')]
     """
 
-    by: ClassVar[By] = "class"
+    by: ClassVar[SubgroupKind] = "class"
 
 
 @dataclass(frozen=True)
@@ -202,4 +202,4 @@ class PerGroup(Per):
     'For every group, at most 10% of the correct predictions are rejected, with 90% confidence for all groups together.'
     """
 
-    by: ClassVar[By] = "group"
+    by: ClassVar[SubgroupKind] = "group"

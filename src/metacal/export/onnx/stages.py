@@ -93,11 +93,11 @@ def append_score_stage(
 def _thresholds_for_dtype(thresholds: Thresholds, source: ScoreSource, dtype: str) -> Thresholds:
     """Move each threshold halfway between two adjacent scores of a dtype."""
     if isinstance(thresholds, SingleThreshold):
-        return SingleThreshold(source.threshold_for_dtype(dtype, thresholds.threshold))
+        return SingleThreshold(source.adapt_threshold_to_dtype(dtype, thresholds.threshold))
     # The last row of the table is the threshold of unknown groups, which is infinite.
     group_thresholds = thresholds.threshold_table[:-1, 0].tolist()
     moved_thresholds = tuple(
-        source.threshold_for_dtype(dtype, threshold) for threshold in group_thresholds
+        source.adapt_threshold_to_dtype(dtype, threshold) for threshold in group_thresholds
     )
     return replace(thresholds, subgroup_thresholds=moved_thresholds)
 

@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, NewType, NotRequired
 
 from metacal.certificates.cascade_stages import StageCount, Stages
-from metacal.certificates.certificate import STORED_FIELDS, Certificate
+from metacal.certificates.certificate import ATTRIBUTE_BY_STORED_KEY, Certificate
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import LABEL_COUNT_FIELDS, Counts, ScoreValueCount, Traffic
 from metacal.certificates.notes import NOTE_TEXTS, Note
@@ -63,7 +63,7 @@ FIELD_TYPES[SubgroupCertificate] = {
     "status": Status,
 }
 FIELD_TYPES[Certificate] = {
-    **{key: type_hints(Certificate)[name] for key, name in STORED_FIELDS.items()},
+    **{key: type_hints(Certificate)[name] for key, name in ATTRIBUTE_BY_STORED_KEY.items()},
     **dict.fromkeys(LABEL_COUNT_FIELDS, int | None),
     "quantity": QuantityName,
     "traffic": Traffic,
@@ -157,7 +157,9 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
     """
     entries = decode_entries(Certificate, data, location)
     field_values = {
-        field_name: entries[key] for key, field_name in STORED_FIELDS.items() if key in entries
+        field_name: entries[key]
+        for key, field_name in ATTRIBUTE_BY_STORED_KEY.items()
+        if key in entries
     }
     stored_value_counts = field_values.get("score_value_counts", ())
     field_values["score_value_counts"] = tuple(
