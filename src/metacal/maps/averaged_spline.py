@@ -374,14 +374,14 @@ def _compute_stacked_derivatives(
     row_weights = samples.row_weights[:, None, :]
     n_samples = len(samples.design)
     theta_by_sample_and_prior = theta.reshape(n_samples, -1, theta.shape[1])
-    z = theta_by_sample_and_prior @ samples.design.transpose(0, 2, 1)
-    exp_minus_abs_z = np.exp(-np.abs(z))
-    denominator = 1.0 + exp_minus_abs_z
-    probability = np.where(z >= 0.0, 1.0, exp_minus_abs_z) / denominator
-    loss = np.maximum(z, 0.0) + np.log(denominator) - correct * z
+    log_odds = theta_by_sample_and_prior @ samples.design.transpose(0, 2, 1)
+    exp_minus_abs_log_odds = np.exp(-np.abs(log_odds))
+    denominator = 1.0 + exp_minus_abs_log_odds
+    probability = np.where(log_odds >= 0.0, 1.0, exp_minus_abs_log_odds) / denominator
+    row_losses = np.maximum(log_odds, 0.0) + np.log(denominator) - correct * log_odds
     hessian = (row_weights * probability * (1.0 - probability)) @ design_products
     gradient = (row_weights * (probability - correct)) @ samples.design
-    total_loss = loss @ row_weights.transpose(0, 2, 1)
+    total_loss = row_losses @ row_weights.transpose(0, 2, 1)
     return Derivatives(
         loss=total_loss.reshape(-1),
         gradient=gradient.reshape(theta.shape),

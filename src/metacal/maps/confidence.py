@@ -166,5 +166,5 @@ def _choose_knot_indices(n_ties: Codes) -> Codes:
         return np.arange(n_distinct)
     cumulative_rows = np.cumsum(n_ties)
     ranks = np.linspace(1, cumulative_rows[-1], _MAX_CURVE_KNOTS)
-    indices = np.searchsorted(cumulative_rows, ranks)
-    return np.unique(np.clip(indices, 0, n_distinct - 1))
+    knot_indices = np.searchsorted(cumulative_rows, ranks)
+    return np.unique(np.clip(knot_indices, 0, n_distinct - 1))

@@ -250,13 +250,13 @@ def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
             if not (is_nonnegative and sums_to_one):
                 continue
             weights = np.maximum(weights, 0.0)
-            value = float(0.5 * weights @ hessian @ weights + gradient @ weights)
+            objective_value = float(0.5 * weights @ hessian @ weights + gradient @ weights)
             rounding_error = 0.0
             if np.isfinite(lowest_value):
                 rounding_error = _RELATIVE_ROUNDING_ERROR * abs(lowest_value)
-            if value < lowest_value - rounding_error:
+            if objective_value < lowest_value - rounding_error:
                 best_weights = weights / weights.sum()
-                lowest_value = value
+                lowest_value = objective_value
     return best_weights
 
 

@@ -243,10 +243,10 @@ def fit_gaussian_process(
     subsample_data = EvidenceData(subsample, subsample, inverse_temperature, centre)
     all_data = EvidenceData(sample, subsample, inverse_temperature, centre)
     basis, subsample_posterior = _choose_kernel(subsample_data, inducing)
-    start = replace(
+    start_posterior = replace(
         subsample_posterior, precision=all_data.weight_ratio * subsample_posterior.precision
     )
-    posterior = maximise_bound(partial(compute_bound, all_data, basis), start, _TOLERANCE)
+    posterior = maximise_bound(partial(compute_bound, all_data, basis), start_posterior, _TOLERANCE)
     if not posterior.converged:
         warn_caller(
             f"Gaussian-process calibration did not converge in {MAX_PASSES} passes. The best"
@@ -292,11 +292,11 @@ def _find_mass_range(logits_and_masses: Float) -> tuple[float, float]:
     low, high : float
     """
     tempered_logits = logits_and_masses[:, 0]
-    order = tempered_logits.argsort(kind="stable")
-    cumulative_mass = np.cumsum(logits_and_masses[order, 1])
-    levels = cumulative_mass[-1] * np.array([_TAIL_MASS, 1.0 - _TAIL_MASS])
-    positions = np.searchsorted(cumulative_mass, levels)
-    low, high = tempered_logits[order[positions]]
+    rising_order = tempered_logits.argsort(kind="stable")
+    cumulative_mass = np.cumsum(logits_and_masses[rising_order, 1])
+    cumulative_levels = cumulative_mass[-1] * np.array([_TAIL_MASS, 1.0 - _TAIL_MASS])
+    positions = np.searchsorted(cumulative_mass, cumulative_levels)
+    low, high = tempered_logits[rising_order[positions]]
     return float(low), float(high)
 
 

@@ -238,18 +238,18 @@ def fit_beta_calibration(
     identity_theta = np.array(_BETA_VARIANTS[variant].identity)
     prior_means = np.tile(identity_theta, (n_curves, 1))
     prior_precision = np.eye(len(identity_theta)) * _BETA_PRIOR_PRECISION
-    start = prior_means.copy()
+    start_theta = prior_means.copy()
     if _BETA_VARIANTS[variant].has_intercept:
         # The start is the curve that is constant at the frequency of the class.
-        start[:, :-1] = 0.0
-        start[:, -1] = curve_weights.compute_smoothed_log_odds()
+        start_theta[:, :-1] = 0.0
+        start_theta[:, -1] = curve_weights.compute_smoothed_log_odds()
 
     targets = _TargetProbabilities(negative=np.zeros(n_curves), positive=np.ones(n_curves))
     likelihood = partial(_sum_derivatives, sample, compute_features, targets)
     slopes_are_nonnegative = identity_theta > 0.0
     theta, _ = minimise_by_newton(
         partial(add_normal_prior, likelihood, prior_mean=prior_means, precision=prior_precision),
-        start,
+        start_theta,
         is_nonnegative=slopes_are_nonnegative,
         total_weights=curve_weights.total,
         method_name=f"beta calibration ({variant!r})",

@@ -135,12 +135,12 @@ def fit_spline(
     if tempered:
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    z = sample.rows.compute_column(partial(tempered_log_odds, inverse_temperature))
+    log_odds = sample.rows.compute_column(partial(tempered_log_odds, inverse_temperature))
     row_weights = sample.weights_or_ones
-    knots = compute_weighted_quantiles(z, row_weights, n_knots)
+    knots = compute_weighted_quantiles(log_odds, row_weights, n_knots)
     identity_theta = np.append(np.ones(len(knots)), knots[0])
     theta = fit_spline_slopes(
-        z,
+        log_odds,
         correct=sample.compute_correctness(),
         weights=row_weights,
         knots=knots,

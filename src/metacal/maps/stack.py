@@ -176,14 +176,16 @@ def fit_stack(
     -------
     StackMap
     """
-    names = get_default_members(rows.n_classes) if candidates is None else tuple(candidates)
+    candidate_names = (
+        get_default_members(rows.n_classes) if candidates is None else tuple(candidates)
+    )
     weighted_stack = fit_weighted_stack(
         rows,
         labels,
         weights,
         fit=fit_members,
         fit_candidates_for_comparison=partial(fit_members, for_comparison=True),
-        names=names,
+        names=candidate_names,
         keep_predictions=keep_predictions,
         n_splits=n_splits,
         random_state=random_state,
@@ -420,11 +422,11 @@ def _compute_out_of_fold_probabilities(
             columns_of_candidates.append(candidate_column)
         tables_of_folds.append(np.stack(columns_of_candidates, axis=1))
         held_out_rows_of_folds.append(np.flatnonzero(fold_of_row == fold))
-    table = np.concatenate(tables_of_folds)
-    is_informative = table.max(axis=1) > 0.0
+    probability_table = np.concatenate(tables_of_folds)
+    is_informative = probability_table.max(axis=1) > 0.0
     informative_rows = np.concatenate(held_out_rows_of_folds)[is_informative]
     weights = None if sample.weights is None else sample.weights[informative_rows]
-    return _OutOfFoldProbabilities(table[is_informative], weights)
+    return _OutOfFoldProbabilities(probability_table[is_informative], weights)
 
 
 def _count_used_folds(sample: LabelledRows, n_splits: int) -> int:

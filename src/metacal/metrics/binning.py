@@ -112,12 +112,12 @@ def compute_bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) 
             f" {binning!r}."
         )
     if callable(binning):
-        edges = np.asarray(binning(confidence, check_n_bins(n_bins)))
+        bin_edges = np.asarray(binning(confidence, check_n_bins(n_bins)))
     else:
-        edges = np.asarray(binning)
-    if not _increases_from_0_to_1(edges):
-        raise InputError(f"Bin edges must increase from 0 to 1; got {edges}.")
-    return edges.astype(np.float64, copy=False)
+        bin_edges = np.asarray(binning)
+    if not _increases_from_0_to_1(bin_edges):
+        raise InputError(f"Bin edges must increase from 0 to 1; got {bin_edges}.")
+    return bin_edges.astype(np.float64, copy=False)
 
 
 def _increases_from_0_to_1(edges: Array) -> bool:
@@ -284,8 +284,8 @@ def vectorize_statistic(function: Callable[[Weights], float]) -> Statistic:
     """
 
     def evaluate_each_resample(row_weights: Weights) -> Float:
-        values = [function(resample.astype(np.intp)) for resample in row_weights]
-        return np.array(values, dtype=np.float64)
+        resample_values = [function(resample.astype(np.intp)) for resample in row_weights]
+        return np.array(resample_values, dtype=np.float64)
 
     return evaluate_each_resample
 
@@ -307,8 +307,8 @@ def build_mean_statistic(column: Float) -> Statistic:
     ones = np.ones(len(column))
 
     def compute_weighted_mean(row_weights: Weights) -> Float:
-        weights = np.asarray(row_weights, dtype=np.float64)
-        return np.asarray(weights @ column / (weights @ ones))
+        float_weights = np.asarray(row_weights, dtype=np.float64)
+        return np.asarray(float_weights @ column / (float_weights @ ones))
 
     return compute_weighted_mean
 

@@ -499,5 +499,5 @@ def reliability_curve(
     array([nan, nan, 0.5, 1. ])
     """
     top = read_top_label(proba, labels, classes=classes)
-    edges = compute_bin_edges(binning, top.confidence, n_bins)
-    return compute_reliability_curve(top, edges)
+    bin_edges = compute_bin_edges(binning, top.confidence, n_bins)
+    return compute_reliability_curve(top, bin_edges)

@@ -78,11 +78,11 @@ class UpperEntries:
 def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
     """Find the entries of a table above the first of `n_bins` bins of equal width."""
     n_classes = table.n_classes
-    edges = equal_width(confidence=np.empty(0), n_bins=n_bins)
+    bin_edges = equal_width(confidence=np.empty(0), n_bins=n_bins)
     flat_indices_of_blocks = []
     probabilities_of_blocks = []
     for first_row, block in table.blocks():
-        indices_in_block, probabilities = exact.find_entries_above_first_bin(block, edges)
+        indices_in_block, probabilities = exact.find_entries_above_first_bin(block, bin_edges)
         flat_indices_of_blocks.append(first_row * n_classes + indices_in_block)
         probabilities_of_blocks.append(probabilities)
     probability = np.concatenate(probabilities_of_blocks)
@@ -91,7 +91,7 @@ def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
     first_cell_of_class = class_index * n_bins
     return UpperEntries(
         row_index=row_index,
-        cell_index=first_cell_of_class + assign_bins(probability, edges),
+        cell_index=first_cell_of_class + assign_bins(probability, bin_edges),
         probability=probability,
         is_label=is_label.astype(np.float64),
     )
@@ -274,17 +274,17 @@ class _ResampledClasswiseEce:
     def __init__(self, table: CheckedTable, n_bins: int) -> None:
         self._table = table
         upper_entries = find_upper_entries(table, n_bins)
-        cells, cell_of_entry = np.unique(upper_entries.cell_index, return_inverse=True)
-        self._n_cells = len(cells)
+        used_cells, cell_of_entry = np.unique(upper_entries.cell_index, return_inverse=True)
+        self._n_cells = len(used_cells)
         self._compute_upper_gaps = GroupSums(
             groups=cell_of_entry.reshape(-1),
-            n_groups=len(cells),
+            n_groups=len(used_cells),
             values=upper_entries.is_label - upper_entries.probability,
             entry_rows=upper_entries.row_index,
         )
         self._compute_label_counts = GroupSums(table.label_codes, table.n_classes)
         # Cells are ordered by class, so the cells of a class are consecutive.
-        class_of_cell = cells // n_bins
+        class_of_cell = used_cells // n_bins
         self._upper_classes, self._first_cells = np.unique(class_of_cell, return_index=True)
 
     def __call__(self, row_weights: Weights) -> Float:

@@ -109,13 +109,13 @@ class Evaluation:
             "accepted rows": self.accepted_rows or {},
             "all rows": self.all_rows,
         }
-        index = []
+        frame_index = []
         records = []
         for group_name, intervals in intervals_by_group.items():
             for metric_name, interval in intervals.items():
-                index.append((group_name, metric_name))
+                frame_index.append((group_name, metric_name))
                 records.append(vars(interval))
-        return display.make_frame(records, index, ["rows", "metric"])
+        return display.make_frame(records, frame_index, ["rows", "metric"])
 
     def __str__(self) -> str:
         return self.text(self._make_header_lines(), before=None, caveat=self._make_marginal_lines())
@@ -137,12 +137,12 @@ class Evaluation:
     @property
     def size(self) -> str:
         """Numbers of rows, classes and accepted rows, as text."""
-        text = f"{self.n_rows:,} rows"
+        size_text = f"{self.n_rows:,} rows"
         if self.n_classes:
-            text += f", {self.n_classes} classes"
+            size_text += f", {self.n_classes} classes"
         if self.n_accepted is not None:
-            text += f"; {self.n_accepted:,} accepted"
-        return text
+            size_text += f"; {self.n_accepted:,} accepted"
+        return size_text
 
     def text(
         self, head: list[str], before: Evaluation | None, caveat: list[str], *, few: bool = False

@@ -212,9 +212,9 @@ def _make_bin_sum_functions(
     list of GroupSums
         One entry per column.
     """
-    edges = compute_bin_edges(binning, top.confidence, n_bins)
-    bin_indices = assign_bins(top.confidence, edges)
-    n_edge_bins = len(edges) - 1
+    bin_edges = compute_bin_edges(binning, top.confidence, n_bins)
+    bin_indices = assign_bins(top.confidence, bin_edges)
+    n_edge_bins = len(bin_edges) - 1
     return [GroupSums(bin_indices, n_edge_bins, column) for column in columns]
 
 
@@ -252,9 +252,9 @@ def _build_debiased_statistic(
     Statistic
     """
     residuals = top.correct - top.confidence
-    columns = [np.ones(len(top)), residuals, top.correct, top.correct**2]
+    summed_columns = [np.ones(len(top)), residuals, top.correct, top.correct**2]
     compute_row_counts, compute_residual_sums, compute_correct_sums, compute_square_sums = (
-        _make_bin_sum_functions(top, n_bins, binning, columns)
+        _make_bin_sum_functions(top, n_bins, binning, summed_columns)
     )
 
     # Arrays in this function have the shape (n_resamples, n_bins).

@@ -77,8 +77,8 @@ def interval(
     """
     resampling = Resampling(level, n_resamples, random_state)
     registered_metric = _find_registered_metric(metric)
-    name = registered_metric.name
-    _check_options(metric, name, options)
+    metric_name = registered_metric.name
+    _check_options(metric, metric_name, options)
     read_data = registered_metric.input
     if read_data is None:
         # A metric of decisions is a proportion, counted from the data as they were passed.
@@ -88,7 +88,7 @@ def interval(
         if successes_and_trials is None:
             successes_and_trials = _NAN_PROPORTION
         metric_source = (registered_metric, successes_and_trials)
-        return resampling.compute_intervals([metric_source], n_rows=0)[name]
+        return resampling.compute_intervals([metric_source], n_rows=0)[metric_name]
 
     input_options = {}
     if "classes" in options:
@@ -104,7 +104,7 @@ def interval(
     intervals = resampling.compute_intervals(
         [(registered_metric, interval_source)], len(validated_data), n_errors
     )
-    return intervals[name]
+    return intervals[metric_name]
 
 
 def _find_registered_metric(function: Callable[..., float]) -> Metric:
@@ -194,6 +194,6 @@ def bootstrap(
         )
     weighted_statistic = vectorize_statistic(lambda weights: float(statistic(*columns, weights)))
     resampling = Resampling(level, n_resamples, random_state)
-    target = Target(weighted_statistic, low=bounds[0], high=bounds[1])
-    intervals = resampling.resample_statistics({"statistic": target}, n_rows=lengths[0])
+    resampling_target = Target(weighted_statistic, low=bounds[0], high=bounds[1])
+    intervals = resampling.resample_statistics({"statistic": resampling_target}, n_rows=lengths[0])
     return intervals["statistic"]

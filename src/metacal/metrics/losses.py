@@ -247,10 +247,10 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
     distances = (best - mark_values) / (best - worst)
     outside_rows = np.flatnonzero(~((distances >= 0.0) & (distances <= 1.0)))
     if len(outside_rows):
-        row = outside_rows[0]
-        given_mark = np.asarray(mark).tolist()[row]
+        first_outside_row = outside_rows[0]
+        given_mark = np.asarray(mark).tolist()[first_outside_row]
         raise NumberError(
-            f"Row {row}: the mark {given_mark!r} does not lie between {worst:g} and {best:g}."
+            f"Row {first_outside_row}: the mark {given_mark!r} does not lie between {worst:g} and {best:g}."
         )
     return np.asarray(distances)
 

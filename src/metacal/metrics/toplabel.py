@@ -149,13 +149,13 @@ class CheckedTable:
         possibly_tied_rows = np.flatnonzero(may_be_tied)
         n_block_rows = max(1, _BLOCK_ELEMENTS // self.n_classes)
         for start in range(0, len(possibly_tied_rows), n_block_rows):
-            rows = possibly_tied_rows[start : start + n_block_rows]
-            block = self.full_table[self._row_indices[rows]]
-            is_top_class = block == self.row_maxima[rows, None]
+            block_rows = possibly_tied_rows[start : start + n_block_rows]
+            block = self.full_table[self._row_indices[block_rows]]
+            is_top_class = block == self.row_maxima[block_rows, None]
             # Most blocks have no tie. Then each row has exactly one top class.
-            if np.count_nonzero(is_top_class) > len(rows):
+            if np.count_nonzero(is_top_class) > len(block_rows):
                 n_top_classes = is_top_class.sum(axis=1)
-                correct[rows] /= n_top_classes
+                correct[block_rows] /= n_top_classes
         # A row sum within tolerance of 1 allows a probability slightly above 1.
         confidence = np.minimum(self.row_maxima.astype(np.float64), 1.0)
         return TopLabel(confidence, correct)

@@ -39,20 +39,20 @@ LOSS_DIFFERENCE_RULE = register_rule(
 
 def _register_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
     """Register a rule that tests how often the answers of two models differ, without labels."""
-    name = "cascade-path" if tests_path else "cascade-joint"
+    rule_name = "cascade-path" if tests_path else "cascade-joint"
     distribution_name = "binomial"
     assumptions = SAME_SOURCE_OF_BOTH
     if has_pool:
-        name += "-pool"
+        rule_name += "-pool"
         distribution_name = "hypergeometric"
         assumptions = DRAWN_FROM_POOL
-    text = f"exact {distribution_name} test of how often an earlier model answers otherwise than the last one"
+    rule_text = f"exact {distribution_name} test of how often an earlier model answers otherwise than the last one"
     if tests_path:
-        text += (
+        rule_text += (
             ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al."
             " 2021)"
         )
-    return register_rule(name, text, assumptions)
+    return register_rule(rule_name, rule_text, assumptions)
 
 
 # Fraction of delta at which each of the two paths of thresholds of a cascade is tested.

@@ -46,8 +46,8 @@ class PairedPredictions:
 
     def take(self, index: Codes) -> PairedPredictions:
         """Return the rows at some positions."""
-        columns = {field.name: getattr(self, field.name)[index] for field in fields(self)}
-        return PairedPredictions(**columns)
+        selected_columns = {field.name: getattr(self, field.name)[index] for field in fields(self)}
+        return PairedPredictions(**selected_columns)
 
 
 class Candidate(NamedTuple):

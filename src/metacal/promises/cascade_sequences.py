@@ -217,10 +217,10 @@ def _find_pareto_front(*, risks: Float, costs: Float, is_allowed: Flags) -> list
     # `np.lexsort` sorts by its last key first, so entries are sorted by risk and then by cost.
     flat_indices_by_rising_risk = np.lexsort((costs.ravel(), risks.ravel()))
     for flat_index in flat_indices_by_rising_risk:
-        row, column = divmod(int(flat_index), costs.shape[1])
-        if is_allowed[row, column] and costs[row, column] < lowest_cost:
-            lowest_cost = float(costs[row, column])
-            pareto_front.append((row, column))
+        row_index, column_index = divmod(int(flat_index), costs.shape[1])
+        if is_allowed[row_index, column_index] and costs[row_index, column_index] < lowest_cost:
+            lowest_cost = float(costs[row_index, column_index])
+            pareto_front.append((row_index, column_index))
     return pareto_front
 
 

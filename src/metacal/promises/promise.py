@@ -73,10 +73,10 @@ class Promise(ABC):
             if field.default is None:
                 optional_params.add(field.name)
         for param in (*self.quantities, "delta"):
-            value = getattr(self, param)
-            if value is None and param in optional_params:
+            param_value = getattr(self, param)
+            if param_value is None and param in optional_params:
                 continue
-            check_fraction(param, value)
+            check_fraction(param, param_value)
 
     def certify(self, evidence: Any, correct: Any = None) -> Certificate:
         """Certify the promise on calibration rows.

@@ -518,7 +518,7 @@ def _format_distinct_from_target(value: float, target: float) -> str:
     ('0.9500', '0.950001')
     """
     for n_decimals in range(_MIN_DECIMALS, _MAX_DECIMALS + 1):
-        text = f"{value:.{n_decimals}f}"
-        if float(text) != target:
-            return text
+        value_text = f"{value:.{n_decimals}f}"
+        if float(value_text) != target:
+            return value_text
     return repr(value)

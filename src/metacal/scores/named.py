@@ -87,8 +87,8 @@ def resolve(score: str | Score) -> NamedScore | CheckedScore:
     """
     if isinstance(score, str):
         if score not in NAMED:
-            names = ", ".join(map(repr, NAMED))
-            raise InputError(f"score must be one of {names} or a callable; got {score!r}.")
+            known_names = ", ".join(map(repr, NAMED))
+            raise InputError(f"score must be one of {known_names} or a callable; got {score!r}.")
         return NAMED[score]
     if not callable(score):
         raise InputError(

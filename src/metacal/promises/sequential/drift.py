@@ -176,14 +176,18 @@ class AbstentionMonitor(Monitor):
     @property
     def expected_rejection_rates(self) -> tuple[float, float]:
         """Interval of the rejection rate, if new rows come from the source of calibration rows."""
-        level = local_level(self.n_calibration_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0)
+        local_significance_level = local_level(
+            self.n_calibration_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0
+        )
         ranks = np.array(
             [
                 self.n_accepted_calibration_rows,
                 self.n_calibration_rows - self.n_accepted_calibration_rows,
             ]
         )
-        quantiles = order_statistic_quantiles(ranks, self.n_calibration_rows, level)
+        quantiles = order_statistic_quantiles(
+            ranks, self.n_calibration_rows, local_significance_level
+        )
         lowest_acceptance_rate, lowest_rejection_rate = quantiles.tolist()
         return lowest_rejection_rate, 1.0 - lowest_acceptance_rate
 

@@ -304,12 +304,14 @@ class PromiseMonitor(Monitor):
                 f"accepted and correct must have one entry for each row; got {n_rows} and"
                 f" {len(is_correct)}."
             )
-        rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=clusters)
+        monitored_rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=clusters)
         if self.monitored_quantity.conditions_on_true_class:
-            rows = self._convert_to_rows_about_class(rows, row_subgroups)
+            monitored_rows = self._convert_to_rows_about_class(monitored_rows, row_subgroups)
         else:
-            rows = rows.select_rows(self.select_monitored_rows(n_rows, row_subgroups))
-        self._bet_on_rows(rows, losses)
+            monitored_rows = monitored_rows.select_rows(
+                self.select_monitored_rows(n_rows, row_subgroups)
+            )
+        self._bet_on_rows(monitored_rows, losses)
         return self
 
     def _convert_to_rows_about_class(

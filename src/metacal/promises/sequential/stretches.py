@@ -42,15 +42,17 @@ def split_into_stretches(
     if stretch_length is None:
         return [PartOfStretch(slice(0, n_rows), 0, contains_start_of_stretch=n_earlier_rows == 0)]
     parts = []
-    start = 0
-    while start < n_rows:
-        stretch_number, n_rows_in_stretch = divmod(n_earlier_rows + start, stretch_length)
-        stop = min(n_rows, start + stretch_length - n_rows_in_stretch)
+    part_start = 0
+    while part_start < n_rows:
+        stretch_number, n_rows_in_stretch = divmod(n_earlier_rows + part_start, stretch_length)
+        part_stop = min(n_rows, part_start + stretch_length - n_rows_in_stretch)
         part = PartOfStretch(
-            slice(start, stop), stretch_number, contains_start_of_stretch=n_rows_in_stretch == 0
+            slice(part_start, part_stop),
+            stretch_number,
+            contains_start_of_stretch=n_rows_in_stretch == 0,
         )
         parts.append(part)
-        start = stop
+        part_start = part_stop
     return parts
 
 
