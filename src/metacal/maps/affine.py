@@ -122,7 +122,7 @@ class MatrixMap(AffineMap):
 
 
 class DirichletMap(MatrixMap):
-    """Dirichlet calibration: softmax(matrix @ log p + bias), where p = softmax(logits).
+    """Dirichlet calibration: softmax(matrix @ log p + bias), p = softmax(logits).
 
     Examples
     --------

@@ -209,7 +209,7 @@ def make_softmax_map(n_classes: int) -> Map:
 
 
 def ensure_min_uniform_component(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
-    """Increase the uniform component of a map to at least 1 / (n + 1), one row's worth.
+    """Increase the uniform component of a map to at least 1 / (n + 1).
 
     Other maps are returned unchanged.
 

@@ -152,7 +152,7 @@ def fit_ensemble_temperature(
 
 
 def _limit_uniform_weight(member_weights: Float) -> tuple[float, float, float]:
-    """Limit the weight of the uniform member; the other two keep their ratio."""
+    """Limit the weight of the uniform member, and keep the ratio of the others."""
     tempered_weight, untempered_weight, uniform_weight = member_weights.tolist()
     tempered_share = 1.0
     untempered_share = 0.0

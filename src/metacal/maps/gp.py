@@ -1,4 +1,4 @@
-"""Gaussian-process calibration: a smooth latent function of every logit, then softmax.
+"""Gaussian-process calibration: a smooth function of each logit, then softmax.
 
 Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", AISTATS 2020.
 There are four deviations from the paper:
@@ -73,7 +73,7 @@ _SLOPE_MARGIN = 8.0
 
 @dataclass(frozen=True, eq=False)
 class GaussianProcessMap(Map):
-    """Gaussian-process map softmax(f(t)) of tempered logits t = b (x - centre of the row).
+    """Gaussian-process map softmax(f(t)) of tempered, centred logits t.
 
     The latent function is f(t) = t + Σ_m w_m exp(-½ ((t - z_m) / lengthscale)²).
 
@@ -173,7 +173,7 @@ def fit_gaussian_process(
     n_inducing: int = 10,
     centre: Centre = "mean",
 ) -> GaussianProcessMap:
-    """Fit a sparse Gaussian process by variational inference, with the best of nine kernels.
+    """Fit a sparse Gaussian process by variational inference.
 
     With f ~ GP(t, s² exp(-½ (t - t')² / lengthscale²)), q(f(Z)) = N(m, S) and its marginals
     m_j, σ_j², the function

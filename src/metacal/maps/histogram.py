@@ -1,4 +1,4 @@
-"""Histogram binning: the frequency of a class in the bin that contains its probability.
+"""Histogram binning: the frequency of a class in the bin of its probability.
 
 References
 ----------
@@ -53,7 +53,7 @@ def fit_histogram_binning(
     bins: str = "equal_width",
     prior_rows: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit one histogram per class: the frequency of the class in bins of its probability.
+    """Fit one histogram per class, with the frequency of the class in each bin.
 
     The value of a bin is (N₊ + s p̄) / (N + s).
 
@@ -326,7 +326,7 @@ def find_equal_mass_bin_ends(weights: Float, n_bins: int) -> Codes:
 
 
 def _compute_class_probabilities(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
-    """Compute the probabilities of the classes that have a curve; return labels as well."""
+    """Return the probabilities of the classes that have a curve, and the labels."""
     probabilities = compute_unmasked_probabilities(block, 1.0, slice(None))
     return one_vs_rest_columns(probabilities), labels
 

@@ -90,7 +90,7 @@ def fit_imax_binning(
     shared: bool = True,
     prior_rows: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit bins of the log-odds that have the largest mutual information with the class.
+    """Fit the bins of the log-odds that are most informative about the class.
 
     The value of a bin is (N₊ + s p̄) / (N + s), where N is its weight, N₊ that of its positive
     rows, and p̄ the mean probability in it.
@@ -272,7 +272,7 @@ def _fit_most_informative_bins(cells: _CellSums, n_bins: int, prior_rows: float)
 
 
 def _choose_last_cells_of_groups(cells: _CellSums, used_cells: Codes) -> Codes:
-    """Divide the used cells into at most 256 groups; return the last cell of each group.
+    """Divide the used cells into at most 256 groups, given by their last cells.
 
     Positive and negative rows each determine half of the groups.
     """

@@ -216,7 +216,7 @@ def _fit_coefficients(
 
 
 def row_features(block: NDArray[Any], inverse_temperature: float) -> Float:
-    """Compute the features of each row; a constant added to a row changes none."""
+    """Compute the shift-invariant features of each row."""
     tempered_gaps = _compute_gaps(block) * inverse_temperature
     return np.concatenate(NUMPY.evaluate(compute_local_features, tempered_gaps), axis=1)
 

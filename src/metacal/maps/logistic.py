@@ -200,7 +200,7 @@ def fit_platt_scaling(rows: Rows, labels: Codes, weights: Weights = None) -> Pla
 def fit_beta_calibration(
     rows: Rows, labels: Codes, weights: Weights = None, *, variant: str = "abm"
 ) -> BetaMap:
-    """Fit σ(a log p - b log(1 - p) + c) with a, b >= 0 by maximum likelihood per class.
+    """Fit σ(a log p - b log(1 - p) + c) with a, b >= 0 for each class.
 
     A normal prior of standard deviation ten around the identity keeps the maximum finite if
     a class is absent or separated without error. Its effect is negligible with a hundred

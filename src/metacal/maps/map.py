@@ -190,7 +190,7 @@ class CombinedMap(Map):
 
 
 def find_component_maps(fitted: object) -> list[Map]:
-    """Return the maps that a map is built from; none for most maps.
+    """Return the maps that a map is built from, usually none.
 
     Examples
     --------

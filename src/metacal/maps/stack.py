@@ -1,4 +1,4 @@
-"""Stacking: a mixture of fitted maps Σ_m w_m map_m(x) with cross-validated weights.
+"""Stacking: a mixture Σ_m w_m map_m(x) of maps with cross-validated weights.
 
 Wolpert, "Stacked generalization", Neural Networks, 1992; for densities and by likelihood: Smyth &
 Wolpert, "Linearly combining density estimators via stacking", Machine Learning, 1999. Choosing a
@@ -286,7 +286,7 @@ def fit_weighted_stack(
 def _build_stack(
     names: Sequence[str], maps_by_name: dict[str, Map], candidate_weights: Float
 ) -> tuple[StackMap, tuple[str, ...]]:
-    """Build the stack of the candidates with positive weight; return it with their names."""
+    """Build the stack of the candidates with positive weight, with their names."""
     weight_by_name = {}
     for name, weight in zip(names, candidate_weights.tolist(), strict=True):
         if weight != 0.0:
@@ -321,7 +321,7 @@ def _compute_mean_losses(
 
 
 def _get_candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePriors:
-    """Return the priors of the candidates; methods that are no member have none."""
+    """Return the priors of the candidates. Methods that are no member have none."""
     members = [MEMBERS.get(name, Member(name)) for name in names]
     return _CandidatePriors(
         handicaps=np.array([member.compute_handicap(n_classes) for member in members]),
@@ -430,7 +430,7 @@ def _compute_out_of_fold_probabilities(
 
 
 def _count_used_folds(sample: LabelledRows, n_splits: int) -> int:
-    """Count the folds that are needed to hold out enough rows to weight the candidates."""
+    """Count the folds needed to hold out enough rows for the candidate weights."""
     max_rows = max(_MIN_HELD_OUT_ROWS, _MAX_HELD_OUT_ENTRIES // sample.rows.n_classes)
     n_sufficient_rows = min(_MAX_HELD_OUT_ROWS, max_rows)
     n_sufficient_folds = math.ceil(n_sufficient_rows * n_splits / len(sample.labels))

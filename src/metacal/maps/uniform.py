@@ -146,7 +146,7 @@ class _SearchResult:
 
 @dataclass(frozen=True)
 class _Expansion:
-    """Series of the mean loss around one point (log b, uniform), from one pass over the rows.
+    """Series of the mean loss around a point (log b, uniform), from one pass.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class _Expansion:
         return self.loss_derivatives[VALUE_INDEX]
 
     def minimise_nearby(self, max_log_b_step: float, box: Float, tolerance: float) -> Minimum:
-        """Minimise the series of the loss, with log b within `max_log_b_step` of the point."""
+        """Minimise the series within `max_log_b_step` of the point in log b."""
         log_b = self.point[_LOG_B_INDEX]
         lower_limits = [log_b - max_log_b_step, 0.0]
         upper_limits = [log_b + max_log_b_step, 1.0]

@@ -163,7 +163,7 @@ class ClassGaps:
         self.n_rows += np.bincount(decision_codes, minlength=2)
 
     def _flush_sums_before_adding(self, n_rows: int) -> None:
-        """Flush the pending float sums if they would not stay exact with `n_rows` more rows."""
+        """Flush the pending float sums if `n_rows` more rows would make them inexact."""
         if self._n_pending_rows + n_rows > _MAX_EXACT_ROWS:
             self._flush_pending_sums()
         self._n_pending_rows += n_rows

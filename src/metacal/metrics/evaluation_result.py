@@ -1,4 +1,4 @@
-"""Result of an evaluation, and its presentation as text, HTML, JSON and data frame."""
+"""Result of an evaluation, as text, HTML, JSON and data frame."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Evaluation:
     is_paper_map: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON types; numbers that are not finite become None."""
+        """Return the result as JSON types, with None for numbers that are not finite."""
         return {
             "n_rows": self.n_rows,
             "n_accepted": self.n_accepted,
@@ -192,13 +192,13 @@ class Evaluation:
         return [str(self.marginal)]
 
     def _make_remarks(self) -> list[str]:
-        """Return the note on the paper's map if the probabilities of rejected rows are 1/K."""
+        """Return the note on uniform probabilities of rejected rows, if they are uniform."""
         return [_PAPER_MAP_NOTE] if self.is_paper_map else []
 
     def _build_text_tables(
         self, before: Evaluation | None = None, *, only_printed: bool = False
     ) -> list[TextTable]:
-        """Return the table of probabilities and, if there is a gate or score, the gate's table."""
+        """Return the table of probabilities and, if there is one, the table of the gate."""
         tables = [self._build_probability_table(before, only_printed=only_printed)]
         if self.gate:
             display_names = registry.get_display_names(self.gate, only_printed=only_printed)
@@ -261,7 +261,7 @@ def _format_estimate(intervals: Intervals | None, metric_name: str) -> str:
 
 
 def describe_harm(after: Evaluation, before: Evaluation) -> str | None:
-    """Describe metrics that are worse with the calibrator by more than a standard error.
+    """Describe the metrics that a calibrator worsens by more than a standard error.
 
     The standard error comes from the interval of the calibrated rows. Without intervals, any higher
     value counts.
@@ -307,7 +307,7 @@ def describe_harm(after: Evaluation, before: Evaluation) -> str | None:
 
 
 def _compute_standard_error(interval: Interval) -> float:
-    """Compute the standard error from the width of an interval, 0 if it has no finite width."""
+    """Compute the standard error from the width of an interval, 0 if not finite."""
     normal_quantile = float(ndtri(0.5 * (1.0 + interval.level)))
     standard_error = (interval.high - interval.low) / (2.0 * normal_quantile)
     return standard_error if np.isfinite(standard_error) else 0.0

@@ -1,4 +1,4 @@
-"""Functions that compute the confidence interval of a metric or of any other statistic.
+"""Confidence intervals of a metric or of any other statistic.
 
 `interval(metric, *data)` takes the metric function and its data::
 
@@ -108,7 +108,7 @@ def interval(
 
 
 def _find_registered_metric(function: Callable[..., float]) -> Metric:
-    """Return the registry entry of a metric function; raise InputError if there is none."""
+    """Return the registry entry of a metric function, or raise InputError."""
     name = getattr(function, "__name__", str(function))
     metric = METRICS.get(name)
     if metric is None or metric.function is not function:

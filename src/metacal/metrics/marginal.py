@@ -325,7 +325,7 @@ def check_predicted_classes(
 
 
 def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
-    """Return the cell of each row: its predicted class, or a common cell for small classes."""
+    """Assign each row to the cell of its predicted class. Small classes share one."""
     classes, class_of_row = np.unique(predicted, return_inverse=True)
     variance_of_class = np.bincount(class_of_row, row_variance, len(classes))
     is_small = variance_of_class < _MIN_VARIANCE
@@ -339,7 +339,7 @@ def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
 def _compute_satterthwaite_scale(
     cells: Codes, row_variance: Float, cell_variance: Float, degrees_of_freedom: float
 ) -> float:
-    """Compute the factor a of the distribution a·χ²_f with the moments of the statistic.
+    """Compute the scale of the χ² distribution with the moments of the statistic.
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ def _compute_satterthwaite_scale(
 
 
 def _find_class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None) -> Any:
-    """Return the class of the rows of a cell, or None if they belong to several classes."""
+    """Return the class of the rows of a cell, None if they have several classes."""
     predicted_columns = np.unique(predicted).tolist()
     if len(predicted_columns) > 1:
         return None

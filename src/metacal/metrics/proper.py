@@ -1,4 +1,4 @@
-"""Proper scoring rules: negative log-likelihood, and the Brier score with its decomposition."""
+"""Proper scoring rules: negative log-likelihood and Brier score."""
 
 from __future__ import annotations
 
@@ -141,7 +141,9 @@ class BrierDecomposition:
 def brier_decomposition(
     proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Sequence[Any] | None = None
 ) -> BrierDecomposition:
-    """Decompose the Brier score into reliability, resolution, uncertainty and remainder.
+    """Decompose the Brier score into reliability, resolution and uncertainty.
+
+    A remainder comes from the variation within bins.
 
     The forecasts of each class are put in `n_bins` bins of equal width. Let p̄_kb and ȳ_kb be the
     mean forecast and frequency of class k in bin b, and ȳ_k the base rate. Summed over classes and

@@ -51,7 +51,7 @@ def build_e_aurc_statistic(ranking: Ranking) -> Statistic:
 
 
 def build_augrc_statistic(ranking: Ranking) -> Statistic:
-    """Build the statistic of the area under the generalized-risk-coverage curve (AUGRC).
+    """Build the statistic of the area under the generalized risk-coverage curve.
 
     The area is (1/n²) Σ over errors of the number of rows that rank after them. A tied row counts
     one half.

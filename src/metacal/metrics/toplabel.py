@@ -1,4 +1,4 @@
-"""Validation of probability tables, and their reduction to confidence and correctness.
+"""Validation of probability tables, and confidence and correctness of their rows.
 
 Terms used in this module:
 
@@ -75,7 +75,7 @@ class TopLabel:
 
 @dataclass(frozen=True, eq=False)
 class CheckedTable:
-    """Validated probability table, or a subset of its rows, with labels and row maxima.
+    """Validated probability table or subset of one, with labels and row maxima.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class CheckedTable:
 
     @property
     def table(self) -> Array:
-        """Rows of the subset as one table, which is a copy unless the subset is the whole table."""
+        """Rows of the subset as one table. A proper subset is copied."""
         if self.row_mask is None:
             return self.full_table
         return self.full_table[self.row_mask]
@@ -249,7 +249,7 @@ def checked_table(
 def read_top_label(
     proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
 ) -> TopLabel:
-    """Read confidence and correctness from a table with labels, or from two flat columns.
+    """Read confidence and correctness from a table with labels or from two columns.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def read_top_label(
 
 
 def read_number_column(values: ArrayLike, name: str) -> Float:
-    """Convert values to a flat float64 array; raise InputError if empty or if one is NaN."""
+    """Convert values to a flat float64 array without NaN, or raise InputError."""
     array = as_plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise ShapeError(
@@ -324,7 +324,7 @@ def read_number_column(values: ArrayLike, name: str) -> Float:
 
 
 def read_bool_column(values: ArrayLike, name: str) -> Flags:
-    """Convert values to a flat boolean array; raise InputError unless all are 0 or 1.
+    """Convert values that are 0 or 1 to a flat boolean array, or raise InputError.
 
     Examples
     --------
@@ -379,7 +379,7 @@ def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
 
 
 def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> None:
-    """Raise InputError if an array of 0 and 1 comes first and an array of fractions second.
+    """Raise InputError if 0/1 values come before fractions, as if swapped.
 
     Examples
     --------

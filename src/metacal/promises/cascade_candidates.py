@@ -1,4 +1,4 @@
-"""Paired predictions of a cascade of two models, and the outcome of candidate thresholds.
+"""Paired predictions of two models, and the outcome of candidate thresholds.
 
 *Pilot rows* are rows that choose the candidate thresholds. They are not tested.
 `metacal.promises.cascade_sequences` orders the candidates for the tests.
@@ -51,7 +51,7 @@ class PairedPredictions:
 
 
 class Candidate(NamedTuple):
-    """Threshold of each model of a cascade. That of the large model is +inf without people."""
+    """Thresholds of both models of a cascade. Without people, the large one is +inf."""
 
     small_threshold: float
     large_threshold: float = math.inf
@@ -160,7 +160,7 @@ class CascadePlan:
 
     @property
     def has_separate_pilot_scores(self) -> bool:
-        """Whether scores of other rows choose the thresholds, so that no pilot rows are drawn."""
+        """Whether scores of other rows choose the thresholds, in place of pilot rows."""
         return self.thresholds_from is not None
 
 

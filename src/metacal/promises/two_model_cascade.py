@@ -197,7 +197,7 @@ class TwoModelEvidence(Evidence):
 def _build_stage_counts(
     candidate: Candidate, counts: OutcomeCounts, *, counts_errors: bool
 ) -> tuple[StageCount, StageCount]:
-    """Build the certified threshold and the counts of the small and of the large model.
+    """Build the stages of the small and the large model, with their counts.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def _count_missing_labels(
 
 
 def _build_missing_labels_error(n_missing_labels: int) -> MissingLabelsError:
-    """Build the error for a cascade whose first candidate needs labels that are missing."""
+    """Build the error for a first candidate whose test needs missing labels."""
     return MissingLabelsError(
         f"{n_missing_labels:,} rows on which the two models disagree, and on which the small model is"
         " most confident, have no label. Label them; rows on which the models agree need none."

@@ -151,7 +151,7 @@ def compute_row_features(block: NDArray[Any], n_top: int = 5) -> Float:
 
 @dataclass(eq=False)
 class Ranker(ABC):
-    """Base class of learned scores, which are linear in standardised features of a row.
+    """Base class of learned scores, which are linear in features of a row.
 
     A fitted ranker consists of a few numbers, which can be saved. `sklearn.base.clone` copies
     the fitted numbers as well. Inside a `MetaCal` that is cloned (cross-validation, a grid
@@ -316,7 +316,7 @@ class Ranker(ABC):
 
 @dataclass(eq=False)
 class LogisticRanker(Ranker):
-    """Log-odds of an incorrect prediction, by logistic regression on features of a row.
+    """Log-odds of an incorrect prediction, by logistic regression.
 
     Parameters
     ----------

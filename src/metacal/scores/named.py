@@ -260,7 +260,7 @@ def _compute_columns_on_device(
 def _compute_columns_with_c_kernel(
     rows: Rows, score_kernel: kernels.FormulaKernel, grid: Grid, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
-    """Compute rounded score and correctness with the C kernel, without temporary arrays.
+    """Compute rounded score and correctness of every row with the C kernel.
 
     Parameters
     ----------

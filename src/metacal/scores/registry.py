@@ -171,7 +171,7 @@ LEARNED_SCORE_NAMES = ("LogisticRanker", "PairwiseRanker")
 
 
 def get_auto_candidates(n_classes: int) -> dict[str, float]:
-    """Return the scores among which `score="auto"` chooses, with their shares of delta.
+    """Return the candidates of `score="auto"` with their shares of delta.
 
     Entropy is rarely far from the best and has the largest share. The others are much better for
     a few networks, which a tenth of delta shows as well (docs/ranking.md has the numbers). For

@@ -99,7 +99,7 @@ class _OffsetModel:
         )
 
     def _evaluate_likelihood(self, offsets: Float, scale: float) -> _LossDerivatives:
-        """Compute the negative log-likelihood with gradient and Hessian, without the prior."""
+        """Compute the negative log-likelihood with gradient and Hessian."""
         features = self.features
         labels = self.sample.labels
         row_weights = self.sample.weights_or_ones
@@ -155,7 +155,7 @@ class _OffsetModel:
 
 
 def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
-    """Fit a scale and an offset per class; choose the offsets' variance by evidence.
+    """Fit a scale and an offset per class, with the offset variance of best evidence.
 
     Parameters
     ----------

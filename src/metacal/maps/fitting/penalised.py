@@ -205,7 +205,7 @@ class SoftmaxRegression:
     def _choose_strength(
         self, sample: LabelledRows, start: Float, selection: StrengthSelection
     ) -> tuple[float, Float]:
-        """Choose the strength by cross-validation; return it with a starting point."""
+        """Choose the strength and a starting point by cross-validation."""
 
         def fit_theta(training: LabelledRows, strength: float, start_theta: Float) -> Float:
             minimum = self._minimise(

@@ -175,7 +175,7 @@ class AbstentionMonitor(Monitor):
 
     @property
     def expected_rejection_rates(self) -> tuple[float, float]:
-        """Interval of the rejection rate, if new rows come from the source of calibration rows."""
+        """Interval of the rejection rate of new rows without drift."""
         local_significance_level = local_level(
             self.n_calibration_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0
         )
@@ -331,7 +331,7 @@ class ScoreMonitor(Monitor):
 
     @property
     def shift(self) -> float:
-        """Change of the mean bin position: 0 for none, 1 if all rows are the least certain."""
+        """Change of the mean score bin: 0 for none, 1 if all rows are the least certain."""
         if not self.n_rows:
             return 0.0
         new_shares = np.array(self.bin_counts) / self.n_rows
@@ -399,7 +399,7 @@ class UnreadableMonitor(Monitor):
         self.initialize_capital(Wager(n_imaginary_rows=1.0 / self.limit, imaginary_payoff_sum=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
-        """Update the evidence with new lines; `unreadable` is True for each unreadable line."""
+        """Update the evidence with new lines and whether each is unreadable."""
         is_unreadable = np.atleast_1d(np.asarray(unreadable, dtype=bool))
         bets = build_bets_on_mean_above(is_unreadable.astype(np.float64), limit=self.limit)
         self.current_capital.bet([bets])

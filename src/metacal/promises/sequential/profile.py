@@ -208,7 +208,7 @@ def build_profile(
 def _draw_edge_tie_breakers(
     edge_ranks: Codes, *, edge_tie_blocks: Codes, tie_block_end_ranks: Codes
 ) -> Float:
-    """Draw a random number for each edge, which orders it among rows with the same score.
+    """Draw a random number for each bin edge, which orders it among tied rows.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def _draw_uniform_order_statistics(
 
 
 def _count_by_confidence(confidence: Float, correct: Flags) -> tuple[ConfidenceBin, ...]:
-    """Count rows and correct rows, and sum the confidence, in each bin of the confidence."""
+    """Count the rows and correct rows, and sum the confidence, of each bin."""
     n_bins = len(CONFIDENCE_BIN_STARTS)
     bin_of_row = assign_confidence_bins(confidence)
     clipped_confidence = np.clip(np.asarray(confidence, np.float64), 0.0, 1.0)
