@@ -233,8 +233,8 @@ def _compute_quality_by_fold(
             return RowQuality.with_capped_loss(-np.log(p_true), confidence=1.0 - p_not_predicted)
         # The spline changes the confidence. Every other class keeps its share of the rest.
         loss_if_correct = np.log1p(np.exp(-spline_log_odds))
-        spline_loss_of_error = np.log1p(np.exp(spline_log_odds))
-        loss_if_incorrect = spline_loss_of_error + np.log(p_not_predicted) - np.log(p_true)
+        loss_of_incorrectness = np.log1p(np.exp(spline_log_odds))
+        loss_if_incorrect = loss_of_incorrectness + np.log(p_not_predicted) - np.log(p_true)
         row_losses = np.where(row_statistics.correct > 0.0, loss_if_correct, loss_if_incorrect)
         return RowQuality.with_capped_loss(row_losses, confidence=expit(spline_log_odds))
 

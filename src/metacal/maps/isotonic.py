@@ -185,16 +185,16 @@ def fit_irm(
     )
     is_unmasked = ~np.isnan(true_probability)
     if not is_unmasked.any():
-        curve = make_identity_curve()
-        return SharedMap(curve.knots, curve.values, inverse_temperature)
+        identity_curve = make_identity_curve()
+        return SharedMap(identity_curve.knots, identity_curve.values, inverse_temperature)
 
-    positive_pairs = merge_equal_probabilities(
-        BinaryColumn(
-            probability=true_probability[is_unmasked],
-            outcome=np.ones(int(is_unmasked.sum())),
-            weight=row_weights[is_unmasked],
-        )
+    # A pair is a row with one of its classes. It is positive if the class is the true one.
+    unmasked_positive_pairs = BinaryColumn(
+        probability=true_probability[is_unmasked],
+        outcome=np.ones(int(is_unmasked.sum())),
+        weight=row_weights[is_unmasked],
     )
+    positive_pairs = merge_equal_probabilities(unmasked_positive_pairs)
     pieces = _fit_constant_pieces(rows, row_weights, positive_pairs, inverse_temperature)
     piece_ends = _find_piece_ends(rows, pieces.starts, inverse_temperature)
     knots = np.stack([pieces.starts, piece_ends], axis=1).ravel()

@@ -250,8 +250,7 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
         compute_statistics_of_all_rows = statistics_functions[-1]
         return UniformFit(plain_map, compute_statistics_of_all_rows(plain_inverse_temperature))
 
-    lowest_b, highest_b = get_inverse_temperature_bounds(margin)
-    box = np.array([[np.log(lowest_b), 0.0], [np.log(highest_b), MAX_UNIFORM]])
+    box = _build_search_box(margin)
     search_result = _search_on_growing_samples(
         statistics_functions, plain_inverse_temperature, box, n_rows=len(sample.rows)
     )
@@ -283,6 +282,14 @@ def _fit_plain_temperature(sample: LabelledRows, margin: float, *, is_sampled: b
             warnings.simplefilter("ignore", MetacalWarning)
         tolerance = SAMPLE_TOLERANCE if is_sampled else TOLERANCE
         return fit_temperature_to_sample(sample, margin, tolerance).inverse_temperature
+
+
+def _build_search_box(margin: float) -> Float:
+    """Return the lowest and the highest point (log b, uniform) of a search."""
+    lowest_b, highest_b = get_inverse_temperature_bounds(margin)
+    lowest_point = [np.log(lowest_b), 0.0]
+    highest_point = [np.log(highest_b), MAX_UNIFORM]
+    return np.array([lowest_point, highest_point])
 
 
 def _warn_about_fit(result: _SearchResult, box: Float) -> None:

@@ -318,7 +318,7 @@ def compute_weighted_column_sums(table: CheckedTable, row_weights: Weights) -> F
     """
     n_classes = table.n_classes
     n_resamples = len(row_weights)
-    is_single_precision_table = table.full_table.dtype.itemsize <= 4
+    is_single_precision_table = table.full_table.dtype.itemsize <= np.dtype(np.float32).itemsize
     product_type: Any = np.float64
     n_block_rows = max(1, _PRODUCT_ELEMENTS // max(n_classes, n_resamples))
     if n_resamples > 1 and is_single_precision_table and n_classes >= _MANY_CLASSES:

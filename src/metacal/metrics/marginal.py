@@ -287,11 +287,11 @@ def check_predicted_classes(
     cell_variance = np.asarray(np.bincount(cell_of_row, row_variance), np.float64)
     gaps = np.subtract(n_correct, confidence_sums, dtype=np.float64)
     if fitted:
-        gaps, covariance = _remove_gaps_explained_by_confidence(
+        gaps, gap_covariance = _remove_gaps_explained_by_confidence(
             gaps, np.diag(cell_variance), cell_of_row, confidence, is_correct
         )
-        eigenvalues, eigenvectors = np.linalg.eigh(covariance)
-        gap_variance = np.maximum(np.diag(covariance), 0.0)
+        eigenvalues, eigenvectors = np.linalg.eigh(gap_covariance)
+        gap_variance = np.maximum(np.diag(gap_covariance), 0.0)
     else:
         eigenvalues = cell_variance
         eigenvectors = np.eye(len(cell_variance))

@@ -433,10 +433,15 @@ def _compute_maxima_if_valid(table: Any) -> Array | None:
         block = table[start:stop]
         bits_of_block_maxima = bits_of_maxima[start:stop]
         table_bits[start:stop].max(axis=1, out=bits_of_block_maxima)
-        if bits_of_block_maxima.max() > bits_of_one:
+        has_entry_outside_0_to_1 = bits_of_block_maxima.max() > bits_of_one
+        if has_entry_outside_0_to_1:
             return None
-        # NumPy has no fast matrix product for float16.
-        row_sums = block @ ones if item_size > 2 else block.sum(axis=1, dtype=np.float32)
-        if np.abs(row_sums - 1).max() > _FAST_SUM_TOLERANCE[item_size]:
+        if table.dtype == np.float16:
+            # NumPy has no fast matrix product for float16.
+            row_sums = block.sum(axis=1, dtype=np.float32)
+        else:
+            row_sums = block @ ones
+        largest_sum_error = np.abs(row_sums - 1).max()
+        if largest_sum_error > _FAST_SUM_TOLERANCE[item_size]:
             return None
     return bits_of_maxima.view(table.dtype)

@@ -167,7 +167,8 @@ class PilotScores:
                         row_order=row_order_by_model[:, model_index],
                         cost_if_answered_by=cost_if_answered_by,
                     )
-            last_accepted_rows = row_order_by_model[n_accepted - 1, models]
+            last_accepted_ranks = np.maximum(n_accepted - 1, 0)
+            last_accepted_rows = row_order_by_model[last_accepted_ranks, models]
             last_accepted_scores = self.uncertainty[last_accepted_rows, models]
             thresholds[price_index] = np.where(n_accepted > 0, last_accepted_scores, -math.inf)
         return thresholds

@@ -283,12 +283,15 @@ class ScoreMonitor(Monitor):
                 " the distribution of the scores. Fit on more rows."
             )
         n_bins = n_edges + 1
-        self.bin_counts = tuple(map(int, self.bin_counts)) or (0,) * n_bins
+        self.bin_counts = tuple(int(count) for count in self.bin_counts)
+        has_no_rows_yet = len(self.bin_counts) == 0
+        if has_no_rows_yet:
+            self.bin_counts = (0,) * n_bins
         if len(self.bin_counts) != n_bins or min(self.bin_counts) < 0:
             raise InputError("The score needs one count for each of its bins.")
-        self.initialize_capital(
-            Wager(n_imaginary_rows=_N_IMAGINARY_SCORES), Wager(n_imaginary_rows=_N_IMAGINARY_SCORES)
-        )
+        wager_on_shift = Wager(n_imaginary_rows=_N_IMAGINARY_SCORES)
+        wager_on_spread = Wager(n_imaginary_rows=_N_IMAGINARY_SCORES)
+        self.initialize_capital(wager_on_shift, wager_on_spread)
 
     @property
     def n_rows(self) -> int:
