@@ -47,7 +47,7 @@ _UNITS_PER_PROBABILITY_ONE = round(1.0 / exact.UNITS[0])
 #: Index of the coarse units in the first axis of the sums.
 _COARSE = 0
 #: Kernel that adds a block of rows to the sums of each class and cell.
-_add_class_units = getattr(host_kernels, "add_class_units", exact.add_class_units)
+_add_block_to_unit_sums = getattr(host_kernels, "add_class_units", exact.add_class_units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ class ClassGaps:
         for start, block in table.blocks():
             self._flush_sums_before_adding(len(block))
             is_block_row_accepted = is_accepted[start : start + len(block)]
-            _add_class_units(
+            _add_block_to_unit_sums(
                 block, is_block_row_accepted, self._edges, self._pending_sums, self._cell_units
             )
         # Every true class adds a probability of one, in coarse units, to its class and cell.
