@@ -39,7 +39,7 @@ from metacal.export import saved as artifact
 from metacal.export.onnx import to_onnx
 from metacal.export.torch import to_module
 from metacal.kernels import numpy as definition
-from metacal.promises.verdict import judge
+from metacal.promises.judging import judge
 
 RESULTS = Path(__file__).resolve().parent / "results" / "decisions.json"
 SCORES = ("entropy", "max_probability", "margin", "energy")

@@ -18,8 +18,9 @@ from scipy.stats import binom, binomtest
 import metacal as mc
 from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.cli import main
+from metacal.promises.judging import judge
 from metacal.promises.measurement import Measurement
-from metacal.promises.verdict import Verdict, judge
+from metacal.promises.verdict import Verdict
 
 N, K = 2000, 4
 

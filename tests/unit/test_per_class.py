@@ -19,7 +19,7 @@ from metacal.gate.thresholds import SubgroupThresholds, encode_groups
 from metacal.io.artifact.audit import read_certificate
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises import Sample
-from metacal.promises.verdict import judge
+from metacal.promises.judging import judge
 from metacal.promises.verification import verify_decisions
 
 

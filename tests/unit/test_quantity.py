@@ -23,7 +23,7 @@ from metacal.certificates.quantity import Quantity
 from metacal.errors import InputError
 from metacal.io.artifact.audit import read_certificate
 from metacal.metrics import selective
-from metacal.promises.verdict import judge
+from metacal.promises.judging import judge
 from metacal.promises.verification import verify_decisions
 
 SOURCE = Path(mc.__file__).parent

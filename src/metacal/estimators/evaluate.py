@@ -37,7 +37,7 @@ from metacal.metrics.intervals import clopper_pearson
 from metacal.metrics.marginal import PredictedClasses
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.resampling import Resampling
-from metacal.promises.verdict import judge
+from metacal.promises.judging import judge
 from metacal.rows import Rows, open_executor
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.score_tables import flatten_labelled_table

@@ -122,7 +122,7 @@ class MatrixMap(AffineMap):
 
 
 class DirichletMap(MatrixMap):
-    """Dirichlet calibration: softmax(matrix @ log p + bias), where p = softmax(logits).
+    """Dirichlet calibration: softmax(matrix @ log p + bias), p = softmax(logits).
 
     Examples
     --------
@@ -235,8 +235,12 @@ def fit_vector_scaling(
     selection = StrengthSelection(
         regularisation=regularisation, n_folds=n_folds, random_state=random_state
     )
-    fit = regression.solve(sample, selection)
-    return VectorMap(scale=fit.scale, bias=fit.intercepts, regularisation=fit.strength)
+    regression_fit = regression.solve(sample, selection)
+    return VectorMap(
+        scale=regression_fit.scale,
+        bias=regression_fit.intercepts,
+        regularisation=regression_fit.strength,
+    )
 
 
 def fit_matrix_scaling(
@@ -285,8 +289,12 @@ def fit_matrix_scaling(
     selection = StrengthSelection(
         regularisation=regularisation, n_folds=n_folds, random_state=random_state
     )
-    fit = regression.solve(LabelledRows(rows, labels, weights), selection)
-    return MatrixMap(matrix=fit.matrix, bias=fit.intercepts, regularisation=fit.strength)
+    regression_fit = regression.solve(LabelledRows(rows, labels, weights), selection)
+    return MatrixMap(
+        matrix=regression_fit.matrix,
+        bias=regression_fit.intercepts,
+        regularisation=regression_fit.strength,
+    )
 
 
 def fit_dirichlet_calibration(
@@ -320,8 +328,12 @@ def fit_dirichlet_calibration(
     selection = StrengthSelection(
         regularisation=regularisation, n_folds=n_folds, random_state=random_state
     )
-    fit = regression.solve(LabelledRows(rows, labels, weights), selection)
-    return DirichletMap(matrix=fit.matrix, bias=fit.intercepts, regularisation=fit.strength)
+    regression_fit = regression.solve(LabelledRows(rows, labels, weights), selection)
+    return DirichletMap(
+        matrix=regression_fit.matrix,
+        bias=regression_fit.intercepts,
+        regularisation=regression_fit.strength,
+    )
 
 
 def fit_structured_scaling(
@@ -359,12 +371,12 @@ def fit_structured_scaling(
     selection = StrengthSelection(
         regularisation=regularisation, n_folds=n_folds, random_state=random_state
     )
-    fit = regression.solve(sample, selection)
+    regression_fit = regression.solve(sample, selection)
     return StructuredMap(
         inverse_temperature=inverse_temperature,
-        scale=fit.scale,
-        bias=fit.intercepts,
-        regularisation=fit.strength,
+        scale=regression_fit.scale,
+        bias=regression_fit.intercepts,
+        regularisation=regression_fit.strength,
     )
 
 

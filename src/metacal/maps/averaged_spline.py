@@ -374,14 +374,14 @@ def _compute_stacked_derivatives(
     row_weights = samples.row_weights[:, None, :]
     n_samples = len(samples.design)
     theta_by_sample_and_prior = theta.reshape(n_samples, -1, theta.shape[1])
-    z = theta_by_sample_and_prior @ samples.design.transpose(0, 2, 1)
-    exp_minus_abs_z = np.exp(-np.abs(z))
-    denominator = 1.0 + exp_minus_abs_z
-    probability = np.where(z >= 0.0, 1.0, exp_minus_abs_z) / denominator
-    loss = np.maximum(z, 0.0) + np.log(denominator) - correct * z
+    log_odds = theta_by_sample_and_prior @ samples.design.transpose(0, 2, 1)
+    exp_minus_abs_log_odds = np.exp(-np.abs(log_odds))
+    denominator = 1.0 + exp_minus_abs_log_odds
+    probability = np.where(log_odds >= 0.0, 1.0, exp_minus_abs_log_odds) / denominator
+    row_losses = np.maximum(log_odds, 0.0) + np.log(denominator) - correct * log_odds
     hessian = (row_weights * probability * (1.0 - probability)) @ design_products
     gradient = (row_weights * (probability - correct)) @ samples.design
-    total_loss = loss @ row_weights.transpose(0, 2, 1)
+    total_loss = row_losses @ row_weights.transpose(0, 2, 1)
     return Derivatives(
         loss=total_loss.reshape(-1),
         gradient=gradient.reshape(theta.shape),
@@ -394,26 +394,27 @@ def _compute_prior_precisions(knots: Float, sample: _GroupedRows) -> Float:
 
     A prior with precision k on a linear function c·θ of the parameters adds k c cᵀ.
     """
+    # Each `..._coefficients` array holds the vectors c of one kind.
     n_knots = len(knots)
     n_parameters = n_knots + 1
-    median = compute_weighted_quantiles(sample.log_odds, sample.row_weights, 1)
-    median_value = np.append(build_spline_design(knots, median)[0], 1.0)
-    mean_slope = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
-    slope_changes = np.diff(np.eye(n_knots, n_parameters), axis=0)
+    median_log_odds = compute_weighted_quantiles(sample.log_odds, sample.row_weights, 1)
+    median_value_coefficients = np.append(build_spline_design(knots, median_log_odds)[0], 1.0)
+    mean_slope_coefficients = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
+    slope_change_coefficients = np.diff(np.eye(n_knots, n_parameters), axis=0)
     unit_precisions = np.array(
         [
-            np.outer(mean_slope, mean_slope),
-            slope_changes.T @ slope_changes,
+            np.outer(mean_slope_coefficients, mean_slope_coefficients),
+            slope_change_coefficients.T @ slope_change_coefficients,
             np.eye(n_parameters),
         ]
     )
-    factors_by_prior = np.array(
-        [(prior.mean_slope, prior.slope_change, _MIN_PRECISION) for prior in _PRIORS]
-    )
-    precisions = factors_by_prior @ unit_precisions.reshape(len(unit_precisions), -1)
+    precision_factors = []
+    for prior in _PRIORS:
+        precision_factors.append((prior.mean_slope, prior.slope_change, _MIN_PRECISION))
+    precisions = np.array(precision_factors) @ unit_precisions.reshape(len(unit_precisions), -1)
     precisions = precisions.reshape(-1, n_parameters, n_parameters)
     median_value_factors = np.array([prior.median_value for prior in _PRIORS])
-    unit_median_precision = np.outer(median_value, median_value)
+    unit_median_precision = np.outer(median_value_coefficients, median_value_coefficients)
     return np.asarray(precisions + median_value_factors[:, None, None] * unit_median_precision)
 
 

@@ -1,4 +1,4 @@
-"""BBQ (Bayesian binning into quantiles): an average of histograms by their evidence.
+"""BBQ (Bayesian binning into quantiles): histograms averaged by their evidence.
 
 Naeini, Cooper & Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian
 Binning", AAAI 2015.

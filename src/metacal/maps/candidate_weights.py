@@ -22,7 +22,7 @@ _PRIOR_LOG_ODDS = 3.0
 def compute_candidate_weights(
     probabilities: Float, weights: Weights, handicaps: Float, is_near_temperature: Flags
 ) -> Float:
-    """Compute the mixture weights of the candidates; weights below 3% become zero.
+    """Compute the mixture weights of the candidates. Weights below 3% become zero.
 
     The result combines two mixtures:
 
@@ -80,7 +80,7 @@ def compute_candidate_weights(
 def _fit_near_temperature_mixture(
     probabilities: Float, row_weights: Float, is_near_temperature: Flags
 ) -> Float:
-    """Fit the mixture of the candidates near temperature scaling; the others get weight zero."""
+    """Fit the mixture of only the candidates near temperature scaling."""
     mixture = np.zeros(len(is_near_temperature))
     if is_near_temperature.any():
         near_probabilities = probabilities[:, is_near_temperature]

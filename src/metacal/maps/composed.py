@@ -231,7 +231,7 @@ def make_softmax_map(n_classes: int) -> Map:
 
 
 def ensure_min_uniform_component(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
-    """Increase the uniform component of a map to at least 1 / (n + 1), one row's worth.
+    """Increase the uniform component of a map to at least 1 / (n + 1).
 
     Other maps are returned unchanged.
 
@@ -279,16 +279,16 @@ def transform_rows(first_map: Map, rows: Rows) -> Rows:
     if n_entries > max_entries:
         convert_block = partial(compute_log_probabilities, first_map)
         return rows.copy_with(table=ConvertedTable(rows.table, convert_block, np.float64))
-    table = np.empty((len(rows), rows.n_classes))
-    rows.fill_columns(partial(_write_log_probabilities, first_map), table)
-    return Rows(table, executor=rows.executor)
+    log_probability_table = np.empty((len(rows), rows.n_classes))
+    rows.fill_columns(partial(_write_log_probabilities, first_map), log_probability_table)
+    return Rows(log_probability_table, executor=rows.executor)
 
 
 def compute_log_probabilities(fitted: Map, block: NDArray[Any]) -> Float:
     """Compute log fitted(x) in float64, -inf only for masked classes."""
-    table = np.empty(block.shape)
-    _write_log_probabilities(fitted, block, table)
-    return table
+    log_probabilities = np.empty(block.shape)
+    _write_log_probabilities(fitted, block, log_probabilities)
+    return log_probabilities
 
 
 def _write_log_probabilities(fitted: Map, block: NDArray[Any], out: NDArray[Any]) -> None:

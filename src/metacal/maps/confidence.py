@@ -124,7 +124,7 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
     rank_log_odds = rank_log_odds_of_distinct[distinct_index.ravel()]
 
     spline_knots = compute_weighted_quantiles(rank_log_odds, np.ones(n_rows), _N_SPLINE_KNOTS)
-    theta = fit_spline_slopes(
+    slopes_and_intercept = fit_spline_slopes(
         rank_log_odds,
         correct=correct.astype(np.float64),
         weights=np.ones(n_rows),
@@ -132,8 +132,8 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
         prior_mean=np.zeros(len(spline_knots) + 1),
         method_name="the confidence",
     )
-    slopes = theta[:-1]
-    intercept = theta[-1]
+    slopes = slopes_and_intercept[:-1]
+    intercept = slopes_and_intercept[-1]
 
     knot_indices = _choose_knot_indices(n_ties)
     design = build_spline_design(spline_knots, rank_log_odds_of_distinct[knot_indices])
@@ -166,5 +166,5 @@ def _choose_knot_indices(n_ties: Codes) -> Codes:
         return np.arange(n_distinct)
     cumulative_rows = np.cumsum(n_ties)
     ranks = np.linspace(1, cumulative_rows[-1], _MAX_CURVE_KNOTS)
-    indices = np.searchsorted(cumulative_rows, ranks)
-    return np.unique(np.clip(indices, 0, n_distinct - 1))
+    knot_indices = np.searchsorted(cumulative_rows, ranks)
+    return np.unique(np.clip(knot_indices, 0, n_distinct - 1))

@@ -85,8 +85,8 @@ def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
 def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
     """Compute loss and confidence of each row under the softmax of the logits."""
     exp_sum_of_others = softmax_statistics.exp_sum_of_others
-    loss = np.log1p(exp_sum_of_others) - softmax_statistics.label_gap
-    return RowQuality.with_capped_loss(loss, confidence=1.0 / (1.0 + exp_sum_of_others))
+    row_losses = np.log1p(exp_sum_of_others) - softmax_statistics.label_gap
+    return RowQuality.with_capped_loss(row_losses, confidence=1.0 / (1.0 + exp_sum_of_others))
 
 
 def compute_in_sample_quality(fitted: ComposedMap, row_statistics: RowStatistics) -> RowQuality:
@@ -154,8 +154,8 @@ def _refit_temperature_map(
     """Fit a temperature map to training rows, starting from the map of all rows."""
     log_b = np.log(temperature_map.inverse_temperature)
     box = np.array([[log_b - _MAX_LOG_B_DISTANCE, 0.0], [log_b + _MAX_LOG_B_DISTANCE, max_uniform]])
-    start = np.array([log_b, temperature_map.uniform])
-    minimum = minimise_in_box(training.compute_mean_loss, start, box, _NEWTON_TOLERANCE)
+    start_point = np.array([log_b, temperature_map.uniform])
+    minimum = minimise_in_box(training.compute_mean_loss, start_point, box, _NEWTON_TOLERANCE)
     fold_log_b, fold_uniform = minimum.point
     return UniformTemperatureMap(float(np.exp(fold_log_b)), float(fold_uniform))
 
@@ -233,10 +233,10 @@ def _compute_quality_by_fold(
             return RowQuality.with_capped_loss(-np.log(p_true), confidence=1.0 - p_not_predicted)
         # The spline changes the confidence. Every other class keeps its share of the rest.
         loss_if_correct = np.log1p(np.exp(-spline_log_odds))
-        spline_loss_of_error = np.log1p(np.exp(spline_log_odds))
-        loss_if_incorrect = spline_loss_of_error + np.log(p_not_predicted) - np.log(p_true)
-        loss = np.where(row_statistics.correct > 0.0, loss_if_correct, loss_if_incorrect)
-        return RowQuality.with_capped_loss(loss, confidence=expit(spline_log_odds))
+        loss_of_incorrectness = np.log1p(np.exp(spline_log_odds))
+        loss_if_incorrect = loss_of_incorrectness + np.log(p_not_predicted) - np.log(p_true)
+        row_losses = np.where(row_statistics.correct > 0.0, loss_if_correct, loss_if_incorrect)
+        return RowQuality.with_capped_loss(row_losses, confidence=expit(spline_log_odds))
 
 
 def compare_refitted_map_with_softmax(
@@ -259,21 +259,23 @@ def compare_refitted_map_with_softmax(
     -------
     QualityComparison
     """
-    table = rows.to_array()
-    softmax_p = np.empty(table.shape, dtype=np.float64)
-    kernels.softmax(table, 1.0, softmax_p)
-    calibrated_p = np.empty(table.shape, dtype=np.float64)
+    logit_table = rows.to_array()
+    softmax_p = np.empty(logit_table.shape, dtype=np.float64)
+    kernels.softmax(logit_table, 1.0, softmax_p)
+    calibrated_p = np.empty(logit_table.shape, dtype=np.float64)
     n_folds = int(fold_of_row.max()) + 1
     for fold in range(n_folds):
         is_training = fold_of_row != fold
         is_test = ~is_training
         fold_map = refit(
-            Rows(table[is_training]), labels[is_training], _select_weights(weights, is_training)
+            Rows(logit_table[is_training]),
+            labels[is_training],
+            _select_weights(weights, is_training),
         )
-        calibrated_p[is_test] = fold_map(table[is_test])
+        calibrated_p[is_test] = fold_map(logit_table[is_test])
 
     # The prediction is the largest logit, even if a map makes another class more probable.
-    predictions = kernels.predict_classes(table)
+    predictions = kernels.predict_classes(logit_table)
     return QualityComparison(
         calibrated=_compute_table_quality(calibrated_p, labels, predictions),
         uncalibrated=_compute_table_quality(softmax_p, labels, predictions),

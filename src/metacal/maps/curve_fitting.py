@@ -167,12 +167,12 @@ def fit_top_label(
     if tempered:
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    column = BinaryColumn(
+    confidence_column = BinaryColumn(
         probability=sample.rows.compute_column(partial(_compute_confidences, inverse_temperature)),
         outcome=sample.compute_correctness(),
         weight=sample.weights_or_ones,
     )
-    curve = fit_curve(merge_equal_probabilities(column))
+    curve = fit_curve(merge_equal_probabilities(confidence_column))
     return TopLabelMap(curve.knots, curve.values, interpolation, inverse_temperature)
 
 
@@ -195,8 +195,8 @@ def make_identity_curve(interpolation: str = "linear") -> PiecewiseCurve:
     if interpolation == "linear":
         end_points = np.linspace(0.0, 1.0, 2)
         return PiecewiseCurve(knots=end_points, values=end_points)
-    edges = np.linspace(0.0, 1.0, _IDENTITY_STEPS + 1)
-    return PiecewiseCurve(knots=edges[:-1], values=0.5 * (edges[1:] + edges[:-1]))
+    step_edges = np.linspace(0.0, 1.0, _IDENTITY_STEPS + 1)
+    return PiecewiseCurve(knots=step_edges[:-1], values=0.5 * (step_edges[1:] + step_edges[:-1]))
 
 
 def iterate_class_columns(
@@ -241,15 +241,15 @@ def compute_unmasked_probabilities(
 
 def merge_equal_probabilities(column: BinaryColumn) -> DistinctPoints:
     """Sort the probabilities of a class and sum the weights of equal probabilities."""
-    order = np.argsort(column.probability, kind="stable")
-    sorted_probability = column.probability[order]
+    rising_order = np.argsort(column.probability, kind="stable")
+    sorted_probability = column.probability[rising_order]
     differs_from_previous = np.append(True, sorted_probability[1:] > sorted_probability[:-1])
     first_of_ties = np.flatnonzero(differs_from_previous)
     positive_weights = column.weight * column.outcome
     return DistinctPoints(
         probability=sorted_probability[first_of_ties],
-        weight=np.add.reduceat(column.weight[order], first_of_ties),
-        positive_weight=np.add.reduceat(positive_weights[order], first_of_ties),
+        weight=np.add.reduceat(column.weight[rising_order], first_of_ties),
+        positive_weight=np.add.reduceat(positive_weights[rising_order], first_of_ties),
     )
 
 

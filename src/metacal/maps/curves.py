@@ -96,7 +96,7 @@ class CurvesMap(TemperedMap):
             )
 
     def _check_knots_and_values(self) -> None:
-        """Raise InputError unless each curve increases in [0, 1]; steps may decrease."""
+        """Raise InputError unless each curve is valid on [0, 1]."""
         knots = self.knots
         values = self.values
         is_step = self.interpolation == "step"
@@ -238,7 +238,7 @@ def softmax(block: NDArray[Any], inverse_temperature: float = 1.0) -> Float:
 
 
 def evaluate_curve(knots: Float, values: Float, interpolation: str, points: Float) -> Float:
-    """Evaluate one curve; beyond the outer knots it is constant.
+    """Evaluate one curve, which is constant beyond its outer knots.
 
     Parameters
     ----------

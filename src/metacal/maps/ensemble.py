@@ -152,7 +152,7 @@ def fit_ensemble_temperature(
 
 
 def _limit_uniform_weight(member_weights: Float) -> tuple[float, float, float]:
-    """Limit the weight of the uniform member; the other two keep their ratio."""
+    """Limit the weight of the uniform member, and keep the ratio of the others."""
     tempered_weight, untempered_weight, uniform_weight = member_weights.tolist()
     tempered_share = 1.0
     untempered_share = 0.0
@@ -250,13 +250,13 @@ def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
             if not (is_nonnegative and sums_to_one):
                 continue
             weights = np.maximum(weights, 0.0)
-            value = float(0.5 * weights @ hessian @ weights + gradient @ weights)
+            objective_value = float(0.5 * weights @ hessian @ weights + gradient @ weights)
             rounding_error = 0.0
             if np.isfinite(lowest_value):
                 rounding_error = _RELATIVE_ROUNDING_ERROR * abs(lowest_value)
-            if value < lowest_value - rounding_error:
+            if objective_value < lowest_value - rounding_error:
                 best_weights = weights / weights.sum()
-                lowest_value = value
+                lowest_value = objective_value
     return best_weights
 
 

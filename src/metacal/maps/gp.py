@@ -1,4 +1,4 @@
-"""Gaussian-process calibration: a smooth latent function of every logit, then softmax.
+"""Gaussian-process calibration: a smooth function of each logit, then softmax.
 
 Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", AISTATS 2020.
 There are four deviations from the paper:
@@ -73,7 +73,7 @@ _SLOPE_MARGIN = 8.0
 
 @dataclass(frozen=True, eq=False)
 class GaussianProcessMap(Map):
-    """Gaussian-process map softmax(f(t)) of tempered logits t = b (x - centre of the row).
+    """Gaussian-process map softmax(f(t)) of tempered, centred logits t.
 
     The latent function is f(t) = t + Σ_m w_m exp(-½ ((t - z_m) / lengthscale)²).
 
@@ -173,7 +173,7 @@ def fit_gaussian_process(
     n_inducing: int = 10,
     centre: Centre = "mean",
 ) -> GaussianProcessMap:
-    """Fit a sparse Gaussian process by variational inference, with the best of nine kernels.
+    """Fit a sparse Gaussian process by variational inference.
 
     With f ~ GP(t, s² exp(-½ (t - t')² / lengthscale²)), q(f(Z)) = N(m, S) and its marginals
     m_j, σ_j², the function
@@ -243,10 +243,10 @@ def fit_gaussian_process(
     subsample_data = EvidenceData(subsample, subsample, inverse_temperature, centre)
     all_data = EvidenceData(sample, subsample, inverse_temperature, centre)
     basis, subsample_posterior = _choose_kernel(subsample_data, inducing)
-    start = replace(
+    start_posterior = replace(
         subsample_posterior, precision=all_data.weight_ratio * subsample_posterior.precision
     )
-    posterior = maximise_bound(partial(compute_bound, all_data, basis), start, _TOLERANCE)
+    posterior = maximise_bound(partial(compute_bound, all_data, basis), start_posterior, _TOLERANCE)
     if not posterior.converged:
         warn_caller(
             f"Gaussian-process calibration did not converge within {MAX_PASSES} passes. The best"
@@ -292,11 +292,11 @@ def _find_mass_range(logits_and_masses: Float) -> tuple[float, float]:
     low, high : float
     """
     tempered_logits = logits_and_masses[:, 0]
-    order = tempered_logits.argsort(kind="stable")
-    cumulative_mass = np.cumsum(logits_and_masses[order, 1])
-    levels = cumulative_mass[-1] * np.array([_TAIL_MASS, 1.0 - _TAIL_MASS])
-    positions = np.searchsorted(cumulative_mass, levels)
-    low, high = tempered_logits[order[positions]]
+    rising_order = tempered_logits.argsort(kind="stable")
+    cumulative_mass = np.cumsum(logits_and_masses[rising_order, 1])
+    cumulative_levels = cumulative_mass[-1] * np.array([_TAIL_MASS, 1.0 - _TAIL_MASS])
+    positions = np.searchsorted(cumulative_mass, cumulative_levels)
+    low, high = tempered_logits[rising_order[positions]]
     return float(low), float(high)
 
 

@@ -121,7 +121,7 @@ def is_fast_to_refit(fitted: Map, n_classes: int) -> bool:
 
 
 def _never_suffices(in_sample_quality: OutOfFoldQuality) -> bool:
-    """Require cross-fitting, whatever the quality of the map on the rows it was fitted on."""
+    """Return False: cross-fitting is required for any in-sample quality."""
     return False
 
 
@@ -273,7 +273,7 @@ def _compare_by_statistics(
 
 
 def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQuality | None:
-    """Compare a map with the softmax by refitting it; return None if a fit fails."""
+    """Compare a map with the softmax by refitting it. Return None if a fit fails."""
     host_rows = sample.rows.to_host()
     softmax_statistics = collect_statistics_on_host(
         host_rows, sample.labels, sample.weights, inverse_temperature=1.0

@@ -1,4 +1,4 @@
-"""Histogram binning: the frequency of a class in the bin that contains its probability.
+"""Histogram binning: the frequency of a class in the bin of its probability.
 
 References
 ----------
@@ -53,7 +53,7 @@ def fit_histogram_binning(
     bins: str = "equal_width",
     prior_rows: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit one histogram per class: the frequency of the class in bins of its probability.
+    """Fit one histogram per class, with the frequency of the class in each bin.
 
     The value of a bin is (N₊ + s p̄) / (N + s).
 
@@ -292,8 +292,8 @@ def build_histogram_curve(
     mean_probability[is_empty] = bin_middles[is_empty]
     smoothed_weight = np.where(is_empty, 1.0, weight + prior_rows)
     frequency = (positive_weight + prior_rows * mean_probability) / smoothed_weight
-    values = np.where(is_empty, mean_probability, frequency)
-    return PiecewiseCurve(knots=edges[:-1], values=np.clip(values, 0.0, 1.0))
+    bin_values = np.where(is_empty, mean_probability, frequency)
+    return PiecewiseCurve(knots=edges[:-1], values=np.clip(bin_values, 0.0, 1.0))
 
 
 def find_equal_mass_bin_ends(weights: Float, n_bins: int) -> Codes:
@@ -320,13 +320,13 @@ def find_equal_mass_bin_ends(weights: Float, n_bins: int) -> Codes:
     array([1, 3])
     """
     cumulative_weight = np.cumsum(weights)
-    levels = cumulative_weight[-1] * np.arange(1, n_bins) / n_bins
-    last_points = np.searchsorted(cumulative_weight, levels, side="left")
+    cumulative_levels = cumulative_weight[-1] * np.arange(1, n_bins) / n_bins
+    last_points = np.searchsorted(cumulative_weight, cumulative_levels, side="left")
     return np.unique(np.append(last_points, len(weights) - 1))
 
 
 def _compute_class_probabilities(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
-    """Compute the probabilities of the classes that have a curve; return labels as well."""
+    """Return the probabilities of the classes that have a curve, and the labels."""
     probabilities = compute_unmasked_probabilities(block, 1.0, slice(None))
     return one_vs_rest_columns(probabilities), labels
 

@@ -90,7 +90,7 @@ def fit_imax_binning(
     shared: bool = True,
     prior_rows: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit bins of the log-odds that have the largest mutual information with the class.
+    """Fit the bins of the log-odds that are most informative about the class.
 
     The value of a bin is (N₊ + s p̄) / (N + s), where N is its weight, N₊ that of its positive
     rows, and p̄ the mean probability in it.
@@ -220,9 +220,9 @@ def _trace_back_bin_ends(first_cells_by_n_bins: list[Codes], n_cells: int) -> Co
 
 def _sum_by_log_odds_cell(column: BinaryColumn) -> _CellSums:
     """Sum weights and probabilities of a class in narrow cells of its log-odds."""
-    p = column.probability
+    probability = column.probability
     with np.errstate(divide="ignore"):
-        log_odds = np.log(p) - np.log1p(-p)
+        log_odds = np.log(probability) - np.log1p(-probability)
     n_cells = 2 * _MAX_LOG_ODDS * _CELLS_PER_UNIT
     # Cells include their right end, like the steps of the map.
     unbounded_cell = np.ceil((log_odds + _MAX_LOG_ODDS) * _CELLS_PER_UNIT) - 1
@@ -235,7 +235,7 @@ def _sum_by_log_odds_cell(column: BinaryColumn) -> _CellSums:
     return _CellSums(
         weight=sum_by_cell(column.weight),
         positive_weight=sum_by_cell(column.weight * column.outcome),
-        probability_sum=sum_by_cell(column.weight * p),
+        probability_sum=sum_by_cell(column.weight * probability),
     )
 
 
@@ -263,16 +263,16 @@ def _fit_most_informative_bins(cells: _CellSums, n_bins: int, prior_rows: float)
 
     bins = groups.merge_neighbours(last_group_of_bin)
     prior_positive_rows = prior_rows * bins.probability_sum / bins.weight
-    values = (bins.positive_weight + prior_positive_rows) / (bins.weight + prior_rows)
+    bin_values = (bins.positive_weight + prior_positive_rows) / (bins.weight + prior_rows)
     # A bin ends at the right end of its last cell.
     last_cell_of_bin = last_cell_of_group[last_group_of_bin]
     log_odds_at_bin_end = (last_cell_of_bin + 1) / _CELLS_PER_UNIT - _MAX_LOG_ODDS
     knots = np.append(0.0, expit(log_odds_at_bin_end[:-1]))
-    return PiecewiseCurve(knots=knots, values=np.clip(values, 0.0, 1.0))
+    return PiecewiseCurve(knots=knots, values=np.clip(bin_values, 0.0, 1.0))
 
 
 def _choose_last_cells_of_groups(cells: _CellSums, used_cells: Codes) -> Codes:
-    """Divide the used cells into at most 256 groups; return the last cell of each group.
+    """Divide the used cells into at most 256 groups, given by their last cells.
 
     Positive and negative rows each determine half of the groups.
     """

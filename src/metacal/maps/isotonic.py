@@ -1,4 +1,4 @@
-"""Isotonic calibration: one-vs-rest, top-label, and one curve shared by all classes.
+"""Isotonic calibration: one-vs-rest, top-label, or one curve for all classes.
 
 References
 ----------
@@ -66,7 +66,7 @@ class SharedMap(OneCurveMap):
 def fit_isotonic(
     rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0
 ) -> PiecewiseMap:
-    """Fit one-vs-rest isotonic regression, blended with the uncalibrated probabilities.
+    """Fit one-vs-rest isotonic regression, blended with the input probabilities.
 
     The calibrated value is q_k = (N iso_k(p_k) + s p_k) / (N + s), where iso_k minimises
     Σ w (outcome - iso(p))² among non-decreasing functions (pool adjacent violators, with tied
@@ -185,16 +185,16 @@ def fit_irm(
     )
     is_unmasked = ~np.isnan(true_probability)
     if not is_unmasked.any():
-        curve = make_identity_curve()
-        return SharedMap(curve.knots, curve.values, inverse_temperature)
+        identity_curve = make_identity_curve()
+        return SharedMap(identity_curve.knots, identity_curve.values, inverse_temperature)
 
-    positive_pairs = merge_equal_probabilities(
-        BinaryColumn(
-            probability=true_probability[is_unmasked],
-            outcome=np.ones(int(is_unmasked.sum())),
-            weight=row_weights[is_unmasked],
-        )
+    # A pair is a row with one of its classes. It is positive if the class is the true one.
+    unmasked_positive_pairs = BinaryColumn(
+        probability=true_probability[is_unmasked],
+        outcome=np.ones(int(is_unmasked.sum())),
+        weight=row_weights[is_unmasked],
     )
+    positive_pairs = merge_equal_probabilities(unmasked_positive_pairs)
     pieces = _fit_constant_pieces(rows, row_weights, positive_pairs, inverse_temperature)
     piece_ends = _find_piece_ends(rows, pieces.starts, inverse_temperature)
     knots = np.stack([pieces.starts, piece_ends], axis=1).ravel()
@@ -224,7 +224,7 @@ class _ConstantPieces(NamedTuple):
 def _fit_constant_pieces(
     rows: Rows, row_weights: Float, positive_pairs: DistinctPoints, inverse_temperature: float
 ) -> _ConstantPieces:
-    """Fit isotonic regression to the pairs of all classes; return its constant pieces.
+    """Fit the constant pieces of an isotonic regression to all classes.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def _fit_constant_pieces(
 
 
 def _find_piece_ends(rows: Rows, piece_starts: Float, inverse_temperature: float) -> Float:
-    """Find the largest probability of each constant piece, which is at least its start."""
+    """Find the largest probability in each constant piece."""
     find_ends_in_block = partial(
         _find_largest_between_cuts, cuts=piece_starts[1:], inverse_temperature=inverse_temperature
     )

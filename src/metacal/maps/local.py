@@ -181,8 +181,8 @@ def _fit_coefficients(
     """
     total_weight = sample.total_weight
     ridge = penalty * np.diag([0.0, *np.ones(len(FEATURES))])
-    start = np.array([start_log_b, *np.zeros(len(FEATURES))])
-    n_coefficients = len(start)
+    start_coefficients = np.array([start_log_b, *np.zeros(len(FEATURES))])
+    n_coefficients = len(start_coefficients)
 
     def sum_over_rows(coefficients: Float) -> tuple[float, Float, Float]:
         sum_over_block = partial(sum_loss_derivatives, coefficients=coefficients)
@@ -196,11 +196,11 @@ def _fit_coefficients(
     def compute_objective(coefficients: Float) -> tuple[float, Float]:
         loss, loss_gradient, _ = sum_over_rows(coefficients)
         penalty_gradient = ridge @ coefficients
-        value = loss + 0.5 * coefficients @ penalty_gradient
+        penalised_loss = loss + 0.5 * coefficients @ penalty_gradient
         gradient = loss_gradient + penalty_gradient
-        return float(value / total_weight), np.asarray(gradient / total_weight)
+        return float(penalised_loss / total_weight), np.asarray(gradient / total_weight)
 
-    _, _, information = sum_over_rows(start)
+    _, _, information = sum_over_rows(start_coefficients)
     hessian = information + ridge
     hessian[0, 0] += _RIDGE_PER_ROW * total_weight + np.finfo(np.float64).tiny
     inverse_hessian = np.linalg.pinv(hessian / total_weight, hermitian=True)
@@ -208,13 +208,15 @@ def _fit_coefficients(
     def precondition(gradient: Float) -> Float:
         return np.asarray(inverse_hessian @ gradient)
 
-    minimum = minimise_by_lbfgs(compute_objective, start, precondition, tolerance=_TOLERANCE)
+    minimum = minimise_by_lbfgs(
+        compute_objective, start_coefficients, precondition, tolerance=_TOLERANCE
+    )
     minimum.warn_unless_converged("local temperature scaling")
     return minimum.point
 
 
 def row_features(block: NDArray[Any], inverse_temperature: float) -> Float:
-    """Compute the features of each row; a constant added to a row changes none."""
+    """Compute the shift-invariant features of each row."""
     tempered_gaps = _compute_gaps(block) * inverse_temperature
     return np.concatenate(NUMPY.evaluate(compute_local_features, tempered_gaps), axis=1)
 
@@ -279,9 +281,9 @@ def sum_loss_derivatives(
     gap_variance = np.maximum(mean_squared_gap - mean_gap * mean_gap, 0.0)
 
     row_weights = np.ones(len(gaps)) if weights is None else weights
-    loss = row_weights @ (np.log(exp_sum) - b * label_gap)
+    total_loss = row_weights @ (np.log(exp_sum) - b * label_gap)
     slope_in_log_b = row_weights * b * (mean_gap - label_gap)
     gradient = slope_in_log_b @ design
     information_in_log_b = row_weights * b * b * gap_variance
     information = (design * information_in_log_b[:, None]).T @ design
-    return np.concatenate([[loss], gradient, information.ravel()])
+    return np.concatenate([[total_loss], gradient, information.ravel()])

@@ -200,7 +200,7 @@ def fit_platt_scaling(rows: Rows, labels: Codes, weights: Weights = None) -> Pla
 def fit_beta_calibration(
     rows: Rows, labels: Codes, weights: Weights = None, *, variant: str = "abm"
 ) -> BetaMap:
-    """Fit σ(a log p - b log(1 - p) + c) with a, b >= 0 by maximum likelihood per class.
+    """Fit σ(a log p - b log(1 - p) + c) with a, b >= 0 for each class.
 
     A normal prior of standard deviation ten around the identity keeps the maximum finite if
     a class is absent or separated without error. Its effect is negligible with a hundred
@@ -234,22 +234,25 @@ def fit_beta_calibration(
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     curve_weights = _sum_curve_weights(sample)
     n_curves = len(curve_weights.total)
-    compute_features = _BETA_VARIANTS[variant].compute_features
-    identity_theta = np.array(_BETA_VARIANTS[variant].identity)
+    beta_variant = _BETA_VARIANTS[variant]
+    identity_theta = np.array(beta_variant.identity)
     prior_means = np.tile(identity_theta, (n_curves, 1))
     prior_precision = np.eye(len(identity_theta)) * _BETA_PRIOR_PRECISION
-    start = prior_means.copy()
-    if _BETA_VARIANTS[variant].has_intercept:
+    start_theta = prior_means.copy()
+    if beta_variant.has_intercept:
         # The start is the curve that is constant at the frequency of the class.
-        start[:, :-1] = 0.0
-        start[:, -1] = curve_weights.compute_smoothed_log_odds()
+        start_theta[:, :-1] = 0.0
+        start_theta[:, -1] = curve_weights.compute_smoothed_log_odds()
 
     targets = _TargetProbabilities(negative=np.zeros(n_curves), positive=np.ones(n_curves))
-    likelihood = partial(_sum_derivatives, sample, compute_features, targets)
+    likelihood = partial(_sum_derivatives, sample, beta_variant.compute_features, targets)
+    negative_log_posterior = partial(
+        add_normal_prior, likelihood, prior_mean=prior_means, precision=prior_precision
+    )
     slopes_are_nonnegative = identity_theta > 0.0
     theta, _ = minimise_by_newton(
-        partial(add_normal_prior, likelihood, prior_mean=prior_means, precision=prior_precision),
-        start,
+        negative_log_posterior,
+        start_theta,
         is_nonnegative=slopes_are_nonnegative,
         total_weights=curve_weights.total,
         method_name=f"beta calibration ({variant!r})",

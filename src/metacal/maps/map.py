@@ -131,8 +131,8 @@ class Map(ABC):
         """Check whether the other map has the same class and equal fields."""
         if type(self) is not type(other):
             return NotImplemented
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        return all(_is_equal(getattr(self, name), getattr(other, name)) for name in names)
+        field_names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        return all(_is_equal(getattr(self, name), getattr(other, name)) for name in field_names)
 
     def __hash__(self) -> int:
         return hash(type(self))
@@ -227,7 +227,7 @@ class CombinedMap(Map):
 
 
 def find_component_maps(fitted: object) -> list[Map]:
-    """Return the maps that a map is built from; none for most maps.
+    """Return the maps that a map is built from, usually none.
 
     Examples
     --------
@@ -238,8 +238,8 @@ def find_component_maps(fitted: object) -> list[Map]:
     """
     components: list[Map] = []
     for field in fields(fitted):  # type: ignore[arg-type]
-        value = getattr(fitted, field.name)
-        candidates = value if isinstance(value, tuple) else (value,)
+        field_value = getattr(fitted, field.name)
+        candidates = field_value if isinstance(field_value, tuple) else (field_value,)
         components += [candidate for candidate in candidates if isinstance(candidate, Map)]
     return components
 

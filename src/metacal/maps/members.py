@@ -121,13 +121,17 @@ MEMBERS: dict[str, Member] = {
     "isotonic": Member("isotonic", handicap=3.0),
 }
 #: Default members for two classes, all of them increasing curves.
-_TWO_CLASS_MEMBERS = ("monotone", "beta", "isotonic")
+_MEMBERS_FOR_TWO_CLASSES = ("monotone", "beta", "isotonic")
 #: Largest number of classes for which the K² coefficients of a full matrix are affordable.
 _MAX_CLASSES_FOR_MATRIX = 300
 #: Members with a full matrix, which are used if there are few classes.
-_FEW_CLASS_MEMBERS = ("process+dirichlet 1", "process+dirichlet 0.1", "process+dirichlet 0.01")
+_MEMBERS_ONLY_FOR_FEW_CLASSES = (
+    "process+dirichlet 1",
+    "process+dirichlet 0.1",
+    "process+dirichlet 0.01",
+)
 #: Members with a scale per class, which are used if there are many classes.
-_MANY_CLASS_MEMBERS = ("process+structured 0.1", "process+structured 0.03")
+_MEMBERS_ONLY_FOR_MANY_CLASSES = ("process+structured 0.1", "process+structured 0.03")
 
 
 def get_default_members(n_classes: int) -> list[str]:
@@ -141,12 +145,12 @@ def get_default_members(n_classes: int) -> list[str]:
     (['process+structured 0.03', 'process+structured 0.1'], ['monotone', 'beta', 'isotonic'])
     """
     if n_classes == 2:
-        return list(_TWO_CLASS_MEMBERS)
-    excluded_names = set(_TWO_CLASS_MEMBERS)
+        return list(_MEMBERS_FOR_TWO_CLASSES)
+    excluded_names = set(_MEMBERS_FOR_TWO_CLASSES)
     if n_classes <= _MAX_CLASSES_FOR_MATRIX:
-        excluded_names.update(_MANY_CLASS_MEMBERS)
+        excluded_names.update(_MEMBERS_ONLY_FOR_MANY_CLASSES)
     else:
-        excluded_names.update(_FEW_CLASS_MEMBERS)
+        excluded_names.update(_MEMBERS_ONLY_FOR_FEW_CLASSES)
     return [name for name in MEMBERS if name not in excluded_names]
 
 

@@ -1,4 +1,4 @@
-r"""Monotone calibration of log-odds, averaged over several priors by their evidence.
+r"""Monotone calibration of log-odds, averaged over priors by their evidence.
 
 For two classes, the log-odds s of the second class contain everything the classifier
 reports. A temperature b s cannot correct an offset (class weights, a resampled training
@@ -314,7 +314,7 @@ def _build_confidence_sample(
 
 
 def _is_mostly_positive(sample: _BinarySample) -> bool:
-    """Check whether positive rows outweigh negative ones; the log-odds break a tie."""
+    """Check whether positive rows outweigh negative ones. Log-odds break a tie."""
     total_weight = float(sample.weights.sum())
     excess_weight = float(sample.weights @ sample.is_positive) - 0.5 * total_weight
     if excess_weight == 0.0:
@@ -355,7 +355,7 @@ def _fit_both_families(sample: _BinarySample, n_rows: float) -> tuple[CurveFamil
 
 
 def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
-    """Group the rows into cells of neighbouring log-odds, one row each if they are few.
+    """Group the rows into cells of neighbouring log-odds.
 
     Parameters
     ----------
@@ -397,7 +397,7 @@ def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
 def _divide_by_evidence(
     total_weight: float, family: CurveFamily, shrunken_family: CurveFamily
 ) -> list[Float]:
-    """Divide a weight among the curves of both families in proportion to their evidence."""
+    """Divide a weight among the curves of both families by their evidence."""
     log_evidence = np.concatenate([family.log_evidence, shrunken_family.log_evidence])
     evidence = np.exp(log_evidence - log_evidence.max())
     evidence[evidence < _NEGLIGIBLE_WEIGHT * evidence.sum()] = 0.0

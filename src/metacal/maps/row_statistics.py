@@ -161,9 +161,9 @@ def collect_statistics_on_host(
     RowStatistics
     """
     kernel = partial(kernels.temperature_statistics, inverse_temperature=inverse_temperature)
-    table = rows.compute_column(kernel, labels)
+    statistics_table = rows.compute_column(kernel, labels)
     return RowStatistics(
-        columns=np.ascontiguousarray(table.T),
+        columns=np.ascontiguousarray(statistics_table.T),
         weights=weights,
         inverse_temperature=inverse_temperature,
     )

@@ -135,22 +135,22 @@ def fit_spline(
     if tempered:
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    z = sample.rows.compute_column(partial(tempered_log_odds, inverse_temperature))
+    log_odds = sample.rows.compute_column(partial(tempered_log_odds, inverse_temperature))
     row_weights = sample.weights_or_ones
-    knots = compute_weighted_quantiles(z, row_weights, n_knots)
-    identity_theta = np.append(np.ones(len(knots)), knots[0])
-    theta = fit_spline_slopes(
-        z,
+    knots = compute_weighted_quantiles(log_odds, row_weights, n_knots)
+    identity_parameters = np.append(np.ones(len(knots)), knots[0])
+    slopes_and_intercept = fit_spline_slopes(
+        log_odds,
         correct=sample.compute_correctness(),
         weights=row_weights,
         knots=knots,
-        prior_mean=identity_theta,
+        prior_mean=identity_parameters,
         method_name="spline calibration",
     )
     return SplineMap(
         knots=knots,
-        slopes=theta[:-1],
-        intercept=float(theta[-1]),
+        slopes=slopes_and_intercept[:-1],
+        intercept=float(slopes_and_intercept[-1]),
         inverse_temperature=inverse_temperature,
     )
 

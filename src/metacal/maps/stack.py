@@ -1,4 +1,4 @@
-"""Stacking: a mixture of fitted maps Σ_m w_m map_m(x) with cross-validated weights.
+"""Stacking: a mixture Σ_m w_m map_m(x) of maps with cross-validated weights.
 
 Wolpert, "Stacked generalization", Neural Networks, 1992; for densities and by likelihood: Smyth &
 Wolpert, "Linearly combining density estimators via stacking", Machine Learning, 1999. Choosing a
@@ -177,14 +177,16 @@ def fit_stack(
     -------
     StackMap
     """
-    names = get_default_members(rows.n_classes) if candidates is None else tuple(candidates)
+    candidate_names = (
+        get_default_members(rows.n_classes) if candidates is None else tuple(candidates)
+    )
     weighted_stack = fit_weighted_stack(
         rows,
         labels,
         weights,
         fit=fit_members,
         fit_candidates_for_comparison=partial(fit_members, for_comparison=True),
-        names=names,
+        names=candidate_names,
         keep_predictions=keep_predictions,
         n_splits=n_splits,
         random_state=random_state,
@@ -285,7 +287,7 @@ def fit_weighted_stack(
 def _build_stack(
     names: Sequence[str], maps_by_name: dict[str, Map], candidate_weights: Float
 ) -> tuple[StackMap, tuple[str, ...]]:
-    """Build the stack of the candidates with positive weight; return it with their names."""
+    """Build the stack of the candidates with positive weight, with their names."""
     weight_by_name = {}
     for name, weight in zip(names, candidate_weights.tolist(), strict=True):
         if weight != 0.0:
@@ -320,7 +322,7 @@ def _compute_mean_losses(
 
 
 def _get_candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePriors:
-    """Return the priors of the candidates; methods that are no member have none."""
+    """Return the priors of the candidates. Methods that are no member have none."""
     members = [MEMBERS.get(name, Member(name)) for name in names]
     return _CandidatePriors(
         handicaps=np.array([member.compute_handicap(n_classes) for member in members]),
@@ -422,15 +424,15 @@ def _compute_out_of_fold_probabilities(
             columns_of_candidates.append(candidate_column)
         tables_of_folds.append(np.stack(columns_of_candidates, axis=1))
         held_out_rows_of_folds.append(np.flatnonzero(fold_of_row == fold))
-    table = np.concatenate(tables_of_folds)
-    is_informative = table.max(axis=1) > 0.0
+    probability_table = np.concatenate(tables_of_folds)
+    is_informative = probability_table.max(axis=1) > 0.0
     informative_rows = np.concatenate(held_out_rows_of_folds)[is_informative]
     weights = None if sample.weights is None else sample.weights[informative_rows]
-    return _OutOfFoldProbabilities(table[is_informative], weights)
+    return _OutOfFoldProbabilities(probability_table[is_informative], weights)
 
 
 def _count_used_folds(sample: LabelledRows, n_splits: int) -> int:
-    """Count the folds that are needed to hold out enough rows to weight the candidates."""
+    """Count the folds needed to hold out enough rows for the candidate weights."""
     max_rows = max(_MIN_HELD_OUT_ROWS, _MAX_HELD_OUT_ENTRIES // sample.rows.n_classes)
     n_sufficient_rows = min(_MAX_HELD_OUT_ROWS, max_rows)
     n_sufficient_folds = math.ceil(n_sufficient_rows * n_splits / len(sample.labels))

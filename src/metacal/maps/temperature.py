@@ -261,7 +261,7 @@ def _sum_loss_derivatives(sample: LabelledRows, masked_labels_dropped: bool, b: 
 
 
 def _choose_sample_strides(n_rows: int, n_classes: int) -> list[int]:
-    """Return the strides of the samples in decreasing order; the last is 1 (all rows).
+    """Return the decreasing strides of the samples, the last of which is 1.
 
     Examples
     --------

@@ -159,7 +159,7 @@ class _SearchResult:
 
 @dataclass(frozen=True)
 class _Expansion:
-    """Series of the mean loss around one point (log b, uniform), from one pass over the rows.
+    """Series of the mean loss around a point (log b, uniform), from one pass.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class _Expansion:
         return self.loss_derivatives[VALUE_INDEX]
 
     def minimise_nearby(self, max_log_b_step: float, box: Float, tolerance: float) -> Minimum:
-        """Minimise the series of the loss, with log b within `max_log_b_step` of the point."""
+        """Minimise the series within `max_log_b_step` of the point in log b."""
         log_b = self.point[_LOG_B_INDEX]
         lower_limits = [log_b - max_log_b_step, 0.0]
         upper_limits = [log_b + max_log_b_step, 1.0]
@@ -263,18 +263,17 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
         compute_statistics_of_all_rows = statistics_functions[-1]
         return UniformFit(plain_map, compute_statistics_of_all_rows(plain_inverse_temperature))
 
-    lowest_b, highest_b = get_inverse_temperature_bounds(margin)
-    box = np.array([[np.log(lowest_b), 0.0], [np.log(highest_b), MAX_UNIFORM]])
-    result = _search_on_growing_samples(
+    box = _build_search_box(margin)
+    search_result = _search_on_growing_samples(
         statistics_functions, plain_inverse_temperature, box, n_rows=len(sample.rows)
     )
-    result.minimum.warn_unless_converged("temperature scaling with a uniform part")
+    search_result.minimum.warn_unless_converged("temperature scaling with a uniform part")
     if is_sampled:
         # Without samples, the fit of the plain temperature has issued these warnings.
-        _warn_about_fit(result, box)
-    log_b, uniform = result.minimum.point
+        _warn_about_fit(search_result, box)
+    log_b, uniform = search_result.minimum.point
     fitted = UniformTemperatureMap(float(np.exp(log_b)), float(uniform))
-    return UniformFit(fitted, result.statistics)
+    return UniformFit(fitted, search_result.statistics)
 
 
 def _build_nested_samples(sample: LabelledRows) -> list[LabelledRows]:
@@ -296,6 +295,14 @@ def _fit_plain_temperature(sample: LabelledRows, margin: float, *, is_sampled: b
             warnings.simplefilter("ignore", MetacalWarning)
         tolerance = SAMPLE_TOLERANCE if is_sampled else TOLERANCE
         return fit_temperature_to_sample(sample, margin, tolerance).inverse_temperature
+
+
+def _build_search_box(margin: float) -> Float:
+    """Return the lowest and the highest point (log b, uniform) of a search."""
+    lowest_b, highest_b = get_inverse_temperature_bounds(margin)
+    lowest_point = [np.log(lowest_b), 0.0]
+    highest_point = [np.log(highest_b), MAX_UNIFORM]
+    return np.array([lowest_point, highest_point])
 
 
 def _warn_about_fit(result: _SearchResult, box: Float) -> None:
@@ -340,20 +347,22 @@ def _search_on_growing_samples(
     """
     is_sampled = len(statistics_functions) > 1
     first_max_error = _SAMPLE_MAX_ERROR if is_sampled else _MAX_ERROR
-    result = _search_from_several_starts(
+    search_result = _search_from_several_starts(
         statistics_functions[0], plain_inverse_temperature, box=box, max_error=first_max_error
     )
     lowest_point, _ = box
     # A sample may contain none of the few rows that need a uniform component.
     min_uniform = 1.0 / (n_rows + 1.0)
     for compute_row_statistics in statistics_functions[1:]:
-        start = np.maximum(result.minimum.point, [lowest_point[_LOG_B_INDEX], min_uniform])
+        start_point = np.maximum(
+            search_result.minimum.point, [lowest_point[_LOG_B_INDEX], min_uniform]
+        )
         is_last = compute_row_statistics is statistics_functions[-1]
         max_error = _MAX_ERROR_AFTER_SAMPLE if is_last else _SAMPLE_MAX_ERROR
-        result = _search_by_expansions(
-            compute_row_statistics, start=start, box=box, max_error=max_error
+        search_result = _search_by_expansions(
+            compute_row_statistics, start=start_point, box=box, max_error=max_error
         )
-    return result
+    return search_result
 
 
 def _search_from_several_starts(
@@ -388,15 +397,15 @@ def _search_from_several_starts(
         inverse_temperature=plain_inverse_temperature, uniform=_SMALL_UNIFORM
     )
     result_from_untempered = search_from(inverse_temperature=1.0, uniform=_LARGE_UNIFORM)
-    results = [result_from_plain, result_from_untempered]
+    search_results = [result_from_plain, result_from_untempered]
     loss_difference = abs(result_from_plain.minimum.value - result_from_untempered.minimum.value)
     if loss_difference > _MAX_LOSS_DIFFERENCE_OF_MINIMUM:
         sharper_inverse_temperature = plain_inverse_temperature * _SHARPENING_FACTOR
         result_from_sharper = search_from(
             inverse_temperature=sharper_inverse_temperature, uniform=_LARGE_UNIFORM
         )
-        results.append(result_from_sharper)
-    best_result = min(results, key=lambda result: result.minimum.value)
+        search_results.append(result_from_sharper)
+    best_result = min(search_results, key=lambda result: result.minimum.value)
 
     # The plain temperature is preferred if a uniform component does not decrease the loss.
     plain_point = np.clip([np.log(plain_inverse_temperature), 0.0], *box)
@@ -440,8 +449,10 @@ def _search_from(
     -------
     _SearchResult
     """
-    start = np.clip([np.log(inverse_temperature), uniform], *box)
-    return _search_by_expansions(compute_row_statistics, start=start, box=box, max_error=max_error)
+    start_point = np.clip([np.log(inverse_temperature), uniform], *box)
+    return _search_by_expansions(
+        compute_row_statistics, start=start_point, box=box, max_error=max_error
+    )
 
 
 def _search_by_expansions(

@@ -1,4 +1,4 @@
-"""Metrics of probabilities and of the decisions of a gate, with confidence intervals.
+"""Metrics of probabilities and of gate decisions, with confidence intervals.
 
 Calibration errors take (proba, labels) or (confidence, correct). `metacal.metrics.registry` describes
 all metrics. This package exports every registered metric and the names below.
@@ -13,11 +13,9 @@ from metacal.metrics import calibration, proper, ranking, selective  # noqa: F40
 from metacal.metrics.registry import list_metric_modules
 
 if TYPE_CHECKING:
-    from metacal.metrics.binning import ReliabilityCurve as ReliabilityCurve
     from metacal.metrics.binning import equal_mass as equal_mass
     from metacal.metrics.binning import equal_width as equal_width
     from metacal.metrics.calibration import *  # noqa: F403
-    from metacal.metrics.calibration import reliability_curve as reliability_curve
     from metacal.metrics.evaluation import evaluate as evaluate
     from metacal.metrics.evaluation_result import Evaluation as Evaluation
     from metacal.metrics.interval_functions import bootstrap as bootstrap
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from metacal.metrics.proper import BrierDecomposition as BrierDecomposition
     from metacal.metrics.proper import brier_decomposition as brier_decomposition
     from metacal.metrics.ranking import *  # noqa: F403
+    from metacal.metrics.reliability_diagram import ReliabilityCurve as ReliabilityCurve
+    from metacal.metrics.reliability_diagram import reliability_curve as reliability_curve
     from metacal.metrics.risk_coverage import RiskCoverageCurve as RiskCoverageCurve
     from metacal.metrics.risk_coverage import risk_coverage_curve as risk_coverage_curve
     from metacal.metrics.selective import *  # noqa: F403

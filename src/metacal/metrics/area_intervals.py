@@ -342,5 +342,5 @@ def compute_area_limits(
 
 def _compute_quantile_of_batches(value_batches: list[Float], probability: float) -> float:
     """Compute a quantile of the values of all batches, without interpolation."""
-    values = np.concatenate(value_batches)
-    return float(np.quantile(values, probability, method="inverted_cdf"))
+    all_values = np.concatenate(value_batches)
+    return float(np.quantile(all_values, probability, method="inverted_cdf"))

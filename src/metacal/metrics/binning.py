@@ -26,7 +26,7 @@ from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Float
 
 if TYPE_CHECKING:
-    from metacal.metrics.toplabel import TopLabel
+    pass
 
 
 #: Whole-number weights of shape (n_resamples, n_rows): int8, or floats contiguous for each row.
@@ -112,12 +112,12 @@ def compute_bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) 
             f" got {binning!r}."
         )
     if callable(binning):
-        edges = np.asarray(binning(confidence, check_n_bins(n_bins)))
+        bin_edges = np.asarray(binning(confidence, check_n_bins(n_bins)))
     else:
-        edges = np.asarray(binning)
-    if not _increases_from_0_to_1(edges):
-        raise InputError(f"Bin edges must increase from 0 to 1, but got {edges}.")
-    return edges.astype(np.float64, copy=False)
+        bin_edges = np.asarray(binning)
+    if not _increases_from_0_to_1(bin_edges):
+        raise InputError(f"Bin edges must increase from 0 to 1, but got {bin_edges}.")
+    return bin_edges.astype(np.float64, copy=False)
 
 
 def _increases_from_0_to_1(edges: Array) -> bool:
@@ -130,7 +130,7 @@ def _increases_from_0_to_1(edges: Array) -> bool:
 
 
 def assign_bins(confidence: Float, edges: Float) -> Codes:
-    """Assign each confidence to a bin; return the bin indices.
+    """Return the index of the bin that contains each confidence.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def assign_bins(confidence: Float, edges: Float) -> Codes:
 
 
 def rank_distinct_values(values: Float) -> Codes:
-    """Rank each value among the distinct values, from 0; equal values share a rank."""
+    """Rank each value among the distinct values. Ranks start at 0."""
     _, ranks = np.unique(values, return_inverse=True)
     return ranks.reshape(-1)
 
@@ -252,7 +252,7 @@ def check_n_bins(n_bins: object) -> int:
 
 @dataclass(frozen=True, eq=False)
 class NearlyNormalStatistic:
-    """Expensive statistic with nearly normal replicates, so that few resamples suffice.
+    """Expensive statistic with nearly normal replicates, for few resamples.
 
     It is a sum over thousands of cells of a large table. The mean and the standard deviation of
     320 replicates locate the tails about as precisely as the order statistics of 1,000: the
@@ -278,14 +278,14 @@ class NearlyNormalStatistic:
 
 
 def vectorize_statistic(function: Callable[[Weights], float]) -> Statistic:
-    """Build a statistic of many resamples from a function of one vector of row weights.
+    """Build a statistic of many resamples from a function of one weight vector.
 
     The function gets the weights as integers.
     """
 
     def evaluate_each_resample(row_weights: Weights) -> Float:
-        values = [function(resample.astype(np.intp)) for resample in row_weights]
-        return np.array(values, dtype=np.float64)
+        resample_values = [function(resample.astype(np.intp)) for resample in row_weights]
+        return np.array(resample_values, dtype=np.float64)
 
     return evaluate_each_resample
 
@@ -307,8 +307,8 @@ def build_mean_statistic(column: Float) -> Statistic:
     ones = np.ones(len(column))
 
     def compute_weighted_mean(row_weights: Weights) -> Float:
-        weights = np.asarray(row_weights, dtype=np.float64)
-        return np.asarray(weights @ column / (weights @ ones))
+        float_weights = np.asarray(row_weights, dtype=np.float64)
+        return np.asarray(float_weights @ column / (float_weights @ ones))
 
     return compute_weighted_mean
 
@@ -317,39 +317,3 @@ def evaluate_on_sample(statistic: Statistic, n_rows: int) -> float:
     """Compute the value of a statistic on the sample itself, with every row weight 1."""
     unit_weights = np.ones((1, n_rows), dtype=np.intp)
     return float(statistic(unit_weights)[0])
-
-
-@dataclass(frozen=True, eq=False)
-class ReliabilityCurve:
-    """Data of a reliability diagram, one entry per bin.
-
-    Attributes
-    ----------
-    edges : array of float64 of shape (n_bins + 1,)
-        Bin edges from 0 to 1. Bin b is ``(edges[b], edges[b + 1]]``.
-
-    counts : array of int of shape (n_bins,)
-        Number of rows in each bin.
-
-    mean_confidence, accuracy : array of float64 of shape (n_bins,)
-        Means of the rows in each bin, NaN for empty bins.
-    """
-
-    edges: Float
-    counts: Codes
-    mean_confidence: Float
-    accuracy: Float
-
-
-def compute_reliability_curve(top: TopLabel, edges: Float) -> ReliabilityCurve:
-    """Count the rows in each bin and average their confidence and correctness."""
-    bin_indices = assign_bins(top.confidence, edges)
-    n_bins = len(edges) - 1
-    counts = np.bincount(bin_indices, minlength=n_bins)
-    divisors = np.where(counts > 0, counts, np.nan)
-    return ReliabilityCurve(
-        edges=edges,
-        counts=counts,
-        mean_confidence=np.bincount(bin_indices, top.confidence, n_bins) / divisors,
-        accuracy=np.bincount(bin_indices, top.correct, n_bins) / divisors,
-    )

@@ -23,9 +23,6 @@ from numpy.typing import ArrayLike
 from metacal.metrics import gaps
 from metacal.metrics.binning import (
     Binning,
-    ReliabilityCurve,
-    compute_bin_edges,
-    compute_reliability_curve,
     equal_mass,
     equal_width,
     evaluate_on_sample,
@@ -468,36 +465,3 @@ def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     """
     top = read_top_label(proba, labels, classes=classes)
     return evaluate_on_sample(gaps.build_ks_statistic(top), len(top))
-
-
-def reliability_curve(
-    proba: ArrayLike,
-    labels: ArrayLike,
-    n_bins: int = 15,
-    binning: Binning = equal_width,
-    *,
-    classes: Classes = None,
-) -> ReliabilityCurve:
-    """Compute the data of a reliability diagram.
-
-    Parameters
-    ----------
-    proba, labels, n_bins, binning, classes
-        As in `ece`.
-
-    Returns
-    -------
-    ReliabilityCurve
-        Edges, counts, mean confidence and accuracy of the bins.
-
-    Examples
-    --------
-    >>> curve = reliability_curve([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6]], [0, 1, 1], n_bins=4)
-    >>> curve.counts
-    array([0, 0, 2, 1])
-    >>> curve.accuracy
-    array([nan, nan, 0.5, 1. ])
-    """
-    top = read_top_label(proba, labels, classes=classes)
-    edges = compute_bin_edges(binning, top.confidence, n_bins)
-    return compute_reliability_curve(top, edges)

@@ -47,7 +47,7 @@ _UNITS_PER_PROBABILITY_ONE = round(1.0 / exact.UNITS[0])
 #: Index of the coarse units in the first axis of the sums.
 _COARSE = 0
 #: Kernel that adds a block of rows to the sums of each class and cell.
-_add_class_units = getattr(host_kernels, "add_class_units", exact.add_class_units)
+_add_block_to_unit_sums = getattr(host_kernels, "add_class_units", exact.add_class_units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +78,11 @@ class UpperEntries:
 def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
     """Find the entries of a table above the first of `n_bins` bins of equal width."""
     n_classes = table.n_classes
-    edges = equal_width(confidence=np.empty(0), n_bins=n_bins)
+    bin_edges = equal_width(confidence=np.empty(0), n_bins=n_bins)
     flat_indices_of_blocks = []
     probabilities_of_blocks = []
     for first_row, block in table.blocks():
-        indices_in_block, probabilities = exact.find_entries_above_first_bin(block, edges)
+        indices_in_block, probabilities = exact.find_entries_above_first_bin(block, bin_edges)
         flat_indices_of_blocks.append(first_row * n_classes + indices_in_block)
         probabilities_of_blocks.append(probabilities)
     probability = np.concatenate(probabilities_of_blocks)
@@ -91,7 +91,7 @@ def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
     first_cell_of_class = class_index * n_bins
     return UpperEntries(
         row_index=row_index,
-        cell_index=first_cell_of_class + assign_bins(probability, edges),
+        cell_index=first_cell_of_class + assign_bins(probability, bin_edges),
         probability=probability,
         is_label=is_label.astype(np.float64),
     )
@@ -147,7 +147,7 @@ class ClassGaps:
         for start, block in table.blocks():
             self._flush_sums_before_adding(len(block))
             is_block_row_accepted = is_accepted[start : start + len(block)]
-            _add_class_units(
+            _add_block_to_unit_sums(
                 block, is_block_row_accepted, self._edges, self._pending_sums, self._cell_units
             )
         # Every true class adds a probability of one, in coarse units, to its class and cell.
@@ -163,7 +163,7 @@ class ClassGaps:
         self.n_rows += np.bincount(decision_codes, minlength=2)
 
     def _flush_sums_before_adding(self, n_rows: int) -> None:
-        """Flush the pending float sums if they would not stay exact with `n_rows` more rows."""
+        """Flush the pending float sums if `n_rows` more rows would make them inexact."""
         if self._n_pending_rows + n_rows > _MAX_EXACT_ROWS:
             self._flush_pending_sums()
         self._n_pending_rows += n_rows
@@ -274,17 +274,17 @@ class _ResampledClasswiseEce:
     def __init__(self, table: CheckedTable, n_bins: int) -> None:
         self._table = table
         upper_entries = find_upper_entries(table, n_bins)
-        cells, cell_of_entry = np.unique(upper_entries.cell_index, return_inverse=True)
-        self._n_cells = len(cells)
+        used_cells, cell_of_entry = np.unique(upper_entries.cell_index, return_inverse=True)
+        self._n_cells = len(used_cells)
         self._compute_upper_gaps = GroupSums(
             groups=cell_of_entry.reshape(-1),
-            n_groups=len(cells),
+            n_groups=len(used_cells),
             values=upper_entries.is_label - upper_entries.probability,
             entry_rows=upper_entries.row_index,
         )
         self._compute_label_counts = GroupSums(table.label_codes, table.n_classes)
         # Cells are ordered by class, so the cells of a class are consecutive.
-        class_of_cell = cells // n_bins
+        class_of_cell = used_cells // n_bins
         self._upper_classes, self._first_cells = np.unique(class_of_cell, return_index=True)
 
     def __call__(self, row_weights: Weights) -> Float:
@@ -318,7 +318,7 @@ def compute_weighted_column_sums(table: CheckedTable, row_weights: Weights) -> F
     """
     n_classes = table.n_classes
     n_resamples = len(row_weights)
-    is_single_precision_table = table.full_table.dtype.itemsize <= 4
+    is_single_precision_table = table.full_table.dtype.itemsize <= np.dtype(np.float32).itemsize
     product_type: Any = np.float64
     n_block_rows = max(1, _PRODUCT_ELEMENTS // max(n_classes, n_resamples))
     if n_resamples > 1 and is_single_precision_table and n_classes >= _MANY_CLASSES:

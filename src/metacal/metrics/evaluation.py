@@ -270,14 +270,10 @@ def evaluate_columns(
         is_accepted = read_bool_column(accept, "accept")
         check_same_length(proba=top.confidence, accept=is_accepted)
         n_accepted = int(is_accepted.sum())
-    if is_accepted is not None and is_accepted.any():
-        accepted_columns = columns.select_accepted(is_accepted)
-        accepted_intervals = resampling.compute_intervals(
-            accepted_columns.prepare_metric_sources(n_bins),
-            n_rows=len(accepted_columns.top),
-            n_errors=_count_errors(accepted_columns.top.correct),
-        )
-        release_freed_memory(len(top) * n_classes)
+        if n_accepted > 0:
+            accepted_columns = columns.select_accepted(is_accepted)
+            accepted_intervals = accepted_columns.compute_intervals(resampling, n_bins)
+            release_freed_memory(len(top) * n_classes)
 
     # The metrics of the gate and of all rows share their resamples, so that they are drawn once.
     gate_sources = _prepare_gate_sources(top, is_accepted, correct, score)
@@ -356,6 +352,14 @@ class ProbabilityColumns:
             losses={name: column[is_accepted] for name, column in self.losses.items()},
             table=None if self.table is None else self.table.subset(is_accepted),
             accepted=True,
+        )
+
+    def compute_intervals(self, resampling: Resampling, n_bins: int) -> dict[str, Interval]:
+        """Compute the interval of each metric, keyed by the name of the metric."""
+        return resampling.compute_intervals(
+            self.prepare_metric_sources(n_bins),
+            n_rows=len(self.top),
+            n_errors=_count_errors(self.top.correct),
         )
 
     def prepare_metric_sources(self, n_bins: int) -> MetricSources:

@@ -1,4 +1,4 @@
-"""Result of an evaluation, and its presentation as text, HTML, JSON and data frame."""
+"""Result of an evaluation, as text, HTML, JSON and data frame."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Evaluation:
     is_paper_map: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON types; numbers that are not finite become None."""
+        """Return the result as JSON types, with None for numbers that are not finite."""
         return {
             "n_rows": self.n_rows,
             "n_accepted": self.n_accepted,
@@ -109,13 +109,13 @@ class Evaluation:
             "accepted rows": self.accepted_rows or {},
             "all rows": self.all_rows,
         }
-        index = []
+        frame_index = []
         records = []
         for group_name, intervals in intervals_by_group.items():
             for metric_name, interval in intervals.items():
-                index.append((group_name, metric_name))
+                frame_index.append((group_name, metric_name))
                 records.append(vars(interval))
-        return display.make_frame(records, index, ["rows", "metric"])
+        return display.make_frame(records, frame_index, ["rows", "metric"])
 
     def __str__(self) -> str:
         return self.text(self._make_header_lines(), before=None, caveat=self._make_marginal_lines())
@@ -137,12 +137,12 @@ class Evaluation:
     @property
     def size(self) -> str:
         """Numbers of rows, classes and accepted rows, as text."""
-        text = f"{self.n_rows:,} rows"
+        size_text = f"{self.n_rows:,} rows"
         if self.n_classes:
-            text += f", {self.n_classes} classes"
+            size_text += f", {self.n_classes} classes"
         if self.n_accepted is not None:
-            text += f"; {self.n_accepted:,} accepted"
-        return text
+            size_text += f"; {self.n_accepted:,} accepted"
+        return size_text
 
     def text(self, head: list[str], before: Evaluation | None, caveat: list[str]) -> str:
         """Return the result as text.
@@ -187,11 +187,11 @@ class Evaluation:
         return [str(self.marginal)]
 
     def _make_remarks(self) -> list[str]:
-        """Return the note on the paper's map if the probabilities of rejected rows are 1/K."""
+        """Return the note on uniform probabilities of rejected rows, if they are uniform."""
         return [_PAPER_MAP_NOTE] if self.is_paper_map else []
 
     def _build_text_tables(self, before: Evaluation | None = None) -> list[TextTable]:
-        """Return the table of probabilities and, if there is a gate or score, the gate's table."""
+        """Return the table of probabilities and, if there is one, the table of the gate."""
         tables = [self._build_probability_table(before)]
         if self.gate:
             printed_names = registry.get_printed_names(self.gate)
@@ -252,7 +252,7 @@ def _format_estimate(intervals: Intervals | None, metric_name: str) -> str:
 
 
 def describe_harm(after: Evaluation, before: Evaluation) -> str | None:
-    """Describe metrics that are worse with the calibrator by more than a standard error.
+    """Describe the metrics that a calibrator worsens by more than a standard error.
 
     The standard error comes from the interval of the calibrated rows. Without intervals, any higher
     value counts.
@@ -298,7 +298,7 @@ def describe_harm(after: Evaluation, before: Evaluation) -> str | None:
 
 
 def _compute_standard_error(interval: Interval) -> float:
-    """Compute the standard error from the width of an interval, 0 if it has no finite width."""
+    """Compute the standard error from the width of an interval, 0 if not finite."""
     normal_quantile = float(ndtri(0.5 * (1.0 + interval.level)))
     standard_error = (interval.high - interval.low) / (2.0 * normal_quantile)
     return standard_error if np.isfinite(standard_error) else 0.0

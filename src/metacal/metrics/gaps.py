@@ -1,4 +1,4 @@
-"""Statistics of accuracy and calibration errors, computed from confidence and correctness.
+"""Statistics of accuracy and calibration, from confidence and correctness.
 
 A statistic maps row weights to one value per resample (see `metacal.metrics.binning`). It is
 prepared once from a `TopLabel` and evaluated for any number of resamples. The formulas and
@@ -39,7 +39,7 @@ def build_accuracy_statistic(top: TopLabel) -> Statistic:
 
 
 def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
-    """Count the correct rows and all rows; return None if a row is partly correct (tied)."""
+    """Count the correct rows and all rows. Return None if a row is partly correct."""
     if not np.isin(top.correct, (0.0, 1.0)).all():
         return None
     return int(top.correct.sum()), len(top)
@@ -212,9 +212,9 @@ def _make_bin_sum_functions(
     list of GroupSums
         One entry per column.
     """
-    edges = compute_bin_edges(binning, top.confidence, n_bins)
-    bin_indices = assign_bins(top.confidence, edges)
-    n_edge_bins = len(edges) - 1
+    bin_edges = compute_bin_edges(binning, top.confidence, n_bins)
+    bin_indices = assign_bins(top.confidence, bin_edges)
+    n_edge_bins = len(bin_edges) - 1
     return [GroupSums(bin_indices, n_edge_bins, column) for column in columns]
 
 
@@ -229,7 +229,7 @@ def _compute_absolute_weights(row_weights: Weights) -> Float:
 def _build_debiased_statistic(
     top: TopLabel, n_bins: int, binning: Binning, compute_contributions: BinContribution
 ) -> Statistic:
-    """Build the statistic max(0, Σ_b (n_b/n) contribution_b) of the contributions of bins.
+    """Build the statistic max(0, Σ_b (n_b/n) contribution_b) of bin contributions.
 
     The standard error of a bin comes from the variance of the correctness. For 0/1 values this
     variance is accuracy (1 - accuracy). For uniform rows, whose correctness is the constant 1/K, it
@@ -252,9 +252,9 @@ def _build_debiased_statistic(
     Statistic
     """
     residuals = top.correct - top.confidence
-    columns = [np.ones(len(top)), residuals, top.correct, top.correct**2]
+    summed_columns = [np.ones(len(top)), residuals, top.correct, top.correct**2]
     compute_row_counts, compute_residual_sums, compute_correct_sums, compute_square_sums = (
-        _make_bin_sum_functions(top, n_bins, binning, columns)
+        _make_bin_sum_functions(top, n_bins, binning, summed_columns)
     )
 
     # Arrays in this function have the shape (n_resamples, n_bins).

@@ -1,4 +1,4 @@
-"""Functions that compute the confidence interval of a metric or of any other statistic.
+"""Confidence intervals of a metric or of any other statistic.
 
 `interval(metric, *data)` takes the metric function and its data::
 
@@ -26,7 +26,7 @@ from metacal.metrics.intervals import Interval
 from metacal.metrics.registry import METRICS, Metric
 from metacal.metrics.replicates import Target
 from metacal.metrics.resampling import RandomState, Resampling
-from metacal.metrics.toplabel import TopLabel
+from metacal.metrics.toplabel import CheckedTable, TopLabel
 
 #: Successes and trials of a proportion without trials, which is NaN.
 _NAN_PROPORTION = (0, 0)
@@ -77,10 +77,10 @@ def interval(
     """
     resampling = Resampling(level, n_resamples, random_state)
     registered_metric = _find_registered_metric(metric)
-    name = registered_metric.name
-    _check_options(metric, name, options)
-    read_data = registered_metric.input
-    if read_data is None:
+    metric_name = registered_metric.name
+    _check_options(metric, metric_name, options)
+    validate_data = registered_metric.input
+    if validate_data is None:
         # A metric of decisions is a proportion, counted from the data as they were passed.
         successes_and_trials = None
         if registered_metric.compute_counts is not None:
@@ -88,27 +88,33 @@ def interval(
         if successes_and_trials is None:
             successes_and_trials = _NAN_PROPORTION
         metric_source = (registered_metric, successes_and_trials)
-        return resampling.compute_intervals([metric_source], n_rows=0)[name]
+        return resampling.compute_intervals([metric_source], n_rows=0)[metric_name]
 
-    input_options = {}
+    validation_options = {}
     if "classes" in options:
-        input_options["classes"] = options.pop("classes")
-    validated_data = read_data(*data, **input_options)
+        validation_options["classes"] = options.pop("classes")
+    validated_data = validate_data(*data, **validation_options)
     n_errors = inf
     if registered_metric.needs_errors:
-        top = validated_data
-        if not isinstance(validated_data, TopLabel):
-            top = validated_data.top_label()
-        n_errors = float((top.correct < 1.0).sum())
+        n_errors = _count_incorrect_rows(validated_data)
     interval_source = registered_metric.prepare_interval_source(validated_data, **options)
     intervals = resampling.compute_intervals(
-        [(registered_metric, interval_source)], len(validated_data), n_errors
+        [(registered_metric, interval_source)], n_rows=len(validated_data), n_errors=n_errors
     )
-    return intervals[name]
+    return intervals[metric_name]
+
+
+def _count_incorrect_rows(validated_data: CheckedTable | TopLabel) -> float:
+    """Count the rows of a probability table or of its top labels that are not correct."""
+    if isinstance(validated_data, TopLabel):
+        top_labels = validated_data
+    else:
+        top_labels = validated_data.top_label()
+    return float((top_labels.correct < 1.0).sum())
 
 
 def _find_registered_metric(function: Callable[..., float]) -> Metric:
-    """Return the registry entry of a metric function; raise InputError if there is none."""
+    """Return the registry entry of a metric function, or raise InputError."""
     name = getattr(function, "__name__", str(function))
     metric = METRICS.get(name)
     if metric is None or metric.function is not function:
@@ -187,13 +193,16 @@ def bootstrap(
     """
     columns = [np.asarray(column) for column in data]
     lengths = [len(column) for column in columns]
-    if len(set(lengths)) != 1 or lengths[0] == 0:
+    have_equal_lengths = len(set(lengths)) == 1
+    if not have_equal_lengths or lengths[0] == 0:
         raise ShapeError(
             "bootstrap requires at least one column, and all columns must have the same positive"
             f" length, but got lengths {lengths}."
         )
+    (n_rows,) = set(lengths)
     weighted_statistic = vectorize_statistic(lambda weights: float(statistic(*columns, weights)))
     resampling = Resampling(level, n_resamples, random_state)
-    target = Target(weighted_statistic, low=bounds[0], high=bounds[1])
-    intervals = resampling.resample_statistics({"statistic": target}, n_rows=lengths[0])
+    smallest_value, largest_value = bounds
+    target = Target(weighted_statistic, low=smallest_value, high=largest_value)
+    intervals = resampling.resample_statistics({"statistic": target}, n_rows)
     return intervals["statistic"]

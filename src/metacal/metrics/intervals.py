@@ -72,7 +72,7 @@ class Interval:
         return f"{self.estimate:.4f} {display.format_interval(self.low, self.high)}"
 
     def to_dict(self) -> dict[str, float | str | None]:
-        """Return the fields as JSON types; numbers that are not finite become None."""
+        """Return the fields as JSON types, with None for numbers that are not finite."""
         fields: dict[str, float | str | None] = {}
         for name, value in vars(self).items():
             is_json = name == "method" or isfinite(value)

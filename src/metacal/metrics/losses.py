@@ -31,7 +31,7 @@ LOSSES: dict[str, Callable[..., Array]] = {}
 
 
 def loss(function: Function) -> Function:
-    """Register a function as a loss under its name; raise InputError if the name is taken.
+    """Register a function as a loss under its name, which must be new.
 
     >>> sorted(LOSSES)[:4]
     ['cost_matrix', 'error', 'false_labels', 'hamming']
@@ -94,7 +94,7 @@ def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Float:
 
 @loss
 def hamming(truth: ArrayLike, answer: ArrayLike) -> Float:
-    """Return the fraction of labels that are wrong, from tables of 0 and 1 per row and label.
+    """Return the fraction of wrong labels of each row, from tables of 0 and 1.
 
     >>> hamming([[1, 0, 1, 0]], [[1, 1, 1, 1]])
     array([0.5])
@@ -105,7 +105,7 @@ def hamming(truth: ArrayLike, answer: ArrayLike) -> Float:
 
 @loss
 def missed_labels(truth: ArrayLike, answer: ArrayLike) -> Float:
-    """Return the fraction of true labels that the answer lacks, 0 if there are no true labels.
+    """Return the fraction of true labels that the answer lacks, 0 if there are none.
 
     >>> missed_labels([[1, 0, 1], [0, 0, 0]], [[1, 1, 0], [1, 1, 1]])
     array([0.5, 0. ])
@@ -141,7 +141,7 @@ def false_labels(truth: ArrayLike, answer: ArrayLike, *, empty: float = 0.0) -> 
 
 @loss
 def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Float:
-    """Return 1 - F1 of the labels of each row, 0 if there are neither true nor given labels.
+    """Return 1 - F1 of the labels of each row, 0 if there are no labels at all.
 
     >>> one_minus_f1([[1, 1, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 0]]).round(3)
     array([0.333, 0.   ])
@@ -157,7 +157,7 @@ def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Float:
 
 @loss
 def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Float:
-    """Return 1 - F1 of the words of two texts, counted with multiplicity, ignoring case.
+    """Return 1 - F1 of the words of two texts, ignoring case.
 
     If answers have one or two words, nearly every loss is 0 or 1: pass `near_binary` to `MaxRisk`.
 
@@ -247,10 +247,11 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
     distances = (best - mark_values) / (best - worst)
     outside_rows = np.flatnonzero(~((distances >= 0.0) & (distances <= 1.0)))
     if len(outside_rows):
-        row = outside_rows[0]
-        given_mark = np.asarray(mark).tolist()[row]
+        first_outside_row = outside_rows[0]
+        given_mark = np.asarray(mark).tolist()[first_outside_row]
         raise NumberError(
-            f"Row {row}: the mark must lie between {worst:g} and {best:g}, but got {given_mark!r}."
+            f"Row {first_outside_row}: the mark must lie between {worst:g} and {best:g}, but got"
+            f" {given_mark!r}."
         )
     return np.asarray(distances)
 
@@ -279,19 +280,19 @@ def _read_label_tables(truth: ArrayLike, answer: ArrayLike) -> tuple[Flags, Flag
 
 
 def _compute_label_fraction(is_counted: Flags, is_label: Flags, *, empty: float) -> Float:
-    """Divide the number of counted labels of each row by its labels; `empty` if it has none."""
+    """Divide the counted labels of each row by its labels, `empty` if it has none."""
     n_labels = is_label.sum(axis=1)
     n_counted = is_counted.sum(axis=1)
     return np.where(n_labels > 0, n_counted / np.maximum(n_labels, 1), empty)
 
 
 def _compute_one_minus_f1(n_common: Array, n_total: Array) -> Float:
-    """Compute 1 - F1 from the common items and the sum of both sizes; 0 if both are empty."""
+    """Compute 1 - F1 from the common items and both sizes, 0 if both are empty."""
     return np.where(n_total > 0, 1.0 - 2.0 * n_common / np.maximum(n_total, 1), 0.0)
 
 
 def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """Return (truth, answer) of each row; raise InputError if the lengths differ."""
+    """Return the pair (truth, answer) of each row."""
     truths = list(truth)
     answers = list(answer)
     if len(truths) != len(answers):
@@ -305,7 +306,7 @@ def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, A
 def _compute_wrong_field_fraction(
     true_fields: dict[tuple[str, ...], Any], given_fields: dict[tuple[str, ...], Any] | None
 ) -> float:
-    """Return the fraction of fields that differ, 1 if the answer is not an object (None)."""
+    """Compute the fraction of fields that differ, 1 if the answer is no JSON object."""
     if given_fields is None:
         return 1.0
     paths = true_fields.keys() | given_fields.keys()
@@ -322,7 +323,7 @@ def _compute_wrong_field_fraction(
 
 
 def _flatten_fields(value: Any) -> dict[tuple[str, ...], Any] | None:
-    """Return the leaves of an object keyed by their path, or None if it is not an object."""
+    """Return the leaves of a JSON object keyed by their path, None if it is none."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

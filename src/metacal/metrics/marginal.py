@@ -281,17 +281,17 @@ def check_predicted_classes(
     """
     is_correct = np.asarray(correct, dtype=np.float64)
     row_variance = confidence * (1.0 - confidence)
-    cells = _assign_cells(predicted, row_variance)
-    n_correct = np.bincount(cells, is_correct)
-    confidence_sums = np.bincount(cells, confidence)
-    cell_variance = np.asarray(np.bincount(cells, row_variance), np.float64)
+    cell_of_row = _assign_cells(predicted, row_variance)
+    n_correct = np.bincount(cell_of_row, is_correct)
+    confidence_sums = np.bincount(cell_of_row, confidence)
+    cell_variance = np.asarray(np.bincount(cell_of_row, row_variance), np.float64)
     gaps = np.subtract(n_correct, confidence_sums, dtype=np.float64)
     if fitted:
-        gaps, covariance = _remove_gaps_explained_by_confidence(
-            gaps, np.diag(cell_variance), cells, confidence, is_correct
+        gaps, gap_covariance = _remove_gaps_explained_by_confidence(
+            gaps, np.diag(cell_variance), cell_of_row, confidence, is_correct
         )
-        eigenvalues, eigenvectors = np.linalg.eigh(covariance)
-        gap_variance = np.maximum(np.diag(covariance), 0.0)
+        eigenvalues, eigenvectors = np.linalg.eigh(gap_covariance)
+        gap_variance = np.maximum(np.diag(gap_covariance), 0.0)
     else:
         eigenvalues = cell_variance
         eigenvectors = np.eye(len(cell_variance))
@@ -303,19 +303,21 @@ def check_predicted_classes(
         return _NO_RESULT
     tested_components = eigenvectors[:, is_tested].T @ gaps
     chi_squared = float((tested_components**2 / eigenvalues[is_tested]).sum())
-    scale = _compute_satterthwaite_scale(cells, row_variance, cell_variance, degrees_of_freedom)
-    p_value = float(chdtrc(degrees_of_freedom / scale, chi_squared / scale))
+    chi_squared_scale = _compute_satterthwaite_scale(
+        cell_of_row, row_variance, cell_variance, degrees_of_freedom
+    )
+    p_value = float(chdtrc(degrees_of_freedom / chi_squared_scale, chi_squared / chi_squared_scale))
     gaps_expected_by_chance = np.sqrt(2.0 / np.pi * gap_variance)
     excess_gaps = np.abs(gaps) - gaps_expected_by_chance
     worst_cell = int(np.argmax(np.abs(gaps)))
-    n_worst = int(np.bincount(cells, np.ones(len(cells)))[worst_cell])
+    n_worst = int(np.bincount(cell_of_row, np.ones(len(cell_of_row)))[worst_cell])
     return MarginalCheck(
         statistic=chi_squared,
         dof=degrees_of_freedom,
         p_value=p_value,
-        gap=max(0.0, float(excess_gaps.sum() / len(cells))),
+        gap=max(0.0, float(excess_gaps.sum() / len(cell_of_row))),
         wrong=float(1.0 - confidence.mean()),
-        worst=_find_class_of_cell(predicted[cells == worst_cell], classes),
+        worst=_find_class_of_cell(predicted[cell_of_row == worst_cell], classes),
         worst_rows=n_worst,
         worst_right=float(n_correct[worst_cell] / n_worst),
         worst_confidence=float(confidence_sums[worst_cell] / n_worst),
@@ -323,7 +325,7 @@ def check_predicted_classes(
 
 
 def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
-    """Return the cell of each row: its predicted class, or a common cell for small classes."""
+    """Assign each row to the cell of its predicted class. Small classes share one."""
     classes, class_of_row = np.unique(predicted, return_inverse=True)
     variance_of_class = np.bincount(class_of_row, row_variance, len(classes))
     is_small = variance_of_class < _MIN_VARIANCE
@@ -337,7 +339,7 @@ def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
 def _compute_satterthwaite_scale(
     cells: Codes, row_variance: Float, cell_variance: Float, degrees_of_freedom: float
 ) -> float:
-    """Compute the factor a of the distribution a·χ²_f with the moments of the statistic.
+    """Compute the scale of the χ² distribution with the moments of the statistic.
 
     Parameters
     ----------
@@ -365,13 +367,13 @@ def _compute_satterthwaite_scale(
 
 
 def _find_class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None) -> Any:
-    """Return the class of the rows of a cell, or None if they belong to several classes."""
-    columns = np.unique(predicted).tolist()
-    if len(columns) > 1:
+    """Return the class of the rows of a cell, None if they have several classes."""
+    predicted_columns = np.unique(predicted).tolist()
+    if len(predicted_columns) > 1:
         return None
     if classes is None:
-        return columns[0]
-    return np.asarray(classes)[columns[0]].tolist()
+        return predicted_columns[0]
+    return np.asarray(classes)[predicted_columns[0]].tolist()
 
 
 def _remove_gaps_explained_by_confidence(

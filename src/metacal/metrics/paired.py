@@ -1,4 +1,4 @@
-"""Comparison of several methods on the same rows, and selection of those near the best.
+"""Comparison of methods on the same rows, and selection of those near the best.
 
 The losses of two methods on the same rows go up and down together. The standard error of their
 difference is often ten times smaller than that of either loss. Only the difference shows whether
@@ -39,7 +39,7 @@ _RESAMPLING_SEED = 0
 
 @dataclass(frozen=True, eq=False)
 class PairedEstimates:
-    """Estimates of one metric for several methods, with replicates for standard errors.
+    """Estimates of one metric for several methods, with paired replicates.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class PairedEstimates:
     smaller_is_better: bool
 
     def standard_error(self, method: int, other: int | None = None) -> float:
-        """Compute the standard error of an estimate, or of the difference of two estimates.
+        """Compute the standard error of an estimate or of a difference of two.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Proper scoring rules: negative log-likelihood, and the Brier score with its decomposition."""
+"""Proper scoring rules: negative log-likelihood and Brier score."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def compute_brier_losses(table: CheckedTable) -> Float:
     """Compute the Brier loss of each row, Σ_k p_k² - 2 p_y + 1, in float64."""
     sums_of_squares = np.empty(len(table))
     for start, block in table.blocks():
-        values = block.astype(np.float64)
+        probabilities = block.astype(np.float64)
         block_sums = sums_of_squares[start : start + len(block)]
-        np.einsum("ij,ij->i", values, values, out=block_sums)
+        np.einsum("ij,ij->i", probabilities, probabilities, out=block_sums)
     # Rounding may give -1e-16 on a row with no loss.
     return np.maximum(sums_of_squares - 2.0 * table.true_probability + 1.0, 0.0)
 
@@ -140,7 +140,9 @@ class BrierDecomposition:
 def brier_decomposition(
     proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Sequence[Any] | None = None
 ) -> BrierDecomposition:
-    """Decompose the Brier score into reliability, resolution, uncertainty and remainder.
+    """Decompose the Brier score into reliability, resolution and uncertainty.
+
+    A remainder comes from the variation within bins.
 
     The forecasts of each class are put in `n_bins` bins of equal width. Let p̄_kb and ȳ_kb be the
     mean forecast and frequency of class k in bin b, and ȳ_k the base rate. Summed over classes and
@@ -181,16 +183,18 @@ def brier_decomposition(
     table = checked_table(proba, labels, classes=classes)
     n_rows = len(table)
     label_counts = np.bincount(table.label_codes, minlength=table.n_classes).astype(np.float64)
-    cells = _CellSums.from_table(table, check_n_bins(n_bins), label_counts)
+    cell_sums = _CellSums.from_table(table, check_n_bins(n_bins), label_counts)
 
-    divisors = np.maximum(cells.entry_count, 1.0)
+    divisors = np.maximum(cell_sums.entry_count, 1.0)
     base_rates = (label_counts / n_rows)[:, None]
-    squared_distances = (cells.label_count / divisors - base_rates) ** 2
-    reliability = ((cells.forecast_sum - cells.label_count) ** 2 / divisors).sum()
-    resolution = np.where(cells.entry_count > 0, cells.entry_count * squared_distances, 0.0).sum()
-    within_cell_variance = (cells.square_sum - cells.forecast_sum**2 / divisors).sum()
+    squared_distances = (cell_sums.label_count / divisors - base_rates) ** 2
+    reliability = ((cell_sums.forecast_sum - cell_sums.label_count) ** 2 / divisors).sum()
+    resolution = np.where(
+        cell_sums.entry_count > 0, cell_sums.entry_count * squared_distances, 0.0
+    ).sum()
+    within_cell_variance = (cell_sums.square_sum - cell_sums.forecast_sum**2 / divisors).sum()
     within_cell_covariance = (
-        cells.true_forecast_sum - cells.forecast_sum * cells.label_count / divisors
+        cell_sums.true_forecast_sum - cell_sums.forecast_sum * cell_sums.label_count / divisors
     ).sum()
     return BrierDecomposition(
         reliability=float(reliability / n_rows),
@@ -306,6 +310,6 @@ def _compute_column_sums_of_squares(table: CheckedTable) -> Float:
     """Compute the sum of squared probabilities of each class in float64."""
     square_sums = np.zeros(table.n_classes)
     for _, block in table.blocks():
-        values = block.astype(np.float64)
-        square_sums += np.einsum("ij,ij->j", values, values)
+        probabilities = block.astype(np.float64)
+        square_sums += np.einsum("ij,ij->j", probabilities, probabilities)
     return square_sums

@@ -65,7 +65,7 @@ class Ranking:
         return len(self.score)
 
     def get_error_blocks(self, row_weights: Weights) -> ErrorBlocks:
-        """Count rows and errors per block; the result for the last weights is cached."""
+        """Count rows and errors per block, with a cache for the last weights."""
         if self._last_blocks is None or self._last_weights is not row_weights:
             self._last_blocks = self._count_error_blocks(row_weights)
             self._last_weights = row_weights
@@ -166,13 +166,13 @@ class ErrorBlocks:
 
 
 def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:
-    """Build a ranking from a score column and a correctness column, after validating both."""
+    """Validate a score and a correctness column, and build a ranking from them."""
     scores, is_correct = read_ranking_columns(score, correct)
     return Ranking(scores, is_correct)
 
 
 def read_ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[Float, Flags]:
-    """Validate a score and a correctness column; return them as float64 and bool."""
+    """Validate a score and a correctness column, and convert them to arrays."""
     scores = read_number_column(score, "score")
     raise_if_correct_comes_first(np.asarray(score), np.asarray(correct), "score")
     is_correct = read_bool_column(correct, "correct")

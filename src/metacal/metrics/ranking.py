@@ -51,7 +51,7 @@ def build_e_aurc_statistic(ranking: Ranking) -> Statistic:
 
 
 def build_augrc_statistic(ranking: Ranking) -> Statistic:
-    """Build the statistic of the area under the generalized-risk-coverage curve (AUGRC).
+    """Build the statistic of the area under the generalized risk-coverage curve.
 
     The area is (1/n²) Σ over errors of the number of rows that rank after them. A tied row counts
     one half.
@@ -114,7 +114,7 @@ def build_exponential_statistic(ranking: Ranking) -> Statistic:
     max_correct_exponent = np.max(score, where=is_correct, initial=-np.inf)
     incorrect_terms = np.exp(np.minimum(-score - max_incorrect_exponent, 0.0))
     correct_terms = np.exp(np.minimum(score - max_correct_exponent, 0.0))
-    columns = np.stack(
+    summed_columns = np.stack(
         [
             ~is_correct,
             np.where(~is_correct, incorrect_terms, 0.0),
@@ -125,7 +125,7 @@ def build_exponential_statistic(ranking: Ranking) -> Statistic:
     )
 
     def compute_exponential_loss(row_weights: Weights) -> Float:
-        column_sums = np.asarray(row_weights, dtype=np.float64) @ columns
+        column_sums = np.asarray(row_weights, dtype=np.float64) @ summed_columns
         n_incorrect, incorrect_sum, n_correct, correct_sum = column_sums.T
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             common_factor = np.exp(max_incorrect_exponent + max_correct_exponent)

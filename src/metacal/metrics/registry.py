@@ -1,4 +1,4 @@
-"""Registry of all metrics, used by `evaluate`, `compare`, `interval`, the CLI and the report.
+"""Registry of all metrics.
 
 **To add a metric**, edit the file of its family (`calibration`, `proper`, `selective` or
 `ranking`): write the function and the function that prepares its statistic, and decorate the metric

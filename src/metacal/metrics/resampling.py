@@ -1,4 +1,4 @@
-"""Confidence intervals of metrics: exact for proportions, by resampling for the others.
+"""Confidence intervals of metrics: exact for proportions, otherwise resampled.
 
 **Proportions** have the exact interval of Clopper & Pearson (1934).
 
@@ -167,7 +167,7 @@ class Resampling:
         return self.make_point_estimate(exact_interval.estimate)
 
     def make_point_estimate(self, value: float = nan) -> Interval:
-        """Build an `Interval` without ends from a value; NaN stands for an unknown value."""
+        """Build an interval without ends from a value, which is NaN if unknown."""
         return Interval(estimate=value, low=nan, high=nan, level=self.level, method=NO_INTERVAL)
 
     def resample_statistics(
@@ -245,7 +245,7 @@ class Resampling:
         random: np.random.Generator,
         sign_random: np.random.Generator,
     ) -> dict[str, Interval]:
-        """Compute bootstrap intervals; those of calibration errors allow for chance.
+        """Compute bootstrap intervals, which allow for chance in calibration errors.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Risk-coverage curve of a ranking score: the error rate of accepted rows at every threshold."""
+"""Risk-coverage curve: the error rate of accepted rows at every threshold."""
 
 from __future__ import annotations
 

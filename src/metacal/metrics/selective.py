@@ -17,7 +17,7 @@ from metacal.metrics.toplabel import check_same_length, read_bool_column
 
 
 def coverage_counts(accept: ArrayLike, correct: ArrayLike | None = None) -> tuple[int, int]:
-    """Count the accepted rows and all rows; `correct` is not used."""
+    """Count the accepted rows and all rows. `correct` is not used."""
     is_accepted = read_bool_column(accept, "accept")
     return int(is_accepted.sum()), len(is_accepted)
 
@@ -181,7 +181,7 @@ def type_2_error(accept: ArrayLike, correct: ArrayLike) -> float:
 
 
 def _read_decisions(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags]:
-    """Return both columns as boolean arrays; raise InputError if they are invalid."""
+    """Validate the columns of decisions and correctness as boolean arrays."""
     is_accepted = read_bool_column(accept, "accept")
     is_correct = read_bool_column(correct, "correct")
     check_same_length(accept=is_accepted, correct=is_correct)
@@ -189,7 +189,7 @@ def _read_decisions(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags
 
 
 def _ratio(numerator: int, denominator: int) -> float:
-    """Divide two counts; return NaN if the denominator is 0."""
+    """Divide two counts. Return NaN if the denominator is 0."""
     if not denominator:
         return float("nan")
     return numerator / denominator

@@ -1,4 +1,6 @@
-"""Smooth ECE: residuals smoothed by a reflected Gaussian kernel (Błasiok & Nakkiran 2023).
+"""Smooth ECE: residuals smoothed by a reflected Gaussian kernel.
+
+The method is that of Błasiok & Nakkiran (2023).
 
     smECE_σ = ∫₀¹ | (1/n) Σ_i K_σ(t, conf_i) (c_i - conf_i) | dt
 
@@ -84,7 +86,7 @@ def _make_mesh_sum_function(top: TopLabel, n_cells: int) -> GroupSums:
 
 
 def _compute_cosine_coefficients(node_sums: Float, n_rows: int) -> Float:
-    """Compute the cosine coefficients of the density of residuals, in units of the mesh."""
+    """Compute the cosine coefficients of the density of residuals on the mesh."""
     n_cells = node_sums.shape[1] - 1
     density = node_sums * (n_cells / n_rows)
     # Reflection doubles the density at the two ends of the interval.
@@ -94,7 +96,7 @@ def _compute_cosine_coefficients(node_sums: Float, n_rows: int) -> Float:
 
 
 def _compute_smece(cosine_coefficients: Float, bandwidths: Float) -> Float:
-    """Compute smECE_σ of each resample at its own bandwidth σ from cosine coefficients."""
+    """Compute smECE_σ of each resample at its own bandwidth σ."""
     n_cells = cosine_coefficients.shape[1] - 1
     # A wide kernel removes the high frequencies, so a coarser mesh is precise enough.
     cells_per_width = n_cells * bandwidths
@@ -231,7 +233,7 @@ class _SecantSearch:
         )
 
     def take_step(self) -> None:
-        """Evaluate smECE_σ of active resamples, shrink their brackets and choose the next σ."""
+        """Evaluate the active resamples, shrink their brackets and choose the next σ."""
         active = self.active_resamples
         sigma = self.sigma[active]
         excess = _compute_smece(self.cosine_coefficients[active], sigma) - sigma

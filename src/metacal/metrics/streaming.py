@@ -61,7 +61,7 @@ class Streaming:
         return self
 
     def compute(self) -> float:
-        """Compute the metric of all rows so far; raise InputError if there are none."""
+        """Compute the metric of all rows so far, of which there must be at least one."""
         if not self.state[..., 1].sum():
             raise NoRowsError("No rows have been added. Call update before compute.")
         return self._metric_of_state()

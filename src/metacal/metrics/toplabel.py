@@ -1,4 +1,4 @@
-"""Validation of probability tables, and their reduction to confidence and correctness.
+"""Validation of probability tables, and confidence and correctness of their rows.
 
 Terms used in this module:
 
@@ -75,7 +75,7 @@ class TopLabel:
 
 @dataclass(frozen=True, eq=False)
 class CheckedTable:
-    """Validated probability table, or a subset of its rows, with labels and row maxima.
+    """Validated probability table or subset of one, with labels and row maxima.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class CheckedTable:
 
     @property
     def table(self) -> Array:
-        """Rows of the subset as one table, which is a copy unless the subset is the whole table."""
+        """Rows of the subset as one table. A proper subset is copied."""
         if self.row_mask is None:
             return self.full_table
         return self.full_table[self.row_mask]
@@ -149,13 +149,13 @@ class CheckedTable:
         possibly_tied_rows = np.flatnonzero(may_be_tied)
         n_block_rows = max(1, _BLOCK_ELEMENTS // self.n_classes)
         for start in range(0, len(possibly_tied_rows), n_block_rows):
-            rows = possibly_tied_rows[start : start + n_block_rows]
-            block = self.full_table[self._row_indices[rows]]
-            is_top_class = block == self.row_maxima[rows, None]
+            block_rows = possibly_tied_rows[start : start + n_block_rows]
+            block = self.full_table[self._row_indices[block_rows]]
+            is_top_class = block == self.row_maxima[block_rows, None]
             # Most blocks have no tie. Then each row has exactly one top class.
-            if np.count_nonzero(is_top_class) > len(rows):
+            if np.count_nonzero(is_top_class) > len(block_rows):
                 n_top_classes = is_top_class.sum(axis=1)
-                correct[rows] /= n_top_classes
+                correct[block_rows] /= n_top_classes
         # A row sum within tolerance of 1 allows a probability slightly above 1.
         confidence = np.minimum(self.row_maxima.astype(np.float64), 1.0)
         return TopLabel(confidence, correct)
@@ -249,7 +249,7 @@ def checked_table(
 def read_top_label(
     proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
 ) -> TopLabel:
-    """Read confidence and correctness from a table with labels, or from two flat columns.
+    """Read confidence and correctness from a table with labels or from two columns.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def read_top_label(
 
 
 def read_number_column(values: ArrayLike, name: str) -> Float:
-    """Convert values to a flat float64 array; raise InputError if empty or if one is NaN."""
+    """Convert values to a flat float64 array without NaN, or raise InputError."""
     array = as_plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise ShapeError(
@@ -324,7 +324,7 @@ def read_number_column(values: ArrayLike, name: str) -> Float:
 
 
 def read_bool_column(values: ArrayLike, name: str) -> Flags:
-    """Convert values to a flat boolean array; raise InputError unless all are 0 or 1.
+    """Convert values that are 0 or 1 to a flat boolean array, or raise InputError.
 
     Examples
     --------
@@ -379,7 +379,7 @@ def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
 
 
 def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> None:
-    """Raise InputError if an array of 0 and 1 comes first and an array of fractions second.
+    """Raise InputError if 0/1 values come before fractions, as if swapped.
 
     Examples
     --------
@@ -433,10 +433,15 @@ def _compute_maxima_if_valid(table: Any) -> Array | None:
         block = table[start:stop]
         bits_of_block_maxima = bits_of_maxima[start:stop]
         table_bits[start:stop].max(axis=1, out=bits_of_block_maxima)
-        if bits_of_block_maxima.max() > bits_of_one:
+        has_entry_outside_0_to_1 = bits_of_block_maxima.max() > bits_of_one
+        if has_entry_outside_0_to_1:
             return None
-        # NumPy has no fast matrix product for float16.
-        row_sums = block @ ones if item_size > 2 else block.sum(axis=1, dtype=np.float32)
-        if np.abs(row_sums - 1).max() > _FAST_SUM_TOLERANCE[item_size]:
+        if table.dtype == np.float16:
+            # NumPy has no fast matrix product for float16.
+            row_sums = block.sum(axis=1, dtype=np.float32)
+        else:
+            row_sums = block @ ones
+        largest_sum_error = np.abs(row_sums - 1).max()
+        if largest_sum_error > _FAST_SUM_TOLERANCE[item_size]:
             return None
     return bits_of_maxima.view(table.dtype)

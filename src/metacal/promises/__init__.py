@@ -1,4 +1,4 @@
-"""Promises about the accepted predictions, which calibration rows certify at a threshold.
+"""Promises about accepted predictions, which calibration rows certify.
 
 `metacal.promises.kinds` is the registry of the promises. A name is imported when it is first used.
 """

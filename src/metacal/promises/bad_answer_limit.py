@@ -59,7 +59,7 @@ class BadAnswerLimit:
     pool_size: int | None = None
 
     def compute_p_value(self, n_bad: int, n_tested: int, *, has_one_threshold: bool) -> float:
-        """Compute P(at most `n_bad` of the tested rows are bad) if the limit is just broken.
+        """Compute P(at most `n_bad` tested rows are bad) if the limit is just broken.
 
         Parameters
         ----------
@@ -94,7 +94,7 @@ class BadAnswerLimit:
         return p_value <= self.significance_level
 
     def find_max_bad_rows(self, n_tested: int, *, has_one_threshold: bool) -> int | None:
-        """Find the largest number of bad rows that passes the test, or None if none passes."""
+        """Find the largest number of bad rows that passes the test, None if none does."""
         max_bad_rows = None
         for n_bad in range(n_tested + 1):
             if not self.passes(n_bad=n_bad, n_tested=n_tested, has_one_threshold=has_one_threshold):
@@ -171,7 +171,7 @@ def compute_rows_needed_without_bad_answer(max_bad_share: float, significance_le
 
 
 def _hypergeometric_cdf(k: int, *, population_size: int, n_marked: int, n_draws: int) -> float:
-    """Compute P(at most k of the drawn rows are marked), for draws without replacement.
+    """Compute the hypergeometric probability of at most k marked rows among the draws.
 
     Examples
     --------

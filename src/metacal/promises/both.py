@@ -1,4 +1,4 @@
-"""Both and AfterLooking: promises about the selective accuracy and the miscoverage."""
+"""Both and AfterLooking: promises about selective accuracy and miscoverage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from metacal.rows.arrays import check_fraction
 
 @dataclass(frozen=True)
 class Both(Promise):
-    """A limit on the miscoverage and a limit on the selective accuracy, which hold together.
+    """Limits on the miscoverage and on the selective accuracy, which hold together.
 
     At most `alpha` of the correct predictions are rejected, and accepted predictions are correct at
     least `beta` of the time. Each limit is certified at delta/2, so both hold together with

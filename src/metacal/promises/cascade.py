@@ -38,21 +38,21 @@ LOSS_DIFFERENCE_RULE = register_rule(
 
 
 def _register_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
-    """Register a rule that tests how often the answers of two models differ, without labels."""
-    name = "cascade-path" if tests_path else "cascade-joint"
+    """Register a rule that tests without labels how often two models differ."""
+    rule_name = "cascade-path" if tests_path else "cascade-joint"
     distribution_name = "binomial"
     assumptions = SAME_SOURCE_OF_BOTH
     if has_pool:
-        name += "-pool"
+        rule_name += "-pool"
         distribution_name = "hypergeometric"
         assumptions = DRAWN_FROM_POOL
-    text = f"exact {distribution_name} test of how often an earlier model answers otherwise than the last one"
+    rule_text = f"exact {distribution_name} test of how often an earlier model answers otherwise than the last one"
     if tests_path:
-        text += (
+        rule_text += (
             ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al."
             " 2021)"
         )
-    return register_rule(name, text, assumptions)
+    return register_rule(rule_name, rule_text, assumptions)
 
 
 # Fraction of delta at which each of the two paths of thresholds of a cascade is tested.
@@ -85,7 +85,7 @@ def get_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
 
 @dataclass(frozen=True)
 class MaxLoss(Promise):
-    """At most `epsilon` more of all answers are wrong than if the large model answered alone.
+    """At most `epsilon` more of the answers are wrong than with the large model.
 
     A cascade of scores observes only whether each answer is that of the large model. It then
     promises that at most `epsilon` of all answers differ, which implies this promise.
@@ -114,7 +114,7 @@ class MaxLoss(Promise):
     cascade_rules: ClassVar = (LOSS_DIFFERENCE_RULE,)
 
     def rules_allowed_in(self, certificate: Certificate) -> tuple[str, ...]:
-        """Return the names of the rules that can certify a loss on the rows of a certificate."""
+        """Return the names of the rules that can certify a loss in a certificate."""
         stages = certificate.stages
         if stages is None:
             return ()
@@ -129,7 +129,7 @@ class MaxLoss(Promise):
         return agreement_rules
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
-        """Return the limit on the loss, or on the disagreement if only agreement was observed."""
+        """Return the limit on the loss, or on the disagreement if no label was used."""
         stages = certificate.stages
         only_agreement_was_observed = (
             stages is not None
@@ -140,7 +140,7 @@ class MaxLoss(Promise):
         return ((limited_quantity, float(self.epsilon)),)
 
     def procedure(self) -> CascadeLoss:
-        """Return a procedure that checks certificates. It cannot certify rows of one model."""
+        """Return a procedure that checks certificates but cannot certify rows."""
         return CascadeLoss(self.epsilon)
 
 
@@ -230,7 +230,7 @@ class CascadeLoss:
 
 
 def _get_bad_answer_count(stages: Stages) -> int:
-    """Return the number of answers that differ from those of the last model, or of people."""
+    """Return the number of answers that differ from those of the last model or people."""
     if stages.n_disagreements is not None:
         return stages.n_disagreements
     # If people answer last, they count as correct, so each error of a model is bad.

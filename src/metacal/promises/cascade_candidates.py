@@ -1,4 +1,4 @@
-"""Paired predictions of a cascade of two models, and the outcome of candidate thresholds.
+"""Paired predictions of two models, and the outcome of candidate thresholds.
 
 *Pilot rows* are rows that choose the candidate thresholds. They are not tested.
 `metacal.promises.cascade_sequences` orders the candidates for the tests.
@@ -46,12 +46,12 @@ class PairedPredictions:
 
     def take(self, index: Codes) -> PairedPredictions:
         """Return the rows at some positions."""
-        columns = {field.name: getattr(self, field.name)[index] for field in fields(self)}
-        return PairedPredictions(**columns)
+        selected_columns = {field.name: getattr(self, field.name)[index] for field in fields(self)}
+        return PairedPredictions(**selected_columns)
 
 
 class Candidate(NamedTuple):
-    """Threshold of each model of a cascade. That of the large model is +inf without people."""
+    """Thresholds of both models of a cascade. Without people, the large one is +inf."""
 
     small_threshold: float
     large_threshold: float = math.inf
@@ -162,7 +162,7 @@ class CascadePlan:
 
     @property
     def has_separate_pilot_scores(self) -> bool:
-        """Whether scores of other rows choose the thresholds, so that no pilot rows are drawn."""
+        """Whether scores of other rows choose the thresholds, in place of pilot rows."""
         return self.thresholds_from is not None
 
 

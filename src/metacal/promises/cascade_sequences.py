@@ -1,4 +1,4 @@
-"""Candidate thresholds of a cascade of two models, in the order in which they are tested.
+"""Candidate thresholds of a cascade of two models, in the order of their tests.
 
 Candidates and their order depend on *pilot rows* only, which are not tested.
 
@@ -217,15 +217,15 @@ def _find_pareto_front(*, risks: Float, costs: Float, is_allowed: Flags) -> list
     # `np.lexsort` sorts by its last key first, so entries are sorted by risk and then by cost.
     flat_indices_by_rising_risk = np.lexsort((costs.ravel(), risks.ravel()))
     for flat_index in flat_indices_by_rising_risk:
-        row, column = divmod(int(flat_index), costs.shape[1])
-        if is_allowed[row, column] and costs[row, column] < lowest_cost:
-            lowest_cost = float(costs[row, column])
-            pareto_front.append((row, column))
+        row_index, column_index = divmod(int(flat_index), costs.shape[1])
+        if is_allowed[row_index, column_index] and costs[row_index, column_index] < lowest_cost:
+            lowest_cost = float(costs[row_index, column_index])
+            pareto_front.append((row_index, column_index))
     return pareto_front
 
 
 def _compute_quantile_thresholds(scores: Float, *, n_thresholds: int, grid: Grid) -> list[float]:
-    """Return increasing thresholds at evenly spaced quantiles of the scores, then +inf."""
+    """Compute thresholds at evenly spaced quantiles of the scores, then +inf."""
     accepted_shares = np.arange(1, n_thresholds + 1) / n_thresholds
     quantiles = np.quantile(scores, accepted_shares, method="lower")
     distinct_thresholds = {grid.move_between_grid_points(float(quantile)) for quantile in quantiles}
@@ -241,7 +241,7 @@ def _compute_pair_thresholds(scores: Float, grid: Grid) -> Float:
 
 
 class _SumsOverAnsweredRows(NamedTuple):
-    """Sums over the rows that each model of a cascade answers, for all pairs of thresholds.
+    """Sums over the rows that each model answers, for all pairs of thresholds.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class _SumsOverAnsweredRows(NamedTuple):
     of_large_model: Float
 
     def sum_both_models(self) -> Float:
-        """Return the sums over the rows that either model answers, for each pair of thresholds."""
+        """Return the sums over the rows that either model answers, by threshold pair."""
         return self.of_small_model[:, None] + self.of_large_model
 
 

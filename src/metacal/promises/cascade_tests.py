@@ -68,11 +68,11 @@ class CascadeTest(ABC):
     def find_rows_needing_labels(
         self, tested_rows: PairedPredictions, small_threshold: float
     ) -> Flags:
-        """Return a mask of the tested rows whose label a threshold of the small model needs."""
+        """Return a mask of the tested rows whose label the test of a threshold needs."""
 
     @abstractmethod
     def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
-        """Check whether the counts of a candidate certify the promise at a significance level."""
+        """Check whether the counts of a candidate certify the promise at a level."""
 
     @abstractmethod
     def make_infeasible_error(
@@ -104,7 +104,7 @@ class CascadeTest(ABC):
 
 @dataclass(frozen=True)
 class LossTest(CascadeTest):
-    """Exact test of the difference between the error rates of the cascade and the large model."""
+    """Exact test of the error rate of a cascade against that of its large model."""
 
     promise: MaxLoss
 
@@ -163,7 +163,7 @@ class LossTest(CascadeTest):
         significance_level: float,
         has_human_review: bool,
     ) -> InfeasibleTargetError:
-        """Build the error that states which loss is certifiable and how many rows are needed."""
+        """Build the error with the best certifiable loss and the number of rows needed."""
         max_loss = self.promise.epsilon
         smallest_loss = self._find_smallest_certifiable_loss(
             counts, n_tested=n_tested, significance_level=significance_level

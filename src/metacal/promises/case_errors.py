@@ -138,7 +138,7 @@ class MaxCaseErrors(CasePromise):
 
 @dataclass(frozen=True)
 class MinCaseRecall(CasePromise):
-    """In at least a share `target` of the cases with a true item, every true item is accepted.
+    """Every true item is accepted in at least a share `target` of the cases with one.
 
     A correct item is a true one, such as a word that is a name and has to be masked. Accepted items
     are those that the gate finds. A true item that no candidate covers is passed with the score NaN.

@@ -1,4 +1,4 @@
-"""Registry of promises: the name of each promise in saved files, and the place of its class.
+"""Registry of promises: the name of each in saved files, and its class.
 
 Public names, the promises that can be saved and loaded, and the schema of files are derived from
 this registry. A class is imported when it is first needed. Other packages add their promises with

@@ -39,7 +39,7 @@ _MAX_PRINTED_CLASSES = 4
 
 
 def get_largest_cost(promise: Promise | None) -> float | None:
-    """Return the largest cost of a row under a promise, None if the promise is about no cost."""
+    """Return the largest cost of a row under a promise, None if it limits no cost."""
     return promise.largest if isinstance(promise, CostPromise) else None
 
 
@@ -287,7 +287,7 @@ class MaxCost(CostPromise):
 
 @dataclass(frozen=True, repr=False)
 class Cheapest(CostPromise):
-    """The threshold at which a row costs least on average, with a certified bound on this cost.
+    """Threshold at which a row costs least on average, with a certified cost bound.
 
     A row costs what its prediction costs if it is accepted, and `review` if it is rejected.
     `metacal.certification.losses.CheapestThreshold` has the bound and its proof.

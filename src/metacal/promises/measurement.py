@@ -1,4 +1,4 @@
-"""Measurement: a promised quantity measured on labelled rows, with its interval and p-value.
+"""Measurement: a promised quantity on labelled rows, with interval and p-value.
 
 A row is *bad* if it counts against the promise: an accepted error for a selective accuracy, a
 rejected correct prediction for a miscoverage, a row with a positive cost for a mean cost. For the
@@ -222,7 +222,7 @@ class Measurement:
 
     @property
     def has_graded_costs(self) -> bool:
-        """Whether the quantity is a mean of costs that may lie between 0 and the largest cost."""
+        """Whether the quantity is a mean of costs between 0 and the largest cost."""
         return self.relative_costs is not None
 
     @property

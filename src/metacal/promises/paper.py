@@ -45,7 +45,7 @@ class _WithoutGuarantee(Promise):
 
     @property
     def split_seed(self) -> int | None:
-        """Seed of the split, or None if it is derived from the rows or drawn by a generator."""
+        """Seed of the split, None if it is derived from the rows or from a generator."""
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return None

@@ -1,4 +1,4 @@
-"""PerClass and PerGroup: a promise for each predicted class or for each group of rows.
+"""PerClass and PerGroup: a promise for each predicted class or group of rows.
 
 `metacal.certification.scopes` divides delta among the classes or groups and has the proofs.
 """
@@ -105,7 +105,7 @@ class Per(Promise):
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Return a copy with other parameters, those of the inner promise as `promise__beta`."""
+        """Return a copy with other parameters, including those of the inner promise."""
         inner_params = {}
         outer_params = {}
         for name, value in params.items():
@@ -173,7 +173,7 @@ class PerClass(Per):
 
 @dataclass(frozen=True)
 class PerGroup(Per):
-    """Promise for each group of rows (a hospital, a language, a camera), with its own thresholds.
+    """Promise for each group of rows, such as a hospital, with its own thresholds.
 
     The groups come with the rows: one name, a string or an integer, for each row, in
     `cal.fit(X, y, groups=...)` and in `cal.accepts(X, groups=...)`. A row of a group that was not in

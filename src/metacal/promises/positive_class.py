@@ -21,7 +21,7 @@ PromiseType = TypeVar("PromiseType", bound=Promise)
 def apply_positive_class(
     promise: PromiseType, positive: Name | None, *, has_one_score: bool = False
 ) -> PromiseType:
-    """Apply the positive class of an estimator to its promise, if the promise names none.
+    """Apply the positive class of an estimator to a promise that names none.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def apply_positive_class(
 
 
 def check_positive_class(promise: Promise, class_names: Sequence[Name]) -> None:
-    """Raise InputError if the positive class of a promise is unknown, or missing among names.
+    """Raise InputError if the positive class of a promise is unknown or missing.
 
     Parameters
     ----------

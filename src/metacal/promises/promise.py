@@ -73,10 +73,10 @@ class Promise(ABC):
             if field.default is None:
                 optional_params.add(field.name)
         for param in (*self.quantities, "delta"):
-            value = getattr(self, param)
-            if value is None and param in optional_params:
+            param_value = getattr(self, param)
+            if param_value is None and param in optional_params:
                 continue
-            check_fraction(param, value)
+            check_fraction(param, param_value)
 
     def certify(self, evidence: Any, correct: Any = None) -> Certificate:
         """Certify the promise on calibration rows.
@@ -127,7 +127,7 @@ class Promise(ABC):
 
     @property
     def positive_classes(self) -> tuple[Name | None, ...]:
-        """Positive class of each promise about one of two classes, None for the second class.
+        """Positive class of each promise about one class, None for the second class.
 
         It is empty if the promise is not about one of two classes.
         """
@@ -137,7 +137,7 @@ class Promise(ABC):
         return tuple(class_promise.positive for class_promise in procedure.class_promises)
 
     def with_positive_class(self, positive: Name) -> Self:
-        """Return a copy that is about this positive class, unless the promise names another one.
+        """Return a copy with this positive class, unless the promise names another one.
 
         A promise that is not about one of two classes is returned as it is.
         """
@@ -348,7 +348,7 @@ class Promise(ABC):
         return self.guarantee == "none"
 
     def _find_row_count_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe how numbers of rows in a certificate contradict each other, or return None."""
+        """Describe how the row counts of a certificate contradict each other, if so."""
         circumstances = certificate.circumstances
         withholds_cases = certificate.cases is not None and certificate.cases.n_pilot > 0
         withholds_rows = (
@@ -374,7 +374,7 @@ class Promise(ABC):
         return contradiction
 
     def _has_same_terms(self, certificate: Certificate) -> bool:
-        """Check whether a certificate states the limits, delta and guarantee of the promise."""
+        """Check whether a certificate has the limits, delta and guarantee of the promise."""
         expected_guarantee = certificate.circumstances.weaken_guarantee(self.guarantee)
         return (
             certificate.limits == self._expected_limits(certificate)
@@ -388,7 +388,7 @@ class Promise(ABC):
 
 
 class SubgroupPromise(Promise):
-    """Base class of the promises that `PerClass` and `PerGroup` can make for each subgroup."""
+    """Base class of promises that can be made for each class or group."""
 
     @abstractmethod
     def procedure(self) -> SubgroupProcedure:

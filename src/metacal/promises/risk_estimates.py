@@ -1,4 +1,4 @@
-"""Estimates of error probabilities on pilot rows, which order the tests of a cascade.
+"""Estimates of error probabilities, which order the tests of a cascade.
 
 The quality of these estimates decides how far a sequence of tests gets, never whether the promise
 holds.

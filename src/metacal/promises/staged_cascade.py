@@ -392,7 +392,7 @@ class CascadeScores(Evidence):
         return min(candidates, key=compute_mean_cost)
 
     def find_answering_model(self, thresholds: Float, rows: Codes) -> Codes:
-        """Return the index of the model that answers each row, or m if no model accepts it."""
+        """Return the index of the model that answers each row, m if none accepts it."""
         return find_answering_model(self.uncertainty[rows], thresholds)
 
     def select_bad_flags(self, rows: Codes) -> Flags:
@@ -436,7 +436,7 @@ def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
 def _make_loss_error(
     promise: MaxLoss, limit: BadAnswerLimit, *, n_tested: int
 ) -> InfeasibleTargetError:
-    """Build the error that states how many tested rows are needed without a disagreement."""
+    """Build the error with the number of rows needed even without a disagreement."""
     max_bad_share = limit.max_bad_share
     rows_needed = compute_rows_needed_without_bad_answer(max_bad_share, limit.significance_level)
     message = (

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from metacal.promises.staged_cascade import CascadeScores
 
 
+# Certificates of a loss state this number of correct answers, because no answer is labelled.
+_UNOBSERVED_COUNT = 0
+
+
 def build_loss_certificate(
     cascade: CascadeScores,
     promise: MaxLoss,
@@ -53,15 +57,15 @@ def build_loss_certificate(
     Certificate
     """
     answering_model_index = cascade.find_answering_model(thresholds, tested_rows)
-    n_bad = cascade.count_answers(thresholds, tested_rows).n_bad
+    n_bad_answers = cascade.count_answers(thresholds, tested_rows).n_bad
     n_worse = None
     n_better = None
     n_disagreements = None
     if cascade.has_human_review:
-        n_worse = n_bad
+        n_worse = n_bad_answers
         n_better = 0
     else:
-        n_disagreements = n_bad
+        n_disagreements = n_bad_answers
     stages = Stages(
         _build_stage_counts(
             thresholds,
@@ -83,7 +87,7 @@ def build_loss_certificate(
         rule_name=rule_name,
         first_threshold=thresholds[0].item(),
         stages=stages,
-        n_correct_answers=0,
+        n_correct_answers=_UNOBSERVED_COUNT,
         random_state=cascade.random_state,
     )
     if not cascade.has_human_review:

@@ -34,7 +34,7 @@ _N_SWEEPS = 3
 
 
 def find_answering_model(uncertainty: Float, thresholds: Float) -> Codes:
-    """Return the index of the first model that accepts each row, or m if none of m does."""
+    """Return the index of the first model that accepts each row, m if none does."""
     is_accepted = accept_up_to_threshold(uncertainty, thresholds)
     n_models = is_accepted.shape[1]
     return np.where(is_accepted.any(axis=1), is_accepted.argmax(axis=1), n_models)
@@ -167,7 +167,8 @@ class PilotScores:
                         row_order=row_order_by_model[:, model_index],
                         cost_if_answered_by=cost_if_answered_by,
                     )
-            last_accepted_rows = row_order_by_model[n_accepted - 1, models]
+            last_accepted_ranks = np.maximum(n_accepted - 1, 0)
+            last_accepted_rows = row_order_by_model[last_accepted_ranks, models]
             last_accepted_scores = self.uncertainty[last_accepted_rows, models]
             thresholds[price_index] = np.where(n_accepted > 0, last_accepted_scores, -math.inf)
         return thresholds
@@ -234,7 +235,9 @@ def _find_cheapest_accepted_count(
     row_order: Codes,
     cost_if_answered_by: Float,
 ) -> int:
-    """Find how many rows a model accepts at the lowest total cost, if no other threshold moves.
+    """Find the accepted count of one model that minimises the total cost.
+
+    The thresholds of the other models stay fixed.
 
     Parameters
     ----------
@@ -266,7 +269,7 @@ def _find_cheapest_accepted_count(
 
 
 def _snap_distinct_thresholds(path: Float) -> list[Float]:
-    """Remove repeated points, and move each threshold between two representable scores."""
+    """Remove repeated points, and move thresholds between representable scores."""
     snap_each_to_midpoint = np.vectorize(
         RELATIVE_GRID.move_between_grid_points, otypes=[np.float64]
     )

@@ -100,8 +100,8 @@ class TwoModelEvidence(Evidence):
         cascade_test = make_cascade_test(check_cascade_promise(promise))
         pilot_rows, tested_rows = split_pilot_rows(self.rows, self.plan)
         sequences = cascade_test.build_sequences(pilot_rows, tested_rows, self.plan, self.grids)
-        result = _test_sequences(cascade_test, tested_rows, sequences)
-        if result.last_passed is None:
+        sequence_result = _test_sequences(cascade_test, tested_rows, sequences)
+        if sequence_result.last_passed is None:
             first_sequence = sequences[0]
             first_counts = count_outcomes(tested_rows, first_sequence.candidates[0])
             assert promise.delta is not None
@@ -113,14 +113,14 @@ class TwoModelEvidence(Evidence):
                 has_human_review=self.plan.has_human_review,
             )
         needs_label = cascade_test.find_rows_needing_labels(
-            tested_rows, result.highest_tested_threshold
+            tested_rows, sequence_result.highest_tested_threshold
         )
         return self._build_certificate(
             promise,
             tested_rows,
-            result.last_passed,
+            sequence_result.last_passed,
             n_labels=int(needs_label.sum()),
-            ran_out_of_labels=result.ran_out_of_labels,
+            ran_out_of_labels=sequence_result.ran_out_of_labels,
         )
 
     def _build_certificate(
@@ -197,7 +197,7 @@ class TwoModelEvidence(Evidence):
 def _build_stage_counts(
     candidate: Candidate, counts: OutcomeCounts, *, counts_errors: bool
 ) -> tuple[StageCount, StageCount]:
-    """Build the certified threshold and the counts of the small and of the large model.
+    """Build the stages of the small and the large model, with their counts.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def _count_missing_labels(
 
 
 def _build_missing_labels_error(n_missing_labels: int) -> MissingLabelsError:
-    """Build the error for a cascade whose first candidate needs labels that are missing."""
+    """Build the error for a first candidate whose test needs missing labels."""
     return MissingLabelsError(
         f"{n_missing_labels:,} rows have no label, although the two models disagree on them and the"
         " small model is most confident. Label these rows. Rows on which the models agree do not"

@@ -194,7 +194,7 @@ class MaxFalsePositiveRate(SidePromise):
 
 @dataclass(frozen=True)
 class TwoSided(SubgroupPromise):
-    """Two promises that hold together, one about the rows called positive and one about the others.
+    """Two promises that hold together, about positive and negative predictions.
 
     Rows are called positive, called negative, or go to review in between.
 

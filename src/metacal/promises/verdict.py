@@ -12,24 +12,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from metacal.certificates.fingerprint import FitRows
 from metacal.certificates.quantity import Quantity
-from metacal.certification.rows import Clusters
 from metacal.display import format_interval
-from metacal.errors import GroupsError, MissingLabelsError
-from metacal.formulas import Flags
 from metacal.promises.measurement import Measurement
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
-    from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
-    from metacal.certification.row_losses import Losses
+    from metacal.certificates.subgroups import Name
 
 
 # Advice to label more rows names at most this multiple of the rows.
@@ -40,9 +34,6 @@ _MIN_ROW_MULTIPLE = 2
 
 # A value that differs by less than this from the target counts as equal to it.
 _MIN_DIFFERENCE = 1e-12
-
-# Confidence levels of single intervals are rounded to this many decimals.
-_LEVEL_DECIMALS = 12
 
 # Smallest number of printed decimals. More are printed if a value would look like the target.
 _MIN_DECIMALS = 4
@@ -335,170 +326,6 @@ class Verdict:
         )
 
 
-def judge(
-    certificate: Certificate,
-    accept: Flags,
-    correct: Flags | None,
-    level: float,
-    losses: Losses | None = None,
-    row_names: NDArray[Any] | None = None,
-    clusters: Clusters | None = None,
-    fit_rows: FitRows | None = None,
-) -> Verdict:
-    """Judge the promise of a certificate on labelled rows.
-
-    If there are several limits, their intervals hold together at the confidence level (Bonferroni).
-    A promise that is kept is thus refuted with probability at most (1 - level) / 2.
-
-    Parameters
-    ----------
-    certificate : Certificate
-        Certificate of the promise.
-    accept : array of bool of shape (n_rows,)
-        Whether each row is accepted.
-    correct : array of bool of shape (n_rows,) or None
-        Whether each prediction is correct. None if no promised quantity needs labels.
-    level : float
-        Confidence level of all intervals together.
-    losses : Losses, optional
-        Cost of each row, required if a cost is promised (`Gate.losses`).
-    row_names : array of shape (n_rows,), optional
-        Predicted class or group of each row, required if each has its own promise.
-    clusters : Clusters, optional
-        Clusters of dependent rows whose every row counts.
-    fit_rows : FitRows, optional
-        Rows that were part of the fit. If given, nothing is measured.
-
-    Returns
-    -------
-    Verdict
-
-    Examples
-    --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
-    >>> correct = np.ones(100, dtype=bool)
-    >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), correct)
-    >>> print(judge(certificate, np.arange(100) >= 4, correct, 0.95))
-    kept: miscoverage 0.0400 [0.0110, 0.0993], promised at most 0.05.
-    """
-    if fit_rows is not None:
-        return Verdict.not_judged(certificate, fit_rows, level)
-    if certificate.has_promise_per_subgroup:
-        return _judge_subgroups(
-            certificate,
-            accept=accept,
-            correct=correct,
-            level=level,
-            row_names=row_names,
-            clusters=clusters,
-        )
-    measurements = [
-        Measurement.from_rows(quantity, target, accept, correct, losses, clusters)
-        for quantity, target in certificate.limits
-    ]
-    interval_level = _compute_bonferroni_level(level, n_intervals=len(measurements))
-    return Verdict.combine(
-        [Verdict.from_measurement(measurement, interval_level) for measurement in measurements]
-    )
-
-
-class _MeasuredSubgroup(NamedTuple):
-    """Certificate of a subgroup, with its promised quantity measured on its rows."""
-
-    subgroup: SubgroupCertificate
-    measurement: Measurement
-
-
-def _judge_subgroups(
-    certificate: Certificate,
-    *,
-    accept: Flags,
-    correct: Flags | None,
-    level: float,
-    row_names: NDArray[Any] | None,
-    clusters: Clusters | None,
-) -> Verdict:
-    """Judge the promise of each subgroup that has rows, the smallest p-value first."""
-    subgroups = certificate.subgroups
-    assert subgroups is not None
-    if correct is None:
-        raise MissingLabelsError(
-            "The test of a promise for each class or group requires labels. Pass the true labels."
-        )
-    if row_names is None:
-        raise GroupsError(
-            f"This promise holds for each {subgroups.by}, so the test requires the {subgroups.by}"
-            " of every row. Pass it for every row."
-        )
-    measured_subgroups = _measure_subgroups_with_rows(
-        certificate,
-        subgroups,
-        accept=accept,
-        correct=correct,
-        row_names=row_names,
-        clusters=clusters,
-    )
-    if not measured_subgroups:
-        quantity, target = certificate.limits[0]
-        no_row = np.zeros_like(accept)
-        empty_measurement = Measurement.from_rows(quantity, target, accept=no_row, correct=no_row)
-        return Verdict.from_measurement(empty_measurement, level)
-    measured_subgroups.sort(key=lambda measured: measured.measurement.compute_p_value(level))
-    interval_level = _compute_bonferroni_level(level, n_intervals=len(measured_subgroups))
-    verdicts = []
-    for subgroup, measurement in measured_subgroups:
-        verdict = Verdict.from_measurement(
-            measurement,
-            interval_level,
-            subgroup=_get_shown_name(subgroup, subgroups),
-            class_name=subgroup.promised_class,
-        )
-        verdicts.append(verdict)
-    return Verdict.combine(verdicts)
-
-
-def _measure_subgroups_with_rows(
-    certificate: Certificate,
-    subgroups: SubgroupCertificates,
-    *,
-    accept: Flags,
-    correct: Flags,
-    row_names: NDArray[Any],
-    clusters: Clusters | None,
-) -> list[_MeasuredSubgroup]:
-    """Measure the promised quantity of each subgroup, and leave out subgroups without rows."""
-    common_quantity, common_target = certificate.limits[0]
-    measured_subgroups: list[_MeasuredSubgroup] = []
-    for judged_rows in subgroups.iterate_judged_rows(row_names, accept, correct):
-        subgroup = judged_rows.subgroup
-        subgroup_clusters = None
-        if clusters is not None:
-            subgroup_clusters = clusters.take(judged_rows.row_mask)
-        measurement = Measurement.from_rows(
-            subgroup.quantity or common_quantity,
-            subgroup.target or common_target,
-            judged_rows.accept,
-            judged_rows.correct,
-            clusters=subgroup_clusters,
-        )
-        if measurement.n_rows > 0:
-            measured_subgroups.append(_MeasuredSubgroup(subgroup, measurement))
-    return measured_subgroups
-
-
-def _get_shown_name(subgroup: SubgroupCertificate, subgroups: SubgroupCertificates) -> str | None:
-    """Return the class or group of a subgroup, or None for a side of all rows."""
-    if subgroups.is_two_sided_without_groups:
-        return None
-    return subgroup.name_without_side
-
-
-def _compute_bonferroni_level(level: float, *, n_intervals: int) -> float:
-    """Compute the confidence level of each interval so that all hold together (Bonferroni)."""
-    error_probability_per_interval = (1.0 - level) / n_intervals
-    return round(1.0 - error_probability_per_interval, _LEVEL_DECIMALS)
-
-
 def _describe_row_multiple(row_multiple: int) -> str:
     """Describe how many times as many rows are needed.
 
@@ -519,7 +346,7 @@ def _format_distinct_from_target(value: float, target: float) -> str:
     ('0.9500', '0.950001')
     """
     for n_decimals in range(_MIN_DECIMALS, _MAX_DECIMALS + 1):
-        text = f"{value:.{n_decimals}f}"
-        if float(text) != target:
-            return text
+        value_text = f"{value:.{n_decimals}f}"
+        if float(value_text) != target:
+            return value_text
     return repr(value)

@@ -1,4 +1,4 @@
-"""Verification: an exact test of a promise on labelled rows that were not part of the fit."""
+"""Verification: an exact test of a promise on new labelled rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from metacal.certification.units import Units
 from metacal.display import format_interval
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
-from metacal.promises.verdict import Verdict, judge
+from metacal.promises.judging import judge
+from metacal.promises.verdict import Verdict
 from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import RowDraws
 

@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metacal.formulas import Flags, Float
-from metacal.metrics.binning import (
-    ReliabilityCurve,
-    assign_bins,
-    compute_reliability_curve,
-    equal_mass,
-    equal_width,
-)
+from metacal.metrics.binning import assign_bins, equal_mass, equal_width
 from metacal.metrics.intervals import Interval, clopper_pearson_limits
+from metacal.metrics.reliability_diagram import ReliabilityCurve, compute_reliability_curve
 from metacal.metrics.toplabel import TopLabel
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Ranking scores: how uncertain the classifier is of each row. Higher means less certain.
+"""Ranking scores: the uncertainty of the classifier about each row.
 
 Names are imported on first use, because `metacal --help` reads the registry of scores and must
 not load NumPy.

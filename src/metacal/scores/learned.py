@@ -87,9 +87,9 @@ def split_rows(
     >>> train_x.shape, rest_y.shape
     ((2, 3), (8,))
     """
-    table = np.asarray(logits)
+    logit_table = np.asarray(logits)
     label_column = np.asarray(labels)
-    n_rows = len(table)
+    n_rows = len(logit_table)
     if n_rows != len(label_column) or n_rows < 2:
         raise TooFewRowsError(
             f"split_rows requires at least 2 rows and one label per row, but got {n_rows} rows"
@@ -100,8 +100,8 @@ def split_rows(
     shuffled_rows = make_generator(random_state).permutation(n_rows)
     train_rows = shuffled_rows[:n_train]
     certify_rows = shuffled_rows[n_train:]
-    train_data = (table[train_rows], label_column[train_rows])
-    certify_data = (table[certify_rows], label_column[certify_rows])
+    train_data = (logit_table[train_rows], label_column[train_rows])
+    certify_data = (logit_table[certify_rows], label_column[certify_rows])
     return train_data, certify_data
 
 
@@ -151,7 +151,7 @@ def compute_row_features(block: NDArray[Any], n_top: int = 5) -> Float:
 
 @dataclass(eq=False)
 class Ranker(ABC):
-    """Base class of learned scores, which are linear in standardised features of a row.
+    """Base class of learned scores, which are linear in features of a row.
 
     A fitted ranker consists of a few numbers, which can be saved. `sklearn.base.clone` copies
     the fitted numbers as well. Inside a `MetaCal` that is cloned (cross-validation, a grid
@@ -316,7 +316,7 @@ class Ranker(ABC):
 
 @dataclass(eq=False)
 class LogisticRanker(Ranker):
-    """Log-odds of an incorrect prediction, by logistic regression on features of a row.
+    """Log-odds of an incorrect prediction, by logistic regression.
 
     Parameters
     ----------
@@ -438,30 +438,30 @@ def _fit_logistic_regression(signed_features: Float, penalties: Float) -> Float:
     array([0.693147])
     """
 
-    def compute_loss(w: Float) -> float:
-        mean_loss = np.logaddexp(0.0, -(signed_features @ w)).mean()
-        return float(mean_loss + 0.5 * (penalties * w) @ w)
+    def compute_loss(coefficients: Float) -> float:
+        mean_loss = np.logaddexp(0.0, -(signed_features @ coefficients)).mean()
+        return float(mean_loss + 0.5 * (penalties * coefficients) @ coefficients)
 
     n_rows, n_features = signed_features.shape
-    w = np.zeros(n_features)
-    current_loss = compute_loss(w)
+    coefficients = np.zeros(n_features)
+    current_loss = compute_loss(coefficients)
     for _ in range(_MAX_NEWTON_STEPS):
         # This is the logistic function of -w·u, in a form that cannot overflow.
-        log_odds = signed_features @ w
+        log_odds = signed_features @ coefficients
         p_other_outcome = 0.5 - 0.5 * np.tanh(0.5 * log_odds)
-        gradient = penalties * w - signed_features.T @ p_other_outcome / n_rows
+        gradient = penalties * coefficients - signed_features.T @ p_other_outcome / n_rows
         variance = p_other_outcome * (1.0 - p_other_outcome)
         information = (signed_features * variance[:, None]).T @ signed_features / n_rows
         hessian = information + np.diag(penalties)
         newton_step = np.linalg.solve(hessian, gradient)
         step_fraction = 1.0
-        trial_loss = compute_loss(w - newton_step)
+        trial_loss = compute_loss(coefficients - newton_step)
         while trial_loss > current_loss and step_fraction > _MIN_STEP_FRACTION:
             step_fraction *= 0.5
-            trial_loss = compute_loss(w - step_fraction * newton_step)
-        w = w - step_fraction * newton_step
+            trial_loss = compute_loss(coefficients - step_fraction * newton_step)
+        coefficients = coefficients - step_fraction * newton_step
         current_loss = min(trial_loss, current_loss)
         squared_newton_decrement = float(newton_step @ gradient)
         if squared_newton_decrement < _NEWTON_TOLERANCE:
             break
-    return w
+    return coefficients

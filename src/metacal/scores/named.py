@@ -89,8 +89,10 @@ def resolve_score(score: str | Score) -> NamedScore | CheckedScore:
     """
     if isinstance(score, str):
         if score not in NAMED:
-            names = ", ".join(map(repr, NAMED))
-            raise InputError(f"score must be one of {names} or a callable, but got {score!r}.")
+            known_names = ", ".join(map(repr, NAMED))
+            raise InputError(
+                f"score must be one of {known_names} or a callable, but got {score!r}."
+            )
         return NAMED[score]
     if not callable(score):
         raise InputError(
@@ -263,7 +265,7 @@ def _compute_columns_on_device(
 def _compute_columns_with_c_kernel(
     rows: Rows, score_kernel: kernels.FormulaKernel, grid: Grid, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
-    """Compute rounded score and correctness with the C kernel, without temporary arrays.
+    """Compute rounded score and correctness of every row with the C kernel.
 
     Parameters
     ----------

@@ -108,10 +108,10 @@ class _Quadratic:
         absolute values, the matrix H = m + (H - m) becomes m' + (H - m) r' / r. A positive
         definite matrix is not changed.
         """
-        mean = 0.5 * (self.hessian_00 + self.hessian_11)
+        mean_eigenvalue = 0.5 * (self.hessian_00 + self.hessian_11)
         half_difference = math.hypot(0.5 * (self.hessian_00 - self.hessian_11), self.hessian_01)
-        low_eigenvalue = mean - half_difference
-        high_eigenvalue = mean + half_difference
+        low_eigenvalue = mean_eigenvalue - half_difference
+        high_eigenvalue = mean_eigenvalue + half_difference
         min_eigenvalue = _MIN_CURVATURE * max(1.0, abs(low_eigenvalue), abs(high_eigenvalue))
         if low_eigenvalue >= min_eigenvalue:
             return self
@@ -125,9 +125,9 @@ class _Quadratic:
             )
         return replace(
             self,
-            hessian_00=new_mean + half_difference_ratio * (self.hessian_00 - mean),
+            hessian_00=new_mean + half_difference_ratio * (self.hessian_00 - mean_eigenvalue),
             hessian_01=half_difference_ratio * self.hessian_01,
-            hessian_11=new_mean + half_difference_ratio * (self.hessian_11 - mean),
+            hessian_11=new_mean + half_difference_ratio * (self.hessian_11 - mean_eigenvalue),
         )
 
 

@@ -110,7 +110,7 @@ def fit_mixture_weights(member_probabilities: Float, weights: Float | None = Non
 def _take_expectation_maximisation_step(
     member_probabilities: Float, row_weights: Float, mixture_weights: Float
 ) -> Float:
-    """Multiply each weight by the mean responsibility per unit of weight, and normalise."""
+    """Improve mixture weights by one expectation-maximisation step."""
     gradient = _compute_gradient(member_probabilities, row_weights, mixture_weights)
     new_weights = mixture_weights * (1.0 - gradient)
     return np.asarray(new_weights / new_weights.sum())

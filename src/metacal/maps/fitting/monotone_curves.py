@@ -144,16 +144,16 @@ def _compute_prior_covariances(x: Float, cells: Cells, knots: Float) -> Float:
     cell_weight = cells.positive_weight + cells.negative_weight
     total_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
     cell_share = cell_weight / max(total_weight, TINY)
-    mean = float(cell_share @ x)
-    variance = float(cell_share @ (x - mean) ** 2)
+    mean_x = float(cell_share @ x)
+    variance = float(cell_share @ (x - mean_x) ** 2)
     deviation = max(variance**0.5, _MIN_DEVIATION)
-    line = np.append(knots[0], piece_widths)
-    standardised_line = np.append(knots[0] - mean, piece_widths) / deviation
+    identity_theta = np.append(knots[0], piece_widths)
+    standardised_theta = np.append(knots[0] - mean_x, piece_widths) / deviation
     covariances = []
     for prior in _PRIORS:
-        covariances.append(_compute_line_covariance(prior, line))
+        covariances.append(_compute_line_covariance(prior, identity_theta))
     for prior in _STANDARDISED_PRIORS:
-        covariances.append(_compute_line_covariance(prior, standardised_line))
+        covariances.append(_compute_line_covariance(prior, standardised_theta))
     return np.stack(covariances)
 
 
@@ -210,18 +210,22 @@ def _compute_curve_derivatives(design: Float, cells: Cells, theta: Float) -> Der
 
     The loss is the sum of positive log(1 + e^-h) + negative log(1 + e^h) over the cells.
     """
-    h = design @ theta.T
-    exp_minus_abs_h = np.exp(-np.abs(h))
-    log1p_exp = np.log1p(exp_minus_abs_h)
-    probability = np.where(h >= 0.0, 1.0, exp_minus_abs_h) / (1.0 + exp_minus_abs_h)
+    log_odds = design @ theta.T
+    exp_minus_abs_log_odds = np.exp(-np.abs(log_odds))
+    log1p_exp = np.log1p(exp_minus_abs_log_odds)
+    probability = np.where(log_odds >= 0.0, 1.0, exp_minus_abs_log_odds) / (
+        1.0 + exp_minus_abs_log_odds
+    )
     positive_weight = cells.positive_weight
     negative_weight = cells.negative_weight
     cell_weight = positive_weight + negative_weight
 
-    positive_loss = positive_weight @ (log1p_exp + np.maximum(-h, 0.0))
-    negative_loss = negative_weight @ (log1p_exp + np.maximum(h, 0.0))
+    positive_loss = positive_weight @ (log1p_exp + np.maximum(-log_odds, 0.0))
+    negative_loss = negative_weight @ (log1p_exp + np.maximum(log_odds, 0.0))
     residual = cell_weight[:, None] * probability - positive_weight[:, None]
-    curvature = cell_weight[:, None] * (exp_minus_abs_h / (1.0 + exp_minus_abs_h) ** 2)
+    curvature = cell_weight[:, None] * (
+        exp_minus_abs_log_odds / (1.0 + exp_minus_abs_log_odds) ** 2
+    )
     hessians = [(design * curvature[:, m, None]).T @ design for m in range(len(theta))]
     return Derivatives(
         loss=positive_loss + negative_loss,

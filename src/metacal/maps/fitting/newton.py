@@ -78,16 +78,18 @@ def sum_logistic_derivatives(
     array of shape (n_problems, 1 + n_parameters + n_parameters**2)
         Use `unpack_derivatives` to split it.
     """
-    z = sum(theta[:, i] * feature for i, feature in enumerate(features))
-    exp_minus_abs_z = np.exp(-np.abs(z))
-    probability = np.where(z >= 0.0, 1.0, exp_minus_abs_z) / (1.0 + exp_minus_abs_z)
-    loss = np.maximum(z, 0.0) + np.log1p(exp_minus_abs_z) - targets * z
+    log_odds = sum(theta[:, i] * feature for i, feature in enumerate(features))
+    exp_minus_abs_log_odds = np.exp(-np.abs(log_odds))
+    probability = np.where(log_odds >= 0.0, 1.0, exp_minus_abs_log_odds) / (
+        1.0 + exp_minus_abs_log_odds
+    )
+    row_losses = np.maximum(log_odds, 0.0) + np.log1p(exp_minus_abs_log_odds) - targets * log_odds
     residual = weights * (probability - targets)
-    curvature = weights * (exp_minus_abs_z / (1.0 + exp_minus_abs_z) ** 2)
+    curvature = weights * (exp_minus_abs_log_odds / (1.0 + exp_minus_abs_log_odds) ** 2)
 
     n_problems, n_parameters = theta.shape
     loss_sums = np.empty((n_problems, 1))
-    loss_sums[:, 0] = (weights * loss).sum(axis=0)
+    loss_sums[:, 0] = (weights * row_losses).sum(axis=0)
     gradient = np.empty((n_problems, n_parameters))
     hessian = np.empty((n_problems, n_parameters, n_parameters))
     for i, feature in enumerate(features):

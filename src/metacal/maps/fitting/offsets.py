@@ -99,7 +99,7 @@ class _OffsetModel:
         )
 
     def _evaluate_likelihood(self, offsets: Float, scale: float) -> _LossDerivatives:
-        """Compute the negative log-likelihood with gradient and Hessian, without the prior."""
+        """Compute the negative log-likelihood with gradient and Hessian."""
         features = self.features
         labels = self.sample.labels
         row_weights = self.sample.weights_or_ones
@@ -110,23 +110,25 @@ class _OffsetModel:
         if self.is_masked is not None:
             logits = np.where(self.is_masked, -np.inf, logits)
         logits -= logits.max(axis=1, keepdims=True)
-        p = np.exp(logits)
-        normaliser = p.sum(axis=1)
-        p /= normaliser[:, None]
+        probabilities = np.exp(logits)
+        normaliser = probabilities.sum(axis=1)
+        probabilities /= normaliser[:, None]
         row_losses = np.log(normaliser) - logits[label_entries]
 
-        class_totals = row_weights @ p
-        mean_feature = (p * features).sum(axis=1)
+        class_totals = row_weights @ probabilities
+        mean_feature = (probabilities * features).sum(axis=1)
         offset_gradient = class_totals - np.bincount(labels, row_weights, n_classes)
         scale_gradient = row_weights @ (mean_feature - features[label_entries])
 
         # The scale is the last parameter.
         hessian = np.empty((n_classes + 1, n_classes + 1))
-        hessian[:-1, :-1] = np.diag(class_totals) - (p * row_weights[:, None]).T @ p
-        mixed_derivatives = row_weights @ (p * (features - mean_feature[:, None]))
+        hessian[:-1, :-1] = (
+            np.diag(class_totals) - (probabilities * row_weights[:, None]).T @ probabilities
+        )
+        mixed_derivatives = row_weights @ (probabilities * (features - mean_feature[:, None]))
         hessian[-1, :-1] = mixed_derivatives
         hessian[:-1, -1] = mixed_derivatives
-        feature_variance = (p * features * features).sum(axis=1) - mean_feature**2
+        feature_variance = (probabilities * features * features).sum(axis=1) - mean_feature**2
         hessian[-1, -1] = row_weights @ feature_variance
         return _LossDerivatives(
             loss=row_weights @ row_losses,
@@ -153,7 +155,7 @@ class _OffsetModel:
 
 
 def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
-    """Fit a scale and an offset per class; choose the offsets' variance by evidence.
+    """Fit a scale and an offset per class, with the offset variance of best evidence.
 
     Parameters
     ----------

@@ -206,7 +206,7 @@ class SoftmaxRegression:
     def _choose_strength(
         self, sample: LabelledRows, start: Float, selection: StrengthSelection
     ) -> tuple[float, Float]:
-        """Choose the strength by cross-validation; return it with a starting point."""
+        """Choose the strength and a starting point by cross-validation."""
 
         def fit_theta(training: LabelledRows, strength: float, start_theta: Float) -> Float:
             minimum = self._minimise(
@@ -282,9 +282,11 @@ class SoftmaxRegression:
 
     def _precompute_features(self, sample: LabelledRows) -> LabelledRows:
         """Replace the logits of a sample by their features."""
-        table = np.empty((len(sample.labels), sample.rows.n_classes))
-        sample.rows.fill_columns(partial(kernels.write_features, features=self.features), table)
-        rows = Rows(table, block_rows=1, executor=sample.rows.executor)
+        feature_table = np.empty((len(sample.labels), sample.rows.n_classes))
+        sample.rows.fill_columns(
+            partial(kernels.write_features, features=self.features), feature_table
+        )
+        rows = Rows(feature_table, block_rows=1, executor=sample.rows.executor)
         return replace(sample, rows=rows)
 
     def _with_feature_scale(self, sample: LabelledRows) -> Self:

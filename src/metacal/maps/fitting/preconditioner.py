@@ -1,4 +1,4 @@
-"""Preconditioner of the penalised softmax regression with a full matrix or many classes."""
+"""Preconditioner of softmax regression with a full matrix or many classes."""
 
 from __future__ import annotations
 

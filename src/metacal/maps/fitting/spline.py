@@ -66,7 +66,7 @@ def fit_spline_slopes(
     correct_weight = float(weights @ correct)
     total_weight = float(weights.sum())
     start_intercept = np.log((correct_weight + 1.0) / (total_weight - correct_weight + 1.0))
-    start = np.append(np.zeros(n_knots), start_intercept)[None, :]
+    start_theta = np.append(np.zeros(n_knots), start_intercept)[None, :]
     is_nonnegative = np.append(np.ones(n_knots, dtype=bool), False)
 
     design = build_spline_design(knots, z)
@@ -76,7 +76,7 @@ def fit_spline_slopes(
     )
     theta, _ = minimise_by_newton(
         compute_derivatives,
-        start,
+        start_theta,
         is_nonnegative,
         total_weights=np.array([total_weight]),
         method_name=method_name,
@@ -107,11 +107,11 @@ def build_spline_design(knots: Float, z: Float) -> Float:
 
 def compute_weighted_quantiles(z: Float, weights: Float, n_levels: int) -> Float:
     """Return the distinct weighted quantiles of z at the levels (i + ½) / n_levels."""
-    order = np.argsort(z, kind="stable")
-    cumulative_weight = np.cumsum(weights[order])
-    levels = cumulative_weight[-1] * (np.arange(n_levels) + 0.5) / n_levels
-    positions = np.searchsorted(cumulative_weight, levels, side="left")
-    return np.unique(z[order][positions])
+    rising_order = np.argsort(z, kind="stable")
+    cumulative_weight = np.cumsum(weights[rising_order])
+    cumulative_levels = cumulative_weight[-1] * (np.arange(n_levels) + 0.5) / n_levels
+    positions = np.searchsorted(cumulative_weight, cumulative_levels, side="left")
+    return np.unique(z[rising_order][positions])
 
 
 def _compute_spline_derivatives(

@@ -304,7 +304,7 @@ def maximise_bound(
     start: VariationalPosterior,
     tolerance: float,
 ) -> VariationalPosterior:
-    """Maximise the bound by Newton steps in the mean and fixed-point steps in the precision.
+    """Maximise the evidence bound over the mean and the precision.
 
     The problem is concave in (mean, covariance), and the step in the precision is its natural
     gradient. So both are directions of ascent. They are halved until the bound does not

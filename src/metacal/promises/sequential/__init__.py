@@ -1,1 +1,1 @@
-"""Sequential: labels that arrive one after the other, and monitors of a gate at work."""
+"""Monitors of a gate in production, and tests of labels that arrive in sequence."""

@@ -1,4 +1,4 @@
-"""Alarms of a gate: all monitors, which share the probability δ of any false alarm, ever.
+"""Alarms of a gate: all monitors, which share the false-alarm probability δ.
 
 Half of δ is spent on the promise. The other half is divided equally among the other alarms that the
 gate supports: abstention rate, distribution of the scores, calibration, unreadable lines. Each alarm
@@ -365,7 +365,7 @@ class Alarms:
 
 
 def explain_incomparable_rows(certificate: Certificate | None) -> str:
-    """Explain why new rows cannot be compared with calibration rows. Empty if they can."""
+    """Explain why new rows are not comparable with calibration rows, "" if they are."""
     if certificate is None:
         return ""
     if certificate.circumstances.n_folds > 0:
@@ -400,7 +400,7 @@ def _restart_each(monitors: tuple[MonitorType, ...]) -> tuple[MonitorType, ...]:
 
 
 def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
-    """Combine the monitors of an alarm, with the evidence of the one nearest to raising it."""
+    """Combine the monitors of an alarm by the evidence nearest to raising it."""
     nearest_to_alarm = max(
         monitors, key=lambda monitor: monitor.log_evidence - monitor.log_evidence_for_alarm
     )

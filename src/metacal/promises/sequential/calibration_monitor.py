@@ -185,16 +185,18 @@ class CalibrationMonitor(Monitor):
                 "Expected one confidence between 0 and 1 and one boolean for each row."
             )
         n_rows = len(confidences)
-        weights = compute_sampling_weights(probability, n_rows, self.least_probability)
+        sampling_weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         gaps = confidences - is_correct
-        bins = assign_confidence_bins(confidences)
+        bin_of_row = assign_confidence_bins(confidences)
         all_rows_allowance, *bin_allowances = self.allowances
-        bets = _build_bets_on_gaps(gaps, weights, bin_start=0.0, allowance=all_rows_allowance)
+        bets = _build_bets_on_gaps(
+            gaps, sampling_weights, bin_start=0.0, allowance=all_rows_allowance
+        )
         for bin_index, bin_start in enumerate(CONFIDENCE_BIN_STARTS):
-            is_in_bin = bins == bin_index
+            is_in_bin = bin_of_row == bin_index
             bets += _build_bets_on_gaps(
                 gaps,
-                weights * is_in_bin,
+                sampling_weights * is_in_bin,
                 bin_start=bin_start,
                 allowance=bin_allowances[bin_index],
             )

@@ -175,15 +175,19 @@ class AbstentionMonitor(Monitor):
 
     @property
     def expected_rejection_rates(self) -> tuple[float, float]:
-        """Interval of the rejection rate, if new rows come from the source of calibration rows."""
-        level = local_level(self.n_calibration_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0)
+        """Interval of the rejection rate of new rows without drift."""
+        local_significance_level = local_level(
+            self.n_calibration_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0
+        )
         ranks = np.array(
             [
                 self.n_accepted_calibration_rows,
                 self.n_calibration_rows - self.n_accepted_calibration_rows,
             ]
         )
-        quantiles = order_statistic_quantiles(ranks, self.n_calibration_rows, level)
+        quantiles = order_statistic_quantiles(
+            ranks, self.n_calibration_rows, local_significance_level
+        )
         lowest_acceptance_rate, lowest_rejection_rate = quantiles.tolist()
         return lowest_rejection_rate, 1.0 - lowest_acceptance_rate
 
@@ -279,12 +283,15 @@ class ScoreMonitor(Monitor):
                 " describe the distribution of the scores. Fit the gate on more rows."
             )
         n_bins = n_edges + 1
-        self.bin_counts = tuple(map(int, self.bin_counts)) or (0,) * n_bins
+        self.bin_counts = tuple(int(count) for count in self.bin_counts)
+        has_no_rows_yet = len(self.bin_counts) == 0
+        if has_no_rows_yet:
+            self.bin_counts = (0,) * n_bins
         if len(self.bin_counts) != n_bins or min(self.bin_counts) < 0:
             raise InputError("The monitor of the score must have one count for each bin.")
-        self.initialize_capital(
-            Wager(n_imaginary_rows=_N_IMAGINARY_SCORES), Wager(n_imaginary_rows=_N_IMAGINARY_SCORES)
-        )
+        wager_on_shift = Wager(n_imaginary_rows=_N_IMAGINARY_SCORES)
+        wager_on_spread = Wager(n_imaginary_rows=_N_IMAGINARY_SCORES)
+        self.initialize_capital(wager_on_shift, wager_on_spread)
 
     @property
     def n_rows(self) -> int:
@@ -327,7 +334,7 @@ class ScoreMonitor(Monitor):
 
     @property
     def shift(self) -> float:
-        """Change of the mean bin position: 0 for none, 1 if all rows are the least certain."""
+        """Change of the mean score bin: 0 for none, 1 if all rows are the least certain."""
         if not self.n_rows:
             return 0.0
         new_shares = np.array(self.bin_counts) / self.n_rows
@@ -395,7 +402,7 @@ class UnreadableMonitor(Monitor):
         self.initialize_capital(Wager(n_imaginary_rows=1.0 / self.limit, imaginary_payoff_sum=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
-        """Update the evidence with new lines; `unreadable` is True for each unreadable line."""
+        """Update the evidence with new lines and whether each is unreadable."""
         is_unreadable = np.atleast_1d(np.asarray(unreadable, dtype=bool))
         bets = build_bets_on_mean_above(is_unreadable.astype(np.float64), limit=self.limit)
         self.current_capital.bet([bets])

@@ -1,4 +1,4 @@
-"""Monitor of a promise on labelled traffic: an e-process that is valid at any stopping time.
+"""Monitor of a promise on labelled traffic: an e-process, valid at any time.
 
 A certificate is about rows from the source of the calibration rows. If the source changes, the
 promise may be broken without notice, so labelled traffic has to be monitored. Frequent inspection
@@ -226,7 +226,7 @@ class PromiseMonitor(Monitor):
     def _build_subgroup_monitors(
         cls, certificate: Certificate, *, delta: float, least_probability: float
     ) -> tuple[Self, ...]:
-        """Build a monitor for each class or group that accepts rows, sharing delta equally."""
+        """Build a monitor for each class or group that accepts rows, with equal deltas."""
         assert certificate.subgroups is not None
         # Certified subgroups come first, then those that accept every row.
         monitored_subgroups = []
@@ -304,18 +304,20 @@ class PromiseMonitor(Monitor):
                 f"accepted and correct must have the same length, but got {n_rows} and"
                 f" {len(is_correct)} entries."
             )
-        rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=clusters)
+        monitored_rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=clusters)
         if self.monitored_quantity.conditions_on_true_class:
-            rows = self._convert_to_rows_about_class(rows, row_subgroups)
+            monitored_rows = self._convert_to_rows_about_class(monitored_rows, row_subgroups)
         else:
-            rows = rows.select_rows(self.select_monitored_rows(n_rows, row_subgroups))
-        self._bet_on_rows(rows, losses)
+            monitored_rows = monitored_rows.select_rows(
+                self.select_monitored_rows(n_rows, row_subgroups)
+            )
+        self._bet_on_rows(monitored_rows, losses)
         return self
 
     def _convert_to_rows_about_class(
         self, rows: MonitoredRows, row_subgroups: ArrayLike | None
     ) -> MonitoredRows:
-        """Return rows whose flags are about the monitored class. Keep rows of other predictions."""
+        """Convert the flags of all rows to flags about the monitored class."""
         n_rows = len(rows.is_accepted)
         is_predicted_class = np.zeros(n_rows, dtype=bool)
         is_predicted_class[self.select_monitored_rows(n_rows, row_subgroups)] = True
@@ -481,7 +483,7 @@ class PromiseMonitor(Monitor):
         return display.make_facts_html(verdict_sentence, facts)
 
     def _describe_monitored_rows(self) -> str:
-        """Describe the monitored quantity, and the classes or groups if not all rows count."""
+        """Describe the monitored quantity with its classes or groups, if any."""
         if self.promised_class is not None:
             return self.subgroup_text
         if self.subgroup_names:

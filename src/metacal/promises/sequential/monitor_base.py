@@ -1,4 +1,4 @@
-"""Base class of monitors, which raise an alarm if the capital of their wagers is high."""
+"""Base class of monitors, which raise an alarm if their bets win enough."""
 
 from __future__ import annotations
 

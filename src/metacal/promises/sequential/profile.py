@@ -209,7 +209,7 @@ def build_profile(
 def _draw_edge_tie_breakers(
     edge_ranks: Codes, *, edge_tie_blocks: Codes, tie_block_end_ranks: Codes
 ) -> Float:
-    """Draw a random number for each edge, which orders it among rows with the same score.
+    """Draw a random number for each bin edge, which orders it among tied rows.
 
     Parameters
     ----------
@@ -255,13 +255,15 @@ def _draw_uniform_order_statistics(
 
 
 def _count_by_confidence(confidence: Float, correct: Flags) -> tuple[ConfidenceBin, ...]:
-    """Count rows and correct rows, and sum the confidence, in each bin of the confidence."""
+    """Count the rows and correct rows, and sum the confidence, of each bin."""
     n_bins = len(CONFIDENCE_BIN_STARTS)
-    bins = assign_confidence_bins(confidence)
+    bin_of_row = assign_confidence_bins(confidence)
     clipped_confidence = np.clip(np.asarray(confidence, np.float64), 0.0, 1.0)
-    row_counts = np.bincount(bins, weights=np.ones(len(bins)), minlength=n_bins).tolist()
-    correct_counts = np.bincount(bins, weights=correct, minlength=n_bins).tolist()
-    confidence_sums = np.bincount(bins, weights=clipped_confidence, minlength=n_bins).tolist()
+    row_counts = np.bincount(
+        bin_of_row, weights=np.ones(len(bin_of_row)), minlength=n_bins
+    ).tolist()
+    correct_counts = np.bincount(bin_of_row, weights=correct, minlength=n_bins).tolist()
+    confidence_sums = np.bincount(bin_of_row, weights=clipped_confidence, minlength=n_bins).tolist()
     return tuple(
         ConfidenceBin(int(n_rows), int(n_correct), confidence_sum)
         for n_rows, n_correct, confidence_sum in zip(row_counts, correct_counts, confidence_sums)

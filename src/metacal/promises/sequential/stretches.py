@@ -1,4 +1,4 @@
-"""Stretches of rows after which a gambler with a window forgets earlier rows, and invests again.
+"""Stretches of rows, after which a gambler with a window forgets and reinvests.
 
 Time is divided into stretches of the length of the window. `metacal.promises.sequential.wager` has
 the proof that the investments of all stretches sum to one.
@@ -42,20 +42,22 @@ def split_into_stretches(
     if stretch_length is None:
         return [PartOfStretch(slice(0, n_rows), 0, contains_start_of_stretch=n_earlier_rows == 0)]
     parts = []
-    start = 0
-    while start < n_rows:
-        stretch_number, n_rows_in_stretch = divmod(n_earlier_rows + start, stretch_length)
-        stop = min(n_rows, start + stretch_length - n_rows_in_stretch)
+    part_start = 0
+    while part_start < n_rows:
+        stretch_number, n_rows_in_stretch = divmod(n_earlier_rows + part_start, stretch_length)
+        part_stop = min(n_rows, part_start + stretch_length - n_rows_in_stretch)
         part = PartOfStretch(
-            slice(start, stop), stretch_number, contains_start_of_stretch=n_rows_in_stretch == 0
+            slice(part_start, part_stop),
+            stretch_number,
+            contains_start_of_stretch=n_rows_in_stretch == 0,
         )
         parts.append(part)
-        start = stop
+        part_start = part_stop
     return parts
 
 
 def compute_investment(stretch_number: int, *, has_window: bool) -> float:
-    """Return the share of a gambler's capital that is invested at the start of a stretch."""
+    """Compute the share of a gambler's capital invested at the start of a stretch."""
     if not has_window:
         return 1.0
     k = stretch_number
@@ -63,6 +65,6 @@ def compute_investment(stretch_number: int, *, has_window: bool) -> float:
 
 
 def compute_idle_capital(stretch_number: int) -> float:
-    """Return the share of a gambler's capital that stays idle during a stretch."""
+    """Compute the share of a gambler's capital that stays idle during a stretch."""
     # The investments up to stretch n leave 1/2 - Σ_{1 <= k <= n} 1/(2k(k+1)) = 1/(2(n + 1)).
     return 0.5 / (stretch_number + 1.0)

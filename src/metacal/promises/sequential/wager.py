@@ -325,7 +325,7 @@ class Wager:
     def _bet_within_stretch(
         self, state: _GamblerState, bets: _RowBets, mean_weights_before: Float
     ) -> tuple[_GamblerState, Float]:
-        """Bet on rows of one stretch, with Kelly's stake for the mean payoff of earlier rows.
+        """Bet on the rows of one stretch with Kelly's stake for the earlier mean payoff.
 
         Parameters
         ----------
