@@ -38,7 +38,7 @@ from benchmarks.score_populations import (
     accepted_counts,
     log_likelihood_ratio,
 )
-from metacal.statistics.accepted_counts import candidate_thresholds
+from metacal.statistics.accepted_counts import find_candidate_thresholds
 from metacal.statistics.bands import largest_supporting_threshold
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import bound_selective_accuracy
@@ -157,7 +157,7 @@ def threshold_of_two_bands(scores: Floats, correct: Flags, beta: float) -> float
     The bands bound the shares of correct and of incorrect rows below a threshold, at .2 and .8 of
     half of delta.
     """
-    thresholds = candidate_thresholds(scores, correct)
+    thresholds = find_candidate_thresholds(scores, correct)
     n_rows = len(scores)
     n_accepted, n_correct = accepted_counts(scores, correct, thresholds)
     n_incorrect = n_accepted - n_correct

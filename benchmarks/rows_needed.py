@@ -28,15 +28,14 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
-from metacal.certification.ranking import Ranking
-from metacal.certification.rows_needed import (
+from metacal.certification.error_curves import (
     ROW_SHARE_GRID,
     ErrorCurves,
     build_error_curves,
-    estimate_rows_needed,
-    find_smallest_sample_size,
     weight_error_curves,
 )
+from metacal.certification.ranking import Ranking
+from metacal.certification.rows_needed import estimate_rows_needed, find_smallest_sample_size
 from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
 from metacal.certification.rules.fixed_sequence import find_last_passed_rank
 from metacal.scores import score_rows

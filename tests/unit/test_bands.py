@@ -14,7 +14,7 @@ from scipy.special import betaincinv
 
 from benchmarks.bands import exit_probability
 from metacal.errors import InputError
-from metacal.statistics.accepted_counts import candidate_thresholds
+from metacal.statistics.accepted_counts import find_candidate_thresholds
 from metacal.statistics.bands import (
     accuracy_band,
     certified_accuracy,
@@ -153,7 +153,7 @@ def test_the_frontier_is_made_of_pairs_no_other_threshold_beats(seed):
 def test_run_ends_are_where_a_wrong_row_follows():
     scores = np.array([1.0, 2.0, 3.0, 3.0, 4.0, 5.0])
     correct = np.array([True, True, True, False, True, True])
-    assert candidate_thresholds(scores, correct).tolist() == [2.0, 5.0]
+    assert find_candidate_thresholds(scores, correct).tolist() == [2.0, 5.0]
 
 
 @pytest.mark.parametrize(

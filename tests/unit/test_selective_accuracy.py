@@ -122,7 +122,7 @@ def test_the_bound_lies_between_zero_and_clopper_and_pearson(n_rows):
 
 
 def test_another_correct_row_never_lowers_the_bound():
-    """`candidate_thresholds` leaves out thresholds that a further correct row improves."""
+    """`find_candidate_thresholds` leaves out thresholds that a further correct row improves."""
     for n_rows, n_incorrect in [(20, 0), (50, 3), (300, 0), (300, 40), (2000, 7)]:
         correct = np.arange(1, n_rows - n_incorrect + 1)
         bound = bound_selective_accuracy(correct, np.full(len(correct), n_incorrect), n_rows, 0.1)

@@ -1,4 +1,4 @@
-"""Certification: the tests that turn calibration rows and a promise into a certificate.
+"""Certification: tests that turn calibration rows into a certificate.
 
 A promise (`metacal.promises`) is data. Certification has four layers, and each of them calls only
 the layers above it in this list:

@@ -1,4 +1,4 @@
-"""Certification of an accuracy and a miscoverage that one threshold keeps together."""
+"""Certification of an accuracy together with a miscoverage at one threshold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certification of targets that may be chosen after looking at the calibration rows."""
+"""Certification of targets that are chosen after looking at the calibration rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metacal.certification.statements import build_certificate_for_threshold
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.statistics import bands
-from metacal.statistics.accepted_counts import candidate_thresholds
+from metacal.statistics.accepted_counts import find_candidate_thresholds
 
 # Name of the rule for a miscoverage alone.
 DISTRIBUTION_BAND = register_rule(
@@ -251,7 +251,7 @@ class SimultaneousThreshold:
 
     def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
         """Compute the certified frontier at no more thresholds than a message needs."""
-        thresholds = candidate_thresholds(rows.scores, rows.is_correct)
+        thresholds = find_candidate_thresholds(rows.scores, rows.is_correct)
         thresholds_per_step = max(1, math.ceil(len(thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE))
         delta_fraction_per_limit = 1.0 / len(self.promised_limits)
         return bands.certified_frontier(
@@ -283,7 +283,7 @@ class SimultaneousThreshold:
         certified_miscoverage: float,
         delta: float,
     ) -> InfeasibleTargetError:
-        """Build the error for a threshold that supports the accuracy, but not the miscoverage."""
+        """Build the error for a threshold that does not support the miscoverage."""
         smallest_miscoverage = ceil_to_4_decimals(certified_miscoverage)
         frontier = self._compute_frontier(rows, delta)
         best_accuracy = floor_to_4_decimals(frontier.best_accuracy(max_miscoverage))

@@ -152,7 +152,7 @@ class LabellingProgress(NamedTuple):
 
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
-    """Find the threshold that labels certify by now, and the one that they can still certify."""
+    """Find the threshold that is certified by now and the one that is reachable."""
     procedure = get_sequential_procedure(promise)
     if procedure is None:
         return _assess_by_certifying(promise, labels)
@@ -208,7 +208,10 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
 
 
 def get_sequential_procedure(promise: CertifiablePromise) -> OneThresholdProcedure | None:
-    """Return the procedure of a promise that can be certified label by label, else None."""
+    """Return the procedure of a promise if it can be certified label by label.
+
+    Returns None if all labels are needed.
+    """
     procedure = promise.procedure()
     if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
         return None
@@ -245,7 +248,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
 def choose_sample_sizes(
     promise: CertifiablePromise, n_labels: int | None, *, n_available: int, may_extend: bool
 ) -> tuple[int, ...]:
-    """Choose the number of rows to draw, and the number after an extension that is declared.
+    """Choose the number of rows to draw, and the number after a declared extension.
 
     Parameters
     ----------

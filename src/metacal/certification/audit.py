@@ -47,7 +47,7 @@ def find_contradiction(promise: CertifiablePromise, certificate: Certificate) ->
 def find_contradiction_of_clusters(
     promise: CertifiablePromise, certificate: Certificate
 ) -> str | None:
-    """Describe why a certificate from whole clusters cannot be genuine, or return None."""
+    """Describe why a certificate from clusters cannot be genuine, or return None."""
     procedure = promise.procedure()
     promised_limit = get_clustered_limit(promise, procedure)
     if promised_limit is None or promise.delta is None:
@@ -80,7 +80,7 @@ def find_contradiction_of_clusters(
 def _find_contradiction_in_subgroups(
     promise: CertifiablePromise, scope: EachSubgroup, certificate: Certificate
 ) -> str | None:
-    """Describe why the certificates of all classes or groups cannot be genuine, or return None."""
+    """Describe why the certificates of subgroups cannot be genuine, or return None."""
     assert promise.delta is not None
     all_certificates = certificate.subgroups
     if (
@@ -214,5 +214,5 @@ def _accepts_every_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -
 
 
 def _get_inner_promise(promise: CertifiablePromise) -> object:
-    """Return the promise for each subgroup, or the promise itself if it has no inner promise."""
+    """Return the inner promise about each subgroup, or the promise itself without one."""
     return getattr(promise, "promise", promise)

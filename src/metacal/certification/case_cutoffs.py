@@ -71,7 +71,7 @@ _REMOVED_CASES_PSEUDO_COUNT = 5.0
 
 
 def count_tolerated_cases(n_cases: int, limit: float, delta: float | None) -> int:
-    """Count the broken cases with which n cases certify a limit, -1 if none certify it.
+    """Count the broken cases with which n cases certify a limit, or return -1.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def find_single_cutoff(
 
 @dataclass(frozen=True, eq=False)
 class _ExpectedHarmfulItems:
-    """Expected number of harmful items of one type above any cutoff, estimated on pilot items.
+    """Expected number of harmful items of one type above any cutoff.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ def find_learned_cutoffs(
     scale: TypeScale,
     n_tolerated: int,
 ) -> Float:
-    """Find the cutoffs of several item types, with corrections learned from the removed cases.
+    """Find the cutoffs of several item types by removing the safest broken cases.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def find_learned_cutoffs(
 
 @dataclass(eq=False)
 class _CaseRemoval:
-    """State of the algorithm that removes the safest broken case and lowers the cutoffs to it.
+    """State of the algorithm that removes broken cases and lowers the cutoffs.
 
     Attributes
     ----------
@@ -256,7 +256,7 @@ class _CaseRemoval:
     def remove_safest_case(
         self, scale: TypeScale, expected_harmful_by_type: list[_ExpectedHarmfulItems]
     ) -> None:
-        """Remove the case with the safest harmful item, and lower the cutoffs to this item."""
+        """Remove the case with the safest harmful item, and lower the cutoffs to it."""
         highest_safety = self._find_highest_safety_by_type()
         log_corrections = self._compute_log_corrections(expected_harmful_by_type)
         type_codes = np.arange(len(self.cutoffs))
@@ -274,7 +274,7 @@ class _CaseRemoval:
         self.cutoffs = np.minimum(self.cutoffs, new_cutoffs)
 
     def _find_highest_safety_by_type(self) -> Float:
-        """Return the highest safety of a harmful item of each type in the cases that are left."""
+        """Return the highest safety of a remaining harmful item of each type."""
         return np.array(
             [queue.find_highest_safety(self.is_removed_case) for queue in self.harmful_queues]
         )
@@ -331,7 +331,7 @@ class _HarmfulItemQueue:
         return int(self.cases[self.n_skipped_items])
 
     def find_highest_safety(self, is_removed_case: Flags) -> float:
-        """Return the highest safety of an item in the cases that are left, or -inf without one."""
+        """Return the highest safety of a remaining item, or -inf without one."""
         n_items = len(self.cases)
         while self.n_skipped_items < n_items and is_removed_case[self.safest_case]:
             self.n_skipped_items += 1
@@ -351,7 +351,7 @@ def _build_harmful_queues(items: CaseItems) -> list[_HarmfulItemQueue]:
 def _estimate_harmful_items_by_type(
     pilot_items: CaseItems, scale: TypeScale, tested_cases_per_pilot_case: float
 ) -> list[_ExpectedHarmfulItems]:
-    """Estimate the number of harmful items of each type above any cutoff in the tested cases."""
+    """Estimate the number of harmful items of each type above any cutoff."""
     harmless_log_odds = scale.compute_harmless_log_odds(pilot_items.safety, pilot_items.types)
     harmful_probabilities = expit(-harmless_log_odds)
     expected_numbers = tested_cases_per_pilot_case * harmful_probabilities

@@ -118,7 +118,7 @@ def _count_cases_up_to_last_tested(is_counted: Flags, n_counted_to_test: int) ->
 
 
 def _select_and_renumber_cases(items: CaseItems, selected_cases: Codes, n_cases: int) -> CaseItems:
-    """Return the items of the selected cases, which are renumbered from 0 in their order."""
+    """Return the items of the selected cases, which are renumbered from 0."""
     new_numbers = np.full(n_cases, _NOT_SELECTED)
     new_numbers[selected_cases] = np.arange(len(selected_cases))
     new_number_of_items = new_numbers[items.cases]

@@ -74,7 +74,7 @@ class Cases:
 
 
 def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
-    """Draw a random order of the cases that does not depend on their given order or names.
+    """Draw a random order of the cases that is independent of their given order.
 
     Returns
     -------

@@ -14,7 +14,7 @@ from metacal.formulas import Flags
 
 @dataclass(frozen=True, eq=False)
 class CaseOutcomes:
-    """Outcome of each case, expressed as a decision and a correctness that quantities can count.
+    """Outcome of each case, as a decision and a correctness that can be counted.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Procedures that certify promises about cases, and the order statistic among them.
+"""Procedures that certify promises about cases.
 
 `CaseCutoffProcedure` chooses cutoffs that a tolerated number of cases breaks (`case_cutoffs`).
 `case_sequence_procedure` has the procedure that tests a sequence of cutoffs. Both implement
@@ -147,7 +147,7 @@ class CaseCutoffProcedure(CaseProcedure):
     def _certify_items(
         self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None
     ) -> Certificate:
-        """Certify the cutoffs on all cases, or on the tested ones if there are pilot cases."""
+        """Certify the cutoffs on the tested cases."""
         is_counted = np.ones(cases.n_cases, dtype=bool)
         breaks_at_every_cutoff = np.zeros(cases.n_cases, dtype=bool)
         if not self.clears_accepted:
@@ -224,7 +224,7 @@ class CaseCutoffProcedure(CaseProcedure):
     def _build_too_few_cases_error(
         self, n_counted: int, delta: float | None, *, has_several_types: bool
     ) -> InfeasibleTargetError:
-        """Build the error for so few cases that they certify nothing even without an error."""
+        """Build the error for too few cases to certify anything, even without an error."""
         cases_needed = bounds.correct_rows_needed(self.max_violation_rate, delta)
         n_testable = n_counted
         if has_several_types:
@@ -246,7 +246,7 @@ class CaseCutoffProcedure(CaseProcedure):
     def _find_contradiction_in_counts(
         self, certificate: Certificate, delta: float | None
     ) -> str | None:
-        """Describe why the counts of broken cases do not certify the limit, or return None."""
+        """Describe why the counts of cases do not certify the limit, or return None."""
         counts = certificate.cases
         assert counts is not None
         is_certified = bounds.certifies_violation_rate(

@@ -114,7 +114,7 @@ def build_identity_scale(n_types: int) -> TypeScale:
 
 
 def fit_type_scale(items: CaseItems, *, same_scale: bool) -> TypeScale:
-    """Fit the scale by one logistic regression per type, shrunk towards that of all types.
+    """Fit one logistic regression per item type, shrunk towards that of all types.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def fit_type_scale(items: CaseItems, *, same_scale: bool) -> TypeScale:
 
 
 def _fit_coefficients_by_type(values: Float, items: CaseItems, *, same_scale: bool) -> Float:
-    """Fit a logistic regression for each type, with the fit to all types as the prior mean.
+    """Fit a logistic regression for each item type, with a prior from all types.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def _fit_coefficients_by_type(values: Float, items: CaseItems, *, same_scale: bo
 
 
 def _find_probability_sign(safety: Float) -> float:
-    """Return 1 if the safeties are probabilities, -1 if negated probabilities, and 0 otherwise."""
+    """Find whether the safety is a probability (1), a negated one (-1) or neither (0)."""
     if len(safety) == 0:
         return _NOT_A_PROBABILITY
     for sign in (1.0, -1.0):

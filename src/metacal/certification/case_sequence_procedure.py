@@ -1,4 +1,4 @@
-"""CaseSequenceProcedure: certification of a promise about cases by tests of a sequence of cutoffs.
+"""Certification of a promise about cases by tests of a sequence of cutoffs.
 
 `case_sequences` has the tests and their proofs. Terms are defined in `case_items`.
 """
@@ -143,7 +143,7 @@ class CaseSequenceProcedure(CaseProcedure):
         )
 
     def _find_cutoffs(self, division: CaseDivision, limit: float, delta: float) -> Float | None:
-        """Find the last cutoffs of the test sequence that pass, or None if the first ones fail."""
+        """Find the last cutoffs of the test sequence that pass, or return None."""
         if len(division.pilot_items.safety) == 0 or len(division.tested_cases) == 0:
             return None
         if self.limits_mean_errors:
@@ -157,7 +157,7 @@ class CaseSequenceProcedure(CaseProcedure):
         )
 
     def _plan_mean_error_sequence(self, division: CaseDivision) -> list[Float]:
-        """Plan the cutoffs at which the mean number of errors is tested, from strict to lax."""
+        """Plan the cutoffs at which the mean number of errors is tested."""
         scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
         return plan_cutoff_sequence(
             division.pilot_items,
@@ -249,7 +249,7 @@ class CaseSequenceProcedure(CaseProcedure):
         )
 
     def _could_pass_exact_test(self, counts: CaseCounts, delta: float) -> bool:
-        """Check whether the exact test passes with the counts of automated and broken cases."""
+        """Check whether the counts of automated and broken cases pass the exact test."""
         if counts.n_counted == 0:
             return False
         p_value = float(bounds.binomial_p_value(counts.n_broken, counts.n_counted, self.target))

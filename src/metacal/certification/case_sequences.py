@@ -94,7 +94,10 @@ def plan_cutoff_sequence(
 
 
 def _find_rank_automating_cases(case_by_rank: Codes, n_automated: int) -> int:
-    """Find the number of safest items that automates a number of cases, or that of all items."""
+    """Find the smallest number of safest items that automates a number of cases.
+
+    If there are fewer cases, it is the number of all items.
+    """
     _, index_of_first_item = np.unique(case_by_rank, return_index=True)
     n_cases_with_items = len(index_of_first_item)
     if n_automated > n_cases_with_items:
@@ -106,7 +109,7 @@ def _find_rank_automating_cases(case_by_rank: Codes, n_automated: int) -> int:
 
 
 def compute_first_automated_fraction(limit: float, delta: float, n_tested_cases: int) -> float:
-    """Compute the smallest fraction of cases that the first cutoffs of a sequence automate.
+    """Compute the fraction of cases that the first cutoffs must automate.
 
     >>> round(compute_first_automated_fraction(0.1, 0.1, 240), 3)
     0.182
@@ -169,7 +172,7 @@ def drop_cutoffs_before_safest(
 
 
 def find_last_passing(sequence: list[Float], passes: Callable[[Float], bool]) -> Float | None:
-    """Return the last cutoffs before the first failure, or None if the first ones fail."""
+    """Return the last cutoffs before the first failure, or None."""
     last_passing_cutoffs = None
     for cutoffs in sequence:
         if not passes(cutoffs):

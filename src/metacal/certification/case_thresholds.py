@@ -67,7 +67,9 @@ def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bo
 
 
 def convert_cutoffs_to_thresholds(cutoffs: Float, *, clears_accepted: bool) -> Float:
-    """Convert safety cutoffs to thresholds of the uncertainty, on midpoints of the score grid.
+    """Convert cutoffs of the safety to thresholds of the uncertainty.
+
+    The thresholds are midpoints of the grid of scores.
 
     An item whose safety equals the cutoff is not cleared.
 
@@ -234,7 +236,7 @@ def _count_tested_cases(
 
 
 def _compute_mean_errors(case_outcomes: CaseOutcomes, is_tested_case: Flags) -> float | None:
-    """Compute the mean number of errors of a tested case, or return None if it is not limited."""
+    """Compute the mean number of errors of a tested case, if it is limited."""
     if case_outcomes.losses is None:
         return None
     n_errors_per_case = case_outcomes.losses.if_accepted[is_tested_case]

@@ -30,12 +30,14 @@ from metacal.certification.statements import (
     build_certificate,
     build_certificate_for_threshold,
     build_infeasible_clusters_error,
-    build_missing_labels_error,
-    build_missing_subgroups_error,
     build_no_certified_subgroup_error,
-    build_unsupported_clusters_error,
 )
 from metacal.certification.subgroups import SubgroupTest
+from metacal.certification.unsuitable_rows import (
+    build_missing_labels_error,
+    build_missing_subgroups_error,
+    build_unsupported_clusters_error,
+)
 from metacal.errors import InfeasibleTargetError
 
 
@@ -102,7 +104,7 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
 
 
 def check_cases_column(promise: CertifiablePromise, rows: CalibrationRows) -> None:
-    """Raise an error unless the rows have cases if and only if the promise is about cases."""
+    """Raise an error unless the rows have cases exactly if the promise needs them."""
     has_cases = rows.cases is not None
     if not counts_cases(promise):
         if has_cases:
@@ -131,7 +133,7 @@ def can_count_clusters(promise: CertifiablePromise) -> bool:
 
 
 def get_clustered_limit(promise: CertifiablePromise, procedure: Procedure) -> PromisedLimit | None:
-    """Return the limit of a promise that whole clusters can certify, or None without one."""
+    """Return the limit of a promise that clusters can certify, or None."""
     if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
         return None
     if promise.delta is None:

@@ -108,7 +108,7 @@ class CheapestThreshold:
         )
 
     def _find_cheapest_candidate(self, loss_ranking: LossRanking) -> tuple[int, float]:
-        """Return the number of rows that the cheapest candidate accepts, and its mean cost."""
+        """Find the cheapest candidate, and return its accepted rows and its mean cost."""
         n_rows = loss_ranking.ranking.n_rows
         max_cost = self.costs.max_prediction_cost
         candidate_ranks = choose_candidate_ranks(n_rows)
@@ -212,7 +212,7 @@ class CheapestThreshold:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why a certificate does not support its bound on the cost, or return None."""
+        """Describe why a certificate does not support its cost bound, or return None."""
         assert delta is not None
         n_rows = certificate.n_rows
         n_accepted = certificate.n_accepted

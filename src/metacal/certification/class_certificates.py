@@ -191,7 +191,7 @@ def states_class_promise(
 def count_rows_of_both_classes(
     certificate: SubgroupCertificate, other_certificate: SubgroupCertificate
 ) -> Counts:
-    """Count the rows of both classes as if the rows of the first class were the correct ones.
+    """Count the rows of both classes, with the rows of the first class as correct.
 
     Parameters
     ----------

@@ -216,7 +216,7 @@ def _estimate_rows_by_error_curves(
     significance_level: float,
     class_code: int,
 ) -> int | None:
-    """Estimate how many rows certify a precision, from fitted error curves of the ranking."""
+    """Estimate how many rows certify a precision, from fitted error curves."""
     ranking = rows.rank_for_class(class_code)
     result = class_promise.certify(ranking, significance_level, pilot_rows)
     level_of_class = significance_level * class_promise.level_fraction

@@ -38,7 +38,7 @@ class ClusterCounts:
     max_reference_rows: int
 
     def compute_betting_values(self, limit: float) -> Float:
-        """Compute a number in [0, 1] for each cluster, whose mean a betting test can check.
+        """Compute a number in [0, 1] for each cluster, to bet on its mean.
 
         The expected value of this number is at most `limit` if and only if the rate
         of violations is at most `limit`. The promise is thus a statement about the

@@ -326,7 +326,7 @@ class ClusterBettingRule:
         return ONE_PLUS_ROUNDING_ERROR * max_log_capital >= required_log_capital
 
     def count_reference_rows(self, counts: Counts) -> int:
-        """Return the number of reference rows, which are the denominator of the limited rate."""
+        """Return the number of reference rows, the denominator of the limited rate."""
         if not self.quantity.accepting_cannot_break_promise:
             return counts.n_accepted
         if self.quantity.needs_labels:
@@ -334,7 +334,7 @@ class ClusterBettingRule:
         return counts.n_rows
 
     def count_violations(self, counts: Counts) -> int:
-        """Return the number of violations, which are the numerator of the limited rate."""
+        """Return the number of violations, the numerator of the limited rate."""
         if not self.quantity.accepting_cannot_break_promise:
             return counts.n_accepted - counts.n_correct_accepted
         if self.quantity.needs_labels:

@@ -1,4 +1,4 @@
-"""Decision point of a binary classifier: the log-odds at which its predicted class changes."""
+"""Decision point: the log-odds at which the predicted class changes."""
 
 from __future__ import annotations
 

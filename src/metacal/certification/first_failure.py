@@ -99,7 +99,7 @@ def find_first_failure(
 def _find_runs_that_clearly_pass(
     error_runs: ErrorRuns, run_indices: Codes, rank_range: RankRange, significance_level: float
 ) -> Flags:
-    """Find the error runs of which every rank passes, whatever the order of their rows is."""
+    """Find the error runs in which every rank passes the test."""
     last_error_ranks = error_runs.n_rows_before[run_indices] + error_runs.n_errors[run_indices]
     # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
     return find_clear_passes(
@@ -156,7 +156,7 @@ class _FailureFinder:
         return self._find_failed_rank_after_errors(run_index, cell_end_rank)
 
     def _find_failed_rank_among_errors(self, run_index: int) -> int | None:
-        """Find the first tested rank that fails among the errors at the beginning of a run."""
+        """Find the first tested rank that fails among the errors of a run."""
         error_runs = self.ranking.error_runs
         n_rows_before_run = int(error_runs.n_rows_before[run_index])
         n_errors_of_run = int(error_runs.n_errors[run_index])

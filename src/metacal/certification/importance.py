@@ -1,4 +1,4 @@
-"""Importance: weights of calibration rows if future rows have another distribution.
+"""Importance weights of calibration rows under a distribution shift.
 
 The *source* is the distribution of the calibration rows. The *target* is the distribution of future
 rows.

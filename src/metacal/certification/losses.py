@@ -214,7 +214,7 @@ class MeanLossLimit:
         )
 
     def _choose_exact_rule_name(self, losses: Losses, n_rows: int) -> str | None:
-        """Return the name of the exact rule that fits the losses and their number, or None."""
+        """Return the name of the exact rule for these losses, or None if bets are used."""
         if losses.is_all_or_nothing:
             return FALLBACK_SEQUENCE
         if self.expects_rare_losses and has_one_start(n_rows, self.relative_limit):
@@ -286,7 +286,7 @@ class MeanLossLimit:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why the mean loss in a certificate does not support the limit, or return None."""
+        """Describe why a mean loss does not support the limit, or return None."""
         n_accepted = certificate.n_accepted
         mean_loss = certificate.mean_cost
         if mean_loss is None or n_accepted == 0:

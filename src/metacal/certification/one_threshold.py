@@ -340,7 +340,7 @@ class OneThresholdProcedure:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why the counts of a certificate do not support the target, or return None."""
+        """Describe why the certified counts do not support the target, or return None."""
         return self._find_contradiction_in_counts(certificate, delta)
 
     def find_contradiction_in_subgroup(
@@ -378,7 +378,7 @@ class OneThresholdProcedure:
 
 
 def _require_known_scores_at_threshold(ranking: Ranking, n_accepted: int) -> None:
-    """Raise FinerCountsNeeded if the scores on both sides of the threshold are unknown."""
+    """Raise FinerCountsNeeded if a score next to the threshold is unknown."""
     first_rejected_block = int(
         np.searchsorted(ranking.tie_block_end_ranks, n_accepted, side="right")
     )

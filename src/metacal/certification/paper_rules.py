@@ -95,7 +95,7 @@ class PaperMiscoverage:
 
 @dataclass(frozen=True)
 class PaperAccuracy:
-    """Algorithm 2 of the paper: isotonic regression of the accuracy on the binned scores.
+    """Algorithm 2 of the paper: isotonic regression of accuracy on binned scores.
 
     The threshold is the score at which the fitted accuracy falls to `min_accuracy`.
 

@@ -1,4 +1,4 @@
-r"""Certification of more rows than memory holds, from counts in cells of their scores.
+r"""Certification of more rows than memory holds, from counts of their scores.
 
 Sorting holds every score in memory. A rule reads few of them: an order statistic for a miscoverage,
 and for an accuracy the ranks at which a test comes close to failing. So correct and incorrect rows are
@@ -52,7 +52,7 @@ from metacal.certification.certify import CertifiablePromise
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.ranking import Evidence, FinerCountsNeeded, Ranking, require_some_correct
 from metacal.certification.rows import check_scores
-from metacal.certification.statements import build_sorting_required_error
+from metacal.certification.unsuitable_rows import build_sorting_required_error
 from metacal.errors import FileReadError, NumberError
 from metacal.kernels.keys import MAX_CELLS, CellCounter, CellCounts, KeyPartition, keys_to_scores
 from metacal.rows.executors import ExecutorLike, resolve_executor
@@ -299,7 +299,7 @@ class Passes(Evidence):
         return cls(partial(_count_all_blocks, read, list(blocks), resolve_executor(executor)))
 
     def certify(self, promise: CertifiablePromise) -> Certificate:
-        """Count the rows in smaller and smaller cells until the counts determine a certificate."""
+        """Count the rows in smaller cells until the counts determine the certificate."""
         procedure = promise.procedure()
         if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
             raise build_sorting_required_error(promise)

@@ -1,4 +1,4 @@
-r"""Peeling: reading and rejecting the least certain rows before the tests are planned.
+r"""Peeling: reading the least certain rows before the tests are planned.
 
 The ranks at which the tests of an accuracy start are fractions of the errors that all tested rows may
 have. If correct rows are rare, no ranking comes near so many errors, and every test fails. Peeling
@@ -141,16 +141,18 @@ class LeastCertainRowReader:
         return self.n_rows - self.n_unread_rows
 
     def read_down_to_rank(self, max_unread_rows: int) -> None:
-        """Read tie blocks, the least certain first, until at most `max_unread_rows` rows are unread.
+        """Read the least certain tie blocks until few enough rows are unread.
 
-        Reading stops earlier at `highest_score_never_read`.
+        At most `max_unread_rows` rows are then unread. Reading stops earlier at `highest_score_never_read`.
         """
         n_blocks_up_to_rank = bisect_right(self._block_ends, max_unread_rows) - 1
         min_unread_blocks = max(n_blocks_up_to_rank, self._n_blocks_never_read)
         self._n_unread_blocks = min(self._n_unread_blocks, min_unread_blocks)
 
     def mean_loss_of_last_read(self, n_rows: int) -> float:
-        """Compute the mean loss of the rows that were read last, the most certain of the read rows.
+        """Compute the mean loss of the rows that were read last.
+
+        They are the most certain rows among those that were read.
 
         If only a part of a tie block belongs to these rows, that part has the mean loss of the block.
 
@@ -175,7 +177,7 @@ class LeastCertainRowReader:
         return (losses_before_block + losses_in_block) / n_rows
 
     def mean_ties_of_last_read(self, n_rows: int) -> float:
-        """Compute the mean number of rows that tie with a row, over the rows that were read last.
+        """Compute the mean number of ties of the rows that were read last.
 
         Parameters
         ----------
@@ -198,7 +200,7 @@ class LeastCertainRowReader:
         return bisect_left(self._block_ends, rank) - 1
 
     def _check_rows_were_read(self, n_rows: int) -> None:
-        """Raise ValueError unless at least one row, and only rows that were read, are requested."""
+        """Raise ValueError if a fact about rows that were not read is requested."""
         if not 1 <= n_rows <= self.n_read_rows:
             raise ValueError(
                 f"{n_rows} rows were requested, but only {self.n_read_rows} were read."

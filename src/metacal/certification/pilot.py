@@ -1,4 +1,4 @@
-r"""Pilot rows: calibration rows that determine where tests begin, and are not tested.
+r"""Pilot rows: untested calibration rows that determine where tests begin.
 
 **Rare correct rows.** Ten random rows are pilot rows, or five if the rows are logits. If at most half
 of them are correct, the least certain rows are read before the tests are planned
@@ -205,7 +205,7 @@ class PilotPolicy:
         )
 
     def _draw_pilot_mask(self, rows: CalibrationRows, shuffled_indices: Codes) -> Flags:
-        """Return a mask of the pilot rows, the first rows of each subgroup in a random order."""
+        """Choose the first shuffled rows of each subgroup, and return a mask of them."""
         has_declared_values = self.declared_values is not None
         is_pilot_row = np.zeros(len(rows), dtype=bool)
         for subgroup_indices in _split_by_subgroup(rows, shuffled_indices):
@@ -246,7 +246,7 @@ def _are_at_most_half_true(flags: Flags) -> bool:
 
 
 def _has_graded_losses(rows: CalibrationRows) -> bool:
-    """Check whether rows have losses, and a loss may lie between 0 and the largest loss."""
+    """Check whether rows have losses that may lie between 0 and the largest loss."""
     return rows.losses is not None and not rows.losses.is_all_or_nothing
 
 
@@ -394,7 +394,7 @@ def compute_tie_probability(scores: Float) -> float:
 def _choose_number_of_pilot_rows_by_ties(
     n_rows: int, *, first_scores: Float, needs_sqrt_of_rows: bool
 ) -> int:
-    """Choose sqrt(n) pilot rows if they are needed or if scores tie, and ten otherwise."""
+    """Choose sqrt(n) pilot rows if needed or if scores tie, and ten otherwise."""
     if needs_sqrt_of_rows or compute_tie_probability(first_scores) > 0.0:
         return round(math.sqrt(n_rows))
     return _N_INITIAL_PILOT_ROWS

@@ -148,7 +148,7 @@ def _test_rank_ranges(
 
 @dataclass(frozen=True)
 class _Failure:
-    """Rank at which a test failed, and the tests at the significance level of this test."""
+    """Rank at which a test failed, and the tests at its significance level."""
 
     rank: int
     rank_tests: BinomialRankTests
@@ -213,7 +213,7 @@ def _test_tie_blocks_from_rank(
     significance_level: float,
     last_rank: int | None,
 ) -> tuple[SequenceTrace, bool]:
-    """Test a rank and then the ends of the tie blocks from there upward until one fails.
+    """Test a rank and then the ends of higher tie blocks until one fails.
 
     At the rank itself, rows with equal scores are in random order.
     """
@@ -234,7 +234,7 @@ def _test_tie_blocks_from_rank(
 
 
 def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_draw: float) -> int:
-    """Draw the number of errors up to a rank if rows with equal scores are in random order.
+    """Draw the number of errors up to a rank, with ties in random order.
 
     Parameters
     ----------

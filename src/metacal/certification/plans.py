@@ -95,7 +95,7 @@ class PilotRows:
     n_withheld: int = 0
 
     def select_subgroups(self, selected_codes: Sequence[int]) -> PilotRows:
-        """Return the pilot rows of some subgroups, or all rows if all subgroups share them."""
+        """Return the pilot rows of some subgroups, or all rows if they are shared."""
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
@@ -121,7 +121,7 @@ class PilotRows:
 
     @property
     def shows_few_correct_rows(self) -> bool:
-        """Whether at most half of the pilot rows are correct. False if they have no labels."""
+        """Whether at most half of the pilot rows are correct. False without labels."""
         if self.correct is None or len(self.correct) == 0:
             return False
         return 2 * int(self.correct.sum()) <= len(self.correct)
@@ -201,7 +201,7 @@ class RankPlan:
 
 
 def _derive_tie_break_draw(tie_break_draw: float, subgroup_codes: Sequence[int]) -> float:
-    """Derive the random number of a subgroup, so that subgroups have independent numbers."""
+    """Derive a random number for each subgroup from that of all rows."""
     if tie_break_draw == _DRAW_PUTTING_ERRORS_FIRST:
         return tie_break_draw
     # A float in [0, 1) has 53 random bits, which are restored as an integer.
@@ -276,7 +276,7 @@ def plan_test_sequence(
 def _read_least_certain_rows(
     row_reader: LeastCertainRowReader, limit: float, significance_level: float
 ) -> int:
-    """Read rows until correct ones are frequent, and return the size of the last window."""
+    """Read rows until correct ones are frequent, and return the last window size."""
     n_required = bounds.error_free_rows_needed(limit, significance_level)
     return read_until_loss_is_low(
         row_reader,

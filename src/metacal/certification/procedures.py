@@ -264,4 +264,4 @@ class SubgroupProcedure(Procedure, Protocol):
         """Describe why certificates of a subgroup cannot be genuine, or return None."""
 
     def with_early_starts(self) -> SubgroupProcedure:
-        """Return the procedure with tests that start at lower ranks, if it runs a test sequence."""
+        """Return the procedure with test sequences that start at lower ranks."""

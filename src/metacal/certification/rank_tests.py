@@ -124,7 +124,7 @@ class BinomialRankTests:
         return self.n_rows
 
     def highest_tested_rank_below(self, stop_rank: int) -> int:
-        """Return the highest tested rank that is less than `stop_rank`, or 0 if there is none."""
+        """Return the highest tested rank below `stop_rank`, or 0 if there is none."""
         if stop_rank > self.n_rows:
             return self.n_rows
         highest_rank = stop_rank - 1
@@ -145,7 +145,7 @@ class BinomialRankTests:
         return 0
 
     def _has_p_value_near_level(self, n_errors: int, rank: int) -> bool:
-        """Check whether the p-value is close to the significance level, at least 3/4 of it."""
+        """Check whether the p-value is at least 3/4 of the significance level."""
         p_value = self.p_value(n_errors, rank)
         return p_value >= _MIN_LEVEL_FRACTION_OF_TESTED_RANKS * self.significance_level
 

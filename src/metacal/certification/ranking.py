@@ -1,4 +1,4 @@
-"""Ranking: calibration rows in increasing order of score, with their cumulative errors.
+"""Calibration rows in increasing order of score, with their cumulative errors.
 
 Terms used in this module:
 
@@ -42,7 +42,7 @@ _MIN_SLOPE = 1e-6
 
 
 class Evidence(ABC):
-    """Base class of evidence that promises are certified from, other than arrays of scores.
+    """Base class of evidence for certification other than arrays of scores.
 
     Examples are counts of rows, labels that arrive one by one, and the predictions of two models.
     """
@@ -152,7 +152,7 @@ _NO_UNORDERED_BLOCK = -1
 
 
 class ErrorRuns(NamedTuple):
-    """Runs of a ranking, each of consecutive errors and the correct rows that follow them.
+    """Runs of consecutive errors in a ranking, each with the correct rows after it.
 
     The first run contains no errors, only the correct rows before the first error.
 
@@ -240,7 +240,7 @@ class Ranking:
         return ranking
 
     def _store_error_runs(self, error_ranks: Codes) -> None:
-        """Store the value of the cached property `error_runs`, given the rank of each error."""
+        """Store the value of the cached property `error_runs`."""
         self.__dict__["error_runs"] = ErrorRuns.of_single_errors(error_ranks)
 
     @property

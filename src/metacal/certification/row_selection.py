@@ -108,7 +108,7 @@ class SelectedRows:
 
 @dataclass(frozen=True, eq=False)
 class RowSelection:
-    """Rule by which the rows of a certificate are drawn from clustered or weighted rows.
+    """Rule by which the counted rows are drawn from clustered or weighted rows.
 
     Its method `draw` draws the rows and returns them as `SelectedRows`.
 
@@ -212,7 +212,7 @@ class RowSelection:
         return position_by_code[code_of_rows]
 
     def _build_circumstances(self, clusters: Clusters | None) -> Circumstances:
-        """Build the circumstances of a certificate from the clusters, the weights and the seed."""
+        """Build the circumstances of a certificate about clusters, weights and seed."""
         circumstances = Circumstances(random_state=self.random_state)
         if self.units is not None:
             circumstances = circumstances.merge_with(self.units.build_circumstances(clusters))

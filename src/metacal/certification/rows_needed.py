@@ -1,13 +1,8 @@
-r"""Estimates of how many rows would certify a target that the present rows do not support.
+r"""Estimation of the number of rows that would certify a target.
 
-An *error curve* describes how errors accumulate along a ranking. It is the binormal model of ROC curves:
-correct rows have a latent score z ~ N(0, 1), and errors have z ~ N(d, s²), except for a share ρ of the
-errors, which look like correct rows (wrong labels, for example). With the error rate e, the numbers d,
-s and ρ determine the share of errors among the rows with the lowest scores. On the eight sets of
-logits that come with the package, d is 1.4 to 1.8 and s is 0.6 to 0.8. The prior is chosen around
-these values, because few rows show how often the most certain rows err. Many curves (log e evenly
-spaced, d normal, three values of s and of ρ) are weighted by the likelihood of the rows, divided by
-the probability that so many rows certify nothing, because only such rows are asked about.
+`metacal.certification.error_curves` describes how errors accumulate along a ranking. Many error curves
+are weighted by the likelihood of the rows, divided by the probability that so many rows certify
+nothing, because only such rows need an estimate.
 
 A rule certifies N rows if, at one of a few ranks m that N determines, at most c errors are found.
 Given the curve, the score at rank m lies at a share U ~ Beta(m, N - m + 1) of the population, and
@@ -24,16 +19,21 @@ enough less often than `TARGET_CHANCE`.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import bdtr, ndtr
+from scipy.special import bdtr
 
+from metacal.certification.error_curves import (
+    ROW_SHARE_GRID,
+    WeightedErrorCurves,
+    build_binormal_error_curves,
+    weight_error_curves,
+)
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Float
 from metacal.rows.draws import make_generator
@@ -56,10 +56,10 @@ class StartingTest(NamedTuple):
     max_errors: int
 
 
-# Function that returns the starting tests for a number of rows.
+# Type of a function that returns the starting tests for a number of rows.
 StartingTestPlanner = Callable[[int], Sequence[StartingTest]]
 
-# The rows needed certify the target with this probability, averaged over the error curves.
+# Probability with which the estimated number of rows certifies, averaged over the error curves.
 TARGET_CHANCE = 0.8
 
 # Largest estimate that is reported, as a multiple of the present rows.
@@ -77,37 +77,15 @@ _N_RESAMPLES = 20
 # Number of sample sizes that are tried if rows are resampled, each larger by a factor of sqrt(2).
 _N_SAMPLE_SIZES = 10
 
-# Shares of the rows at which an error curve is evaluated. They are closer among the most certain rows.
-ROW_SHARE_GRID = np.concatenate(
-    [[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)]
-)
-
-# Error rates e of the error curves.
-_ERROR_RATES = np.geomspace(2e-4, 0.9, 72)
-
-# Values of the parameters d, s and ρ of the binormal model, each with its prior weight.
-_DISTANCES = tuple(
-    (distance, math.exp(-0.5 * ((distance - 1.6) / 0.8) ** 2))
-    for distance in np.arange(0.0, 3.3, 0.2)
-)
-_ERROR_STDS = ((0.58, 1 / 6), (0.72, 2 / 3), (0.9, 1 / 6))
-_HIDDEN_ERROR_SHARES = ((0.0, 0.85), (0.03, 0.1), (0.12, 0.05))
-
-# Latent scores at which the distribution functions of the binormal model are evaluated.
-_LATENT_SCORES = np.linspace(-7.0, 9.0, 800)
-
 # Gauss-Hermite nodes and weights: three values with the mean and variance of a standard normal.
-_NODES = np.array([-(3.0**0.5), 0.0, 3.0**0.5])
+_NORMAL_NODES = np.array([-(3.0**0.5), 0.0, 3.0**0.5])
 _NODE_WEIGHTS = np.array([1 / 6, 2 / 3, 1 / 6])
+
+# Smallest share of the population at a node, as a fraction of the mean share.
+_MIN_NODE_FRACTION = 0.2
 
 # Lower limit on the assumed probability that the present rows certify nothing.
 _MIN_FAILURE_CHANCE = 0.1
-
-# Smallest probability of an error or of a correct row, so that its logarithm is finite.
-_MIN_PROBABILITY = 1e-9
-
-# Smallest weight of an error curve that is used, as a fraction of the largest weight.
-_MIN_RELATIVE_WEIGHT = 0.005
 
 # Number of error rates at which the probability of passing a test is tabulated.
 _N_TABULATED_RATES = 101
@@ -136,7 +114,8 @@ def estimate_rows_needed_by_resampling(
     """
     random_generator = make_generator(0)
     for n_half_doublings in range(1, _N_SAMPLE_SIZES + 1):
-        sample_size = round(n_rows * 2.0 ** (n_half_doublings / 2))
+        growth_factor = 2.0 ** (n_half_doublings / 2)
+        sample_size = round(n_rows * growth_factor)
         n_certifying_samples = 0
         for _ in range(_N_RESAMPLES):
             drawn_ranks = np.sort(random_generator.integers(n_rows, size=sample_size))
@@ -180,52 +159,10 @@ def estimate_rows_needed(ranking: Ranking, plan_tests: StartingTestPlanner) -> i
     return find_smallest_sample_size(ranking.n_rows, error_curves, plan_tests)
 
 
-@dataclass(frozen=True, eq=False)
-class ErrorCurves:
-    """Candidate curves of the errors along a ranking.
-
-    Attributes
-    ----------
-    cumulative_error_shares : array of float of shape (n_error_rates, n_shapes, n_shares)
-        Errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
-
-    log_odds : array of float of shape (n_error_rates, n_shapes, n_shares - 1)
-        Log-odds of an error between consecutive shares.
-
-    mean_log_correct : array of float of shape (n_error_rates, n_shapes)
-        Mean logarithm of the probability that a row is correct.
-
-    prior_weights : array of float of shape (n_shapes,)
-        Prior weight of each shape.
-    """
-
-    cumulative_error_shares: Float
-    log_odds: Float
-    mean_log_correct: Float
-    prior_weights: Float
-
-
-@dataclass(frozen=True, eq=False)
-class WeightedErrorCurves:
-    """Error curves that explain some rows, with their posterior weights.
-
-    Attributes
-    ----------
-    cumulative_error_shares : array of float of shape (n_shares, n_curves)
-        Errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
-
-    weights : array of float of shape (n_curves,)
-        Weight of each curve, not normalised.
-    """
-
-    cumulative_error_shares: Float
-    weights: Float
-
-
 def find_smallest_sample_size(
     n_rows: int, error_curves: WeightedErrorCurves, plan_tests: StartingTestPlanner
 ) -> int | None:
-    """Find the number of rows that certify a target with the target chance.
+    """Find the number of rows that certifies a target with `TARGET_CHANCE`.
 
     Parameters
     ----------
@@ -244,8 +181,10 @@ def find_smallest_sample_size(
     int or None
         Number of rows to two digits, or None if too many rows would be needed.
     """
-    present_pass_chances = _compute_best_pass_chances(error_curves, plan_tests(n_rows), n_rows)
-    failure_chances = 1.0 - present_pass_chances
+    pass_chances_of_present_rows = _compute_best_pass_chances(
+        error_curves, plan_tests(n_rows), n_rows
+    )
+    failure_chances = 1.0 - pass_chances_of_present_rows
     # An estimate is only made for rows that certify nothing, so the weights are conditional on it.
     weights = error_curves.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
 
@@ -278,119 +217,11 @@ def find_smallest_sample_size(
 
 
 def _convert_step_to_sample_size(size_step: float) -> int:
-    """Return the sample size at a step of the search, on a logarithmic scale.
+    """Convert a step of the search, which is on a logarithmic scale, to a sample size.
 
     All searches try the same sample sizes, so that cached test plans can be used again.
     """
     return math.ceil(2.0 ** (size_step / _STEPS_PER_DOUBLING))
-
-
-@cache
-def build_binormal_error_curves() -> ErrorCurves:
-    """Build the error curves of the binormal model for all combinations of its parameters."""
-    curves_by_shape = []
-    prior_weights = []
-    for distance_and_weight, std_and_weight, hidden_share_and_weight in itertools.product(
-        _DISTANCES, _ERROR_STDS, _HIDDEN_ERROR_SHARES
-    ):
-        distance, distance_weight = distance_and_weight
-        error_std, std_weight = std_and_weight
-        hidden_share, hidden_share_weight = hidden_share_and_weight
-        curves_by_shape.append(_compute_binormal_curves(distance, error_std, hidden_share))
-        prior_weights.append(distance_weight * std_weight * hidden_share_weight)
-    curves_by_error_rate = np.swapaxes(np.array(curves_by_shape), 0, 1)
-    return build_error_curves(curves_by_error_rate, np.array(prior_weights))
-
-
-def _compute_binormal_curves(distance: float, error_std: float, hidden_share: float) -> list[Float]:
-    """Compute the curve of the binormal model for each of `_ERROR_RATES`.
-
-    Parameters
-    ----------
-    distance, error_std : float
-        Mean and standard deviation of the latent scores of visible errors.
-
-    hidden_share : float
-        Share of the errors that have the same scores as correct rows.
-
-    Returns
-    -------
-    list of array of float of shape (n_shares,)
-        For each error rate, the errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
-    """
-    error_rates = _ERROR_RATES[:, None]
-    correct_cdf = ndtr(_LATENT_SCORES)
-    visible_error_cdf = ndtr((_LATENT_SCORES - distance) / error_std)
-    error_cdf = (1.0 - hidden_share) * visible_error_cdf + hidden_share * correct_cdf
-    row_shares_by_rate = (1.0 - error_rates) * correct_cdf + error_rates * error_cdf
-    error_shares_by_rate = error_rates * error_cdf
-    return [
-        np.interp(ROW_SHARE_GRID, row_shares, error_shares)
-        for row_shares, error_shares in zip(row_shares_by_rate, error_shares_by_rate)
-    ]
-
-
-def build_error_curves(cumulative_error_shares: Float, prior_weights: Float) -> ErrorCurves:
-    """Build error curves from the errors up to each of `ROW_SHARE_GRID`.
-
-    Parameters
-    ----------
-    cumulative_error_shares : array of float of shape (n_error_rates, n_shapes, n_shares)
-        Errors up to each share of the rows, as a fraction of all rows.
-
-    prior_weights : array of float of shape (n_shapes,)
-        Prior weight of each shape.
-    """
-    grid_steps = np.diff(ROW_SHARE_GRID)
-    local_error_rates = np.clip(
-        np.diff(cumulative_error_shares) / grid_steps, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY
-    )
-    log_correct = np.log1p(-local_error_rates)
-    return ErrorCurves(
-        cumulative_error_shares=cumulative_error_shares,
-        log_odds=np.log(local_error_rates) - log_correct,
-        mean_log_correct=log_correct @ grid_steps,
-        prior_weights=prior_weights,
-    )
-
-
-def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> WeightedErrorCurves:
-    """Weight error curves by the likelihood of the rows, and drop unlikely curves."""
-    n_rows = ranking.n_rows
-    n_errors_up_to_share = np.interp(
-        ROW_SHARE_GRID * n_rows,
-        np.append(0, ranking.tie_block_end_ranks),
-        np.append(0, ranking.cumulative_errors),
-    )
-    plausible_rates = slice(None)
-    n_error_rates = len(error_curves.cumulative_error_shares)
-    if n_error_rates > 1:
-        n_errors = n_errors_up_to_share[-1]
-        plausible_rates = _select_plausible_error_rates(n_errors, n_rows)
-
-    n_errors_between_shares = np.diff(n_errors_up_to_share)
-    log_likelihoods = (
-        error_curves.log_odds[plausible_rates] @ n_errors_between_shares
-        + n_rows * error_curves.mean_log_correct[plausible_rates]
-    )
-    relative_likelihoods = np.exp(log_likelihoods - log_likelihoods.max())
-    posterior_weights = relative_likelihoods * error_curves.prior_weights
-    is_likely = posterior_weights > _MIN_RELATIVE_WEIGHT * posterior_weights.max()
-    plausible_curves = error_curves.cumulative_error_shares[plausible_rates]
-    return WeightedErrorCurves(
-        cumulative_error_shares=np.ascontiguousarray(plausible_curves[is_likely].T),
-        weights=posterior_weights[is_likely],
-    )
-
-
-def _select_plausible_error_rates(n_errors: float, n_rows: int) -> slice:
-    """Select about 16 error rates within four standard errors of the observed one."""
-    observed_rate = (n_errors + 0.5) / (n_rows + 1.0)
-    relative_error = math.sqrt((1.0 - observed_rate) / (n_rows * observed_rate))
-    factor = math.exp(4.0 * relative_error + 0.1)
-    lowest_rate = min(observed_rate / factor, 0.5)
-    first, last = np.searchsorted(_ERROR_RATES, [lowest_rate, observed_rate * factor])
-    return slice(first, last, 1 + (last - first) // 16)
 
 
 def _compute_best_pass_chances(
@@ -416,7 +247,7 @@ def _compute_best_pass_chances(
 
 @dataclass(frozen=True, eq=False)
 class _PassChanceTable:
-    """Table to look up the probability that a test at a rank passes, given an error curve.
+    """Table of the probability that a test at a rank passes, for any error curve.
 
     The share of the population below the rank is random. Each of its three nodes lies between two
     neighbours in `ROW_SHARE_GRID`.
@@ -462,21 +293,20 @@ def _tabulate_pass_chances(rank: int, max_errors: int, n_rows: int) -> _PassChan
     # The share of the population below the rank has a Beta distribution, represented by its nodes.
     mean_share = rank / (n_rows + 1.0)
     share_std = math.sqrt(mean_share * (1.0 - mean_share) / (n_rows + 2.0))
-    min_node_share = 0.2 * mean_share
-    node_shares = np.clip(mean_share + share_std * _NODES, min_node_share, 1.0)
+    min_node_share = _MIN_NODE_FRACTION * mean_share
+    node_shares = np.clip(mean_share + share_std * _NORMAL_NODES, min_node_share, 1.0)
     lower_share_indices = np.searchsorted(ROW_SHARE_GRID, node_shares) - 1
     node_column = node_shares[:, None]
     distances_from_lower = node_column - ROW_SHARE_GRID[lower_share_indices, None]
     grid_steps = np.diff(ROW_SHARE_GRID)[lower_share_indices, None]
     upper_fractions = distances_from_lower / grid_steps
 
-    # At the highest tabulated error rate, the test practically never passes.
+    # With so many expected errors, the test practically never passes.
     max_expected_errors = max_errors + 9.0 + 6.0 * math.sqrt(max(max_errors, 0) + 1.0)
     error_rates = np.linspace(0.0, min(1.0, max_expected_errors / rank), _N_TABULATED_RATES)
+    pass_chances = np.zeros(_N_TABULATED_RATES)
     if max_errors >= 0:
         pass_chances = bdtr(max_errors, rank, error_rates)
-    else:
-        pass_chances = np.zeros(_N_TABULATED_RATES)
     return _PassChanceTable(
         lower_share_indices=lower_share_indices,
         lower_weights=(1.0 - upper_fractions) / node_column,

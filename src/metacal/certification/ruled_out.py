@@ -1,7 +1,7 @@
-"""What rows that certify no accuracy prove about all thresholds.
+"""Thresholds that calibration rows rule out for an accuracy.
 
-Never is it said that no part of the rows is accurate, or that no number of rows would certify it. The
-most certain rows, fewer than the calibration rows can show, may be accurate.
+No statement rules out every threshold, or says that no number of rows would certify the accuracy. The
+most certain rows, fewer than the calibration rows can show, may have the accuracy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RuledOut:
     delta: float
 
     def format_sentence(self, predicate: str) -> str:
-        """Format a sentence for the message of an error.
+        """Format the sentence of an error message about the ruled-out thresholds.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class RuledOut:
 
 
 def get_error_fields(ruled_out: RuledOut | None) -> dict[str, Any]:
-    """Return the fields of an `InfeasibleTargetError` that state what the rows rule out."""
+    """Return the fields of an `InfeasibleTargetError` about the ruled-out thresholds."""
     if ruled_out is None:
         return {}
     return {"ruled_out_coverage": ruled_out.coverage, "min_rows_needed": ruled_out.min_rows}
@@ -84,7 +84,7 @@ def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> Ru
         Calibration rows with their errors, which do not certify the accuracy.
 
     accuracy : float
-        Accuracy that was asked for.
+        Promised accuracy.
 
     delta : float or None
         Probability that the result is false. Nothing is ruled out in expectation.
@@ -106,16 +106,17 @@ def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> Ru
     if coverage is None:
         return RuledOut(coverage=None, min_rows=None, delta=delta)
     n_accepted_needed = bounds.error_free_rows_needed(accuracy, delta)
-    min_rows: int | None = bounds.round_up_to_two_digits(math.ceil(n_accepted_needed / coverage))
-    if n_accepted_needed / coverage <= ranking.n_rows:
-        min_rows = None
+    n_rows_needed = n_accepted_needed / coverage
+    min_rows = None
+    if n_rows_needed > ranking.n_rows:
+        min_rows = bounds.round_up_to_two_digits(math.ceil(n_rows_needed))
     return RuledOut(coverage=coverage, min_rows=min_rows, delta=delta)
 
 
 def find_smallest_ruled_out_coverage(
     ranking: Ranking, accuracy: float, delta: float
 ) -> float | None:
-    """Compute the coverage from which on every threshold is known to be inaccurate.
+    """Compute the smallest coverage from which on no threshold has an accuracy.
 
     With probability 1 - delta, no threshold that accepts at least this share of all rows has the
     accuracy. The statement says nothing about thresholds that accept less. The most certain rows,
@@ -140,7 +141,7 @@ def find_smallest_ruled_out_coverage(
         Calibration rows with their errors.
 
     accuracy : float
-        Accuracy that was asked for.
+        Promised accuracy.
 
     delta : float
         Probability that the statement is false.
@@ -171,7 +172,8 @@ def find_smallest_ruled_out_coverage(
     if len(blocks_not_rejected) == 0:
         return bounds.clopper_pearson_upper(0, ranking.n_rows, half_delta)
     last_block_not_rejected = blocks_not_rejected[-1]
-    if last_block_not_rejected == len(ranks) - 1:
+    last_block = len(ranks) - 1
+    if last_block_not_rejected == last_block:
         return None
     n_rows_not_rejected = int(ranks[last_block_not_rejected])
     return bounds.clopper_pearson_upper(n_rows_not_rejected, ranking.n_rows, half_delta)

@@ -1,4 +1,4 @@
-"""Sample: calibration rows as flat columns, for callers of `Promise.certify`."""
+"""Calibration rows as flat columns, for callers of `Promise.certify`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Sample(Evidence):
 
     @cached_property
     def rows(self) -> CalibrationRows:
-        """Rows in the form that `certify` requires."""
+        """Rows as `CalibrationRows`, which `certify` requires."""
         subgroups = None
         if self.part is not None:
             subgroups = Subgroups(self.part, tuple(self.names))

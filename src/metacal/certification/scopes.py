@@ -77,8 +77,8 @@ from metacal.formulas import Flags
 # One of this many rows is a pooling pilot row.
 _ROWS_PER_POOLING_PILOT_ROW = 4
 
-# A subgroup is pooled if it has fewer rows than this multiple of the rows that a test requires.
-_MIN_MULTIPLE_OF_REQUIRED_ROWS = 2
+# A subgroup is small if it has fewer rows than this multiple of the rows that a test requires.
+_REQUIRED_ROWS_FACTOR = 2
 
 # Smallest number of small subgroups for which pooling has an effect.
 _MIN_POOLED_SUBGROUPS = 2
@@ -119,13 +119,13 @@ class EachSubgroup:
 
     @property
     def controls_false_coverage_rate(self) -> bool:
-        """Whether delta bounds the fraction of violating subgroups among the accepting ones."""
+        """Whether delta bounds the false-coverage rate."""
         return self.error_rate == "fcr"
 
     def split(
         self, procedure: SubgroupProcedure, rows: CalibrationRows, delta: float
     ) -> list[Subgroup]:
-        """Split the calibration rows into subgroups, pooling small ones if requested.
+        """Split the calibration rows into subgroups, and pool small ones if requested.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class EachSubgroup:
         for code in range(n_subgroups):
             pilot_rows = rows.take(is_pooling_pilot_row & (rows.subgroups.codes == code))
             requirements = procedure.compute_row_requirements(pilot_rows, significance_level)
-            if any(_is_small_by_pilot_rows(requirement) for requirement in requirements):
+            if any(_is_estimated_as_small(requirement) for requirement in requirements):
                 small_codes.append(code)
         return small_codes
 
@@ -448,7 +448,7 @@ def _build_untested_subgroups(subgroups: Sequence[Subgroup]) -> list[SubgroupTes
 def _has_enough_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> bool:
-    """Check whether at least one rule of the procedure has enough rows to pass."""
+    """Check whether a subgroup has enough rows for at least one rule of the procedure."""
     requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
     return any(requirement.is_met for requirement in requirements)
 
@@ -456,20 +456,20 @@ def _has_enough_rows(
 def _count_reference_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> int:
-    """Return the number of reference rows, or the largest number of several rules."""
+    """Return the largest number of rows that a rule of the procedure counts."""
     requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
     return max(requirement.n_reference_rows for requirement in requirements)
 
 
-def _is_small_by_pilot_rows(pilot_requirement: RowRequirement) -> bool:
-    """Estimate from pooling pilot rows whether a subgroup has too few rows to stand alone."""
+def _is_estimated_as_small(pilot_requirement: RowRequirement) -> bool:
+    """Estimate from pilot rows whether a subgroup has too few rows to stand alone."""
     n_estimated_rows = _ROWS_PER_POOLING_PILOT_ROW * pilot_requirement.n_reference_rows
-    n_wanted_rows = _MIN_MULTIPLE_OF_REQUIRED_ROWS * pilot_requirement.n_required_rows
-    return n_estimated_rows < n_wanted_rows
+    min_rows_to_stand_alone = _REQUIRED_ROWS_FACTOR * pilot_requirement.n_required_rows
+    return n_estimated_rows < min_rows_to_stand_alone
 
 
 def _draw_pooling_pilot_rows(rows: CalibrationRows) -> Flags:
-    """Draw the rows that determine which subgroups are pooled."""
+    """Draw a mask of the rows that determine which subgroups are pooled."""
     shuffled_indices = rows.build_row_draws().draw_row_order("pooled subgroups")
     n_pilot_rows = len(rows) // _ROWS_PER_POOLING_PILOT_ROW
     is_pooling_pilot_row = np.zeros(len(rows), dtype=bool)

@@ -1,4 +1,4 @@
-"""ClassPromise: a promise about the rows that are accepted as one of two classes.
+"""Promise about the rows that are accepted as one of two classes.
 
 A row is *accepted as* a class if the gate predicts the class and does not send the row to review.
 `certification.two_sides` certifies one promise or two, and has the proof.
@@ -7,7 +7,7 @@ A row is *accepted as* a class if the gate predicts the class and does not send 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
@@ -22,10 +22,22 @@ from metacal.certification.rules.rule import (
     ThresholdRule,
     run_rule,
 )
-from metacal.certification.statements import build_unknown_class_error
+from metacal.certification.unsuitable_rows import build_unknown_class_error
 
-# Correct rows are rare if the class that rows are accepted as is declared to have this share or less.
+# Correct rows are rare if the declared share of the predicted class is at most this one.
 _MAX_SHARE_OF_RARE_CORRECT_ROWS = 0.5
+
+# A class is rare if its declared share is at most this one.
+_MAX_RARE_CLASS_SHARE = 0.2
+
+# Fraction of the significance level that the promise about a rare class receives.
+_RARE_CLASS_LEVEL_FRACTION = 0.8
+
+# Fraction of the significance level that each promise receives if no class is rare.
+_EQUAL_LEVEL_FRACTION = 0.5
+
+# Code of the positive class by default, which is the second of the two classes.
+_SECOND_CLASS = 1
 
 
 @dataclass(frozen=True)
@@ -72,9 +84,9 @@ class ClassPromise:
         return self.rule.convert_target_to_limit(self.quantity, self.target)
 
     def get_positive_code(self, class_names: Sequence[Name]) -> int:
-        """Return the index of the positive class, which the promise names."""
+        """Return the index of the positive class of the promise."""
         if self.positive is None:
-            return 1
+            return _SECOND_CLASS
         if self.positive not in list(class_names):
             raise build_unknown_class_error(self.positive, class_names)
         return list(class_names).index(self.positive)
@@ -84,6 +96,7 @@ class ClassPromise:
         positive_code = self.get_positive_code(class_names)
         if self.is_about_predicted_positives:
             return positive_code
+        # The codes of the two classes are 0 and 1.
         return 1 - positive_code
 
     def is_trivially_kept(self, rows: CalibrationRows) -> bool:
@@ -91,7 +104,8 @@ class ClassPromise:
         if self.quantity.conditions_on_true_class or len(rows) == 0:
             return False
         is_of_class = rows.true_class_codes == self.get_predicted_code(rows.class_names)
-        return float(is_of_class.mean()) >= self.target
+        precision_of_all_rows = float(is_of_class.mean())
+        return precision_of_all_rows >= self.target
 
     def compute_row_requirement(
         self, rows: CalibrationRows, significance_level: float
@@ -121,7 +135,7 @@ class ClassPromise:
     def compute_required_rows(self, significance_level: float) -> int:
         """Compute the smallest number of reference rows that certifies the promise."""
         return self.rule.compute_required_rows(
-            self.limit, self._compute_own_level(significance_level)
+            self.limit, self._compute_level_of_promise(significance_level)
         )
 
     def certify(
@@ -152,7 +166,8 @@ class ClassPromise:
         -------
         ThresholdResult
         """
-        if last_rank == 0:
+        no_row_may_be_accepted = last_rank == 0
+        if no_row_may_be_accepted:
             return NOTHING_CERTIFIED
         correct_rows_are_rare = None
         if self.declared_class_share is not None:
@@ -161,7 +176,7 @@ class ClassPromise:
             self.rule,
             ranking,
             self.limit,
-            self._compute_own_level(significance_level),
+            self._compute_level_of_promise(significance_level),
             pilot_rows=pilot_rows,
             last_rank=last_rank,
             correct_rows_are_rare=correct_rows_are_rare,
@@ -169,8 +184,61 @@ class ClassPromise:
 
     def supports(self, counts: Counts, significance_level: float) -> bool:
         """Check whether the counts of accepted rows support the promise."""
-        return self.rule.supports(counts, self.limit, self._compute_own_level(significance_level))
+        return self.rule.supports(
+            counts, self.limit, self._compute_level_of_promise(significance_level)
+        )
 
-    def _compute_own_level(self, significance_level: float) -> float:
-        """Compute the part of a significance level that this promise receives."""
+    def _compute_level_of_promise(self, significance_level: float) -> float:
+        """Compute the significance level of this promise from that of both promises."""
         return significance_level * self.level_fraction
+
+
+def divide_level_between_classes(
+    promises_by_class: dict[int, ClassPromise],
+) -> dict[int, ClassPromise]:
+    """Give each of two class promises its fraction of the significance level.
+
+    Parameters
+    ----------
+    promises_by_class : dict of int to ClassPromise
+        Promise about each of the classes 0 and 1.
+
+    Returns
+    -------
+    dict of int to ClassPromise
+    """
+    level_fraction_of_first = _choose_level_fraction_of_first_class(promises_by_class)
+    level_fractions = (level_fraction_of_first, 1.0 - level_fraction_of_first)
+    return {
+        class_code: replace(class_promise, level_fraction=level_fractions[class_code])
+        for class_code, class_promise in promises_by_class.items()
+    }
+
+
+def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassPromise]) -> float:
+    """Return the fraction of the significance level for the first class.
+
+    It is a half, unless both promises are precisions and a class is declared to be rare.
+    """
+    level_fraction_of_first = _EQUAL_LEVEL_FRACTION
+    for class_code, class_promise in promises_by_class.items():
+        other_promise = promises_by_class[1 - class_code]
+        other_promise_is_precision = other_promise.rule.reads_labels_in_order
+        declared_share = class_promise.declared_class_share
+        if not other_promise_is_precision or declared_share is None:
+            continue
+        share_of_first_class = declared_share
+        if class_code == _SECOND_CLASS:
+            share_of_first_class = 1.0 - declared_share
+        level_fraction_of_first = _choose_level_fraction(share_of_first_class)
+    return level_fraction_of_first
+
+
+def _choose_level_fraction(class_share: float) -> float:
+    """Choose the fraction of the level for one of two classes from its declared share."""
+    if class_share <= _MAX_RARE_CLASS_SHARE:
+        return _RARE_CLASS_LEVEL_FRACTION
+    is_other_class_rare = class_share >= 1.0 - _MAX_RARE_CLASS_SHARE
+    if is_other_class_rare:
+        return 1.0 - _RARE_CLASS_LEVEL_FRACTION
+    return _EQUAL_LEVEL_FRACTION

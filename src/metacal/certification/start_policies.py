@@ -1,4 +1,4 @@
-"""Choices of the ranks at which the tests of an accuracy start.
+"""Policies that choose the ranks at which the tests of an accuracy start.
 
 A start is given by the number of errors that its test tolerates, and by its fraction of the
 significance level. Both follow from the number of rows, the limit and the significance level alone.
@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from metacal.certification.test_sequences import RangeStart, RangeStarts, choose_usual_range_starts
+from metacal.certification.test_sequences import (
+    RangeStart,
+    RangeStarts,
+    RelativeStart,
+    choose_usual_range_starts,
+)
 from metacal.statistics import bounds
 
 # Share of correct rows that the starts assume among the rows that peeling left unread.
@@ -25,10 +30,10 @@ _FIRST_ERROR_FRACTION_AT_LIMIT_1 = Fraction("0.03")
 # Fraction of the expected errors that the start tolerates if the ends of tie blocks are tested.
 _TIE_BLOCK_ERROR_FRACTION = Fraction("0.25")
 
-# Fraction of the expected errors and of the level, for each later start of `RareCorrectStarts`.
-_LATER_ERROR_AND_LEVEL_FRACTIONS = (
-    (Fraction("0.3"), Fraction("0.05")),
-    (Fraction("0.65"), Fraction("0.05")),
+# Later starts of `RareCorrectStarts`, relative to the expected errors.
+_LATER_STARTS = (
+    RelativeStart(error_fraction=Fraction("0.3"), level_fraction=Fraction("0.05")),
+    RelativeStart(error_fraction=Fraction("0.65"), level_fraction=Fraction("0.05")),
 )
 
 # Fraction of the significance level for the first of several starts of `RareCorrectStarts`.
@@ -114,7 +119,7 @@ class EarlyStarts:
 
 @dataclass(frozen=True)
 class RareCorrectStarts:
-    r"""Starts for the rows that peeling left unread, if they are fewer than half of the rows.
+    r"""Starts for unread rows if they are fewer than half of the rows.
 
     The starts of an accuracy are fractions of the n (1 - limit) errors that all rows may have. Of M
     unread rows, a ranking accepts about M / 4 correct ones, so λ = M · min(1, 0.25 / limit) · (1 -
@@ -143,10 +148,9 @@ class RareCorrectStarts:
         if n_expected_errors < _MIN_EXPECTED_ERRORS_FOR_LATER_STARTS:
             return (RangeStart(n_tolerated_by_first, level_fraction=Fraction(1)),)
         first_start = RangeStart(n_tolerated_by_first, level_fraction=_FIRST_LEVEL_FRACTION)
-        later_starts = tuple(
-            RangeStart(int(error_fraction * n_expected_errors), level_fraction=level_fraction)
-            for error_fraction, level_fraction in _LATER_ERROR_AND_LEVEL_FRACTIONS
-        )
+        later_starts = [
+            later_start.convert_to_range_start(n_expected_errors) for later_start in _LATER_STARTS
+        ]
         return (first_start, *later_starts)
 
     def choose_range_starts_for_tie_blocks(self, n_rows: int, limit: float) -> RangeStarts:
@@ -164,10 +168,10 @@ class RareCorrectStarts:
         return self.compute_expected_errors(n_rows, limit) < _MIN_EXPECTED_ERRORS_FOR_RANK_RANGES
 
     def compute_expected_errors(self, n_rows: int, limit: float) -> Fraction:
-        """Compute the accepted errors if all correct rows are accepted at accuracy `limit`."""
+        """Compute the number of accepted errors if all correct rows are accepted."""
         accuracy = bounds.to_exact_fraction(limit)
-        accepted_share = _ASSUMED_CORRECT_SHARE / accuracy
-        return n_rows * min(Fraction(1), accepted_share) * (1 - accuracy)
+        accepted_share = min(Fraction(1), _ASSUMED_CORRECT_SHARE / accuracy)
+        return n_rows * accepted_share * (1 - accuracy)
 
 
 # Starts for predictions that are mostly correct.

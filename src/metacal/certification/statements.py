@@ -1,7 +1,7 @@
 """Certificates, notes and error messages that are built from the results of rules.
 
-Rules and procedures return numbers. This module is the only place in the package that turns them
-into certificates and sentences.
+Rules and procedures return numbers. This module turns them into certificates and sentences.
+`unsuitable_rows` and `case_statements` have further errors.
 """
 
 from __future__ import annotations
@@ -20,25 +20,15 @@ from metacal.certificates.notes import (
 )
 from metacal.certificates.number_format import format_percent_floor
 from metacal.certificates.quantity import Quantity
-from metacal.certificates.subgroups import Name
 from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.ruled_out import RuledOut, get_error_fields
-from metacal.errors import (
-    ClustersError,
-    GroupsError,
-    InfeasibleTargetError,
-    InputError,
-    MissingLabelsError,
-    PositiveClassError,
-    UnsupportedPromiseError,
-)
+from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
 
 if TYPE_CHECKING:
     from metacal.certification.class_shortfall import ClassShortfall
     from metacal.certification.rows import CalibrationRows
-    from metacal.certification.sides import ClassPromise
 
 
 def build_certificate(
@@ -140,7 +130,7 @@ def warn_about_too_few_rows(
     return note.issue_warning()
 
 
-# ── errors: the rows do not support the promise ──────────────────────────────────────────────────
+# The functions below build errors for rows that do not support the promise.
 
 
 def build_infeasible_target_error(
@@ -195,17 +185,17 @@ def build_infeasible_target_error(
     -------
     InfeasibleTargetError
     """
-    confidence = format_confidence_level(delta)
-    support_phrase = "they support no weaker target either"
+    confidence_level = format_confidence_level(delta)
+    best_limit_phrase = "they support no weaker target either"
     advice = weaker_promise_advice
     if best_limit is not None:
-        support_phrase = f"the best they support is {best_text}"
+        best_limit_phrase = f"the best they support is {best_text}"
         advice = f"{weaker_promise_advice} to {best_text}"
     more_rows_advice = "improve the model"
     if rows_needed is not None:
         more_rows_advice = f"collect about {rows_needed:,} rows (a rough estimate)"
     message = (
-        f"Cannot certify {claim} on these {n_rows:,} rows {confidence}; {support_phrase}."
+        f"Cannot certify {claim} on these {n_rows:,} rows {confidence_level}; {best_limit_phrase}."
         f" {advice}, or {more_rows_advice}."
     )
     if rows_needed is None and ruled_out is not None:
@@ -234,7 +224,7 @@ def build_infeasible_accuracy_error(
         delta,
         n_rows,
         best_limit=best_limit,
-        best_text=f"{best_limit or 0.0:.4f}",
+        best_text="" if best_limit is None else f"{best_limit:.4f}",
         rows_needed=rows_needed,
         weaker_promise_advice="Lower the target",
         ruled_out=ruled_out,
@@ -296,37 +286,45 @@ def build_uncertified_classes_error(shortfalls: Sequence[ClassShortfall]) -> Inf
 
 def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
     """Explain why no row may be accepted as the class of a promise, and what to do."""
-    support_sentence = "These rows support no useful value."
+    quantity = shortfall.class_promise.quantity
     advice = "Lower the target"
     if shortfall.best_target is not None:
-        support_sentence = f"The best they support is {shortfall.best_target:g}."
         advice = f"Lower the target to {shortfall.best_target:g}"
-        if shortfall.class_promise.quantity.has_upper_limit:
+        if quantity.has_upper_limit:
             advice = f"Raise the limit to {shortfall.best_target:g}"
-    elif not shortfall.class_promise.quantity.conditions_on_true_class:
-        support_sentence = (
-            f"They support none above {shortfall.class_share:.4g}, the share of"
-            f" {shortfall.predicted_class!r} among them."
-        )
     more_rows_advice = "improve the model"
     if shortfall.rows_needed is not None:
         more_rows_advice = f"collect about {shortfall.rows_needed:,} rows (a rough estimate)"
-    if shortfall.class_promise.quantity.conditions_on_true_class:
-        support_sentence += (
-            f" At least {shortfall.n_required_rows:,} rows of {shortfall.other_class!r} are"
-            f" required; there are {shortfall.n_rows_of_other_class:,}."
-        )
-    quantity = shortfall.class_promise.quantity
     claim = f"{quantity.name} of {quantity.direction} {shortfall.class_promise.target:g}"
-    confidence = format_confidence_level(shortfall.significance_level)
+    confidence_level = format_confidence_level(shortfall.significance_level)
     message = (
         f"Cannot certify a {claim} for {shortfall.positive_class!r} on these"
-        f" {shortfall.n_rows:,} rows {confidence}. {support_sentence} {advice}, or"
-        f" {more_rows_advice}."
+        f" {shortfall.n_rows:,} rows {confidence_level}."
+        f" {_describe_best_target_of_class(shortfall)} {advice}, or {more_rows_advice}."
     )
     if shortfall.rows_needed is None and shortfall.ruled_out is not None:
         message += f" {shortfall.ruled_out.format_sentence('is that precise')}"
     return message
+
+
+def _describe_best_target_of_class(shortfall: ClassShortfall) -> str:
+    """Describe the best target that the rows support, and how many rows they lack."""
+    is_about_true_class = shortfall.class_promise.quantity.conditions_on_true_class
+    if shortfall.best_target is not None:
+        description = f"The best they support is {shortfall.best_target:g}."
+    elif is_about_true_class:
+        description = "These rows support no useful value."
+    else:
+        description = (
+            f"They support none above {shortfall.class_share:.4g}, the share of"
+            f" {shortfall.predicted_class!r} among them."
+        )
+    if is_about_true_class:
+        description += (
+            f" At least {shortfall.n_required_rows:,} rows of {shortfall.other_class!r} are"
+            f" required; there are {shortfall.n_rows_of_other_class:,}."
+        )
+    return description
 
 
 def warn_about_uncertified_class(shortfall: ClassShortfall) -> Note:
@@ -356,9 +354,9 @@ def build_no_certified_subgroup_error(
     has_sides: bool,
 ) -> InfeasibleTargetError:
     """Build the error for rows that certify the promise for no subgroup."""
-    support_phrase = ""
+    best_limit_phrase = ""
     if best_limit is not None:
-        support_phrase = f"; the best that any of them supports is {best_limit:.4f}"
+        best_limit_phrase = f"; the best that any of them supports is {best_limit:.4f}"
     advice = "Lower the target, or improve the model"
     if rows_needed is not None and has_sides:
         advice = (
@@ -372,7 +370,7 @@ def build_no_certified_subgroup_error(
         )
     message = (
         f"Cannot certify {quantity} {target:g} for any {by} ({n_subgroups} in these"
-        f" {n_rows:,} rows) {format_confidence_level(delta)}{support_phrase}. {advice}."
+        f" {n_rows:,} rows) {format_confidence_level(delta)}{best_limit_phrase}. {advice}."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
 
@@ -391,86 +389,18 @@ def build_infeasible_clusters_error(
     scope_phrase = "of all rows"
     if uses_cluster_means:
         scope_phrase = "on average over clusters"
-    support_phrase = "they support no weaker target either"
+    best_limit_phrase = "they support no weaker target either"
     if best_limit is not None:
-        support_phrase = f"the best they support is {best_limit:.4f}"
+        best_limit_phrase = f"the best they support is {best_limit:.4f}"
     message = (
         f"Cannot certify {quantity} {target:g} {scope_phrase} on these {n_clusters:,} clusters"
-        f" ({n_rows:,} rows) {format_confidence_level(delta)}; {support_phrase}. Lower the target,"
+        f" ({n_rows:,} rows) {format_confidence_level(delta)}; {best_limit_phrase}. Lower the target,"
         " collect more clusters, or count one random row of each cluster, which needs fewer of them."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit)
 
 
-# ── errors: the promise does not fit the rows ────────────────────────────────────────────────────
-
-
-def build_missing_labels_error(promise: object) -> InputError:
-    """Build the error for rows without labels."""
-    return MissingLabelsError(
-        f"{type(promise).__name__} requires the correctness of each prediction. Pass correct,"
-        " with one boolean per row."
-    )
-
-
-def build_missing_subgroups_error(promise: object, by: str) -> InputError:
-    """Build the error for rows whose subgroups are unknown."""
-    return GroupsError(
-        f"{type(promise).__name__} requires the {by} of each row. Pass a Sample with part and"
-        " names, or fit a MetaCal."
-    )
-
-
-def build_unsupported_clusters_error(promise: object) -> InputError:
-    """Build the error for a promise that cannot count every row of a cluster."""
-    return ClustersError(
-        f"{promise!r} cannot count every row of a cluster. Count one row of each cluster with"
-        " Units(names, per='unit'), or promise MinAccuracy, MaxMiscoverage or MaxReview with a"
-        " delta."
-    )
-
-
-def build_sorting_required_error(promise: object) -> InputError:
-    """Build the error for a promise that cannot be certified from counts."""
-    return UnsupportedPromiseError(
-        f"{type(promise).__name__} does not support counts, because it reads all rows in the"
-        " order of their scores. Pass the rows to certify(scores, correct), or promise"
-        " MaxMiscoverage, MaxReview or MinAccuracy."
-    )
-
-
-def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRows) -> InputError:
-    """Build the error for a precision that accepting every row would keep."""
-    class_code = class_promise.get_predicted_code(rows.class_names)
-    name = rows.class_names[class_code]
-    other_name = rows.class_names[1 - class_code]
-    class_share = float((rows.true_class_codes == class_code).mean())
-    return UnsupportedPromiseError(
-        f"A precision of {class_promise.target:g} for {name} requires no gate, because"
-        f" {class_share:.1%} of the rows have this class. Pass a precision above"
-        f" {class_share:.1%}, or limit the missed rows of the other class with MinRecall(0.95,"
-        f" positive={other_name}) (--min-recall)."
-    )
-
-
-def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> InputError:
-    """Build the error for a positive class that the rows do not have."""
-    first_class, second_class = class_names
-    return PositiveClassError(
-        f"positive must be {first_class!r} or {second_class!r}, but got {positive!r}. Pass one of"
-        " the two classes."
-    )
-
-
-def build_same_class_error(class_name: Name) -> InputError:
-    """Build the error for two promises about the rows accepted as one class."""
-    return UnsupportedPromiseError(
-        f"Both promises limit the rows that are predicted as {class_name}. Promise one quantity"
-        " for each class, for example TwoSided(MinPrecision(0.9), MinRecall(0.95))."
-    )
-
-
-# ── contradictions in a certificate that was read from a file ────────────────────────────────────
+# The functions below describe contradictions in a certificate that was read from a file.
 
 
 def format_promise_mismatch(promise: object) -> str:

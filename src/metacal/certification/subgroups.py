@@ -63,15 +63,16 @@ class SubgroupTest:
 def build_subgroup(
     rows: CalibrationRows, codes: tuple[int, ...], is_tested: Flags | None = None
 ) -> Subgroup:
-    """Build a subgroup from the tested rows that have one of the given codes."""
+    """Build a subgroup from the tested rows of one or more classes or groups."""
     assert rows.subgroups is not None
     if len(codes) == 1:
-        is_selected = rows.subgroups.codes == codes[0]
+        # A comparison is faster than `isin`.
+        is_in_subgroup = rows.subgroups.codes == codes[0]
     else:
-        is_selected = np.isin(rows.subgroups.codes, codes)
+        is_in_subgroup = np.isin(rows.subgroups.codes, codes)
     if is_tested is not None:
-        is_selected &= is_tested
-    subgroup_rows = rows.take(is_selected)
+        is_in_subgroup &= is_tested
+    subgroup_rows = rows.take(is_in_subgroup)
     if rows.pilot_rows is not None:
         subgroup_rows = replace(subgroup_rows, pilot_rows=rows.pilot_rows.select_subgroups(codes))
     names = tuple(rows.subgroups.names[code] for code in codes)

@@ -41,13 +41,6 @@ _MAX_FIRST_ERROR_FRACTION = Fraction("0.18")
 # Fraction of delta that the first of several starts receives.
 _FIRST_LEVEL_FRACTION = Fraction("0.95")
 
-# Pairs of the fraction of allowed errors that a later start tolerates and its fraction of delta.
-_LATER_ERROR_AND_LEVEL_FRACTIONS = (
-    (Fraction("0.3"), Fraction("0.03")),
-    # This late start is for scores with many ties, because a start within a large tie block fails.
-    (Fraction("0.65"), Fraction("0.02")),
-)
-
 # Delta for which the starts were tuned. Starts for another delta lie at similar ranks.
 _TUNED_DELTA = 0.1
 
@@ -91,6 +84,34 @@ class RangeStart(NamedTuple):
 
 
 RangeStarts = tuple[RangeStart, ...]
+
+
+class RelativeStart(NamedTuple):
+    """Start of a rank range, given by a fraction of the errors that all rows may have.
+
+    Attributes
+    ----------
+    error_fraction : Fraction
+        Fraction of the errors with which the first test of the range passes.
+
+    level_fraction : Fraction
+        Fraction of delta that the range adds to the level of its tests.
+    """
+
+    error_fraction: Fraction
+    level_fraction: Fraction
+
+    def convert_to_range_start(self, n_errors: Fraction) -> RangeStart:
+        """Convert to a start that tolerates a number of errors."""
+        return RangeStart(int(self.error_fraction * n_errors), self.level_fraction)
+
+
+# Later starts of the rank ranges, relative to the allowed errors.
+_LATER_STARTS = (
+    RelativeStart(error_fraction=Fraction("0.3"), level_fraction=Fraction("0.03")),
+    # This late start is for scores with many ties, because a start within a large tie block fails.
+    RelativeStart(error_fraction=Fraction("0.65"), level_fraction=Fraction("0.02")),
+)
 
 
 @lru_cache(maxsize=512)
@@ -153,10 +174,9 @@ def _choose_tuned_range_starts(n_rows: int, accuracy: float) -> RangeStarts:
 
     nearest_integer = int(exact_first_errors + Fraction(1, 2))
     first_start = RangeStart(nearest_integer, _FIRST_LEVEL_FRACTION)
-    later_starts = (
-        RangeStart(int(error_fraction * n_allowed_errors), level_fraction)
-        for error_fraction, level_fraction in _LATER_ERROR_AND_LEVEL_FRACTIONS
-    )
+    later_starts = [
+        later_start.convert_to_range_start(n_allowed_errors) for later_start in _LATER_STARTS
+    ]
     return (first_start, *later_starts)
 
 
@@ -233,7 +253,7 @@ def plan_rank_ranges(
 
     Returns
     -------
-    tuple of RankSegment
+    tuple of RankRange
 
     Examples
     --------
@@ -277,7 +297,10 @@ def plan_rank_ranges(
 def choose_main_start_rank(
     n_rows: int, accuracy: float, delta: float, range_starts: RangeStarts
 ) -> int:
-    """Return the rank of the start with the largest fraction of delta, tested at all of delta."""
+    """Return the rank of the start with the largest fraction of delta.
+
+    The rank is the one at which the test of this start passes at the whole of delta.
+    """
     main_start = max(range_starts, key=lambda start: start.level_fraction)
     rank_tests = BinomialRankTests(n_rows, error_rate=1.0 - accuracy, significance_level=delta)
     start_rank = rank_tests.lowest_rank_passing_with_at_most(main_start.n_tolerated_errors)
@@ -329,8 +352,9 @@ def choose_first_tested_score(
         range_starts = choose_usual_range_starts(n_rows, accuracy, delta)
     start_rank = choose_main_start_rank(n_rows, accuracy, delta, range_starts)
     n_pilot_rows = len(sorted_pilot_scores)
-    same_quantile_pilot_rank = math.ceil(n_pilot_rows * start_rank / max(n_rows, 1))
-    pilot_rank = min(n_pilot_rows, max(1, same_quantile_pilot_rank))
+    # The pilot row at the same quantile as the start has the first tested score.
+    pilot_rank_of_start = math.ceil(n_pilot_rows * start_rank / max(n_rows, 1))
+    pilot_rank = min(n_pilot_rows, max(1, pilot_rank_of_start))
     return float(sorted_pilot_scores[pilot_rank - 1])
 
 

@@ -1,4 +1,4 @@
-r"""TwoClassProcedure: certification of promises about two classes.
+r"""Certification of promises about rows that are accepted as one of two classes.
 
 Let s be the log-odds of the positive class, or any score that increases with it. Rows are accepted
 as positive if s > u and as negative if s <= l. The rows in between go to review. A promise is about
@@ -76,16 +76,19 @@ from metacal.certification.procedures import (
     RowRequirement,
     SubgroupResult,
 )
+from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.rule import REJECT_ALL_ROWS
-from metacal.certification.sides import ClassPromise
+from metacal.certification.rules.rule import REJECT_ALL_ROWS, ThresholdResult
+from metacal.certification.sides import ClassPromise, divide_level_between_classes
 from metacal.certification.statements import (
     build_certificate,
-    build_same_class_error,
-    build_trivial_promise_error,
     build_uncertified_classes_error,
     format_promise_mismatch,
     warn_about_uncertified_class,
+)
+from metacal.certification.unsuitable_rows import (
+    build_same_class_error,
+    build_trivial_promise_error,
 )
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
@@ -105,17 +108,8 @@ TWO_SIDED = register_rule(
     ),
 )
 
-# Threshold of a certificate that has a threshold for each class instead of a common one.
-_THRESHOLD_BESIDE_CLASS_THRESHOLDS = REJECT_ALL_ROWS
-
-# A class is rare if its declared share is at most this one.
-_MAX_RARE_CLASS_SHARE = 0.2
-
-# Fraction of the significance level that the promise about a rare class receives.
-_RARE_CLASS_LEVEL_FRACTION = 0.8
-
-# Fraction of the significance level that each promise receives if no class is rare.
-_EQUAL_LEVEL_FRACTION = 0.5
+# Common threshold of a certificate that has a threshold for each class, which is not used.
+_UNUSED_COMMON_THRESHOLD = REJECT_ALL_ROWS
 
 # Relative rounding error that is tolerated in a significance level from a file.
 _LEVEL_TOLERANCE = 1e-12
@@ -175,12 +169,7 @@ class TwoClassProcedure:
             return promises_by_class
         if len(promises_by_class) == 1:
             raise build_same_class_error(class_names[min(promises_by_class)])
-        level_fraction_of_first = _choose_level_fraction_of_first_class(promises_by_class)
-        level_fractions = (level_fraction_of_first, 1.0 - level_fraction_of_first)
-        return {
-            class_code: replace(class_promise, level_fraction=level_fractions[class_code])
-            for class_code, class_promise in promises_by_class.items()
-        }
+        return divide_level_between_classes(promises_by_class)
 
     def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
         """Return the limit of the second class, or of the only class with a promise."""
@@ -241,36 +230,35 @@ class TwoClassProcedure:
 
         Two class promises pass no level on, so `plan_significance_level` has no effect.
         """
-        tested_promises = {
-            class_code: class_promise
-            for class_code, class_promise in self.get_promises_by_class(rows.class_names).items()
-            if not class_promise.is_trivially_kept(rows)
-        }
-        rankings = {class_code: rows.rank_for_class(class_code) for class_code in tested_promises}
-        pilots = {
-            class_code: _orient_pilot_rows(rows.pilot_rows, class_code)
-            for class_code in tested_promises
-        }
-        results = {
-            class_code: class_promise.certify(
-                rankings[class_code], significance_level, pilots[class_code]
-            )
-            for class_code, class_promise in tested_promises.items()
-        }
+        tested_promises: dict[int, ClassPromise] = {}
+        for class_code, class_promise in self.get_promises_by_class(rows.class_names).items():
+            if not class_promise.is_trivially_kept(rows):
+                tested_promises[class_code] = class_promise
 
-        n_accepted = sum(result.n_accepted for result in results.values())
+        ranking_by_class: dict[int, Ranking] = {}
+        pilot_rows_by_class: dict[int, PilotRows | None] = {}
+        result_by_class: dict[int, ThresholdResult] = {}
+        for class_code, class_promise in tested_promises.items():
+            ranking_by_class[class_code] = rows.rank_for_class(class_code)
+            pilot_rows_by_class[class_code] = _orient_pilot_rows(rows.pilot_rows, class_code)
+            result_by_class[class_code] = class_promise.certify(
+                ranking_by_class[class_code], significance_level, pilot_rows_by_class[class_code]
+            )
+
+        n_accepted = sum(result.n_accepted for result in result_by_class.values())
         accepts_rows_as_both_classes = n_accepted > len(rows)
         if accepts_rows_as_both_classes:
+            # Each class then accepts only rows on its side of the point of even odds.
             for class_code, class_promise in tested_promises.items():
-                ranking = rankings[class_code]
+                ranking = ranking_by_class[class_code]
                 even_odds_score = rows.even_odds_score_for_class(class_code)
-                results[class_code] = class_promise.certify(
+                result_by_class[class_code] = class_promise.certify(
                     ranking,
                     significance_level,
-                    pilots[class_code],
+                    pilot_rows_by_class[class_code],
                     last_rank=ranking.count_rows_below(even_odds_score),
                 )
-        return SubgroupResult(threshold_results=(results.get(0), results.get(1)))
+        return SubgroupResult(threshold_results=(result_by_class.get(0), result_by_class.get(1)))
 
     def build_subgroup_certificates(
         self,
@@ -341,7 +329,7 @@ class TwoClassProcedure:
             target=main_limit.target,
             delta=delta,
             rule_name=self.rule_name,
-            threshold=_THRESHOLD_BESIDE_CLASS_THRESHOLDS,
+            threshold=_UNUSED_COMMON_THRESHOLD,
             outcome=sum_counts_of_classes(class_certificates),
             notes=notes,
         )
@@ -369,28 +357,33 @@ class TwoClassProcedure:
         delta: float,
         class_certificates: Sequence[SubgroupCertificate] | None = None,
     ) -> list[ClassShortfall]:
-        """Find what the rows lack for each promise, or for those about classes that are rejected."""
-        return [
-            find_class_shortfall(
+        """Find the shortfall of each promise whose certificate rejects all rows."""
+        shortfalls = []
+        for class_code, class_promise in self.get_promises_by_class(rows.class_names).items():
+            accepts_rows = (
+                class_certificates is not None
+                and class_certificates[class_code].threshold != REJECT_ALL_ROWS
+            )
+            if accepts_rows:
+                continue
+            shortfall = find_class_shortfall(
                 class_promise,
                 rows,
                 _orient_pilot_rows(rows.pilot_rows, class_code),
                 significance_level=delta,
                 class_code=class_code,
             )
-            for class_code, class_promise in self.get_promises_by_class(rows.class_names).items()
-            if class_certificates is None
-            or class_certificates[class_code].threshold == REJECT_ALL_ROWS
-        ]
+            shortfalls.append(shortfall)
+        return shortfalls
 
     def compute_decision_columns(
         self, rows: CalibrationRows, decision_points: float | Float
     ) -> DecisionColumns:
-        """Predict the class of each row, and its distance from the decision point."""
+        """Predict the class of each row, and measure its distance from the decision point."""
         predicted_codes = (rows.scores > decision_points).astype(np.intp)
-        distance = np.abs(rows.scores - decision_points)
+        distance_from_decision = np.abs(rows.scores - decision_points)
         return DecisionColumns(
-            uncertainty=RELATIVE_GRID.round(-distance),
+            uncertainty=RELATIVE_GRID.round(-distance_from_decision),
             correct=predicted_codes == rows.true_class_codes,
             threshold_indices=predicted_codes,
         )
@@ -417,23 +410,23 @@ class TwoClassProcedure:
         was_tested = any(certificate.delta is not None for certificate in subgroup_certificates)
         for class_code, certificate in enumerate(subgroup_certificates):
             class_promise = promises_by_class.get(class_code)
-            expected_level = 0.0
+            level_of_class = 0.0
             if class_promise is not None and was_tested:
-                expected_level = significance_level * class_promise.level_fraction
+                level_of_class = significance_level * class_promise.level_fraction
             has_expected_level = math.isclose(
-                certificate.delta or 0.0, expected_level, rel_tol=_LEVEL_TOLERANCE
+                certificate.delta or 0.0, level_of_class, rel_tol=_LEVEL_TOLERANCE
             )
-            if not has_expected_level or not states_class_promise(
+            has_expected_promise = states_class_promise(
                 certificate, class_promise, class_names, significance_level
-            ):
+            )
+            if not has_expected_level or not has_expected_promise:
                 return f"class {class_names[class_code]}: {format_promise_mismatch(promise)}"
 
-            counts = count_rows_of_both_classes(
-                certificate, other_certificate=subgroup_certificates[1 - class_code]
+            other_certificate = subgroup_certificates[1 - class_code]
+            counts_support_promise = _supports_class_promise(
+                class_promise, certificate, other_certificate, significance_level
             )
-            if certificate.threshold == REJECT_ALL_ROWS:
-                continue
-            if class_promise is None or not class_promise.supports(counts, significance_level):
+            if not counts_support_promise:
                 n_errors = certificate.n_accepted - certificate.n_correct_accepted
                 return (
                     f"class {class_names[class_code]}: {n_errors:,} wrong of"
@@ -446,33 +439,20 @@ class TwoClassProcedure:
         return self
 
 
-def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassPromise]) -> float:
-    """Return the fraction of the significance level for the first class.
-
-    It is a half, unless both promises are precisions and a class is declared to be rare.
-    """
-    level_fraction_of_first = _EQUAL_LEVEL_FRACTION
-    for class_code, class_promise in promises_by_class.items():
-        other_promise = promises_by_class[1 - class_code]
-        other_promise_is_precision = other_promise.rule.reads_labels_in_order
-        declared_share = class_promise.declared_class_share
-        if not other_promise_is_precision or declared_share is None:
-            continue
-        share_of_first_class = declared_share
-        if class_code == 1:
-            share_of_first_class = 1.0 - declared_share
-        level_fraction_of_first = _choose_level_fraction(share_of_first_class)
-    return level_fraction_of_first
-
-
-def _choose_level_fraction(class_share: float) -> float:
-    """Choose the fraction of the level for one of two classes from its declared share."""
-    if class_share <= _MAX_RARE_CLASS_SHARE:
-        return _RARE_CLASS_LEVEL_FRACTION
-    is_other_class_rare = class_share >= 1.0 - _MAX_RARE_CLASS_SHARE
-    if is_other_class_rare:
-        return 1.0 - _RARE_CLASS_LEVEL_FRACTION
-    return _EQUAL_LEVEL_FRACTION
+def _supports_class_promise(
+    class_promise: ClassPromise | None,
+    certificate: SubgroupCertificate,
+    other_certificate: SubgroupCertificate,
+    significance_level: float,
+) -> bool:
+    """Check whether the counts of both classes support accepting rows as one class."""
+    rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
+    if rejects_all_rows:
+        return True
+    if class_promise is None:
+        return False
+    counts = count_rows_of_both_classes(certificate, other_certificate)
+    return class_promise.supports(counts, significance_level)
 
 
 def _orient_pilot_rows(pilot_rows: PilotRows | None, class_code: int) -> PilotRows | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from metacal.certificates.subgroups import Name
-from metacal.certification.statements import build_unknown_class_error
+from metacal.certification.unsuitable_rows import build_unknown_class_error
 from metacal.errors import InputError, PositiveClassError, choose_spelling, format_option
 from metacal.promises.promise import Promise
 

@@ -16,7 +16,7 @@ import numpy as np
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.reports.fit_command import FitCommand
-from metacal.statistics.accepted_counts import candidate_thresholds
+from metacal.statistics.accepted_counts import find_candidate_thresholds
 from metacal.statistics.bands import Band, certified_frontier, operating_bands
 
 #: Number of decimals of promised limits, which are rounded conservatively.
@@ -234,7 +234,7 @@ def compute_frontier_points(scores: Float, correct: Flags, *, delta: float) -> d
         miscoverage "alpha" that is certified with it, "threshold", and "coverage" of these rows.
         "delta" is the argument.
     """
-    candidates = candidate_thresholds(scores, correct)
+    candidates = find_candidate_thresholds(scores, correct)
     stride = max(1, len(candidates) // _N_FRONTIER_THRESHOLDS)
     frontier = certified_frontier(scores, correct, delta, candidates[::stride])
     pair_indices = np.flatnonzero((frontier.beta > 0.0) & (frontier.alpha < 1.0))

@@ -1,1 +1,1 @@
-"""Exact tests, confidence bounds and bands. Nothing here depends on gates or promises."""
+"""Exact tests, confidence bounds and confidence bands."""

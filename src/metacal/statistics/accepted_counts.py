@@ -1,4 +1,4 @@
-"""Counts of the rows that each threshold accepts, and the thresholds that can be the best."""
+"""Numbers of rows that thresholds accept, and the thresholds worth considering."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from metacal.errors import ShapeError
 from metacal.formulas import Codes, Flags, Float
 
 
-def candidate_thresholds(scores: Float, correct: Flags) -> Float:
-    """Return the scores that can be the best threshold.
+def find_candidate_thresholds(scores: Float, correct: Flags) -> Float:
+    """Find the scores that can be the best threshold.
 
     Accepting further correct rows without an incorrect one improves both bounds. So the candidates
     are the largest score, and each score whose next larger score has an incorrect row.
     """
     distinct_scores, score_codes = np.unique(scores, return_inverse=True)
     has_incorrect_row = np.bincount(score_codes.reshape(-1), ~correct) > 0
-    is_candidate = np.append(has_incorrect_row[1:], True)
+    next_score_has_incorrect_row = has_incorrect_row[1:]
+    is_candidate = np.append(next_score_has_incorrect_row, True)
     return np.asarray(distinct_scores[is_candidate])
 
 
@@ -58,7 +59,7 @@ def count_accepted(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike)
 
 
 def check_scores(scores: ArrayLike) -> Float:
-    """Convert scores to a one-dimensional array. Raise InputError if there is a NaN."""
+    """Convert scores to a one-dimensional array without NaN, or raise InputError."""
     score_array = np.asarray(scores, dtype=np.float64)
     if score_array.ndim != 1 or np.isnan(score_array).any():
         raise ShapeError(
@@ -69,7 +70,7 @@ def check_scores(scores: ArrayLike) -> Float:
 
 
 def check_correct(correct: ArrayLike) -> Flags:
-    """Convert correctness to a boolean array. Raise InputError if it is not boolean."""
+    """Convert correctness to a one-dimensional boolean array, or raise InputError."""
     is_correct = np.asarray(correct)
     if is_correct.ndim != 1 or is_correct.dtype != bool:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""Bands over thresholds, computed from counts and from the distribution of scores.
+"""Confidence bands over thresholds, from counts or from scores.
 
 A *band* is a curve over thresholds with a lower and an upper bound that hold at every threshold at
 once. `metacal.statistics.bands` has the functions that take the scores of rows.
@@ -41,7 +41,7 @@ class Band:
 
 
 def choose_band_thresholds(thresholds: ArrayLike | None, scores: Float) -> Float:
-    """Return the given thresholds, or all distinct scores if there are none."""
+    """Return the given thresholds, or all distinct scores if none are given."""
     if thresholds is None:
         return np.unique(scores)
     return np.asarray(thresholds, dtype=np.float64)
@@ -73,11 +73,10 @@ def compute_band_on_share_above(
     Band
     """
     band_thresholds = choose_band_thresholds(thresholds, distribution.sorted_draws)
-    if distribution.n_draws:
-        n_above = distribution.n_draws - distribution.count_at_most(band_thresholds)
-        estimate = n_above / distribution.n_draws
-    else:
-        estimate = np.full(len(band_thresholds), np.nan)
+    estimate = np.full(len(band_thresholds), np.nan)
+    if distribution.n_draws > 0:
+        n_draws_above = distribution.n_draws - distribution.count_at_most(band_thresholds)
+        estimate = n_draws_above / distribution.n_draws
     return Band(
         threshold=band_thresholds,
         lower=1.0 - distribution.upper_bound(band_thresholds, lower_delta),

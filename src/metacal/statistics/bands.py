@@ -1,4 +1,4 @@
-"""Simultaneous bands: bounds that hold at every threshold at once.
+"""Simultaneous confidence bands: bounds that hold at every threshold at once.
 
 You may therefore choose a threshold after looking at the band.
 
@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike
 from metacal.formulas import Float
 from metacal.rows.arrays import check_fraction
 from metacal.statistics.accepted_counts import (
-    candidate_thresholds,
     check_correct,
     check_scores,
     count_accepted,
+    find_candidate_thresholds,
 )
 from metacal.statistics.band import (
     Band as Band,
@@ -114,7 +114,9 @@ def accuracy_band(
 def coverage_band(
     scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
 ) -> Band:
-    """Compute a band on the coverage P(score <= t) from two one-sided bands at delta/2.
+    """Compute a band on the coverage P(score <= t).
+
+    It consists of two one-sided bands, at delta/2 each.
 
     Parameters
     ----------
@@ -150,9 +152,9 @@ def coverage_band(
 def certified_miscoverage(
     right_scores: ArrayLike, thresholds: ArrayLike, delta: float = 0.1
 ) -> Float:
-    """Compute upper bounds on the miscoverage that hold at every threshold at once.
+    """Compute simultaneous upper bounds on the miscoverage.
 
-    They are the upper side of `miscoverage_band`, with all of delta.
+    They hold at every threshold at once. They are the upper side of `miscoverage_band`, with all of delta.
     """
     check_fraction("delta", delta)
     threshold_array = np.asarray(thresholds, dtype=np.float64)
@@ -163,9 +165,9 @@ def certified_miscoverage(
 def certified_accuracy(
     scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1
 ) -> Float:
-    """Compute lower bounds on the selective accuracy that hold at every threshold at once.
+    """Compute simultaneous lower bounds on the selective accuracy.
 
-    They are the lower side of `accuracy_band`, with all of delta.
+    They hold at every threshold at once. They are the lower side of `accuracy_band`, with all of delta.
 
     Parameters
     ----------
@@ -190,9 +192,9 @@ def certified_accuracy(
 def largest_supporting_threshold(
     scores: ArrayLike, correct: ArrayLike, accuracy: float, delta: float
 ) -> float | None:
-    """Find the largest sample score at which `certified_accuracy` is at least `accuracy`.
+    """Find the largest score that is certified as a threshold for an accuracy.
 
-    Returns None if there is no such score. The bounds hold at every threshold at once with
+    `certified_accuracy` is then at least `accuracy`. Returns None if there is no such score. The bounds hold at every threshold at once with
     probability 1 - delta.
 
     Examples
@@ -204,7 +206,7 @@ def largest_supporting_threshold(
     check_fraction("delta", delta)
     score_array = check_scores(scores)
     is_correct = check_correct(correct)
-    thresholds = candidate_thresholds(score_array, is_correct)
+    thresholds = find_candidate_thresholds(score_array, is_correct)
     n_correct, n_incorrect, n_rows = count_accepted(score_array, is_correct, thresholds)
     is_certified = certifies_selective_accuracy(
         n_correct, n_incorrect, n_rows=n_rows, accuracy=accuracy, delta=delta
@@ -216,28 +218,34 @@ def largest_supporting_threshold(
 
 
 def certified_miscoverage_from_counts(n_accepted: int, n_correct: int, delta: float) -> float:
-    """Compute `certified_miscoverage` at a threshold that accepts some of the correct rows.
+    """Compute an upper bound on the miscoverage from counts of correct rows.
+
+    The bound is that of `certified_miscoverage`.
 
     >>> round(certified_miscoverage_from_counts(950, 1000, 0.1), 4)
     0.0721
     """
-    level = local_level(n_correct, delta)
-    (lowest_acceptance_rate,) = order_statistic_quantiles(np.array([n_accepted]), n_correct, level)
-    return 1.0 - float(lowest_acceptance_rate)
+    level_per_bound = local_level(n_correct, delta)
+    (min_acceptance_rate,) = order_statistic_quantiles(
+        np.array([n_accepted]), n_correct, level_per_bound
+    )
+    return 1.0 - float(min_acceptance_rate)
 
 
 def certified_accuracy_from_counts(
     n_correct: int, n_incorrect: int, n_rows: int, delta: float
 ) -> float:
-    """Compute `certified_accuracy` from the numbers of accepted rows of each kind.
+    """Compute a lower bound on the accuracy from the numbers of accepted rows.
+
+    The bound is that of `certified_accuracy`.
 
     >>> round(certified_accuracy_from_counts(980, 20, 1000, 0.1), 4)
     0.9662
     """
-    (bound,) = bound_selective_accuracy(
+    (min_accuracy,) = bound_selective_accuracy(
         np.array([n_correct]), np.array([n_incorrect]), n_rows, delta
     )
-    return float(bound)
+    return float(min_accuracy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,11 +347,13 @@ class CertifiedFrontier:
     delta: float
 
     def best_accuracy(self, alpha: float) -> float:
-        """Return the largest accuracy that is certified with a miscoverage limit, 0 if none."""
-        n_allowed = int(np.searchsorted(self.alpha, alpha, side="right"))
-        if n_allowed == 0:
+        """Return the largest accuracy that is certified with a miscoverage, or 0."""
+        n_allowed_pairs = int(np.searchsorted(self.alpha, alpha, side="right"))
+        if n_allowed_pairs == 0:
             return 0.0
-        return float(self.beta[n_allowed - 1])
+        # Both limits rise along the frontier, so the last allowed pair has the largest accuracy.
+        last_allowed_pair = n_allowed_pairs - 1
+        return float(self.beta[last_allowed_pair])
 
 
 def certified_frontier(
@@ -389,21 +399,24 @@ def certified_frontier(
     score_array = check_scores(scores)
     is_correct = check_correct(correct)
     if thresholds is None:
-        rising_thresholds = candidate_thresholds(score_array, is_correct)
+        rising_thresholds = find_candidate_thresholds(score_array, is_correct)
     else:
         rising_thresholds = np.unique(np.asarray(thresholds, dtype=np.float64))
     delta_per_bound = share * delta
-    alpha = certified_miscoverage(score_array[is_correct], rising_thresholds, delta_per_bound)
-    beta = certified_accuracy(score_array, is_correct, rising_thresholds, delta_per_bound)
-    # As the threshold falls, alpha rises, so a pair is useful only if it raises beta.
+    max_miscoverages = certified_miscoverage(
+        score_array[is_correct], rising_thresholds, delta_per_bound
+    )
+    min_accuracies = certified_accuracy(score_array, is_correct, rising_thresholds, delta_per_bound)
+    # As the threshold falls, the miscoverage rises. A pair is useful only if its accuracy rises too.
     falling_thresholds = rising_thresholds[::-1]
-    rising_alpha = alpha[::-1]
-    beta = beta[::-1]
-    highest_beta_before = np.append(0.0, np.maximum.accumulate(beta)[:-1])
-    is_on_frontier = beta > highest_beta_before
+    rising_miscoverages = max_miscoverages[::-1]
+    accuracies_at_falling = min_accuracies[::-1]
+    highest_accuracy_so_far = np.maximum.accumulate(accuracies_at_falling)
+    highest_accuracy_before = np.append(0.0, highest_accuracy_so_far[:-1])
+    is_on_frontier = accuracies_at_falling > highest_accuracy_before
     return CertifiedFrontier(
-        beta=beta[is_on_frontier],
-        alpha=rising_alpha[is_on_frontier],
+        beta=accuracies_at_falling[is_on_frontier],
+        alpha=rising_miscoverages[is_on_frontier],
         threshold=falling_thresholds[is_on_frontier],
         delta=delta,
     )

@@ -90,9 +90,8 @@ def compute_stakes(values: Float, significance_level: float, guessed_mean: float
     variance_before = (
         sum_of_squares_before + prior.n_pseudo_values * prior_variance
     ) / n_values_before
-    return np.asarray(
-        np.sqrt(-2.0 * math.log(significance_level) / (len(values) * variance_before))
-    )
+    squared_stakes = -2.0 * math.log(significance_level) / (len(values) * variance_before)
+    return np.asarray(np.sqrt(squared_stakes))
 
 
 def max_log_capital_betting_below(values: Float, limit: float, stakes: Float) -> float:
@@ -141,7 +140,7 @@ def p_value_of_mean_above(values: Float, limit: float, significance_level: float
     >>> p_value_of_mean_above(np.full(200, 0.04), 0.05, 0.05)
     1.0
     """
-    if not len(values):
+    if len(values) == 0:
         return 1.0
     stakes = compute_stakes(values, significance_level, limit)
     return math.exp(-max_log_capital_betting_above(values, limit, stakes))
@@ -201,7 +200,7 @@ def bracket_first_true(
     upper_end: float = 1.0,
     n_steps: int = _N_BISECTION_STEPS,
 ) -> Bracket:
-    """Bracket the smallest number in an interval at which a monotone condition is true.
+    """Bracket the smallest number at which a monotone condition is true.
 
     Parameters
     ----------

@@ -25,8 +25,8 @@ from scipy.special import bdtr, bdtrc, betaincinv
 from metacal.errors import InputError
 from metacal.formulas import Float
 
-#: Factor by which a recomputed tail probability may exceed delta, because the version of SciPy that
-#: computed a certificate in a file may round differently.
+#: Factor by which a recomputed tail probability may exceed delta.
+#: The version of SciPy that computed a certificate in a file may round differently.
 ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
 
 
@@ -42,7 +42,7 @@ def to_exact_fraction(value: float) -> Fraction:
 
 
 def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> Float:
-    """Compute the exact p-value of the hypothesis "the error rate is at least `error_rate`".
+    """Compute the exact p-value of "the error rate is at least `error_rate`".
 
     The p-value is P(Bin(n, error_rate) <= errors).
 
@@ -55,9 +55,9 @@ def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> Floa
 
 
 def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:
-    """Compute the Clopper-Pearson upper limit of a proportion at confidence level 1 - delta.
+    """Compute the Clopper-Pearson upper confidence limit of a proportion.
 
-    The limit is the (1 - delta)-quantile of Beta(errors + 1, n - errors).
+    At confidence level 1 - delta, it is the (1 - delta)-quantile of Beta(errors + 1, n - errors).
 
     >>> round(clopper_pearson_upper(0, 100, 0.1), 4)          # 1 - 0.1 ** (1 / 100)
     0.0228
@@ -68,9 +68,9 @@ def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:
 
 
 def clopper_pearson_lower(successes: int, n: int, delta: float) -> float:
-    """Compute the Clopper-Pearson lower limit of a proportion at confidence level 1 - delta.
+    """Compute the Clopper-Pearson lower confidence limit of a proportion.
 
-    The limit is the delta-quantile of Beta(successes, n - successes + 1).
+    At confidence level 1 - delta, it is the delta-quantile of Beta(successes, n - successes + 1).
 
     >>> round(clopper_pearson_lower(100, 100, 0.1), 4)        # 0.1 ** (1 / 100)
     0.9772
@@ -93,11 +93,12 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
     >>> expected_miscoverage_rank(99, 0.05)
     95
     """
-    return n_correct + 1 - math.floor((n_correct + 1) * to_exact_fraction(alpha))
+    max_rejected_in_expectation = math.floor((n_correct + 1) * to_exact_fraction(alpha))
+    return n_correct + 1 - max_rejected_in_expectation
 
 
 def smallest_rank_keeping_miscoverage(n_correct: int, alpha: float, delta: float | None) -> int:
-    """Return how many of n correct rows a threshold must accept to keep a miscoverage limit.
+    """Return how many of n correct rows must be accepted to keep a miscoverage.
 
     The limit is certified at confidence level 1 - delta, or holds in expectation if `delta` is
     None. The value n + 1 means "accept everything".
@@ -145,9 +146,9 @@ def certifies_violation_rate(
 
 
 def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float | None) -> bool:
-    """Check whether the errors among accepted rows certify an accuracy of at least beta.
+    """Check whether the errors among accepted rows certify an accuracy.
 
-    For n rows, of which e are incorrect, the condition is P(Bin(n, 1 - beta) <= e) <= delta, or
+    The accuracy is at least beta. For n rows, of which e are incorrect, the condition is P(Bin(n, 1 - beta) <= e) <= delta, or
     e + 1 <= (1 - beta)(n + 1) in expectation. It is necessary for every rule that tests ranks
     exactly and splits delta among its tests: the rank that such a rule returns satisfies it.
 
@@ -170,7 +171,8 @@ def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float 
     (True, False)
     """
     if delta is None:
-        return n_incorrect + 1 <= (1 - to_exact_fraction(beta)) * (n_rows + 1)
+        allowed_error_rate = 1 - to_exact_fraction(beta)
+        return n_incorrect + 1 <= allowed_error_rate * (n_rows + 1)
     if n_rows <= 0:
         return False
     p_value = binomial_p_value(n_incorrect, n_rows, 1.0 - beta)
@@ -179,11 +181,13 @@ def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float 
 
 def format_confidence_suffix(delta: float | None) -> str:
     """Format the confidence level of a guarantee, as a suffix for error messages."""
-    return " in expectation" if delta is None else f" (delta {delta:g})"
+    if delta is None:
+        return " in expectation"
+    return f" (delta {delta:g})"
 
 
 def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> int:
-    """Return the threshold rank whose miscoverage is at most alpha with probability 1 - delta.
+    """Return the threshold rank that certifies a miscoverage of at most alpha.
 
     The rank is the smallest k with P(Bin(n, 1 - alpha) >= k) <= delta, or n + 1 ("accept
     everything") if no k satisfies this. It is the rank of the umbrella algorithm of Tong, Feng & Li
@@ -199,8 +203,8 @@ def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> in
 
     # Bisection is valid because the violation probability falls as the rank rises.
     candidate_ranks = range(1, n_correct + 1)
-    n_uncertified = bisect_left(candidate_ranks, True, key=is_certified)
-    return n_uncertified + 1
+    n_uncertified_ranks = bisect_left(candidate_ranks, True, key=is_certified)
+    return n_uncertified_ranks + 1
 
 
 def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
@@ -246,7 +250,9 @@ def smallest_certifiable_miscoverage(n_correct: int, delta: float | None) -> flo
 
 
 def correct_rows_needed(alpha: float, delta: float | None) -> int:
-    """Return how many correct rows are needed to reject any row at miscoverage limit alpha.
+    """Return how many correct rows are needed before any row can be rejected.
+
+    The miscoverage is limited to alpha, at confidence level 1 - delta.
 
     >>> correct_rows_needed(0.05, 0.1)
     45
@@ -282,12 +288,15 @@ def error_free_rows_needed(beta: float, level: float) -> int:
 
 def round_up_to_two_digits(n_rows: int) -> int:
     """Round a number of rows up to two significant digits."""
-    rounding_step = 10 ** max(0, len(str(n_rows)) - 2)
+    n_digits = len(str(n_rows))
+    rounding_step = 10 ** max(0, n_digits - 2)
     return int(math.ceil(n_rows / rounding_step) * rounding_step)
 
 
 def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:
-    """Compute the lower bound of Proposition 1 on the sup-ECE of an accuracy-preserving map.
+    """Compute the lower bound of Proposition 1 on a sup-ECE.
+
+    It is about an accuracy-preserving map.
 
     The sup-ECE is the supremum of the expected calibration error (ECE) over all binnings. For K
     classes, Proposition 1 states that it is more than (1 - accuracy) / K.
@@ -314,7 +323,9 @@ def gate_sup_ece(
     rejected_accuracy: float | None = None,
     n_classes: int | None = None,
 ) -> float:
-    """Compute the exact sup-ECE of Proposition 3, for a gate with constant confidences.
+    """Compute the exact sup-ECE of Proposition 3.
+
+    It is about a gate with constant confidences.
 
     The gate assigns confidence 1 to accepted rows and 1/K to rejected rows. Its sup-ECE is
     R1·(1 - π0) + (n_rej / n)·|acc_rej - 1/K|. The paper has the first term alone. That is correct
@@ -396,6 +407,6 @@ def error_below(limit: float, values: ArrayLike) -> float:
     """
     draws = np.asarray(values, dtype=np.float64)
     draws_below_limit = draws[draws < limit]
-    if not len(draws_below_limit):
+    if len(draws_below_limit) == 0:
         return math.nan
     return float(draws_below_limit.mean())

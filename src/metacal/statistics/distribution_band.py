@@ -1,4 +1,4 @@
-"""Bands on a distribution function that hold at every value at once.
+"""Confidence bands on a distribution function that hold at every value at once.
 
 The bands rest on a property of n independent draws. The uniform order
 statistics U_(1) <= … <= U_(n) have the distributions Beta(i, n+1-i). Let L_i be the quantile of
@@ -22,7 +22,7 @@ from metacal.statistics.levels import local_level, order_statistic_quantiles
 
 @dataclass(frozen=True, eq=False)
 class DistributionBand:
-    """One-sided bands on a distribution function P(X <= s), which hold at every s at once.
+    """One-sided simultaneous bands on a distribution function P(X <= s).
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class DistributionBand:
 
     @classmethod
     def from_draws(cls, draws: ArrayLike) -> DistributionBand:
-        """Build the band of some draws, in any order."""
+        """Build the band from independent draws, in any order."""
         return cls(np.sort(np.asarray(draws, dtype=np.float64)))
 
     @property
@@ -59,7 +59,7 @@ class DistributionBand:
         All bounds hold together with probability 1 - delta. If i draws are at most s, then
         F(s) >= F(X_(i)) >= U_(i) >= L_i, where X_(i) is the quantile of U_(i).
         """
-        return self._order_statistic_bounds(self.count_at_most(thresholds), delta)
+        return self._compute_order_statistic_bounds(self.count_at_most(thresholds), delta)
 
     def upper_bound(self, thresholds: Float, delta: float) -> Float:
         """Compute upper bounds on P(X <= s) for all thresholds s at once.
@@ -67,11 +67,11 @@ class DistributionBand:
         All bounds hold together with probability 1 - delta, because F(s) <= F(X_(i+1)-) <= U_(i+1).
         """
         n_above = self.n_draws - self.count_at_most(thresholds)
-        return 1.0 - self._order_statistic_bounds(n_above, delta)
+        return 1.0 - self._compute_order_statistic_bounds(n_above, delta)
 
-    def _order_statistic_bounds(self, ranks: Codes, delta: float) -> Float:
-        """Return the quantiles L_i of uniform order statistics at the given ranks."""
+    def _compute_order_statistic_bounds(self, ranks: Codes, delta: float) -> Float:
+        """Compute the quantiles L_i of uniform order statistics at the given ranks."""
         if self.n_draws == 0:
             return np.zeros(len(ranks))
-        level = local_level(self.n_draws, delta)
-        return order_statistic_quantiles(ranks, self.n_draws, level)
+        level_per_rank = local_level(self.n_draws, delta)
+        return order_statistic_quantiles(ranks, self.n_draws, level_per_rank)

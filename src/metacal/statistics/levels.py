@@ -1,4 +1,4 @@
-"""Local levels: significance levels of bounds that hold for all order statistics at once.
+"""Local levels: significance levels of simultaneous order-statistic bounds.
 
 The i-th smallest of n uniform draws has the distribution Beta(i, n+1-i). Bound each order statistic
 from below by its η-quantile, with the same *local level* η for all i. The probability that at least
@@ -28,14 +28,13 @@ from metacal.rows.arrays import check_fraction
 _TABLE = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
 #: Local level of each column of the table, in increasing order.
 LEVELS: Float = _TABLE[0]
-#: Table of the exit hazard -log(1 - exit probability(n, level)) over the level, with a row for each of n = 1, 2, 4, ...,
-#: 65,536 and a column for each local level, computed by benchmarks/bands.py. From n = 4,096 on the
-#: entries grow linearly in log n.
+#: Table of the exit hazard, -log(1 - exit probability(n, level)), divided by the level.
+#: It has a row for each of n = 1, 2, 4, ..., 65,536 and a column for each local level.
+#: `benchmarks/bands.py` computes it. From n = 4,096 on the entries grow linearly in log n.
 EXIT_HAZARD_PER_LEVEL: Float = _TABLE[1:]
 #: Factor by which interpolated entries are raised. The interpolation error is smaller.
 _INTERPOLATION_MARGIN = 1.006
-#: Factor by which extrapolated entries are raised, because the slope beyond the table still grows
-#: slightly.
+#: Factor by which extrapolated entries are raised, because the slope still grows slightly.
 _EXTRAPOLATION_MARGIN = 1.002
 #: Number of grid points at which the interpolated function is inverted.
 _N_GRID_POINTS = 4001
@@ -43,7 +42,7 @@ _N_GRID_POINTS = 4001
 
 @lru_cache(maxsize=1024)
 def local_level(n: int, delta: float) -> float:
-    """Return the local level η at which n order statistics have exit probability delta.
+    """Compute the local level at which n order statistics have exit probability delta.
 
     The level is interpolated in log n and log η from a table of exit probabilities, with a margin
     of 0.6% to the safe side. It is of order delta / (log n · log log n). Therefore a band that

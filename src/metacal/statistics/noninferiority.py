@@ -1,4 +1,6 @@
-"""Exact tests that one classifier errs at most `margin` more often than another, on the same rows.
+"""Exact noninferiority tests of the error rates of two classifiers.
+
+A test certifies that the first classifier errs at most `margin` more often than the second one.
 
 Of n rows, the first classifier alone is incorrect on a rows ("worse" rows), and the second one alone
 on b rows ("better" rows). On all other rows both are correct or both are incorrect. The counts a and
@@ -44,6 +46,7 @@ import heapq
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
@@ -63,6 +66,10 @@ _MIN_MARGIN_OF_P_VALUE = 1e-3
 _MAX_RELATIVE_ERROR_FACTOR = 1.01
 #: Largest absolute error of the computed p-value.
 _MAX_ABSOLUTE_ERROR = 1e-4
+#: Largest deviation of a count from its mean in a sum, in standard deviations of a Poisson count.
+_MAX_DEVIATION_IN_STDS = 9.0
+#: Number of counts by which this deviation is increased.
+_ADDED_MAX_DEVIATION = 25.0
 #: Upper bound on the probability of the counts that are left out of a sum (Bernstein).
 _OMITTED_PROBABILITY = 1e-15
 #: Tolerance that keeps the observed counts inside the region {T <= observed} despite rounding.
@@ -77,7 +84,7 @@ def certifies_noninferiority(
     level: float,
     gamma: float,
 ) -> bool:
-    """Test whether the first classifier errs at most `margin` more often than the second.
+    """Test whether one classifier errs at most `margin` more often than another.
 
     The p-value is the largest P(T <= observed) over q. The search ends as soon as it is known
     whether the p-value exceeds the level.
@@ -189,25 +196,26 @@ def difference_interval(
     one_sided_level = (1.0 - confidence_level) / 2.0
     gamma = NUISANCE_LEVEL_FRACTION * one_sided_level
 
-    def bound_difference_from_above(n_only_minuend_incorrect: int, n_only_other: int) -> float:
-        return _find_smallest_margin(
-            lambda margin: certifies_noninferiority(
-                n_only_minuend_incorrect, n_only_other, n, margin, one_sided_level, gamma
+    def bound_difference_from_above(n_only_minuend: int, n_only_subtrahend: int) -> float:
+        def certifies_margin(margin: float) -> bool:
+            return certifies_noninferiority(
+                n_only_minuend, n_only_subtrahend, n, margin, one_sided_level, gamma
             )
-        )
 
-    def is_not_ruled_out(margin: float) -> bool:
+        return _find_smallest_margin(certifies_margin)
+
+    def is_possible_difference(margin: float) -> bool:
         p_value = p_value_of_noninferiority(
             n_only_first_incorrect, n_only_second_incorrect, n, margin, gamma
         )
         return p_value > one_sided_level
 
-    if is_not_ruled_out(_MIN_MARGIN_OF_P_VALUE):
+    if is_possible_difference(_MIN_MARGIN_OF_P_VALUE):
         # Exchanging the classifiers changes the sign of the difference.
         lower_bound = -bound_difference_from_above(n_only_second_incorrect, n_only_first_incorrect)
     else:
         smallest_possible_margin = _find_smallest_margin(
-            is_not_ruled_out, min_margin=_MIN_MARGIN_OF_P_VALUE
+            is_possible_difference, min_margin=_MIN_MARGIN_OF_P_VALUE
         )
         lower_bound = smallest_possible_margin - _MARGIN_STEP
     upper_bound = bound_difference_from_above(n_only_first_incorrect, n_only_second_incorrect)
@@ -226,6 +234,25 @@ def _find_smallest_margin(is_satisfied: Callable[[float], bool], min_margin: flo
         else:
             unsatisfied_step = middle_step
     return satisfied_step * _MARGIN_STEP
+
+
+class _QInterval(NamedTuple):
+    """Interval of the nuisance parameter q, with a bound on its p-values.
+
+    A heap of these intervals returns the one with the largest bound first, because bounds are stored
+    with a negative sign.
+
+    Attributes
+    ----------
+    negative_bound : float
+        Upper bound on the p-value at every q in the interval, with a negative sign.
+    low_q, high_q : float
+        Ends of the interval.
+    """
+
+    negative_bound: float
+    low_q: float
+    high_q: float
 
 
 @lru_cache(maxsize=4096)
@@ -259,49 +286,53 @@ def _bound_p_value(
     float
     """
     observed_t = (n_worse - n_better - n * margin) / math.sqrt(n * margin + 2.0 * n_better)
-    is_on_side_of_hypothesis = observed_t >= 0.0
+    agrees_with_hypothesis = observed_t >= 0.0
     if uses_upper_tail:
-        is_on_side_of_hypothesis = observed_t <= 0.0
-    if is_on_side_of_hypothesis:
+        agrees_with_hypothesis = observed_t <= 0.0
+    if agrees_with_hypothesis:
         return 1.0
 
-    def compute_probability(better_rate: float, q_of_worse_rate: float) -> float:
-        worse_rate = q_of_worse_rate + margin
-        tail = _tail_probability(n, margin, observed_t, better_rate, worse_rate, uses_upper_tail)
+    def compute_p_value(better_rate: float, worse_rate: float) -> float:
+        tail = _compute_tail_probability(
+            n, margin, observed_t, better_rate, worse_rate, uses_upper_tail
+        )
         return tail + gamma
 
-    def bound_probability(low_q: float, high_q: float) -> float:
+    def compute_p_value_at(q: float) -> float:
+        return compute_p_value(better_rate=q, worse_rate=q + margin)
+
+    def bound_p_value_between(low_q: float, high_q: float) -> _QInterval:
         # By step 2 of the proof, the tail in an interval is at most its value at opposite ends.
         if uses_upper_tail:
-            return compute_probability(better_rate=low_q, q_of_worse_rate=high_q)
-        return compute_probability(better_rate=high_q, q_of_worse_rate=low_q)
+            p_value_bound = compute_p_value(better_rate=low_q, worse_rate=high_q + margin)
+        else:
+            p_value_bound = compute_p_value(better_rate=high_q, worse_rate=low_q + margin)
+        return _QInterval(-p_value_bound, low_q, high_q)
 
     max_q = min(bounds.clopper_pearson_upper(n_better, n, gamma), (1.0 - margin) / 2.0)
-    largest_probability = max(compute_probability(max_q, max_q), compute_probability(0.0, 0.0))
-    # The heap returns its smallest entry first, so bounds are stored with a negative sign.
-    bounded_intervals = [(-1.0, 0.0, max_q)]
+    largest_p_value = max(compute_p_value_at(max_q), compute_p_value_at(0.0))
+    interval_heap = [_QInterval(negative_bound=-1.0, low_q=0.0, high_q=max_q)]
     for _ in range(_MAX_SPLITS):
-        negative_bound, low_q, high_q = bounded_intervals[0]
-        largest_bound = -negative_bound
+        # The interval with the largest bound decides about the p-value.
+        decisive_interval = interval_heap[0]
+        largest_bound = -decisive_interval.negative_bound
         if decisive_level is None:
-            max_bound = _MAX_RELATIVE_ERROR_FACTOR * largest_probability + _MAX_ABSOLUTE_ERROR
+            max_bound = _MAX_RELATIVE_ERROR_FACTOR * largest_p_value + _MAX_ABSOLUTE_ERROR
             is_decided = largest_bound <= max_bound
         else:
-            is_decided = largest_probability > decisive_level or largest_bound <= decisive_level
+            is_decided = largest_p_value > decisive_level or largest_bound <= decisive_level
         if is_decided:
             break
+        low_q, high_q = decisive_interval.low_q, decisive_interval.high_q
         # On a square-root scale of q, the standard deviation of a count is constant.
         middle_q = ((math.sqrt(low_q) + math.sqrt(high_q)) / 2.0) ** 2
-        largest_probability = max(largest_probability, compute_probability(middle_q, middle_q))
-        lower_half = (-bound_probability(low_q, middle_q), low_q, middle_q)
-        heapq.heapreplace(bounded_intervals, lower_half)
-        upper_half = (-bound_probability(middle_q, high_q), middle_q, high_q)
-        heapq.heappush(bounded_intervals, upper_half)
-    negative_bound, _, _ = bounded_intervals[0]
-    return min(1.0, -negative_bound)
+        largest_p_value = max(largest_p_value, compute_p_value_at(middle_q))
+        heapq.heapreplace(interval_heap, bound_p_value_between(low_q, middle_q))
+        heapq.heappush(interval_heap, bound_p_value_between(middle_q, high_q))
+    return min(1.0, -interval_heap[0].negative_bound)
 
 
-def _tail_probability(
+def _compute_tail_probability(
     n: int,
     margin: float,
     observed_t: float,
@@ -309,7 +340,9 @@ def _tail_probability(
     worse_rate: float,
     uses_upper_tail: bool,
 ) -> float:
-    """Compute P(T <= observed), or P(T >= observed), as a sum over counts of "better" rows.
+    """Compute P(T <= observed) or P(T >= observed).
+
+    It is a sum over the possible counts of "better" rows.
 
     Parameters
     ----------
@@ -329,8 +362,8 @@ def _tail_probability(
     float
     """
     expected_better = n * better_rate
-    # Counts more than nine standard deviations and 25 from the mean have negligible probability.
-    max_deviation = 9.0 * math.sqrt(expected_better) + 25.0
+    # Counts farther from their mean have a negligible probability.
+    max_deviation = _MAX_DEVIATION_IN_STDS * math.sqrt(expected_better) + _ADDED_MAX_DEVIATION
     lowest_count = max(0.0, math.floor(expected_better - max_deviation))
     highest_count = min(n, math.ceil(expected_better + max_deviation))
     n_better = np.arange(lowest_count, highest_count + 1)
@@ -349,17 +382,17 @@ def _tail_probability(
     n_other_rows = (n - n_better).astype(np.int64)
     conditional_worse_rate = min(worse_rate / (1.0 - better_rate), 1.0)
     if uses_upper_tail:
-        tail_given_better = _upper_binomial_tails(
+        tail_given_better = _compute_upper_binomial_tails(
             n_worse_at_observed_t, n_other_rows, conditional_worse_rate
         )
     else:
-        tail_given_better = _lower_binomial_tails(
+        tail_given_better = _compute_lower_binomial_tails(
             n_worse_at_observed_t, n_other_rows, conditional_worse_rate
         )
     return float(np.exp(log_binomial_probabilities) @ tail_given_better) + _OMITTED_PROBABILITY
 
 
-def _upper_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:
+def _compute_upper_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:
     """Compute P(Bin(n, rate) >= limit) for each limit and number of rows."""
     smallest_counts = np.ceil(limits - _ROUNDING_TOLERANCE)
     tails = bdtrc(np.clip(smallest_counts - 1, 0, n_rows), n_rows, rate)
@@ -367,7 +400,7 @@ def _upper_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:
     return np.where(smallest_counts <= 0, 1.0, tails)
 
 
-def _lower_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:
+def _compute_lower_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:
     """Compute P(Bin(n, rate) <= limit) for each limit and number of rows."""
     largest_counts = np.floor(limits + _ROUNDING_TOLERANCE)
     tails = bdtr(np.clip(largest_counts, 0, n_rows), n_rows, rate)

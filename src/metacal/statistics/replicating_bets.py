@@ -1,4 +1,4 @@
-r"""Test of the mean of numbers in [0, 1] by bets that replicate an option.
+r"""Betting tests of a mean, with stakes that replicate an option.
 
 A bettor claims that the mean of n numbers is below a limit m, and stakes a fraction of their capital
 on each number in turn: K_t = K_{t-1} (1 + λ_t (m - x_t)). The test passes at level l if the capital
@@ -67,14 +67,14 @@ _MAX_QUANTILE = float(ndtri(_MAX_PRICE))
 _MIN_PRICE = 1e-300
 #: Smallest variance, to avoid a division by zero.
 _MIN_VARIANCE = 1e-12
-#: Largest ratio of the numbers that are left at two consecutive readings of the capital.
+#: Largest ratio of the numbers of groups left at two consecutive readings of the capital.
 _LEFT_RATIO = 1.5
 #: Smallest number of groups from which several numbers have one stake.
-_N_GROUPS = 512
-#: Largest numbers of groups and of values that are processed together, so that they stay in the
-#: processor's cache.
-_N_BATCH_GROUPS = 2**14
-_N_BATCH_VALUES = 2**16
+_MIN_GROUPS = 512
+#: Largest number of groups that are processed together, so that they stay in the processor's cache.
+_MAX_GROUPS_PER_BATCH = 2**14
+#: Largest number of values that are processed together.
+_MAX_VALUES_PER_BATCH = 2**16
 
 
 def certifies_mean_below(
@@ -150,9 +150,12 @@ def find_means_below(
     """
     bettor = _Bettor(limit, significance_level, losses_are_rare)
     passes = np.zeros(len(sequences), dtype=bool)
-    for indices, group_size in _split_into_batches([len(values) for values in sequences]):
-        batch = _Batch.align_at_end([limit - sequences[i] for i in indices], group_size)
-        passes[indices] = bettor.reaches_required_capital(batch)
+    lengths = [len(values) for values in sequences]
+    for batch_indices, group_size in _split_into_batches(lengths):
+        # A stake of 1 on "the mean is below the limit" gains the limit minus the value.
+        gains_by_sequence = [limit - sequences[index] for index in batch_indices]
+        batch = _Batch.align_at_end(gains_by_sequence, group_size)
+        passes[batch_indices] = bettor.reaches_required_capital(batch)
     return passes
 
 
@@ -175,19 +178,21 @@ def _split_into_batches(lengths: Sequence[int]) -> Iterable[tuple[list[int], int
     indices_by_group_size: dict[int, list[int]] = {}
     for index, length in enumerate(lengths):
         if length > 0:
-            group_size = max(1, length // _N_GROUPS)
+            group_size = max(1, length // _MIN_GROUPS)
             indices_by_group_size.setdefault(group_size, []).append(index)
     for group_size, indices in indices_by_group_size.items():
         max_length = max(lengths[index] for index in indices)
         n_groups = max_length // group_size
-        batch_size = max(1, min(_N_BATCH_GROUPS // n_groups, _N_BATCH_VALUES // max_length))
-        for start in range(0, len(indices), batch_size):
-            yield indices[start : start + batch_size], group_size
+        max_sequences_by_groups = _MAX_GROUPS_PER_BATCH // n_groups
+        max_sequences_by_values = _MAX_VALUES_PER_BATCH // max_length
+        n_batch_sequences = max(1, min(max_sequences_by_groups, max_sequences_by_values))
+        for start in range(0, len(indices), n_batch_sequences):
+            yield indices[start : start + n_batch_sequences], group_size
 
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """Sequences of gains, aligned at their ends and padded with gains of 0 at their beginning.
+    """Sequences of gains in one array, aligned at their ends and padded with zeros.
 
     Attributes
     ----------
@@ -203,15 +208,20 @@ class _Batch:
 
     @classmethod
     def align_at_end(cls, gains_by_sequence: Sequence[Float], group_size: int) -> _Batch:
-        """Copy sequences into one array. Only the first group of a sequence may be incomplete."""
+        """Copy sequences of gains into one array, aligned at their ends.
+
+        Only the first group of a sequence may be incomplete.
+        """
         lengths = [len(gains) for gains in gains_by_sequence]
-        n_groups = -(-max(lengths) // group_size)
+        n_sequences = len(lengths)
+        n_groups = math.ceil(max(lengths) / group_size)
         padded_length = n_groups * group_size
-        padded_gains = np.zeros((len(lengths), padded_length))
-        for row, gains in enumerate(gains_by_sequence):
-            padded_gains[row, padded_length - len(gains) :] = gains
+        padded_gains = np.zeros((n_sequences, padded_length))
+        for sequence_index, gains in enumerate(gains_by_sequence):
+            n_padding_zeros = padded_length - len(gains)
+            padded_gains[sequence_index, n_padding_zeros:] = gains
         return cls(
-            gains=padded_gains.reshape(len(lengths), n_groups, group_size),
+            gains=padded_gains.reshape(n_sequences, n_groups, group_size),
             n_gains=np.array(lengths, dtype=np.float64)[:, None],
         )
 
@@ -222,17 +232,21 @@ class _Batch:
 
     @property
     def n_gains_left(self) -> Float:
-        """Number of gains from the beginning of each group on, of shape (n_sequences, n_groups)."""
+        """Number of gains from the beginning of each group to the end.
+
+        The shape is (n_sequences, n_groups).
+        """
         n_groups = self.gains.shape[1]
         n_left_if_complete = self.group_size * np.arange(n_groups, 0, -1.0)
         return np.minimum(n_left_if_complete, self.n_gains)
 
     def sum_gains_before(self, gains: Float) -> Float:
         """Return for each group the sum of the gains of the groups before it."""
-        sums = gains[:, :, 0]
+        sums_of_groups = gains[:, :, 0]
         if self.group_size > 1:
-            sums = gains.sum(axis=2)
-        return np.cumsum(sums, axis=1) - sums
+            sums_of_groups = gains.sum(axis=2)
+        sums_up_to_groups = np.cumsum(sums_of_groups, axis=1)
+        return sums_up_to_groups - sums_of_groups
 
 
 @dataclass(frozen=True)
@@ -256,25 +270,24 @@ class _Bettor:
     losses_are_rare: bool
 
     def reaches_required_capital(self, batch: _Batch) -> Flags:
-        """Bet on each sequence, and check whether the capital reaches what is required."""
+        """Bet on each sequence, and check whether it reaches the required capital."""
         sums_before = batch.sum_gains_before(batch.gains)
         root_n_left = np.sqrt(batch.n_gains_left)
-        inverse_std_left = 1.0 / (
-            root_n_left * np.sqrt(self._estimate_variances(batch, sums_before))
-        )
+        stds = np.sqrt(self._estimate_variances(batch, sums_before))
+        inverse_std_of_sum_left = 1.0 / (root_n_left * stds)
         capital = np.ones(len(batch.gains))
         max_capital = capital
-        for start, stop in _choose_reading_intervals(batch.gains.shape[1]):
-            block = slice(start, stop)
-            quantiles = sums_before[:, block] - sums_before[:, start, None]
-            quantiles *= inverse_std_left[:, block]
+        n_groups = batch.gains.shape[1]
+        for start, stop in _choose_reading_intervals(n_groups):
+            groups = slice(start, stop)
+            # The quantile d is read from the capital at the start, and then follows the gains.
             quantile_at_start = ndtri(self._compute_option_price(capital))
-            quantiles += (quantile_at_start * root_n_left[:, start])[:, None] / root_n_left[
-                :, block
-            ]
-            stakes = _compute_hedge_ratios(quantiles)
-            stakes *= inverse_std_left[:, block]
-            capital_after_groups = self._bet(capital, stakes, batch.gains[:, block])
+            scaled_quantile_at_start = quantile_at_start * root_n_left[:, start]
+            gains_since_start = sums_before[:, groups] - sums_before[:, start, None]
+            quantiles = gains_since_start * inverse_std_of_sum_left[:, groups]
+            quantiles += scaled_quantile_at_start[:, None] / root_n_left[:, groups]
+            stakes = _compute_hedge_ratios(quantiles) * inverse_std_of_sum_left[:, groups]
+            capital_after_groups = self._bet(capital, stakes, batch.gains[:, groups])
             max_capital = np.maximum(max_capital, capital_after_groups.max(axis=1))
             capital = capital_after_groups[:, -1]
         return max_capital >= 1.0 / self.significance_level
@@ -300,36 +313,39 @@ class _Bettor:
         """
         max_stake = MAX_STAKE_FRACTION / (1.0 - self.limit)
         capped_stakes = np.minimum(stakes, max_stake)
-        if gains.shape[2] == 1:
-            factors = capped_stakes * gains[:, :, 0]
-            factors += 1.0
+        group_size = gains.shape[2]
+        if group_size == 1:
+            growth_factors = capped_stakes * gains[:, :, 0]
+            growth_factors += 1.0
         else:
-            factors = (1.0 + capped_stakes[:, :, None] * gains).prod(axis=2)
-        factors[:, 0] *= capital
-        return np.asarray(factors.cumprod(axis=1), dtype=np.float64)
+            growth_factors = (1.0 + capped_stakes[:, :, None] * gains).prod(axis=2)
+        growth_factors[:, 0] *= capital
+        return np.asarray(growth_factors.cumprod(axis=1), dtype=np.float64)
 
     def _estimate_variances(self, batch: _Batch, sums_before: Float) -> Float:
         """Estimate the variance of the gains from those before each group and the prior."""
         prior = _RARE_LOSS_PRIOR if self.losses_are_rare else USUAL_PRIOR
         prior_variance = prior.variance_fraction * self.limit * (1.0 - self.limit)
-        n_before = batch.n_gains - batch.n_gains_left + prior.n_pseudo_values
+        n_values_before = batch.n_gains - batch.n_gains_left + prior.n_pseudo_values
         sums_of_squares = batch.sum_gains_before(batch.gains * batch.gains)
         # The prior mean of a gain is 0, because the prior mean of a value is the limit.
-        mean_squares = (sums_of_squares + prior.n_pseudo_values * prior_variance) / n_before
-        mean_gains = sums_before / n_before
+        mean_squares = (sums_of_squares + prior.n_pseudo_values * prior_variance) / n_values_before
+        mean_gains = sums_before / n_values_before
         return np.maximum(mean_squares - mean_gains * mean_gains, _MIN_VARIANCE)
 
 
 def _compute_hedge_ratios(quantiles: Float) -> Float:
-    """Compute φ(d) / Φ(d) for the quantile d of each price, up to that of the largest price."""
+    """Compute the ratio φ(d) / Φ(d) for each quantile d, up to a largest quantile."""
     capped_quantiles = np.minimum(quantiles, _MAX_QUANTILE)
     # Φ(d) = exp(-d²/2) erfcx(-d/√2) / 2 does not underflow.
-    capped_quantiles *= -math.sqrt(0.5)
-    return math.sqrt(2.0 / math.pi) / erfcx(capped_quantiles)
+    erfcx_arguments = capped_quantiles * -math.sqrt(0.5)
+    return math.sqrt(2.0 / math.pi) / erfcx(erfcx_arguments)
 
 
 def _choose_reading_intervals(n_groups: int) -> Iterable[tuple[int, int]]:
-    """Return the first group and the end of each interval between two readings of the capital.
+    """Choose the intervals of groups between two readings of the capital.
+
+    An interval is given by its first group and by the first group after it.
 
     The intervals depend on the number of groups that are left, not on `n_groups`.
 
@@ -338,10 +354,13 @@ def _choose_reading_intervals(n_groups: int) -> Iterable[tuple[int, int]]:
     >>> list(_choose_reading_intervals(10))
     [(0, 2), (2, 5), (5, 7), (7, 8), (8, 9), (9, 10)]
     """
-    n_left = 1
-    n_left_at_readings = []
-    while n_left < n_groups:
-        n_left_at_readings.append(n_left)
-        n_left = max(n_left + 1, math.ceil(n_left * _LEFT_RATIO))
-    starts = [0, *(n_groups - n_left for n_left in reversed(n_left_at_readings))]
-    return zip(starts, [*starts[1:], n_groups])
+    # The readings are found from the last one backward, by the number of groups that are left.
+    interval_starts = []
+    n_groups_left = 1
+    while n_groups_left < n_groups:
+        interval_starts.append(n_groups - n_groups_left)
+        n_groups_left = max(n_groups_left + 1, math.ceil(n_groups_left * _LEFT_RATIO))
+    interval_starts.append(0)
+    interval_starts.reverse()
+    interval_stops = [*interval_starts[1:], n_groups]
+    return zip(interval_starts, interval_stops)

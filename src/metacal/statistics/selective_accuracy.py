@@ -1,4 +1,4 @@
-"""Lower bounds on the selective accuracy that hold at every threshold at once, with a proof.
+"""Simultaneous lower confidence bounds on the selective accuracy.
 
 Setting. The n rows (X_i, Y_i) are independent draws from one source. X is the score, and Y = 1 if
 the prediction is incorrect. A threshold t accepts the rows with X <= t. Let
@@ -97,6 +97,12 @@ _LOG_EVIDENCE_TOLERANCE = 1e-9
 _ONE_MINUS_ROUNDING_ERROR = 1.0 - 1e-12
 #: Error rate at which the evidence is evaluated in place of 1, where it is infinite.
 _LARGEST_RATE_BELOW_1 = 1.0 - 1e-15
+#: Number of quadrature nodes for each panel of the window of log s.
+_NODES_PER_PANEL = 8
+#: Number of panels in addition to those that the width of the peak requires.
+_MIN_PANELS = 2.0
+#: Width of a panel, in widths of the peak of the integrand.
+_PEAK_WIDTHS_PER_PANEL = 3.0
 #: Step to the middle of a bracket, as a fraction of its width.
 _BISECTION_STEP = 0.5
 #: Largest absolute value of log Z less its limit, in place of infinity.
@@ -130,10 +136,10 @@ def bound_selective_accuracy(
     >>> bound_selective_accuracy(np.array([0, 500, 980]), np.array([0, 0, 20]), 1000, 0.1).round(4)
     array([0.    , 0.9905, 0.9662])
     """
+    # Many thresholds accept the same numbers of rows, and their bound is computed once.
     count_pairs = np.stack([n_correct, n_incorrect]).astype(np.int64)
-    (distinct_correct, distinct_incorrect), pair_index = np.unique(
-        count_pairs, axis=1, return_inverse=True
-    )
+    distinct_pairs, pair_index = np.unique(count_pairs, axis=1, return_inverse=True)
+    distinct_correct, distinct_incorrect = distinct_pairs
     distinct_bounds = np.zeros(len(distinct_correct))
     pairs_with_correct_rows = np.flatnonzero(distinct_correct > 0)
     for start in range(0, len(pairs_with_correct_rows), _CHUNK_SIZE):
@@ -270,11 +276,11 @@ class _MixtureEvidence:
         )
 
     def compute_smallest_log_evidence_over_limit(self, error_rate: Float) -> Float:
-        """Compute log Z less its limit, for the end of the coverage at which it is smaller."""
+        """Compute log Z less its limit, and take the smaller of both coverage ends."""
         return np.asarray(self.compute_log_evidence_over_limit(error_rate).min(axis=0))
 
     def _choose_quadrature(self) -> tuple[Float, Float]:
-        """Choose enough Gauss-Legendre nodes on [0, 1], and return them with their weights.
+        """Choose Gauss-Legendre nodes and weights on [0, 1].
 
         The integrand has a peak whose width in log s is about 1 / sqrt(2 log_limit). For up to a
         million rows, more nodes change no bound by more than 1e-8
@@ -282,12 +288,14 @@ class _MixtureEvidence:
         """
         window_length = self.log_max_s - self.log_min_s
         n_peak_widths = (1.0 + window_length) * math.sqrt(max(self.log_limit, 1.0))
-        return _gauss_legendre(8 * math.ceil(2.0 + n_peak_widths / 3.0))
+        n_panels = math.ceil(_MIN_PANELS + n_peak_widths / _PEAK_WIDTHS_PER_PANEL)
+        return _gauss_legendre(_NODES_PER_PANEL * n_panels)
 
 
 @lru_cache(maxsize=64)
 def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
-    """Return Gauss-Legendre nodes and weights on [0, 1]."""
+    """Compute Gauss-Legendre nodes and weights on [0, 1]."""
+    # NumPy returns them for the interval [-1, 1].
     nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
     return (1.0 + nodes) / 2.0, weights / 2.0
 
@@ -338,16 +346,14 @@ def _find_largest_possible_error_rate(evidence: _MixtureEvidence) -> Float:
     error_rate = _find_root_by_chandrupatla(
         evidence.with_coverage_end(deciding_coverage_end), low_ends=low_ends, high_ends=high_ends
     )
-    excess = np.where(
-        error_rate < 1.0,
-        evidence.compute_smallest_log_evidence_over_limit(
-            np.minimum(error_rate, _LARGEST_RATE_BELOW_1)
-        ),
-        0.0,
+    excess_below_1 = evidence.compute_smallest_log_evidence_over_limit(
+        np.minimum(error_rate, _LARGEST_RATE_BELOW_1)
     )
+    # An error rate of 1 cannot be raised further.
+    excess = np.where(error_rate < 1.0, excess_below_1, 0.0)
     is_below_root = excess < -_LOG_EVIDENCE_TOLERANCE
     unfinished_thresholds = np.flatnonzero(is_below_root)
-    if len(unfinished_thresholds):
+    if len(unfinished_thresholds) > 0:
         error_rate[unfinished_thresholds] = _find_root_by_chandrupatla(
             evidence.select_thresholds(unfinished_thresholds),
             low_ends=_BracketEnds(error_rate[unfinished_thresholds], excess[unfinished_thresholds]),
@@ -409,7 +415,7 @@ def _find_root_by_chandrupatla(
     step_to_opposite = np.full(len(newest_ends.rate), _BISECTION_STEP)
     bracket_widths = np.abs(opposite_ends.rate - newest_ends.rate)
     open_brackets = np.flatnonzero(bracket_widths > _MAX_BRACKET_WIDTH)
-    while len(open_brackets):
+    while len(open_brackets) > 0:
         newest = newest_ends.select(open_brackets)
         opposite = opposite_ends.select(open_brackets)
         rate = newest.rate + step_to_opposite[open_brackets] * (opposite.rate - newest.rate)

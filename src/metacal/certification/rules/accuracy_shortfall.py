@@ -1,4 +1,4 @@
-r"""Explanations for rows that do not certify an accuracy.
+"""Explanations of why rows do not certify an accuracy.
 
 The rules for an accuracy report the highest accuracy that the rows support and about how many rows
 would be needed. `metacal.certification.ruled_out` has what the rows rule out. None of this influences
@@ -28,7 +28,7 @@ ACCURACY_STEPS_PER_UNIT = 10_000
 _N_BISECTIONS_AHEAD = 3
 
 # Number of ranks at which a rule in expectation is checked to estimate how many rows are needed.
-_N_EXPECTED_RANKS = 40
+_N_RANKS_IN_EXPECTATION = 40
 
 
 def find_accuracy_shortfall(
@@ -46,7 +46,7 @@ def find_accuracy_shortfall(
         Calibration rows that do not certify the limit.
 
     limit : float
-        Accuracy that was asked for.
+        Promised accuracy.
 
     significance_level : float or None
         Significance level, or None for a rule in expectation.
@@ -132,30 +132,31 @@ def plan_starting_tests(
     plan = plan_tests_of_unread_ranks(
         USUAL_STARTS, n_rows, n_unread_rows, limit, significance_level
     )
-    levels_by_start = {
+    level_by_start_rank = {
         rank_range.start_rank: float(rank_range.level_fraction) * significance_level
         for rank_range in plan.rank_ranges
     }
     if plan.first_tested_rank is not None and plan.first_tested_rank <= n_unread_rows:
-        levels_by_start = {plan.first_tested_rank: significance_level}
+        level_by_start_rank = {plan.first_tested_rank: significance_level}
     starting_tests = []
-    for start_rank, level in levels_by_start.items():
+    for start_rank, level_of_start in level_by_start_rank.items():
         rank_tests = BinomialRankTests(
-            n_unread_rows, error_rate=1.0 - limit, significance_level=level
+            n_unread_rows, error_rate=1.0 - limit, significance_level=level_of_start
         )
-        starting_tests.append(StartingTest(start_rank, rank_tests.max_passing_errors(start_rank)))
+        max_errors = rank_tests.max_passing_errors(start_rank)
+        starting_tests.append(StartingTest(start_rank, max_errors))
     return starting_tests
 
 
 def _plan_tests_in_expectation(n_rows: int, accuracy: float) -> list[StartingTest]:
-    """Plan tests of an accuracy that holds in expectation, at ranks in a geometric sequence."""
-    ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int))
-    tests = []
+    """Plan tests of an accuracy in expectation, at geometrically spaced ranks."""
+    ranks = np.unique(np.geomspace(1, n_rows, _N_RANKS_IN_EXPECTATION).astype(int))
+    starting_tests = []
     for rank in ranks.tolist():
         # A rank passes with E errors if E + 1 <= (1 - accuracy)(rank + 1).
         max_errors = math.floor((1.0 - accuracy) * (rank + 1)) - 1
-        tests.append(StartingTest(rank, max_errors))
-    return tests
+        starting_tests.append(StartingTest(rank, max_errors))
+    return starting_tests
 
 
 def find_highest_certified_step(
@@ -193,25 +194,37 @@ def find_highest_certified_step(
         middle_step = (certified_step + uncertified_step) // 2
         try:
             is_certified = certifies(middle_step / ACCURACY_STEPS_PER_UNIT)
-        except FinerCountsNeeded as request:
+        except FinerCountsNeeded as finer_counts_needed:
             if n_bisections_ahead == 0:
                 raise
             # It is unknown which half contains the result, so both halves request their cells.
-            requested_cells = request.cells
-            halves = ((certified_step, middle_step), (middle_step, uncertified_step))
-            for lower_step, upper_step in halves:
-                try:
-                    find_highest_certified_step(
-                        certified_step=lower_step,
-                        uncertified_step=upper_step,
-                        certifies=certifies,
-                        n_bisections_ahead=n_bisections_ahead - 1,
-                    )
-                except FinerCountsNeeded as later_request:
-                    requested_cells.extend(later_request.cells)
-            raise FinerCountsNeeded(requested_cells) from None
+            cells_of_lower_half = _find_cells_needed_by_bisection(
+                certified_step, middle_step, certifies, n_bisections_ahead - 1
+            )
+            cells_of_upper_half = _find_cells_needed_by_bisection(
+                middle_step, uncertified_step, certifies, n_bisections_ahead - 1
+            )
+            raise FinerCountsNeeded(
+                [*finer_counts_needed.cells, *cells_of_lower_half, *cells_of_upper_half]
+            ) from None
         if is_certified:
             certified_step = middle_step
         else:
             uncertified_step = middle_step
     return certified_step
+
+
+def _find_cells_needed_by_bisection(
+    certified_step: int,
+    uncertified_step: int,
+    certifies: Callable[[float], bool],
+    n_bisections_ahead: int,
+) -> list[int]:
+    """Return the cells that `find_highest_certified_step` needs to count again."""
+    try:
+        find_highest_certified_step(
+            certified_step, uncertified_step, certifies, n_bisections_ahead=n_bisections_ahead
+        )
+    except FinerCountsNeeded as finer_counts_needed:
+        return finer_counts_needed.cells
+    return []

@@ -1,4 +1,4 @@
-r"""ExpectedPrefixRule: an accuracy that holds in expectation.
+r"""Rule for an accuracy that holds in expectation.
 
 The rule accepts the largest prefix of the ranking, at the end of a tie block, with E_m + 1 <= q (m +
 1). Here E_m is the number of errors among the first m rows, and q = 1 - limit.
@@ -69,7 +69,7 @@ EXPECTED_PREFIX = register_rule(
 
 @dataclass(frozen=True)
 class ExpectedPrefixRule:
-    """Rule that accepts the largest prefix with few enough errors, in expectation.
+    """Rule that accepts the largest prefix of the ranking with few enough errors.
 
     Implements `metacal.certification.rules.rule.ThresholdRule`. The significance level is None in
     all its methods.
@@ -136,8 +136,10 @@ class ExpectedPrefixRule:
         return ranking.n_rows
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
-        """Compute how many rows without an error form a prefix that passes."""
-        return math.ceil(1 / (1 - bounds.to_exact_fraction(limit))) - 1
+        """Compute the smallest number of rows without an error that is accepted."""
+        allowed_error_rate = 1 - bounds.to_exact_fraction(limit)
+        # Without an error, the condition is 1 <= allowed_error_rate * (rows + 1).
+        return math.ceil(1 / allowed_error_rate) - 1
 
     def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
         """Check whether the accepted rows contain few enough errors."""
@@ -207,4 +209,5 @@ def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_cel
     is_undecided[:first_cell] = False
     undecided_cells = np.flatnonzero(is_undecided)
     if len(undecided_cells) > 0:
-        raise ranking.build_finer_counts_error(undecided_cells[-MAX_UNORDERED_BLOCKS:].tolist())
+        last_undecided_cells = undecided_cells[-MAX_UNORDERED_BLOCKS:]
+        raise ranking.build_finer_counts_error(last_undecided_cells.tolist())

@@ -1,4 +1,4 @@
-r"""FixedSequenceRule: exact binomial tests of an accuracy in a fixed sequence of ranks.
+r"""Rule for an accuracy: exact binomial tests in a fixed sequence of ranks.
 
 The rule certifies "at least `limit` of the accepted rows are correct". It serves the selective
 accuracy and the precision of one of two classes. They differ in which rows count as correct, which
@@ -12,7 +12,7 @@ Terms used in this module:
   significance level.
 - *tie block*: rows with equal scores. Within a tie block errors come first.
 
-**The rule for ranks.** Segments start where about 0.18, 0.30 and 0.65 of the n q errors that all
+**The rule for ranks.** Rank ranges start where about 0.18, 0.30 and 0.65 of the n q errors that all
 rows may have would just pass, with fractions 0.95, 0.03 and 0.02 of the significance level
 (`metacal.certification.test_sequences` has the exact numbers). With few rows there is one start that
 receives the whole level. A rank range ends where the next one starts. It tests only ranks at which the
@@ -113,7 +113,6 @@ from metacal.certification.rules.rule import (
     Certifies,
     Shortfall,
     ThresholdResult,
-    get_last_or_zero,
     run_rule,
 )
 from metacal.certification.start_policies import USUAL_STARTS, EarlyStarts, StartPolicy
@@ -232,11 +231,10 @@ class FixedSequenceRule:
                 ranking, limit, significance_level, certifies, n_planning_rows
             )
 
-        n_errors = get_last_or_zero(ranking.cumulative_errors)
-        n_required = self.compute_required_rows(limit, significance_level)
-        has_too_few_rows = n_errors == 0 and ranking.n_rows < n_required
+        n_required_rows = self.compute_required_rows(limit, significance_level)
+        has_too_few_rows = ranking.n_errors == 0 and ranking.n_rows < n_required_rows
         if ranking.n_rows == 0 or has_too_few_rows:
-            return Shortfall(rows_needed=n_required)
+            return Shortfall(rows_needed=n_required_rows)
         rows_needed = estimate_rows_needed_for_accuracy(
             ranking, limit, significance_level, n_planning_rows
         )
@@ -251,7 +249,7 @@ class FixedSequenceRule:
         return ranking.n_rows
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
-        """Compute how many rows without an error pass a test."""
+        """Compute the smallest number of rows without an error that passes a test."""
         assert significance_level is not None
         return bounds.error_free_rows_needed(limit, significance_level)
 
@@ -261,7 +259,7 @@ class FixedSequenceRule:
         return bounds.certifies_accuracy(n_errors, counts.n_accepted, limit, significance_level)
 
     def with_early_starts(self) -> FixedSequenceRule:
-        """Return the rule with early starts."""
+        """Return the rule with tests that start at lower ranks."""
         return replace(self, start_policy=EarlyStarts())
 
 

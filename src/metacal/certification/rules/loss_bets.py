@@ -1,4 +1,4 @@
-r"""Tests of a mean loss by betting.
+r"""Rule for a mean loss: tests by betting in a fixed sequence of ranks.
 
 **The rule.** Let the loss of each row be a number in [0, 1]. Rank m passes at level l if a bettor who
 bets on the losses of the first m rows, in random order, that their mean is below the limit, ever has
@@ -51,6 +51,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,23 +69,69 @@ _FIRST_RANK_FACTOR = 1.2
 # Product of rows and limit from which there are two starts.
 _MIN_ALLOWED_LOSS_FOR_TWO_STARTS = 50
 
-# For each of two starts, its rank as a multiple of that of a single start, and its fraction of delta.
-_RANK_AND_LEVEL_FRACTIONS = ((0.6, Fraction("0.85")), (1.5, Fraction("0.15")))
-
-# Number of pilot rows whose losses are read, and the largest number of good ones with which the
-# least certain rows are read.
+# Number of pilot rows whose losses are read.
 _N_PILOT_LOSSES = 10
+
+# A pilot row is good if its loss keeps the limit.
+# The least certain rows are read if at most this many pilot rows are good.
 _MAX_GOOD_PILOT_ROWS = 1
+
+# Rows are read until the mean loss of a window is at most this multiple of the limit.
+_MAX_WINDOW_LOSS_FACTOR = 4.0
 
 # As many rows stay unread as a test without a loss requires, times this factor.
 _MIN_UNREAD_FACTOR = 1.3
 
-# Number of ranks that are tested together, at the beginning of a sequence and later.
-_FIRST_BATCH_RANKS = 8
-_MAX_BATCH_RANKS = 64
+# Number of ranks that are tested together at the beginning of a sequence.
+_N_RANKS_OF_FIRST_BATCH = 8
+
+# Number of ranks that are tested together after the first batch.
+_N_RANKS_OF_LATER_BATCHES = 64
 
 # Approximate number of ranks that are tested.
 _N_TESTED_RANKS = 100
+
+
+class _RelativeStart(NamedTuple):
+    """Start of a test sequence, relative to the rank of a single start.
+
+    Attributes
+    ----------
+    rank_factor : float
+        Rank of the start, as a multiple of the rank of a single start.
+
+    level_fraction : Fraction
+        Fraction of delta that the sequence adds.
+    """
+
+    rank_factor: float
+    level_fraction: Fraction
+
+
+# Start of a sequence if there is only one.
+_SINGLE_START = _RelativeStart(rank_factor=1.0, level_fraction=Fraction(1))
+
+# Starts of the sequences if there are two.
+_TWO_STARTS = (
+    _RelativeStart(rank_factor=0.6, level_fraction=Fraction("0.85")),
+    _RelativeStart(rank_factor=1.5, level_fraction=Fraction("0.15")),
+)
+
+
+class LossTestSequence(NamedTuple):
+    """Ranks at which a mean loss is tested in order, until one fails.
+
+    Attributes
+    ----------
+    level_fraction : Fraction
+        Fraction of delta that the sequence adds.
+
+    ranks : list of int
+        Ranks in increasing order.
+    """
+
+    level_fraction: Fraction
+    ranks: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +167,8 @@ class LossRanking:
 
     def losses_up_to(self, rank: int) -> Float:
         """Return the losses of the first rows of the ranking, in the order of the bets."""
-        return self.losses[self.bet_order[self.bet_order < rank]]
+        is_up_to_rank = self.bet_order < rank
+        return self.losses[self.bet_order[is_up_to_rank]]
 
     @cached_property
     def _cumulative_losses(self) -> Float:
@@ -146,16 +194,12 @@ class LossRanking:
         losses_are_rare : bool
             Whether most losses are 0.
         """
-        # A bettor can become rich although the mean loss up to the rank exceeds the limit. Such a
-        # rank fails too, so no later rank needs a test.
-        rank_array = np.array(ranks, dtype=np.intp)
-        mean_exceeds_limit = self._cumulative_losses[rank_array - 1] > limit * rank_array
-        first_failures = np.flatnonzero(mean_exceeds_limit)
-        n_bets = int(first_failures[0]) if len(first_failures) > 0 else len(ranks)
+        n_ranks_to_test = self._count_ranks_before_mean_exceeds(ranks, limit)
         n_passed = 0
-        batch_size = _FIRST_BATCH_RANKS
-        while n_passed < n_bets:
-            batch_ranks = ranks[n_passed : min(n_passed + batch_size, n_bets)]
+        batch_size = _N_RANKS_OF_FIRST_BATCH
+        while n_passed < n_ranks_to_test:
+            stop = min(n_passed + batch_size, n_ranks_to_test)
+            batch_ranks = ranks[n_passed:stop]
             passes = replicating_bets.find_means_below(
                 self._losses_up_to_each(batch_ranks),
                 limit,
@@ -163,17 +207,32 @@ class LossRanking:
                 losses_are_rare=losses_are_rare,
             )
             if not passes.all():
-                return n_passed + int(np.argmin(passes))
+                first_failure_in_batch = int(np.argmin(passes))
+                return n_passed + first_failure_in_batch
             n_passed += len(batch_ranks)
             # The first ranks fail most often, and ranks after a failure are tested in vain.
-            batch_size = _MAX_BATCH_RANKS
+            batch_size = _N_RANKS_OF_LATER_BATCHES
         return n_passed
 
+    def _count_ranks_before_mean_exceeds(self, ranks: Sequence[int], limit: float) -> int:
+        """Count the ranks before the mean loss first exceeds the limit.
+
+        A bettor can become rich although the mean loss up to the rank exceeds the limit. Such a rank
+        fails too, so no later rank needs a test.
+        """
+        rank_array = np.array(ranks, dtype=np.intp)
+        mean_exceeds_limit = self._cumulative_losses[rank_array - 1] > limit * rank_array
+        if not mean_exceeds_limit.any():
+            return len(ranks)
+        first_exceeding_index = np.argmax(mean_exceeds_limit)
+        return int(first_exceeding_index)
+
     def _losses_up_to_each(self, ranks: Sequence[int]) -> list[Float]:
-        """Return the losses up to each of some ranks in increasing order, in the order of the bets."""
-        bet_order = self.bet_order[self.bet_order < ranks[-1]]
-        losses = self.losses[bet_order]
-        return [losses[bet_order < rank] for rank in ranks]
+        """Return the losses up to each of some increasing ranks, in the order of the bets."""
+        last_rank = ranks[-1]
+        bet_order = self.bet_order[self.bet_order < last_rank]
+        losses_in_bet_order = self.losses[bet_order]
+        return [losses_in_bet_order[bet_order < rank] for rank in ranks]
 
     def count_accepted_after_passing_rank(self, rank: int, limit: float) -> int:
         """Count the rows that may be accepted if a rank passed.
@@ -184,11 +243,12 @@ class LossRanking:
         block_end_rank = int(self.ranking.tie_block_end_ranks[tie_block])
         if rank == block_end_rank:
             return block_end_rank
-        # The largest losses of a block come first, so the next loss bounds all later ones.
+        # The largest losses of a block come first, so the loss after the rank bounds all later ones.
         largest_later_loss = self.losses[rank]
         if largest_later_loss <= limit:
             return block_end_rank
-        if tie_block == 0:
+        is_first_block = tie_block == 0
+        if is_first_block:
             return 0
         return int(self.ranking.tie_block_end_ranks[tie_block - 1])
 
@@ -238,35 +298,36 @@ def count_certified_loss_rows(
     n_tested = count_rows_to_test(loss_ranking, limit, delta, pilot_rows)
     if n_tested == 0:
         return 0
-    tests_score_values = (
-        pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0
-    )
-    if pilot_rows is not None and tests_score_values:
+    if pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0:
         sequences = _plan_score_values(loss_ranking.ranking, n_tested, limit, delta, pilot_rows)
     else:
         sequences = plan_loss_ranks(n_tested, limit, delta)
 
-    best_rank = 0
+    highest_passed_rank = 0
     available_level_fraction = Fraction(0)
-    for added_level_fraction, ranks in sequences:
-        available_level_fraction += added_level_fraction
+    for sequence in sequences:
+        available_level_fraction += sequence.level_fraction
         n_passed = loss_ranking.count_passed_ranks(
-            ranks, limit, float(available_level_fraction) * delta, losses_are_rare
+            sequence.ranks,
+            limit,
+            significance_level=float(available_level_fraction) * delta,
+            losses_are_rare=losses_are_rare,
         )
         if n_passed > 0:
-            best_rank = ranks[n_passed - 1]
-        if n_passed < len(ranks):
+            highest_passed_rank = sequence.ranks[n_passed - 1]
+        has_failed_rank = n_passed < len(sequence.ranks)
+        if has_failed_rank:
             # A failed sequence passes no part of delta on to the next sequence.
             available_level_fraction = Fraction(0)
-    if best_rank == 0:
+    if highest_passed_rank == 0:
         return 0
-    return loss_ranking.count_accepted_after_passing_rank(best_rank, limit)
+    return loss_ranking.count_accepted_after_passing_rank(highest_passed_rank, limit)
 
 
 def count_rows_to_test(
     loss_ranking: LossRanking, limit: float, delta: float, pilot_rows: PilotRows | None
 ) -> int:
-    """Count the rows that may be tested, after reading the least certain rows if good ones are rare.
+    """Count the rows to test, after reading the least certain ones if needed.
 
     Returns
     -------
@@ -277,41 +338,45 @@ def count_rows_to_test(
     if pilot_rows is None or pilot_rows.relative_losses is None:
         return ranking.n_rows
     first_pilot_losses = pilot_rows.relative_losses[:_N_PILOT_LOSSES]
+    has_few_pilot_rows = len(first_pilot_losses) < _N_PILOT_LOSSES
     n_good_pilot_rows = int((first_pilot_losses <= limit).sum())
-    if len(first_pilot_losses) < _N_PILOT_LOSSES or n_good_pilot_rows > _MAX_GOOD_PILOT_ROWS:
+    if has_few_pilot_rows or n_good_pilot_rows > _MAX_GOOD_PILOT_ROWS:
         return ranking.n_rows
-    n_required = bounds.error_free_rows_needed(1.0 - limit, delta)
+    n_required_rows = bounds.error_free_rows_needed(1.0 - limit, delta)
+    middle_of_limit_and_largest_loss = (1.0 + limit) / 2.0
     row_reader = LeastCertainRowReader.from_losses(ranking, loss_ranking.losses)
     read_until_loss_is_low(
         row_reader,
-        max_window_loss=min(4.0 * limit, (1.0 + limit) / 2.0),
-        min_unread_rows=math.ceil(_MIN_UNREAD_FACTOR * n_required),
+        max_window_loss=min(_MAX_WINDOW_LOSS_FACTOR * limit, middle_of_limit_and_largest_loss),
+        min_unread_rows=math.ceil(_MIN_UNREAD_FACTOR * n_required_rows),
     )
     return row_reader.n_unread_rows
 
 
 def _plan_score_values(
     ranking: Ranking, n_tested: int, limit: float, delta: float, pilot_rows: PilotRows
-) -> list[tuple[Fraction, list[int]]]:
-    """Plan tests at the ends of tie blocks, from a score that the pilot rows determine."""
-    tie_block_ends = ranking.tie_block_end_ranks
-    tie_block_ends = tie_block_ends[tie_block_ends <= n_tested]
-    if len(tie_block_ends) == 0:
+) -> list[LossTestSequence]:
+    """Plan tests at the ends of tie blocks from a score of the pilot rows upward."""
+    all_block_ends = ranking.tie_block_end_ranks
+    tested_block_ends = all_block_ends[all_block_ends <= n_tested]
+    if len(tested_block_ends) == 0:
         return []
     pilot_scores = np.sort(pilot_rows.scores)
-    if n_tested < ranking.n_rows:
-        highest_tested_score = ranking.tie_block_scores[len(tie_block_ends) - 1]
+    some_rows_were_read = n_tested < ranking.n_rows
+    if some_rows_were_read:
+        last_tested_block = len(tested_block_ends) - 1
+        highest_tested_score = ranking.tie_block_scores[last_tested_block]
         pilot_scores = pilot_scores[pilot_scores <= highest_tested_score]
     if len(pilot_scores) > 0:
         first_tested_score = choose_first_tested_score(
             pilot_scores, n_tested, accuracy=1.0 - limit, delta=delta
         )
         ends_from_first_score = ranking.find_tie_block_ends_from(first_tested_score)
-        tie_block_ends = ends_from_first_score[ends_from_first_score <= n_tested]
-    return [(Fraction(1), tie_block_ends.tolist())]
+        tested_block_ends = ends_from_first_score[ends_from_first_score <= n_tested]
+    return [LossTestSequence(level_fraction=Fraction(1), ranks=tested_block_ends.tolist())]
 
 
-def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
+def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[LossTestSequence]:
     """Plan the ranks at which a mean loss is tested.
 
     Parameters
@@ -327,8 +392,8 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
 
     Returns
     -------
-    list of (Fraction, list of int)
-        For each sequence, the fraction of delta that it adds and its ranks.
+    list of LossTestSequence
+        Sequences in the order of their tests.
 
     Examples
     --------
@@ -340,25 +405,24 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
     rank_ranges = plan_rank_ranges(n_rows, accuracy=1.0 - limit, delta=delta)
     if not rank_ranges:
         return []
-    single_start = math.ceil(_FIRST_RANK_FACTOR * rank_ranges[0].start_rank)
-    starts_and_fractions = [(single_start, Fraction(1))]
-    if not has_one_start(n_rows, limit):
-        starts_and_fractions = [
-            (math.ceil(rank_factor * single_start), level_fraction)
-            for rank_factor, level_fraction in _RANK_AND_LEVEL_FRACTIONS
-        ]
+    single_start_rank = math.ceil(_FIRST_RANK_FACTOR * rank_ranges[0].start_rank)
+    relative_starts: tuple[_RelativeStart, ...] = _TWO_STARTS
+    if has_one_start(n_rows, limit):
+        relative_starts = (_SINGLE_START,)
 
-    distance_of_tested_ranks = max(1, n_rows // _N_TESTED_RANKS)
-    start_ranks = [min(start, n_rows) for start, _ in starts_and_fractions]
+    start_ranks = [
+        min(math.ceil(start.rank_factor * single_start_rank), n_rows) for start in relative_starts
+    ]
+    # A sequence ends where the next one starts.
     stop_ranks = [*start_ranks[1:], n_rows + 1]
+    distance_of_tested_ranks = max(1, n_rows // _N_TESTED_RANKS)
     sequences = []
-    for start_rank, stop_rank, (_, level_fraction) in zip(
-        start_ranks, stop_ranks, starts_and_fractions
-    ):
+    for relative_start, start_rank, stop_rank in zip(relative_starts, start_ranks, stop_ranks):
         ranks = set(range(start_rank, stop_rank, distance_of_tested_ranks))
-        if stop_rank > n_rows:
+        is_last_sequence = stop_rank > n_rows
+        if is_last_sequence:
             ranks.add(n_rows)
-        sequences.append((level_fraction, sorted(ranks)))
+        sequences.append(LossTestSequence(relative_start.level_fraction, sorted(ranks)))
     return sequences
 
 
@@ -372,15 +436,16 @@ def has_one_start(n_rows: int, limit: float) -> bool:
 
 
 def count_expected_loss_rows(loss_ranking: LossRanking, limit: float) -> int:
-    """Count the rows of the largest prefix whose mean loss meets the limit in expectation.
+    """Count the rows of the largest prefix that meets the limit in expectation.
 
     It is the largest m at the end of a block of equal scores for which the sum of the first m losses
     plus 1 is at most limit (m + 1).
     """
-    tie_block_ends = loss_ranking.ranking.tie_block_end_ranks
-    cumulative_losses = np.cumsum(loss_ranking.losses)[tie_block_ends - 1]
-    passing_blocks = np.flatnonzero(cumulative_losses + 1.0 <= limit * (tie_block_ends + 1))
+    block_end_ranks = loss_ranking.ranking.tie_block_end_ranks
+    losses_up_to_blocks = np.cumsum(loss_ranking.losses)[block_end_ranks - 1]
+    meets_limit = losses_up_to_blocks + 1.0 <= limit * (block_end_ranks + 1)
+    passing_blocks = np.flatnonzero(meets_limit)
     if len(passing_blocks) == 0:
         return 0
     last_passing_block = passing_blocks[-1]
-    return int(tie_block_ends[last_passing_block])
+    return int(block_end_ranks[last_passing_block])

@@ -129,18 +129,19 @@ class RejectionRateRule:
             If the ranking contains only counts for a tie block next to the
             threshold, so that the threshold is not determined.
         """
-        cumulative_reference_rows = self._cumulative_reference_rows(ranking)
-        n_reference_rows = get_last_or_zero(cumulative_reference_rows)
+        n_reference_rows_up_to_block = self._count_reference_rows_up_to_blocks(ranking)
+        n_reference_rows = get_last_or_zero(n_reference_rows_up_to_block)
         threshold_rank = bounds.smallest_rank_keeping_miscoverage(
             n_reference_rows, plan.limit, significance_level
         )
 
         # The score of the reference row with the threshold rank becomes the threshold.
-        n_tie_blocks = len(cumulative_reference_rows)
-        threshold_block = int(np.searchsorted(cumulative_reference_rows, threshold_rank))
+        n_tie_blocks = len(n_reference_rows_up_to_block)
+        threshold_block = int(np.searchsorted(n_reference_rows_up_to_block, threshold_rank))
         has_too_few_reference_rows = threshold_block == n_tie_blocks
         if has_too_few_reference_rows:
-            ranking.require_known_order(n_tie_blocks - 1)
+            last_tie_block = n_tie_blocks - 1
+            ranking.require_known_order(last_tie_block)
             return NOTHING_CERTIFIED
 
         ranking.require_known_order(threshold_block, threshold_block + 1)
@@ -185,7 +186,7 @@ class RejectionRateRule:
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
-        return get_last_or_zero(self._cumulative_reference_rows(ranking))
+        return get_last_or_zero(self._count_reference_rows_up_to_blocks(ranking))
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many reference rows are needed before any row can be rejected."""
@@ -227,7 +228,7 @@ class RejectionRateRule:
         """Return the rule unchanged, because it has no starting rank."""
         return self
 
-    def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
+    def _count_reference_rows_up_to_blocks(self, ranking: Ranking) -> Codes:
         """Count the reference rows up to the end of each tie block."""
         if self.reference_rows == "all":
             return ranking.tie_block_end_ranks
@@ -308,19 +309,22 @@ class AcceptanceRateRule:
             rows to accept any row.
         """
         assert significance_level is not None
-        cumulative_reference_rows = self._cumulative_reference_rows(ranking)
-        n_reference_rows = get_last_or_zero(cumulative_reference_rows)
+        n_reference_rows_up_to_block = self._count_reference_rows_up_to_blocks(ranking)
+        n_reference_rows = get_last_or_zero(n_reference_rows_up_to_block)
 
         # Accepted rows have the lowest scores, so the bound counts rejected rows from the highest.
         n_rows_to_reject = bounds.certified_miscoverage_rank(
             n_reference_rows, plan.limit, significance_level
         )
         first_rejected_rank = n_reference_rows + 1 - n_rows_to_reject
-        if first_rejected_rank < 1:
+        rejects_every_row = first_rejected_rank < 1
+        if rejects_every_row:
             return NOTHING_CERTIFIED
 
         # The whole tie block is rejected, because a threshold cannot separate equal scores.
-        first_rejected_block = int(np.searchsorted(cumulative_reference_rows, first_rejected_rank))
+        first_rejected_block = int(
+            np.searchsorted(n_reference_rows_up_to_block, first_rejected_rank)
+        )
         n_accepted = get_last_or_zero(ranking.tie_block_end_ranks[:first_rejected_block])
         if last_rank is not None:
             n_accepted = min(n_accepted, last_rank)
@@ -349,7 +353,7 @@ class AcceptanceRateRule:
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
-        return get_last_or_zero(self._cumulative_reference_rows(ranking))
+        return get_last_or_zero(self._count_reference_rows_up_to_blocks(ranking))
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many reference rows are needed before any row can be accepted."""
@@ -395,7 +399,7 @@ class AcceptanceRateRule:
         """Return the rule unchanged, because it has no starting rank."""
         return self
 
-    def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
+    def _count_reference_rows_up_to_blocks(self, ranking: Ranking) -> Codes:
         """Count the reference rows up to the end of each tie block."""
         if self.reference_rows == "all":
             return ranking.tie_block_end_ranks

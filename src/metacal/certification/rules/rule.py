@@ -1,4 +1,4 @@
-"""ThresholdRule: the interface of the tests that certify one threshold from one ranking.
+"""Interface of the rules that certify one threshold from one ranking.
 
 A rule is stateless. It does not know about subgroups, clusters, labels that arrive or tables that
 are too long to sort. `procedures`, `scopes`, `arriving` and `passes` handle these around any rule.
@@ -86,7 +86,7 @@ class ThresholdResult:
 
     @property
     def circumstances(self) -> Circumstances:
-        """What a certificate records about the rows that were only read."""
+        """Circumstances of a certificate that come from the rows read to plan the tests."""
         return Circumstances(
             tests_score_values=self.tests_tie_blocks, n_planning_rows=self.n_planning_rows
         )
@@ -98,7 +98,7 @@ NOTHING_CERTIFIED = ThresholdResult()
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Explanation of why the rows certify nothing.
+    """Best limit and rows needed if the rows certify nothing.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Shortfall:
     rows_needed: int | None = None
 
 
-# Function that returns whether the same rows certify another limit.
+# Type of a function that returns whether the same rows certify another limit.
 Certifies = Callable[[float], bool]
 
 
@@ -176,7 +176,7 @@ class ThresholdRule(Protocol):
         certifies: Certifies | None = None,
         n_planning_rows: int = 0,
     ) -> Shortfall:
-        """Explain why the rows certify nothing.
+        """Find the best limit that the rows support, and the number of rows needed.
 
         `certifies` tests another limit. Without it, a best limit that requires a search is omitted.
         `n_planning_rows` rows were only read to plan the tests of the others.
@@ -195,7 +195,7 @@ class ThresholdRule(Protocol):
         """Check whether counts that were read from a file can certify the limit."""
 
     def with_early_starts(self) -> Self:
-        """Return the rule for subgroups under the false-coverage rate."""
+        """Return the rule with tests that start at lower ranks, if it has starting ranks."""
 
 
 def run_rule(
@@ -280,4 +280,6 @@ def run_rule(
 
 def get_last_or_zero(cumulative_counts: Codes) -> int:
     """Return the last of some cumulative counts, or 0 if there are none."""
-    return int(cumulative_counts[-1:].sum())
+    if len(cumulative_counts) == 0:
+        return 0
+    return int(cumulative_counts[-1])
