@@ -346,6 +346,14 @@ def _entries() -> list[Entry]:
             alone=False,
         ),
         Entry(
+            "fit-process",
+            "benchmarks.speed.fit_process --json {out}",
+            about=("cli",),
+            seconds=30,
+            timed=True,
+            also=("metacal.cli.startup:prepare_process",),
+        ),
+        Entry(
             "false-coverage",
             "benchmarks.false_coverage --data {tuned} --jobs {jobs} --out {out}",
             about=(

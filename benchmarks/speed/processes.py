@@ -100,33 +100,31 @@ def import_seconds(repeats: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
+def fit_commands(file: Path) -> dict[str, list[str]]:
+    """The processes that only load a file, and that fit a gate on it."""
+    fit_arguments = ["fit", str(file), "--max-miscoverage", "0.05", "--json"]
+    return {
+        "load": [sys.executable, "-c", _LOAD, str(file)],
+        "fit": [sys.executable, "-c", _FIT, *fit_arguments],
+    }
+
+
 def fit_process_seconds(file: Path, kernel: str, repeats: int) -> dict[str, float] | None:
     """Median CPU seconds of `metacal fit` on a file, and of a process that only loads it; None
     where not measurable.
     """
-    commands = {
-        "load": [sys.executable, "-c", _LOAD, str(file)],
-        "fit": [
-            sys.executable,
-            "-c",
-            _FIT,
-            "fit",
-            str(file),
-            "--max-miscoverage",
-            "0.05",
-            "--json",
-        ],
-    }
+    commands = fit_commands(file)
     if not hasattr(os, "wait4"):
         return None
     samples: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(repeats):
         for name, command in commands.items():
-            samples[name].append(_cpu_seconds(command, environment(kernel)))
+            samples[name].append(cpu_seconds(command, environment(kernel)))
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
-def _cpu_seconds(command: list[str], env: dict[str, str]) -> float:
+def cpu_seconds(command: list[str], env: dict[str, str]) -> float:
+    """CPU seconds of a process, or BenchmarkError if it fails."""
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

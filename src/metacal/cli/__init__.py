@@ -20,6 +20,7 @@ import click
 from metacal import __version__
 from metacal.cli.printing import PRINTED_TEXTS_KEY, print_note
 from metacal.cli.signals import StopRequested, raise_on_stop_signals
+from metacal.cli.startup import prepare_process
 from metacal.display import escape_controls
 from metacal.errors import (
     FileReadError,
@@ -113,6 +114,11 @@ class Commands(click.Group):
 
     summaries: ClassVar[dict[str, str]] = SUMMARIES
     module_template: ClassVar[str] = "metacal.cli.{}"
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Run a command as the program of this process, and end the process."""
+        prepare_process()
+        return super().__call__(*args, **keywords)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order in which people need them."""
