@@ -321,6 +321,18 @@ def test_documents_and_fields_are_recognised(tmp_path):
             },
         ),
         (
+            {
+                "output.label": words_of(TWO),
+                "output.score": SURE,
+                "gold": words_of(np.where(RIGHT, TWO, 1 - TWO)),
+            },
+            {
+                "score_key": "output.score",
+                "prediction_key": "output.label",
+                "label_key": "gold",
+            },
+        ),
+        (
             {"gender": np.array(["F", "M"])[IDS % 2], "prob": CHANCE, "hired": words_of(TWO)},
             {"logits_key": "prob", "label_key": "hired", "positive": "Y"},
         ),

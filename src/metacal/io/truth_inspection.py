@@ -37,7 +37,8 @@ _OTHER_LABEL_NAME_PATTERN = re.compile(r"outcome|klasse|classe|clase|response", 
 #: Typical names of predictions.
 PREDICTION_NAME_PATTERN = re.compile(
     r"(.*[_. ])?(pred|predict|predicted|prediction|predictions)([_. ].*)?|(.*[_. ])?y[_ ]?(pred|hat)"
-    r"|model[_ ](label|class|answer|output)|scored[_ ]?labels?|answer|output|top[_ ]?1|.*message\.content",
+    r"|(model|output|result|response)[_. ](label|class|answer|output)|scored[_ ]?labels?|answer|output"
+    r"|top[_ ]?1|.*message\.content",
     re.IGNORECASE,
 )
 #: Names of columns for the part of the data set.
