@@ -75,6 +75,20 @@ def test_kept_scores_are_never_read():
     assert peeled(LeastCertainRowReader.from_ranking(ranking, highest_score_never_read=2.0)) == 1000
 
 
+def test_the_probability_of_ties_is_about_rows_that_were_read():
+    scores = np.concatenate([np.zeros(100), np.arange(100) // 4 + 1.0, np.full(800, 50.0)])
+    rows = LeastCertainRowReader.from_ranking(ranking_of(scores == 0.0, scores))
+    assert rows.compute_tie_probability() == 0.0
+    rows.read_down_to_rank(100)
+    assert rows.n_unread_rows == 100
+    # The block of 800 rows is left out. Each of the 100 others is tied with three of 99.
+    assert rows.compute_tie_probability() == pytest.approx(3 / 99)
+    other_scores = np.where(scores == 0.0, np.arange(1000) / 1000.0, scores)
+    others = LeastCertainRowReader.from_ranking(ranking_of(scores == 0.0, other_scores))
+    others.read_down_to_rank(100)
+    assert others.compute_tie_probability() == rows.compute_tie_probability()
+
+
 def test_facts_about_unread_rows_are_refused():
     rows = LeastCertainRowReader.from_ranking(ranking_of(np.arange(100) < 50))
     with pytest.raises(ValueError, match="were read"):
@@ -89,6 +103,7 @@ def test_facts_about_unread_rows_are_refused():
     assert rows.n_unread_rows == 60
     public = {name for name in dir(rows) if not name.startswith("_")}
     assert public == {
+        "compute_tie_probability",
         "from_losses",
         "from_ranking",
         "mean_loss_of_last_read",

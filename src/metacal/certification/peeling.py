@@ -195,6 +195,27 @@ class LeastCertainRowReader:
         n_ties_per_row = n_rows_of_blocks - 1
         return float((n_averaged_rows_of_blocks * n_ties_per_row).sum() / n_rows)
 
+    def compute_tie_probability(self) -> float:
+        """Compute how often two of the rows that were read have equal scores.
+
+        The rows of the largest tie block are left out, because a matcher often gives one score to
+        all hopeless rows. Without other rows, the probability is 0.
+
+        Examples
+        --------
+        >>> ranking = Ranking.from_scores(np.array([0.0, 1.0, 2.0, 3.0, 3.0, 9.0, 9.0, 9.0]), [True] * 8)
+        >>> rows = LeastCertainRowReader.from_ranking(ranking)
+        >>> rows.read_down_to_rank(2)
+        >>> rows.compute_tie_probability()  # one pair of three
+        0.3333333333333333
+        """
+        n_rows_of_blocks = np.diff(self._block_ends[self._n_unread_blocks :])
+        n_other_rows = np.sort(n_rows_of_blocks)[:-1]
+        n_ordered_pairs = n_other_rows.sum() * (n_other_rows.sum() - 1)
+        if n_ordered_pairs <= 0:
+            return 0.0
+        return float((n_other_rows * (n_other_rows - 1)).sum() / n_ordered_pairs)
+
     def _find_block(self, rank: int) -> int:
         """Return the index of the tie block that contains a rank."""
         return bisect_left(self._block_ends, rank) - 1

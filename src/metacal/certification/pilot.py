@@ -25,8 +25,8 @@ independent of them: if values with many errors were skipped because they have f
 would be skipped too. So a random sqrt(n) of the rows are pilot rows. They also show whether scores
 are equal. If two rows are equal with a probability below 1 / sqrt(n), ranks are tested as for logits.
 If no two of the first ten pilot rows are equal, no more rows are withheld. If correct rows are rare,
-no more are withheld either, because the rows that are read show whether scores near the tested ones
-are equal (`plans.FirstTieBlock`). Rows of a pool that stay unlabelled can be pilot rows too. A bad
+no more are withheld either, because the rows that are read show whether scores are rounded
+(`plans.FirstTieBlock`). Rows of a pool that stay unlabelled can be pilot rows too. A bad
 choice of the first value costs coverage, never validity.
 
 **Not valid**: ordering equal scores at random, and accepting up to the last end of a block below the

@@ -49,6 +49,10 @@ _MIN_UNREAD_FACTOR = 1.3
 # The other rows of the window may be a large block of errors with equal scores.
 _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 
+# Scores count as rounded if two rows that were read are equal with this probability. It is that of
+# scores with two decimals, which take a hundred values.
+_MIN_TIE_PROBABILITY_OF_ROUNDED_SCORES = 0.01
+
 # Value of `PilotRows.tie_break_draw` for which errors come first among equal scores.
 _DRAW_PUTTING_ERRORS_FIRST = 1.0
 
@@ -353,11 +357,14 @@ def plan_tests_of_unread_ranks(
 def _has_large_tie_blocks(rows: LeastCertainRowReader, n_window_rows: int) -> bool:
     """Check whether tests at ranks would often fall inside a large tie block.
 
-    Only the rows that were read last are checked, which are next to the unread ones. If many of the
-    least certain rows have equal scores, no test is affected.
+    Scores of the unread rows must not be looked at, so this is a guess from the rows that were read.
+    Either the last of them, next to the unread rows, have many ties. Or scores are equal so often
+    that they must be rounded. Then the most certain rows may share one value, such as 1.00.
     """
     n_checked_rows = max(1, n_window_rows // _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES)
-    return rows.mean_ties_of_last_read(n_checked_rows) >= math.sqrt(rows.n_unread_rows)
+    if rows.mean_ties_of_last_read(n_checked_rows) >= math.sqrt(rows.n_unread_rows):
+        return True
+    return rows.compute_tie_probability() >= _MIN_TIE_PROBABILITY_OF_ROUNDED_SCORES
 
 
 def _plan_tests_of_ranks(
