@@ -49,7 +49,7 @@ def test_clusters_are_used_or_refused(name):
         return
     expected_message = "cannot count every row of a cluster"
     if name in COUNTS_CASES:
-        expected_message = "is about cases"
+        expected_message = "a promise about cases, but the"
     with pytest.raises(mc.InputError, match=expected_message):
         ALL[name]().certify(rows)
 
@@ -61,7 +61,7 @@ def test_cases_are_used_or_refused(name):
         certificate = ALL[name]().certify(rows)
         assert certificate.cases.n_tested + certificate.cases.n_pilot == CASES.n_cases
         assert len(certificate.subgroups.items) == len(SUBGROUPS.names)
-        with pytest.raises(mc.InputError, match="is about cases"):
+        with pytest.raises(mc.InputError, match="a promise about cases, but the"):
             ALL[name]().certify(ROWS)
         return
     with pytest.raises(mc.InputError, match="is not a promise about cases"):
@@ -95,5 +95,5 @@ def test_pilot_rows_change_the_tests_of_promises_that_ask_for_them(name):
 
 @pytest.mark.parametrize("name", PER_SUBGROUP)
 def test_subgroups_are_needed(name):
-    with pytest.raises(mc.InputError, match=r"needs the (class|group) of each row"):
+    with pytest.raises(mc.InputError, match=r"of each row\."):
         PER_SUBGROUP[name]().certify(ROWS)

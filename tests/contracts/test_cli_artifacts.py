@@ -105,7 +105,7 @@ def test_show_names_classes_and_numbers(folder):
         (
             "new.json",
             '{"format": "metacal", "version": 9}',
-            "newer metacal (format 9). Update",
+            "newer version of metacal wrote the file (format 9). Update",
         ),
     ],
 )

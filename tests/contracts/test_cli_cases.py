@@ -126,7 +126,7 @@ def test_cases_with_unlabelled_items_are_left_out(folder):
         (f"{FIT} --max-case-errors 0.2", "Name the column of cases with --case-key"),
         (
             f"{FIT} --case-key document --min-accuracy 0.9",
-            "--case-key requires a promise about cases",
+            "--case-key has no effect without a promise",
         ),
         (f"{FIT} {CASES} --max-errors-per-case 0.2", "requires --largest-per-case"),
         (

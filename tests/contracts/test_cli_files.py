@@ -203,7 +203,7 @@ def test_what_cannot_be_kept(folder, tmp_path):
     missing = run(
         "apply", folder / "cal.json", folder / "val.csv", "--keep", "url", "-o", "-", code=2
     )
-    assert "no column 'url' to keep found. The columns are 'id', 'logits_0'" in missing.stderr
+    assert "names the column 'url', which the" in missing.stderr
     pq.write_table(
         pa.table({"logits": TABLE[:2].tolist(), "score": [1, 2], "at": [None, "x"]}),
         tmp_path / "a.parquet",
@@ -226,7 +226,7 @@ def test_what_cannot_be_kept(folder, tmp_path):
     wide = run(
         "apply", folder / "cal.json", tmp_path / "wide.npz", "--keep", "wide", "-o", "-", code=2
     )
-    assert "A column to keep needs one value for each of the 3 rows" in wide.stderr
+    assert "a column to keep must have one value for each of the 3 rows" in wide.stderr
 
 
 def test_kept_columns_of_scores_and_folders(folder, tmp_path):
@@ -365,14 +365,14 @@ def text(path, content, name="bad.csv"):
 
 
 BAD = {
-    "1% nulls": (one_percent_nulls, "row 37 of column 'logits' is null.*drop"),
+    "1% nulls": (one_percent_nulls, "row 37 of the column 'logits' is null.*drop"),
     "truncated": (truncated, "damaged or cut short"),
     "no label column": (lambda p: text(p, "cat,dog\n1,2\n"), "no labels found.*--label-key"),
     "missing class column": (lambda p: text(p, "cat,label\n1,0\n"), "at least 2"),
     "0 bytes": (lambda p: text(p, "", "empty.parquet"), "0 bytes.*Write it again"),
     "folder": (lambda p: p, "the folder contains no file of predictions"),
     "wrong suffix": (lambda p: text(p, b"PAR1....", "a.csv"), "damaged or cut short"),
-    "unknown suffix": (lambda p: text(p, "x", "a.xlsx"), "metacal reads .*parquet"),
+    "unknown suffix": (lambda p: text(p, "x", "a.xlsx"), "metacal does not read .*parquet"),
     "latin-1": (
         lambda p: text(p, "gro\xdf,b,label\n1,2,0\n".encode("latin-1")),
         "not UTF-8.*Save it as UTF-8",
@@ -384,11 +384,11 @@ BAD = {
     ),
     "unknown class": (
         lambda p: text(p, "cat,dog,label\n1,2,cow\n"),
-        "Label 'cow' of row 0 is not among",
+        "label 'cow' of row 0 is not one of",
     ),
     "a word": (
         lambda p: text(p, "cat,dog,label\n1,x,cat\n"),
-        "bad.csv:2:2: column 'dog' holds 'x'",
+        "bad.csv:2:2: column 'dog' must be a number, but it is 'x'",
     ),
     "pickle": (lambda p: text(p, pickle.dumps(TABLE), "a.parquet"), "the file is a pickle"),
     "joblib": (lambda p: text(p, pickle.dumps(TABLE), "a.joblib"), "does not read pickles"),

@@ -141,7 +141,11 @@ def test_what_the_first_call_said_of_the_pool_is_remembered(run, truth):
     run("label judge.npz --score-key mark --min-accuracy 0.95 -o labels.csv")
     header, *body = lines()
     for answers, code, says in (
-        (["maybe", "perhaps"], 2, "the answer is 'maybe'"),
+        (
+            ["maybe", "perhaps"],
+            2,
+            "the answer must mark whether the row is correct, but it is 'maybe'.",
+        ),
         (["1.0", "TRUE"], 0, "2 of 800"),
     ):
         rows = [row for row, _ in body if right[int(row)]]
@@ -167,10 +171,7 @@ def test_a_target_that_is_lost_says_so_after_few_labels_and_claims_nothing_of_th
     with open("labels.csv", "w", newline="") as file:
         csv.writer(file).writerows([header, *([*line[:-1], "none"] for line in body)])
     said = run("label pool.csv -o labels.csv", code=1).stderr
-    assert (
-        "3 of 200 labels already rule it out, whatever the other labels are. Start again with a"
-        " lower target, or with more rows." in said
-    )
+    assert "no outcome of the remaining labels can reach the target" in said
     gone = run("label pool.csv -o new.csv", code=2).stderr
     assert "No promise given, and new.journal does not exist yet" in gone
 
@@ -187,20 +188,20 @@ def edited(line, cell, value):
     [
         (
             lambda body: [edited(body[0], -1, "dgo")],
-            "labels.csv:2: 'dgo' is none of the classes; did you mean 'dog'?",
+            "labels.csv:2: 'dgo' is not one of the classes; did you mean 'dog'?",
         ),
         (
             lambda body: [edited(body[0], -1, "yes")],
-            "labels.csv:2: 'yes' is none of the classes; they are cat, dog",
+            "labels.csv:2: 'yes' is not one of the classes; they are cat, dog",
         ),
         (
             lambda body: [edited(body[0], -1, "right")],
-            "labels.csv:2: 'right' is none of the classes",
+            "labels.csv:2: 'right' is not one of the classes",
         ),  # of what?
-        (lambda body: [edited(body[0], 0, "2999999")], "The pool has no row 2999999"),
+        (lambda body: [edited(body[0], 0, "2999999")], "the pool does not have this row."),
         (lambda body: [edited(body[0], 0, body[1][0])], "check the order of the lines"),
         (lambda body: [edited(body[0], 0, "img")], "Restore the original column"),
-        (lambda body: [body[0], body[0]], "occurs twice; it is also in line 2"),
+        (lambda body: [body[0], body[0]], "occurs twice, first in line 2."),
         (lambda body: [body[0][:-1]], "the line has 2 cells, but the header has 3"),
     ],
     ids=["class", "hint", "blind", "row", "mixed", "number", "twice", "short"],
@@ -248,7 +249,7 @@ def test_wrong_usage_says_what_to_do(run):
     )
     open("labels.csv", "w").close()
     assert (
-        "move labels.csv away"
+        "labels.csv exists, but"
         in run("label pool.csv --min-accuracy .9 -o labels.csv", code=2).stderr
     )
     assert Path("labels.csv").read_bytes() == b""
@@ -257,7 +258,7 @@ def test_wrong_usage_says_what_to_do(run):
         ("--min-accuracy .8", "Leave out the promise"),
         (
             "--labels 400",
-            "started with labels=200, not 400, which cannot change after labels are known",
+            "started with labels=200, but got 400. This setting cannot change after labels are known.",
         ),
         ("--seed 3", "random_state=None, not 3"),
         ("--extend", "without a declared extension"),

@@ -356,7 +356,7 @@ def test_what_does_not_fit_a_cascade_is_said(cascade, tmp_path):
         ),
         (
             ["rows.jsonl", *keys],
-            ("rows.jsonl:2: a label that arrives later must be in the column 'agrees'"),
+            ("rows.jsonl:2: a late label must be in the column 'agrees'"),
         ),
         (
             ["rows.jsonl", "--agree-key", "small.same"],
@@ -366,7 +366,7 @@ def test_what_does_not_fit_a_cascade_is_said(cascade, tmp_path):
             ["rows.jsonl", "--loss-key", "small.same"],
             "Name the columns with --agree-key",
         ),
-        (["rows.csv"], "no column 'middle.p' found"),
+        (["rows.csv"], "the file has no column 'middle.p'"),
         (["rows.csv", "--large", "rows.csv"], "as .npz or .parquet"),
     ]:
         done = run(folder / "cascade.json", tmp_path / args[0], *args[1:])

@@ -127,7 +127,7 @@ def test_groups_must_be_in_the_file_of_a_gate_by_group(folder, tmp_path):
     done = run("verify", folder / "class.json", folder / "test.npz", "--group-key", "site", code=2)
     assert "the same threshold for all rows" in done.stderr
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--group-key", "ward", code=2)
-    assert "no 'ward' found, which --group-key" in done.stderr
+    assert "--group-key names 'ward', which the file" in done.stderr
 
 
 def test_rows_of_unknown_groups_are_rejected_and_said(folder, tmp_path):

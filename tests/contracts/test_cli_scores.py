@@ -284,19 +284,19 @@ def test_losses_are_doubtful(run, folder):
 WRONG = {
     "fit judge.jsonl --score-key nope --min-accuracy 0.9": (
         2,
-        "no 'nope' found, which --score-key",
+        "--score-key names 'nope', which the file",
     ),
     "fit judge.jsonl --score-key answer --min-accuracy 0.9": (
         2,
-        "judge.jsonl:1: the answer is '...', which is not a number",
+        "judge.jsonl:1: the answer must be a number, but it is '...'. Leave out rows without a number.",
     ),
     "fit judge.jsonl --score-key confidence --correct-key id --min-accuracy 0.9": (
         2,
-        "judge.jsonl:1: id is 'q0'",
+        "judge.jsonl:1: id must mark whether the row is correct, but it is 'q0'.",
     ),
     "fit judge.jsonl --score-key confidence --correct-key confidence --min-accuracy 0.9": (
         2,
-        "'confidence' is already in use. --correct-key must name another column",
+        "'confidence' already has another meaning. Name another column",
     ),
     "fit judge.jsonl --score-key confidence --min-accuracy 0.999": (
         1,
@@ -305,29 +305,29 @@ WRONG = {
     "fit judge.jsonl --score-key confidence": (2, "No promise given"),
     "fit judge.jsonl --correct-key ok --min-accuracy 0.9": (
         2,
-        "--correct-key needs scores instead of logits",
+        "--correct-key requires scores instead of logits",
     ),
     "fit judge.jsonl --higher-is surer --min-accuracy 0.9": (
         2,
-        "--higher-is needs scores instead of logits",
+        "--higher-is requires scores instead of logits",
     ),
     "fit judge.jsonl --score-key confidence --score margin --min-accuracy 0.9": (
         2,
-        "--score needs logits",
+        "--score requires logits",
     ),
     "fit judge.jsonl --score-key confidence --calibrator spline --min-accuracy 0.9": (
         2,
-        "--calibrator needs logits",
+        "--calibrator requires logits",
     ),
     "fit judge.jsonl --score-key confidence --label-key ok --min-accuracy 0.9": (
         2,
-        "--label-key ok needs --prediction-key",
+        "--label-key ok requires --prediction-key",
     ),
     "fit judge.jsonl --score-key confidence --input probabilities --min-accuracy 0.9": (
         2,
-        "--input needs logits",
+        "--input requires logits",
     ),
-    "apply cal.json new.jsonl --json --rejected uniform": (2, "--rejected needs logits"),
+    "apply cal.json new.jsonl --json --rejected uniform": (2, "--rejected requires logits"),
     "apply cal.json logits.npz --json": (
         2,
         "(cal.json is a gate on the score 'confidence', not on logits.)",
@@ -339,14 +339,14 @@ WRONG = {
     "apply logits.json new.jsonl --json": (2, "new.jsonl:1: the entry 'answer' is"),
     "verify cal.json unlabelled.jsonl": (
         2,
-        "no column 'ok' found, which the gate needs",
+        "no column 'ok' found, so metacal cannot tell which",
     ),
     "compare judge.jsonl --score-key confidence": (2, "this command needs logits"),
     "attach model.onnx cal.json -o served.onnx": (
         2,
         "cal.json holds a gate on the score 'confidence'",
     ),
-    "report cal.json new.jsonl --compare": (2, "--compare needs logits"),
+    "report cal.json new.jsonl --compare": (2, "--compare requires logits"),
 }
 
 
@@ -373,7 +373,7 @@ def test_one_row_of_each_question_counts(run, folder):
     assert certificate["n_rows"] == 1626
     assert "any row of a new cluster" in certificate["words"]["assumptions"][0]
     assert (
-        "no 'video' found"
+        "--unit-key names 'video', which the"
         in run(
             "fit thrice.jsonl --score-key confidence --unit-key video --min-accuracy 0.9", code=2
         ).stderr

@@ -308,16 +308,16 @@ def test_a_plugin_that_is_only_rows_loads_nothing_heavy(shell):
     [
         (
             "toy,nowhere",
-            "'nowhere', which cannot be imported: ModuleNotFoundError: No module named 'nowhere'.",
+            "'nowhere', which METACAL_PLUGINS names: ModuleNotFoundError: No module named 'nowhere'.",
         ),
         (
             "toy,twice",
             (
-                "'twice', which cannot be imported: InputError: A method named"
+                "'twice', which METACAL_PLUGINS names: InputError: A method named"
                 " 'temperature' is already registered."
             ),
         ),
-        (".toy", "'.toy', which cannot be imported: TypeError"),
+        (".toy", "'.toy', which METACAL_PLUGINS names: TypeError"),
     ],
 )
 def test_a_plugin_that_cannot_be_imported_is_wrong_usage(shell, folder, plugins, said):
@@ -325,7 +325,7 @@ def test_a_plugin_that_cannot_be_imported_is_wrong_usage(shell, folder, plugins,
     (folder / "twice.py").write_text(twice, encoding="utf-8")
     done = shell("metacal fit val.npz --max-miscoverage 0.1", METACAL_PLUGINS=plugins)
     assert done.returncode == 2
-    assert f"METACAL_PLUGINS names the module {said}" in done.stderr
+    assert f"Cannot import the module {said}" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert shell("metacal --help", METACAL_PLUGINS=plugins).returncode == 0

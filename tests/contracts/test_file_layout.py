@@ -71,10 +71,10 @@ def test_every_later_command_finds_the_columns_by_itself(folder):
 def test_the_error_names_the_column_that_a_file_lacks(folder):
     run(*FIT)
     lacks_input = run("apply", "gate.json", "renamed.csv", "-o", "out.csv", code=2).stderr
-    assert "no column 'p_churn' found, from which gate.json reads its input" in lacks_input
+    assert "no column 'p_churn', from which gate.json reads its input." in lacks_input
     assert "--logits-key NAME" in lacks_input
     lacks_labels = run("verify", "gate.json", "new.csv", code=2).stderr
-    assert "no column 'churn' found, which the gate needs" in lacks_labels
+    assert "no column 'churn' found, so metacal cannot tell which" in lacks_labels
     run("apply", "gate.json", "renamed.csv", "--logits-key", "p_left", "-o", "out.csv")
 
 
@@ -89,7 +89,7 @@ def test_groups_and_units_are_found_again(folder):
     lacks_groups = run(
         "apply", "gate.json", "renamed.csv", "--logits-key", "p_left", "-o", "-", code=2
     )
-    assert "no column 'shop' found, from which gate.json reads the groups" in lacks_groups.stderr
+    assert "no column 'shop', from which gate.json reads the groups." in lacks_groups.stderr
     run(
         *fit_words,
         *("--label-key", "churn", "--positive", "Yes", "--unit-key", "customer"),
@@ -109,7 +109,7 @@ def test_columns_named_by_a_pattern(folder):
     run("apply", "gate.json", "patterned.csv", "-o", "out.csv")
     write_csv("plain.csv", {"Yes": P_CHURN, "No": 1.0 - P_CHURN})
     message = run("apply", "gate.json", "plain.csv", "-o", "out.csv", code=2).stderr
-    assert "no column 'p(*)' found, from which gate.json reads its input" in message
+    assert "no column 'p(*)', from which gate.json reads its input." in message
     run("apply", "gate.json", "plain.csv", "--logits-key", "*", "-o", "out.csv")
 
 

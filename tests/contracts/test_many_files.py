@@ -138,7 +138,7 @@ def test_part_of_a_joined_table_carries_only_what_it_needs(logs):
         ),
         (
             lambda logs: np.save(logs / "z.npy", LOGITS[:5]),
-            r"z\.npy has no labels, but .*part-0\.parquet does",
+            r"z\.npy has no labels, but",
         ),
         (
             lambda logs: (logs / "z.csv").write_text(
@@ -188,7 +188,7 @@ def test_nothing_to_read(tmp_path):
     np.save(tmp_path / "x.npy", LOGITS)
     np.save(tmp_path / "y0.npy", LABELS)
     np.save(tmp_path / "y1.npy", LABELS)
-    with pytest.raises(mc.InputError, match="1 files of predictions but 2 of labels"):
+    with pytest.raises(mc.InputError, match="files of predictions, but got 2"):
         read_predictions(str(tmp_path / "x*.npy"), labels=str(tmp_path / "y*.npy"))
 
 
@@ -252,9 +252,7 @@ def test_scores_in_many_files(tmp_path):
     assert np.array_equal(found.score, score)
     assert np.array_equal(found.correct, ok)
     mc.io.write_table(tmp_path / "9.jsonl", {"mark": score})
-    with pytest.raises(
-        mc.InputError, match=r"9\.jsonl has no column of correctness, but .*0\.jsonl does"
-    ):
+    with pytest.raises(mc.InputError, match=r"9\.jsonl has no column of correctness, but"):
         mc.io.read_scores(tmp_path, score_key="mark")
 
 

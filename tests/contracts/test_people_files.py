@@ -29,7 +29,7 @@ READABLE = [name for name, file in FILES.items() if file.content is not None]
 QUESTIONS = {
     "excel-sep-line.csv": "--positive bad or --positive good",
     "unlabelled.csv": "Name the true classes with --label-key NAME",
-    "one-class.csv": "Every row of 'churn' is 'No'",
+    "one-class.csv": "Every label in 'churn' is 'No'",
 }
 
 

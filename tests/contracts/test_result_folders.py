@@ -161,7 +161,7 @@ def test_a_result_that_somebody_edited_is_never_replaced(logs, tmp_path):
     mc.apply(CAL, logs, f"{out}/")
     (out / "1.npz").write_bytes(b"edited")
     with pytest.raises(
-        mc.InputError, match=r"1\.npz was not written by 'metacal apply', or was changed since"
+        mc.InputError, match=r"1\.npz was not written by 'metacal apply', or was changed"
     ):
         mc.apply(CAL, logs, f"{out}/")
     assert (out / "1.npz").read_bytes() == b"edited"

@@ -249,7 +249,7 @@ def test_a_label_column_that_is_not_there_is_named(tmp_path):
             "id,score,label\n1,0.5,1\n2,0.6,0\n3,0.1,1\n",
             "'label' may hold true classes or correctness",
         ),
-        ("split,p_a,a\ntrain,0.5,1\ntrain,0.6,0\ntest,0.1,1\n", "marks rows as 'train'"),
+        ("split,p_a,a\ntrain,0.5,1\ntrain,0.6,0\ntest,0.1,1\n", "marks some rows as 'train'"),
         ("p_a,conf,a,b\n0.5,0.1,x,y\n0.6,0.2,y,y\n", "No column was recognised as the"),
         ("p_default,default\n12.5,1\n80,0\n7.5,1\n", "lies between 7.5 and 80"),
         (

@@ -121,7 +121,7 @@ def test_no_row_that_counts_changes_nothing():
         (lambda: PromiseMonitor("miscoverage", 5), "write 5% as 0.05"),
         (
             lambda: PromiseMonitor("miscoverage", 0.05).update([1, 0], [True, True]),
-            "accepted must be one boolean",
+            "accepted must have one boolean",
         ),
         (lambda: PromiseMonitor("miscoverage", 0.05).update([True], [True, True]), "got 1 and 2"),
     ],

@@ -194,7 +194,7 @@ def test_what_cannot_be_counted_by_row(tmp_path):
     for promise in (mc.Both(0.1, 0.9), mc.MinAccuracy(0.8, delta=None), mc.MaxCost(1.0, 0.3)):
         with pytest.raises(mc.InputError, match="Count one row of each"):
             mc.ScoreGate(promise).fit(score, right, units=every)
-    with pytest.raises(mc.InputError, match="more than the declared largest=5"):
+    with pytest.raises(mc.InputError, match=r"the declared maximum is largest=5\."):
         mc.ScoreGate(mc.MinAccuracy(0.8)).fit(score, right, units=mc.Units(unit, "row", 5))
     with pytest.raises(mc.InputError, match="largest has no effect"):
         mc.Units(unit, largest=5)

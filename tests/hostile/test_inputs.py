@@ -117,7 +117,7 @@ BAD_TABLES = {
     "unsigned ones": ((LOGITS * 100 + 1000).astype(np.uint64) + np.uint64(2**63), r"above 2\^53"),
     "masked": (
         np.ma.array(LOGITS, mask=LOGITS < -1),
-        r"masked; write -inf .*filled\(-np.inf\)",
+        r"masked\. Write -inf",
     ),
     "masked rows in a list": (
         [np.ma.array(row, mask=row < -1) for row in LOGITS],
@@ -205,17 +205,17 @@ BAD_LABELS = {
     "one-hot": (np.eye(K)[LABELS], "argmax"),
     "a row": (LABELS[None], "must be 1-D"),
     "halves": (LABELS + 0.5, "row 0 has label|continuous"),
-    "infinite": (np.where(np.arange(N) == 3, np.inf, LABELS), "row 3 has label inf|infinity"),
+    "infinite": (np.where(np.arange(N) == 3, np.inf, LABELS), "row 3 has|infinity"),
     "too large for integers": (
         np.where(np.arange(N) == 3, 1e300, LABELS),
         r"row 3 has 1e\+300|continuous",
     ),
     "missing": (
         np.where(np.arange(N) == 3, np.nan, LABELS),
-        "missing in 1 rows, first in row 3|contains NaN",
+        r"missing in 1 rows \(the first is row 3|contains NaN",
     ),
     "negative": (LABELS - 1, "label -1|is not one of|None of the"),
-    "beyond 63 bits": (LABELS.astype(np.uint64) + np.uint64(2**63), "row 0"),
+    "beyond 63 bits": (LABELS.astype(np.uint64) + np.uint64(2**63), "row 0|first label"),
     "bad bytes": (np.array([b"\xff\xfe", b"a"] * (N // 2)), "order of the classes|is not one of"),
     "complex": (LABELS + 0j, "Complex"),
     "dates": (LABELS.astype("datetime64[D]"), "integers or strings"),
@@ -232,11 +232,11 @@ BAD_LABELS = {
     ),
     "None inside": (
         np.array([None, *LABELS[1:]], dtype=object),
-        "missing in 1 rows, first in row 0",
+        r"missing in 1 rows \(the first is row 0\)\.",
     ),
     "NA": (
         pandas.array([pandas.NA, *map(str, LABELS[1:])], dtype="string"),
-        "missing in 1 rows, first in row 0",
+        r"missing in 1 rows \(the first is row 0\)\.",
     ),
     "NaT": (np.array([pandas.NaT, *LABELS[1:]], dtype=object), "missing in 1 rows"),
     "NA among booleans": (
@@ -244,7 +244,7 @@ BAD_LABELS = {
         "missing in 1 rows",
     ),
     "periods": (pandas.Series(pandas.period_range("2020", periods=N)), "got Period"),
-    "masked": (np.ma.array(LABELS, mask=LABELS == 2), "masked; leave such rows out"),
+    "masked": (np.ma.array(LABELS, mask=LABELS == 2), r"masked\. Leave such rows out\."),
     "tensor on meta": (torch.tensor(LABELS, device="meta"), "dense tensor"),
     "sparse": (scipy.sparse.csr_matrix(np.eye(K)[LABELS]), "sparse matrix"),
     "an array that raises": (BROKEN, "boom"),
@@ -380,7 +380,7 @@ def test_bad_labels_are_answered_by_a_sentence(case):
             quietly(metric, PROBABILITIES, labels)
     classifier = mc.CalibratedClassifier(CLASSIFIER, mc.MaxMiscoverage(0.2))
     if case == "negative":  # a label that the classifier does not know is an answer it gets wrong
-        with pytest.warns(mc.MetacalWarning, match="such as -1. They count as incorrect"):
+        with pytest.warns(mc.MetacalWarning, match="for example -1. These rows count as incorrect"):
             classifier.fit(LOGITS, labels)
         return
     with pytest.raises(mc.InputError, match=message):

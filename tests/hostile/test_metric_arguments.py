@@ -27,7 +27,7 @@ def test_labels_before_the_table(metric):
         lambda: metric.function(LABELS, PROBA),
         lambda: metrics.interval(metric.function, LABELS, PROBA),
     ):
-        with pytest.raises(InputError, match=r"swapped.*\(40,\).*\(40, 3\).*proba and"):
+        with pytest.raises(InputError, match="proba and labels are"):
             call()
 
 
@@ -54,7 +54,7 @@ def test_logits_where_probabilities_belong(metric):
 )
 def test_columns_in_the_wrong_order(metric):
     top = metrics.top_label(PROBA, LABELS)
-    with pytest.raises(InputError, match=r"Pass \(confidence, correct\)"):
+    with pytest.raises(InputError, match=r"Pass confidence first, then correct\."):
         metric.function(top.correct == 1, top.confidence)
     with pytest.raises(InputError, match="classes has no effect"):
         metric.function(*top, classes=["a", "b"])
@@ -70,7 +70,7 @@ def test_columns_that_only_look_swapped_are_taken():
 
 @pytest.mark.parametrize("metric", OF_RANKINGS, ids=named)
 def test_correct_before_the_score(metric):
-    with pytest.raises(InputError, match=r"Pass \(score, correct\)"):
+    with pytest.raises(InputError, match=r"Pass score first, then correct\."):
         metric.function(LABELS == 0, PROBA[:, 0])
 
 
@@ -83,9 +83,9 @@ def test_correct_before_the_score(metric):
         ({"binning": [0, np.nan, 1]}, "increase from 0 to 1"),
         ({"binning": lambda confidence, n_bins: [[0, 1]]}, "increase from 0 to 1"),
         ({"binning": 7}, "a list of edges"),
-        ({"norm": 0.5}, "p >= 1"),
-        ({"norm": np.nan}, "p >= 1"),
-        ({"norm": "2"}, "p >= 1"),
+        ({"norm": 0.5}, r"at least 1 \(1: mean"),
+        ({"norm": np.nan}, r"at least 1 \(1: mean"),
+        ({"norm": "2"}, r"at least 1 \(1: mean"),
     ],
 )
 def test_bins_and_norms_that_are_none(options, words):
@@ -94,7 +94,7 @@ def test_bins_and_norms_that_are_none(options, words):
 
 
 def test_infinite_scores_have_no_exponential_loss():
-    with pytest.raises(InputError, match=r"finite scores; row 1 holds inf.*auroc"):
+    with pytest.raises(InputError, match="finite scores, but row 1 holds"):
         metrics.exponential_ranking_loss([0.1, np.inf], [True, False])
 
 
@@ -120,7 +120,7 @@ def test_displays_say_which_they_are_and_what_they_take(display):
     name = display.__name__
     with pytest.raises(AttributeError, match="unexpected keyword argument 'bins'"):
         display.from_predictions(LABELS, PROBA, bins=5)
-    with pytest.raises(InputError, match=rf"{name}from_estimator requires.*ndarray"):
+    with pytest.raises(InputError, match=rf"{name}.from_estimator requires.*ndarray"):
         display.from_estimator(LOGITS, LABELS, None)
-    with pytest.raises(InputError, match=rf"{name}the Summary.*ndarray.*from_predictions"):
+    with pytest.raises(InputError, match=rf"{name}.summary. requires.*ndarray.*from_predictions"):
         display(PROBA)

@@ -53,13 +53,13 @@ def val(tmp_path):
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (("-n", 5000), 2, "must be at most 1024, got 5000"),
+        (("-n", 5000), 2, "must be at most 1024, but got 5000"),
         (("-n", -5000), 2, "number of threads must be at most"),
         (("-n", 2**70), 2, "number of threads must be at most"),
         (("--reject-label", 2**64), 2, "reject_label must be an integer of at most 64 bits"),
         (("--reject-label", 2**63), 2, "reject_label must fit into a signed 64-bit integer"),
         (("--reject-label", -(2**63) - 1), 2, "reject_label must be an integer of at most 64 bits"),
-        (("--classes", "cat,dog,cow"), 2, "3 names of up to 3 characters are too long"),
+        (("--classes", "cat,dog,cow"), 2, "3 names of stages[0].source.classes are too long"),
     ],
 )
 def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, said):
@@ -90,14 +90,17 @@ def test_the_most_threads_are_the_same_on_either_side():
 
 
 UNLOADABLE = {
-    "threads": ({"n_jobs": 5000}, "n_jobs must not be 0 or exceed 1024 threads"),
+    "threads": (
+        {"n_jobs": 5000},
+        r"n_jobs must be a number of threads other than 0 and at most 1024\.",
+    ),
     "half a pair": (
         {"classes": ["a", "b", "\ud800"], "reject_label": "no"},
-        r"values\[2\] holds half a surrogate pair",
+        r"an unpaired surrogate\. Rename it\.",
     ),
     "half a label": (
         {"classes": ["a", "b", "c"], "reject_label": "\udfff"},
-        "reject_label holds half a surrog",
+        "reject_label is not",
     ),
 }
 
@@ -118,7 +121,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, name):
 
 def test_seeds_beyond_64_bits(tmp_path):
     cal = mc.VectorScaling(random_state=2**70, regularisation=1.0).fit(ROWS, CODES)
-    with pytest.raises(ArtifactError, match="random_state is a number beyond 64 bits"):
+    with pytest.raises(ArtifactError, match="fit into 64 bits, so it"):
         mc.save(cal, tmp_path / "cal.json")
 
 
@@ -140,7 +143,7 @@ def test_too_many_classes(tmp_path, monkeypatch):
     monkeypatch.setattr(wrapping, "_MAX_VALUES", 5)
     with pytest.raises(
         ArtifactError,
-        match="cannot be saved, because the file could not be loaded again: the file holds too many values",
+        match="cannot be saved, because the saved file cannot be loaded: the file holds more values",
     ):
         mc.save(mc.TemperatureScaling().fit(ROWS, CODES), tmp_path / "cal.json")
     assert not list(tmp_path.iterdir())
@@ -152,7 +155,7 @@ def test_a_file_that_load_would_refuse_as_too_large(tmp_path, monkeypatch):
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
     with pytest.raises(
         ArtifactError,
-        match=r"the gate must be so large, save and load.*save and load it with max_bytes=\d+",
+        match="the gate must be so large, save and load it with",
     ):
         mc.save(cal, tmp_path / "cal.json")
     mc.save(cal, tmp_path / "cal.json", max_bytes=5000)
@@ -164,7 +167,7 @@ def test_a_map_changed_after_fit_is_not_saved(tmp_path):
     cal.map_ = TemperatureMap(1e60)
     with pytest.raises(
         ArtifactError,
-        match="could not be loaded again: the map does not return probabilities for flat rows in flo",
+        match="be loaded: the calibration map does not return probabilities for flat rows in",
     ):
         mc.save(cal, tmp_path / "cal.json")
 
@@ -322,7 +325,7 @@ def test_a_map_whose_rows_do_not_sum_to_one():
         (lambda rows: np.full(rows.shape, np.nan), "some are not finite"),
         (lambda rows: np.full(rows.shape, -0.5), "some are not between 0 and 1"),
         (lambda rows: np.full(rows.shape, 0.5), "they sum to 1.5"),
-        (lambda rows: np.ones(3), "does not return probabilities of 3 columns"),
+        (lambda rows: np.ones(3), "does not return probabilities in 3 columns."),
         (lambda rows: 1 / 0, "does not support 3 columns (division by zero)"),
         (
             lambda rows: np.where(rows.dtype == np.float64, 0.5, 1 / 3) * np.ones(rows.shape),
@@ -355,7 +358,7 @@ def test_a_curve_that_costs_too_much():
     source["map"]["weights"] = {"dtype": "<f8", "shape": [900], "values": [0.0] * 900}
     source["classes"] = {"dtype": "int64", "values": list(range(5000))}
     raw["checksum"] = artifact.checksum(raw)
-    assert "900 inducing for 5,000 classes, which is too many" in refused(json.dumps(raw).encode())
+    assert "900 inducing, which is too many" in refused(json.dumps(raw).encode())
 
 
 def test_given_scores_without_a_certificate():

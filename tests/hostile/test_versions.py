@@ -67,8 +67,8 @@ def test_fields_behind_aliases_are_saved_and_read_back():
     [
         ("curve", {"dtype": "<i8", "shape": [1], "values": [1]}, "array of float64"),
         ("knots", {"dtype": "<f4", "shape": [1], "values": [1.0]}, "array of float64"),
-        ("curve", [1.0], "not a list"),
-        ("weights", ["one"], 'a number, not "one"'),
+        ("curve", [1.0], r"it is a list\."),
+        ("weights", ["one"], r'a number, but it is "one"\.'),
     ],
 )
 def test_aliases_are_checked_as_what_they_stand_for(name, value, said):
@@ -119,7 +119,7 @@ def test_an_array_of_an_artifact_holds_what_fits(number):
     ],
 )
 def test_labels_beyond_64_bits_are_refused(labels):
-    with pytest.raises(InputError, match="64-bit integers; row 1"):
+    with pytest.raises(InputError, match="64-bit integers, but row 1"):
         validate.encode_labels(labels, 2, validate.check_classes(None, 3))
 
 

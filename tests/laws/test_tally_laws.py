@@ -194,7 +194,9 @@ def test_blocks_are_read_by_any_executor():
 
 
 def test_what_cannot_be_counted_is_said():
-    with pytest.raises(InputError, match="Both needs all rows in order"):
+    with pytest.raises(
+        InputError, match="Both does not support counts, because it reads all rows in the order"
+    ):
         mc.Both(alpha=0.1, beta=0.9).certify(Passes.over(rows_of, range(2)))
     with pytest.raises(InputError, match="Some scores are NaN"):
         mc.MaxMiscoverage(0.1).certify(
