@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from metacal.datasets.packing import read_packed, write_packed
+from benchmarks.packing import write_packed
+from metacal.datasets.packing import read_packed
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "src" / "metacal" / "datasets"
