@@ -12,9 +12,10 @@ import atexit
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -38,42 +39,67 @@ class _SpecialFunctions(ModuleType):
         return getattr(import_module(_PACKAGE), name)
 
 
+class _SpecialFunctionsLoader(Loader):
+    """Loader that imports the compiled functions of `scipy.special`, without its package."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Create the module that stands for the package."""
+        return _SpecialFunctions(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill the module with the compiled functions, or replace it by the real package."""
+        try:
+            functions = _import_compiled_functions()
+        except Exception:
+            # Another version of SciPy may be built differently.
+            del sys.modules[_PACKAGE]
+            sys.modules[_PACKAGE] = import_module(_PACKAGE)
+            return
+        vars(module).update(functions)
+
+
+class _SpecialFunctionsFinder(MetaPathFinder):
+    """Finder of the first import of `scipy.special`. Later imports get the real package."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the package, and name the loader of its compiled functions."""
+        if fullname != _PACKAGE:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None:
+            spec.loader = _SpecialFunctionsLoader()
+        return spec
+
+
 def prepare_process() -> None:
     """Prepare a process that runs one command and ends."""
     gc.set_threshold(_COLLECTION_THRESHOLD, *gc.get_threshold()[1:])
     # At its end, Python would look through all objects once more.
     atexit.register(gc.freeze)
-    import_special_functions()
+    shorten_import_of_special_functions()
 
 
-def import_special_functions() -> None:
-    """Import the functions of `scipy.special` that are written in C, without the package.
+def shorten_import_of_special_functions() -> None:
+    """Import only the compiled functions of `scipy.special`, as soon as it is imported.
 
     Nothing happens if the package is imported already, or if SciPy is to replace its functions by
     those of another array library.
     """
     if _PACKAGE in sys.modules or os.environ.get("SCIPY_ARRAY_API"):
         return
-    try:
-        sys.modules[_PACKAGE] = _build_module()
-        functions = vars(import_module(f"{_PACKAGE}._ufuncs"))
-    except Exception:
-        # Another version of SciPy may be built differently; its package is imported when needed.
-        sys.modules.pop(_PACKAGE, None)
-        return
+    sys.meta_path.insert(0, _SpecialFunctionsFinder())
+
+
+def _import_compiled_functions() -> dict[str, Any]:
+    """Import the compiled functions of `scipy.special` and return them by name."""
     import numpy as np
 
-    for name, function in functions.items():
-        if isinstance(function, np.ufunc) and not name.startswith("_"):
-            setattr(sys.modules[_PACKAGE], name, function)
-
-
-def _build_module() -> ModuleType:
-    """Build the module without running the code of the package."""
-    import scipy
-
-    spec = PathFinder.find_spec(_PACKAGE, scipy.__path__)
-    assert spec is not None
-    module = module_from_spec(spec)
-    module.__class__ = _SpecialFunctions
-    return module
+    members = vars(import_module(f"{_PACKAGE}._ufuncs"))
+    functions = {}
+    for name, member in members.items():
+        if isinstance(member, np.ufunc) and not name.startswith("_"):
+            functions[name] = member
+    return functions
