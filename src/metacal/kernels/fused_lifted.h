@@ -124,13 +124,10 @@ static void NAME(lifted)(
         return;
     }
     struct row row;
-    char line[STREAMED_ROW] __attribute__((aligned(64)));
-    const int streamed = NAME(place)(table, out, line, single) == line;
     const V factor = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0), minus = NAME(fill)(-1);
     const V least = NAME(fill)(-(REAL)INFINITY);
     for (Py_ssize_t i = 0; i < table->n; i++, out += step) {
         read_row(table, i, &row, HALF_ROW);
-        char *const to = streamed ? line : out;
         const Py_ssize_t whole = NAME(whole)(&row);
         const REAL best = NAME(largest)(&row);
         const Py_ssize_t winner = NAME(first_of)(&row, best);
@@ -153,8 +150,8 @@ static void NAME(lifted)(
                 masked += none;
                 part += below;
                 second = MAX(second, below);
-                if (j < end) NAME(store)(kept, to, j, single);
-                else NAME(store_last)(kept, to, row.k, single);
+                if (j < end) NAME(store)(kept, out, j, single);
+                else NAME(store_last)(kept, out, row.k, single);
             }
             tail += NAME(total)(part);
         }
@@ -167,8 +164,6 @@ static void NAME(lifted)(
         }
         struct lift lift = lifted_row(tail + (double)(count - 1), count > 1 ? 1.0 : next, (double)possible, uniform, curve);
         if (NAME(any)(bad)) lift.scale = lift.shift = lift.top = (double)NAN;
-        NAME(finish_lifted)(to, row.k, single, &lift, limits, possible, winner, curve != NULL);
-        if (streamed) NAME(stream)(out, line, row.k * (single ? 4 : 8));
+        NAME(finish_lifted)(out, row.k, single, &lift, limits, possible, winner, curve != NULL);
     }
-    if (streamed) NAME(end_stream)();
 }

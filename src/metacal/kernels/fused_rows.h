@@ -263,37 +263,6 @@ static inline void NAME(finish)(
     else NAME(finish_twice)((double *)out, k, scale, shift, least, most, possible < k, none);
 }
 
-/* Where the probabilities of a row are made: in `line` if they go to memory from there. Written in place, each line of a
-   large output would be read from memory before. */
-static inline char *NAME(place)(const struct table *table, char *out, char *line, int single) {
-    const Py_ssize_t bytes = table->k * (single ? 4 : 8);
-#ifdef STREAM
-    if (bytes <= STREAMED_ROW && table->n * bytes >= STREAMED) return line;
-#endif
-    return out;
-}
-
-/* Copy a row to memory past the caches. */
-static inline void NAME(stream)(char *out, const char *line, Py_ssize_t bytes) {
-#ifdef STREAM
-    Py_ssize_t j = (Py_ssize_t)(-(size_t)out % WIDTH);
-    if (j > bytes) j = bytes;
-    memcpy(out, line, (size_t)j);
-    for (; j + WIDTH <= bytes; j += WIDTH) {
-        V v;
-        memcpy(&v, line + j, sizeof v);
-        STREAM(out + j, v);
-    }
-    memcpy(out + j, line + j, (size_t)(bytes - j));
-#endif
-}
-
-static inline void NAME(end_stream)(void) {
-#ifdef STREAM
-    _mm_sfence();
-#endif
-}
-
 static void NAME(softmax_short)(
     const struct table *table, double b, const struct limits *limits, char *out, Py_ssize_t step, int single
 ) {
@@ -385,23 +354,18 @@ static void NAME(softmax)(
         return;
     }
     struct row row;
-    char line[STREAMED_ROW] __attribute__((aligned(64)));
     const V scale = NAME(fill)((REAL)(b * LOG2_E));
-    const int streamed = NAME(place)(table, out, line, single) == line;
     for (Py_ssize_t i = 0; i < table->n; i++, out += step) {
         read_row(table, i, &row, HALF_ROW);
-        char *const to = streamed ? line : out;
         REAL least = 0;
         Py_ssize_t possible;
         const REAL best = NAME(extremes)(&row, &least);
         const double sum = least == -(REAL)INFINITY
-                               ? NAME(exponentials)(&row, best, scale, 1, to, single, &possible)
-                               : NAME(exponentials)(&row, best, scale, 0, to, single, &possible);
+                               ? NAME(exponentials)(&row, best, scale, 1, out, single, &possible)
+                               : NAME(exponentials)(&row, best, scale, 0, out, single, &possible);
         const double share = 1.0 / sum;
-        NAME(finish)(to, row.k, single, share, 0.0, limits, possible, 0.0 * share);
-        if (streamed) NAME(stream)(out, line, row.k * (single ? 4 : 8));
+        NAME(finish)(out, row.k, single, share, 0.0, limits, possible, 0.0 * share);
     }
-    if (streamed) NAME(end_stream)();
 }
 
 /* Σ e^{b d} z^k for k = 0 … 3 with z = b d log2(e), lane by lane. */

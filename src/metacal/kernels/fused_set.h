@@ -34,7 +34,6 @@
 #undef FIRST_BAD_HALF
 #undef WIDEN
 #undef ANY_BITS
-#undef STREAM
 #undef MAX_SINGLE
 #undef MIN_SINGLE
 #undef MAX_TWICE

@@ -4,9 +4,6 @@
 #define CHUNK 1024
 /* Rows of up to this many columns are worked on several at a time. */
 #define SHORT_ROW 32
-/* A row of probabilities of at most so many bytes is made beside the output where the output is at least STREAMED bytes. */
-#define STREAMED_ROW 32768
-#define STREAMED ((Py_ssize_t)1 << 22)
 /* The predicted class is at least this much likelier than any other in fused_lifted.h: a tie would be no prediction. */
 #define AHEAD (1.0 + 1e-6)
 /* Numbers of a row in fused_mixed.h. */
