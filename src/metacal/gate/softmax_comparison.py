@@ -201,16 +201,29 @@ def compare_with_softmax(
     has_class_parameters = fitted_map.n_classes is not None
     if has_class_parameters:
         return comparison
-    compared_rows = rows.take(quality.positions)
-    predicted_codes = compared_rows.compute_column(kernels.predict_classes)
+    predicted_codes = _find_predicted_codes(rows, labels, quality)
     check_by_predicted_class = check_predicted_classes(
         quality.confidence,
         quality.correct,
-        np.asarray(to_numpy(predicted_codes), dtype=np.intp),
+        predicted_codes,
         classes=class_names,
         fitted=True,
     )
     return replace(comparison, check_by_predicted_class=check_by_predicted_class)
+
+
+def _find_predicted_codes(rows: Rows, labels: Codes, quality: OutOfFoldQuality) -> Codes:
+    """Return the predicted class of each compared row.
+
+    A correct prediction is the label, so only the logits of the other rows are read.
+    """
+    predicted_codes = np.array(to_numpy(labels)[quality.positions], dtype=np.intp)
+    is_incorrect = quality.correct != 1.0
+    if is_incorrect.any():
+        incorrect_rows = rows.take(quality.positions[is_incorrect])
+        codes = incorrect_rows.compute_column(kernels.predict_classes)
+        predicted_codes[is_incorrect] = to_numpy(codes)
+    return predicted_codes
 
 
 def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bool:

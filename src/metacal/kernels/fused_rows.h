@@ -116,6 +116,21 @@ static inline V NAME(last)(const struct row *row) {
     return v;
 }
 
+/* The largest lane; any lane where some are NaN. */
+static inline REAL NAME(largest_lane)(V v) {
+#if WIDTH == 64 && DOUBLE
+    return _mm512_reduce_max_pd((__m512d)v);
+#elif WIDTH == 64
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    REAL best[WIDTH / sizeof(REAL)];
+    memcpy(best, &v, sizeof v);
+    for (Py_ssize_t half = LANES / 2; half; half /= 2)
+        for (Py_ssize_t i = 0; i < half; i++) best[i] = best[i] > best[i + half] ? best[i] : best[i + half];
+    return best[0];
+#endif
+}
+
 /* Four running maxima: one would wait for itself. */
 static inline REAL NAME(largest)(const struct row *row) {
     const Py_ssize_t whole = NAME(whole)(row);
@@ -130,11 +145,7 @@ static inline REAL NAME(largest)(const struct row *row) {
     for (; j < whole; j += LANES) a = MAX(a, NAME(load)(row, j));
     if (whole < row->k) b = MAX(b, NAME(last)(row));
     const V top = MAX(MAX(a, b), MAX(c, d));
-    REAL best[WIDTH / sizeof(REAL)];
-    memcpy(best, &top, sizeof top);
-    for (Py_ssize_t half = LANES / 2; half; half /= 2)
-        for (Py_ssize_t i = 0; i < half; i++) best[i] = best[i] > best[i + half] ? best[i] : best[i + half];
-    return best[0];
+    return NAME(largest_lane)(top);
 }
 
 /* The same, and a number at or below the least logit; NaN counts for nothing there. */
@@ -150,18 +161,11 @@ static inline REAL NAME(extremes)(const struct row *row, REAL *least) {
     if (j < whole) a = MAX(a, NAME(load)(row, j)), low = MIN(NAME(load)(row, j), low);
     if (whole < row->k) b = MAX(b, NAME(last)(row));
     a = MAX(a, b), low = MIN(low, low_b);
-    REAL best[WIDTH / sizeof(REAL)], lowest[WIDTH / sizeof(REAL)];
-    memcpy(best, &a, sizeof a);
-    memcpy(lowest, &low, sizeof low);
-    for (Py_ssize_t half = LANES / 2; half; half /= 2) {
-        for (Py_ssize_t i = 0; i < half; i++) {
-            best[i] = best[i] > best[i + half] ? best[i] : best[i + half];
-            lowest[i] = lowest[i] < lowest[i + half] ? lowest[i] : lowest[i + half];
-        }
-    }
-    for (j = whole; j < row->k; j++) lowest[0] = logit(row, j) < (double)lowest[0] ? (REAL)logit(row, j) : lowest[0];
-    *least = lowest[0];
-    return best[0];
+    const REAL best = NAME(largest_lane)(a);
+    REAL lowest = -NAME(largest_lane)(-low);
+    for (j = whole; j < row->k; j++) lowest = logit(row, j) < (double)lowest ? (REAL)logit(row, j) : lowest;
+    *least = lowest;
+    return best;
 }
 
 /* The first column with this value, which the row has; four vectors are looked at together. */

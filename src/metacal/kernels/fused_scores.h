@@ -17,18 +17,40 @@ static inline double NAME(winner)(const struct row *row, Py_ssize_t *column, dou
 }
 
 /* Adds Σ e^d to sums[0] and sums[2], Σ e^d z to sums[1] and sums[3]: of two sums neither waits for the other. */
-static inline void NAME(add_tail)(const struct row *row, Py_ssize_t from, Py_ssize_t to, V shift, V *sums) {
+static inline void NAME(add_tail_of)(
+    const struct row *row, const int single, Py_ssize_t from, Py_ssize_t to, V shift, V *sums
+) {
     const V scale = NAME(fill)(LOG2_E);
-    for (Py_ssize_t j = from; j < to; j += 2 * LANES) {
-        const V z = NAME(exponents)(NAME(load)(row, j), shift, scale), e = NAME(exp2)(z);
-        prefetch(row, j);
-        sums[0] += e;
-        sums[1] += e * z;
-        if (j + LANES >= to) break;
-        const V next = NAME(exponents)(NAME(load)(row, j + LANES), shift, scale), f = NAME(exp2)(next);
-        sums[2] += f;
-        sums[3] += f * next;
+    const float *const narrow = row->single;
+    const double *const wide = row->twice;
+    const char *const next_row = row->next;
+    const Py_ssize_t size = row->size;
+    V a = sums[0], b = sums[1], c = sums[2], d = sums[3], x, y;
+    Py_ssize_t j = from;
+    for (; j + LANES < to; j += 2 * LANES) {
+        if (single) x = (V)WIDEN(narrow + j), y = (V)WIDEN(narrow + j + LANES);
+        else memcpy(&x, wide + j, sizeof x), memcpy(&y, wide + j + LANES, sizeof y);
+        const V z = NAME(exponents)(x, shift, scale), e = NAME(exp2)(z);
+        const V next = NAME(exponents)(y, shift, scale), f = NAME(exp2)(next);
+        __builtin_prefetch(next_row + j * size);
+        a += e;
+        b += e * z;
+        c += f;
+        d += f * next;
     }
+    if (j < to) {
+        if (single) x = (V)WIDEN(narrow + j);
+        else memcpy(&x, wide + j, sizeof x);
+        const V z = NAME(exponents)(x, shift, scale), e = NAME(exp2)(z);
+        a += e;
+        b += e * z;
+    }
+    sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+}
+
+static inline void NAME(add_tail)(const struct row *row, Py_ssize_t from, Py_ssize_t to, V shift, V *sums) {
+    if (row->single) NAME(add_tail_of)(row, 1, from, to, shift, sums);
+    else NAME(add_tail_of)(row, 0, from, to, shift, sums);
 }
 
 /* S = Σ e^d and Σ e^d d over all columns but the largest, and which one that is; `least` as in winner. */
