@@ -103,3 +103,27 @@ def test_high_costs_are_written_out(churn, see):
     assert re.match(
         r"1,000 rows cost \d{3},\d{3}: 0 for ", driver.find_element(By.ID, "sides-cost").text
     )
+
+
+def test_a_short_id_stays_on_one_line_on_a_phone(churn, see, tmp_path):
+    columns = {
+        "id": [f"C{row:05d}" for row in range(2000)],
+        "score": LOG_ODDS[PARTS["new"]],
+        "churn": LABELS[PARTS["new"]],
+    }
+    mc.io.write_table(str(tmp_path / "rows.csv"), columns)
+    files = f"{churn.folder}/gate.json {tmp_path}/rows.csv"
+    run(f"report {files} --id-key id --resamples 0 -o {tmp_path}/report.html")
+    driver = see(SimpleNamespace(address=(tmp_path / "report.html").as_uri()), width=390)
+    cells = driver.find_elements(By.CSS_SELECTOR, "#rows-tables tbody td.name:nth-child(2)")
+    ids = [cell for cell in cells if cell.text.startswith("C0")]
+    assert len(ids) >= 10
+    heights = [
+        driver.execute_script(
+            "const range = document.createRange(); range.selectNodeContents(arguments[0]);"
+            "return range.getClientRects().length",
+            cell,
+        )
+        for cell in ids
+    ]
+    assert set(heights) == {1}
