@@ -65,8 +65,8 @@ def test_files_in_another_order_are_refused_where_ids_or_labels_tell(folder, com
     if command != "cascade":
         files = [folder / "loss.json", files[0], "--large", files[1]]
     result = run(command, *files, *words, code=2)
-    assert "in the same order, but row " in result.output
-    assert f"has a different {told}" in result.output
+    assert "in the same order, but the column" in result.output
+    assert f"of {told} differs in row" in result.output
 
 
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
@@ -312,7 +312,7 @@ def test_wrong_usage_is_said(folder):
         folder / "shifted.npz", logits=drawn(1500, 0)[0][1], labels=np.roll(drawn(1500, 0)[1], 1)
     )
     assert (
-        "hold the same rows in the same order, but row 0 has a different labels. Write both"
+        "the column of labels differs in row 0. Write both"
         in run("cascade", pair[0], folder / "shifted.npz", "--max-loss", "0.1", code=2).output
     )
     assert "needs all" in " ".join(run("cascade", "--help").output.split())

@@ -260,7 +260,7 @@ def test_wrong_usage_says_what_to_do(run):
             "--labels 400",
             "started with labels=200, but got 400. This setting cannot change after labels are known.",
         ),
-        ("--seed 3", "random_state=None, not 3"),
+        ("--seed 3", "random_state=None, but got 3."),
         ("--extend", "without a declared extension"),
         ("--may-extend", "may_extend=False, not True"),
     ):

@@ -360,7 +360,7 @@ def test_what_does_not_fit_a_cascade_is_said(cascade, tmp_path):
         ),
         (
             ["rows.jsonl", "--agree-key", "small.same"],
-            "2 names in --score-key and 2 in --agree-key",
+            "2 names in --score-key and 2 names in --agree-key",
         ),
         (
             ["rows.jsonl", "--loss-key", "small.same"],

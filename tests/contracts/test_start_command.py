@@ -254,7 +254,7 @@ def test_what_differs_in_a_new_file_is_named():
     write_csv("judge.csv", {"mark": table[:, 0], "ok": rng.random(400) < 0.5 + table[:, 0] / 2})
     run("start", "judge.csv", "--yes", "--mistake-cost", 2)
     done = run("apply", "judge.gate.json", "tickets.csv", "-o", "out.csv", codes=(2,))
-    assert "no column 'mark' found, from which judge.gate.json reads its input" in done.stderr
+    assert "no column 'mark', from which judge.gate.json reads its input." in done.stderr
     assert "another classifier" not in done.stderr
 
 

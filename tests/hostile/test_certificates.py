@@ -346,15 +346,15 @@ def test_facts_of_a_file(path):
         (
             "notes",
             [remark("n" * 3000)],
-            r"notes[0] must be one line of plain text, of at most 2,000 characters",
+            r"notes[0] must be one line of plain text with at most 2,000 characters",
         ),
         ("notes", [remark("n")] * 51, "51 notes are too many"),
         (
             "notes",
             [{"kind": "few_errors", "errors": 7, "rows": 5}],
-            "notes[0].errors 7 contradicts",
+            "notes[0].errors is 7, which contradicts",
         ),
-        ("notes", [{"kind": "few_errors", "errors": 0}], "'rows' is missing"),
+        ("notes", [{"kind": "few_errors", "errors": 0}], "the entry 'rows', which is missing"),
         ("notes", [{"kind": "cross_fitted", "folds": 5}], "its notes speak of other folds"),
         (
             "traffic",

@@ -339,8 +339,8 @@ def merge_labels(
         row = _first_difference(small_column, large_column)
         if row is not None:
             raise CascadeError(
-                f"{small} and {large} must hold the same rows in the same order, but row {row}"
-                f" has a different {column_name}. Write both files with the same rows."
+                f"{small} and {large} must hold the same rows in the same order, but the column"
+                f" of {column_name} differs in row {row}. Write both files with the same rows."
             )
     if small_predictions.labels is None:
         return large_predictions.labels

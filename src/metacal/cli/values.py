@@ -90,7 +90,7 @@ def number_between(
             hint = ""
             looks_like_percentage = high == 1.0 and 1.0 < number < 100.0
             if looks_like_percentage:
-                hint = f"; write {number:g}% as {number / 100:g}"
+                hint = f". Write {number:g}% as {number / 100:g}"
             raise click.BadParameter(f"{value} {problem}{hint}.")
         return number
 

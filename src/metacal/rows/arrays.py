@@ -270,7 +270,7 @@ def check_fraction(name: str, value: object) -> float:
         raise InputError(f"{name} must be a number strictly between 0 and 1, but got {value!r}.")
     number = float(value)  # type: ignore[arg-type]
     if not 0.0 < number < 1.0:
-        hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
+        hint = f". Write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
         raise InputError(f"{name} must be strictly between 0 and 1, but got {value!r}{hint}.")
     if number < _MIN_FRACTION:
         raise InputError(
