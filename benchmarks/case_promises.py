@@ -12,7 +12,8 @@ fields; an order statistic for each field at a quarter of the limit and of delta
 best thresholds in hindsight, found by coordinate ascent on the whole file: within the limit, and
 within the share of broken cases that metacal's rule has on average. "Scale of the file" is metacal's
 rule with a scale that was fitted on all receipts, which no method knows: so much remains if the scale
-is learned without loss. For synthetic cases there is one threshold on the true log-odds of the items,
+is learned without loss. "Monotone scale of the file" is the same with a scale of any monotone shape,
+which fits the receipts that judge it too closely: no scale that can be learned accepts more. For synthetic cases there is one threshold on the true log-odds of the items,
 which no method knows either.
 
 MAPIE has no promise about cases. But if one reduces each case to the score of the item that breaks it
@@ -38,6 +39,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
 import metacal as mc
@@ -77,6 +79,8 @@ MAPIE_METHODS = ("bonferroni_holm", "fixed_sequence")
 #: Log-odds of a word at which the probability that MAPIE receives is a half. In a tenth of the tweets
 #: with a name the lowest true score is below it, so MAPIE's grid is fine where the threshold lies.
 MAPIE_OFFSET = -7.0
+#: Standard deviation of the kernel of the monotone scale, as a share of the receipts.
+MONOTONE_BANDWIDTH = 0.04
 #: Coordinate ascents for the best thresholds, and the steps of each.
 N_ASCENTS, N_ASCENT_STEPS = 12, 4000
 
@@ -192,7 +196,66 @@ def fit_scale_of_file(folder: str) -> TypeScale:
     return fit_type_scale(case_items, same_scale=False)
 
 
-def fit_gate_with_scale(promise: Any, items: Items, scale: TypeScale) -> Decide | None:
+@dataclass(frozen=True)
+class MonotoneScale:
+    """Scale from safety to merit by a rising function of each type, linear between its knots.
+
+    It has the methods of `TypeScale` that the rule of `MaxCaseErrors` calls.
+
+    Attributes
+    ----------
+    knots, merits : list of array
+        For each type, rising safeties, and the merit of each.
+    """
+
+    knots: list[np.ndarray]
+    merits: list[np.ndarray]
+
+    def compute_merit(self, safety: np.ndarray, types: np.ndarray) -> np.ndarray:
+        """Compute the merit of items."""
+        merit = np.full(len(safety), -np.inf)
+        for kind, (knots, merits) in enumerate(zip(self.knots, self.merits, strict=True)):
+            is_kind = (types == kind) & np.isfinite(safety)
+            merit[is_kind] = np.interp(safety[is_kind], knots, merits)
+        return merit
+
+    def convert_to_safety(self, merit: float | np.ndarray) -> np.ndarray:
+        """Convert a merit, or one for each type, to a cut of each type."""
+        merit_of_type = np.broadcast_to(merit, len(self.knots))
+        return np.array(
+            [
+                np.interp(merit_of_type[kind], merits, knots, left=-np.inf, right=np.inf)
+                for kind, (knots, merits) in enumerate(zip(self.knots, self.merits, strict=True))
+            ]
+        )
+
+
+@cache
+def fit_monotone_scale_of_file(folder: str) -> MonotoneScale:
+    """Fit a smooth monotone scale of the receipt fields on all receipts."""
+    items = load_receipts(folder)
+    knots, merits = [], []
+    for kind in range(int(items.kind.max()) + 1):
+        order = np.argsort(items.score[items.kind == kind])
+        safety = items.score[items.kind == kind][order]
+        is_correct = items.correct[items.kind == kind][order].astype(float)
+        ranks = np.arange(len(safety))
+        bandwidth = MONOTONE_BANDWIDTH * len(safety)
+        weights = np.exp(-0.5 * ((ranks[:, None] - ranks) / bandwidth) ** 2)
+        # A part of a right and of a wrong item keeps the log-odds finite.
+        share_correct = (weights @ is_correct + 0.15) / (weights.sum(axis=1) + 0.3)
+        monotone = isotonic_regression(share_correct).x
+        distinct, first = np.unique(safety, return_index=True)
+        # A small slope makes the function invertible where it is flat.
+        rising = logit(monotone)[first] + 1e-6 * first
+        knots.append(np.concatenate([[distinct[0] - 1], distinct, [distinct[-1] + 1e-6]]))
+        merits.append(np.concatenate([[rising[0] - 1], rising, [rising[-1] + 1e-3]]))
+    return MonotoneScale(knots, merits)
+
+
+def fit_gate_with_scale(
+    promise: Any, items: Items, scale: TypeScale | MonotoneScale
+) -> Decide | None:
     """Certify a promise with a scale that is known beforehand."""
     with (
         mock.patch.object(case_procedures, "fit_type_scale", return_value=scale),
@@ -347,8 +410,7 @@ def run_receipts(
     for draw in range(n_draws):
         rng = np.random.default_rng([n_cases, round(1000 * limit), draw])
         items = population.take(rng.integers(population.n_cases, size=n_cases))
-        scale = fit_scale_of_file(folder)
-        for method, (decide, breaks) in fit_methods(kind, items, limit, scale).items():
+        for method, (decide, breaks) in fit_methods(kind, items, limit, folder).items():
             measured = measure_errors(decide, population, breaks)
             results.setdefault(method, []).append(measured)
     cell: dict[str, Any] = {
@@ -369,7 +431,7 @@ def run_receipts(
 
 
 def fit_methods(
-    kind: str, items: Items, limit: float, scale: TypeScale
+    kind: str, items: Items, limit: float, folder: str
 ) -> dict[str, tuple[Decide | None, Callable[[Items, np.ndarray], bool]]]:
     """Fit the methods of one promise on the items of a draw."""
 
@@ -383,6 +445,8 @@ def fit_methods(
     def breaks_mean(population: Items, accept: np.ndarray) -> bool:
         return bool(population.count_errors(accept).mean() > limit)
 
+    scale = fit_scale_of_file(folder)
+    monotone_scale = fit_monotone_scale_of_file(folder)
     if kind == "automated":
         automated = mc.MaxCaseErrors(limit, among="automated")
         return {
@@ -399,6 +463,7 @@ def fit_methods(
     methods = {
         "metacal": fit_gate(promise, items),
         "scale of the file": fit_gate_with_scale(promise, items, scale),
+        "monotone scale of the file": fit_gate_with_scale(promise, items, monotone_scale),
         "one raw scale": fit_gate(promise, items, has_types=False),
         "each type": fit_each_type(items, limit),
     }

@@ -14,6 +14,7 @@ from benchmarks.paper import tables as paper_tables
 from benchmarks.quality import tables as quality_tables
 from benchmarks.selective import tables as selective_tables
 from benchmarks.tables import calibrators as calibrators_tables
+from benchmarks.tables import cases as cases_tables
 from benchmarks.tables import constant_threshold as constant_threshold_tables
 from benchmarks.tables import cost as cost_tables
 from benchmarks.tables import default_base as default_base_tables
@@ -25,6 +26,7 @@ from benchmarks.tables import machine as machine_tables
 from benchmarks.tables import mapie_on_cases as mapie_on_cases_tables
 from benchmarks.tables import monitor as monitor_tables
 from benchmarks.tables import promises as promises_tables
+from benchmarks.tables import rare_rows as rare_rows_tables
 from benchmarks.tables import rules as rules_tables
 from benchmarks.tables import two_sided as two_sided_tables
 from benchmarks.tables.markdown import table
@@ -98,6 +100,11 @@ TABLES: dict[str, Table] = {
         for name, make in constant_threshold_tables.TABLES.items()
     },
     **{name: Table(result, make) for name, (result, make) in mapie_on_cases_tables.TABLES.items()},
+    "rare-normal": Table("rare-rows", rare_rows_tables.normal_scores),
+    "rare-matching": Table("rare-rows", rare_rows_tables.matching),
+    "case-receipts": Table("case-promises", cases_tables.receipts),
+    "case-others": Table("case-promises", cases_tables.other_promises),
+    "case-synthetic": Table("case-promises", cases_tables.synthetic),
     "graded-losses": Table("graded-losses", graded_losses_tables.populations),
     "near-binary-losses": Table("graded-losses", graded_losses_tables.near_binary),
     "loss-tests": Table("graded-losses", graded_losses_tables.tests),

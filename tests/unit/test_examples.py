@@ -1,5 +1,5 @@
-"""The examples run: a gated model served over HTTP on loopback, an MLflow model saved and
-loaded.
+"""The examples run: the gallery about cases and rare matches, a gated model served over HTTP on
+loopback, an MLflow model saved and loaded.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -29,6 +30,47 @@ def example(name):
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+# ── the gallery ───────────────────────────────────────────────────────────────────────────────────
+
+
+def run_gallery(name):
+    """Run a gallery example without a screen, and return its variables."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    try:
+        variables = runpy.run_path(str(EXAMPLES / "gallery" / f"{name}.py"))
+        assert plt.get_fignums()
+    finally:
+        plt.close("all")
+    return variables
+
+
+def test_the_matching_example_keeps_its_promise():
+    found = run_gallery("09_matching")
+    merged = found["accept"]
+    assert found["new_is_match"][merged].mean() >= 0.9
+    assert found["new_is_match"][found["new_score"] >= 0.5].mean() < 0.9
+
+
+def test_the_document_example_keeps_its_promise_and_constants_break_it():
+    found = run_gallery("10_document_extraction")
+    errors = {name: found["count_errors"](accept)[1] for name, accept in found["rules"].items()}
+    assert errors.pop("metacal") <= 0.1
+    assert len(errors) == 2
+    assert min(errors.values()) > 0.1
+
+
+def test_the_redaction_example_keeps_its_promise():
+    found = run_gallery("11_redaction")
+    masked = found["gate"].accepts(found["new_score"])
+    _, leaking, harmless = found["measure"](masked)
+    assert leaking <= 0.1
+    assert harmless <= 0.1
+    assert found["measure"](found["new_score"] >= 2)[1] > 0.1
 
 
 # ── the service ───────────────────────────────────────────────────────────────────────────────────
