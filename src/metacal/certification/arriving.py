@@ -170,7 +170,9 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
     n_relevant_labels = 0
     if reachable_result.threshold is not None and reachable_result.trace is not None:
         # Rows with equal scores are accepted together, so the labels of a whole block matter.
-        last_relevant_block = best_case_ranking.find_tie_block(reachable_result.trace.best_rank)
+        last_relevant_block = best_case_ranking.find_tie_block(
+            reachable_result.trace.highest_passed_rank
+        )
         n_relevant_labels = int(best_case_ranking.tie_block_end_ranks[last_relevant_block])
     return LabellingProgress(
         threshold=_round_threshold_if_certified(current_result),

@@ -83,9 +83,10 @@ def plan_cutoff_sequence(
         n_automated=math.ceil(min_automated_fraction * n_pilot_cases),
     )
     ranks = np.linspace(first_rank, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(np.intp)
-    last_ranks_with_rejected_items = np.unique(ranks[ranks < n_items])
+    ranks_before_last_item = np.unique(ranks[ranks < n_items])
     # At a rank, the first items are cleared, so the cutoff is the log-odds of the item after it.
-    cutoff_log_odds = harmless_log_odds[safest_first][last_ranks_with_rejected_items]
+    sorted_log_odds = harmless_log_odds[safest_first]
+    cutoff_log_odds = sorted_log_odds[ranks_before_last_item]
     distinct_log_odds = dict.fromkeys(cutoff_log_odds.tolist())
     sequence = [scale.convert_to_safety(log_odds) for log_odds in distinct_log_odds]
     # The last cutoffs clear every item.

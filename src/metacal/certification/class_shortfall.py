@@ -118,6 +118,22 @@ def find_class_shortfall(
     class_share = n_rows_of_class / max(len(rows), 1)
     positive_code = class_promise.get_positive_code(rows.class_names)
     level_of_class = significance_level * class_promise.level_fraction
+    best_target = _find_best_target(
+        class_promise,
+        rows,
+        pilot_rows,
+        significance_level=significance_level,
+        class_code=class_code,
+        class_share=class_share,
+    )
+    rows_needed = _estimate_rows_needed(
+        class_promise,
+        rows,
+        pilot_rows,
+        significance_level=significance_level,
+        class_code=class_code,
+        class_share=class_share,
+    )
     ruled_out = None
     if not class_promise.quantity.conditions_on_true_class:
         ranking = rows.rank_for_class(class_code)
@@ -131,13 +147,9 @@ def find_class_shortfall(
         n_rows_of_other_class=len(rows) - n_rows_of_class,
         class_share=class_share,
         significance_level=level_of_class,
-        best_target=_find_best_target(
-            class_promise, rows, pilot_rows, significance_level, class_code, class_share
-        ),
+        best_target=best_target,
         n_required_rows=class_promise.compute_required_rows(significance_level),
-        rows_needed=_estimate_rows_needed(
-            class_promise, rows, pilot_rows, significance_level, class_code, class_share
-        ),
+        rows_needed=rows_needed,
         ruled_out=ruled_out,
     )
 

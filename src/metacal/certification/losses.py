@@ -167,7 +167,7 @@ class MeanLossLimit:
             rule_name=rule_name,
             threshold=loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted),
         )
-        accepted_relative_losses = loss_ranking.losses[: certificate.n_accepted]
+        accepted_relative_losses = loss_ranking.sorted_losses[: certificate.n_accepted]
         mean_relative_loss = float(accepted_relative_losses.mean())
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
         certificate = add_circumstances(
@@ -399,7 +399,7 @@ class _LossTests:
         """Return the circumstances of the tests: the rows that were read to plan them."""
         if self.delta is None:
             return Circumstances()
-        if self.exact_rule_name is None:
+        if not self.uses_exact_tests:
             n_rows = self.loss_ranking.ranking.n_rows
             n_tested = count_rows_to_test(
                 self.loss_ranking, relative_limit, self.delta, self.pilot_rows
@@ -416,7 +416,7 @@ class _LossTests:
     def resample(self, row_indices: Codes) -> _LossTests:
         """Return the tests of a resample of the rows, given by sorted row indices."""
         resampled_scores = np.arange(float(len(row_indices)))
-        resampled_losses = self.loss_ranking.losses[row_indices]
+        resampled_losses = self.loss_ranking.sorted_losses[row_indices]
         loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)
         pilot_rows = self.pilot_rows
         if pilot_rows is not None:

@@ -251,6 +251,11 @@ class Ranking:
         return int(self.tie_block_end_ranks[-1])
 
     @property
+    def has_known_order(self) -> bool:
+        """Whether the order of all rows is known. False if rows were only counted in cells."""
+        return self.is_unordered_block is None
+
+    @property
     def n_errors(self) -> int:
         """Number of errors."""
         if len(self.cumulative_errors) == 0:

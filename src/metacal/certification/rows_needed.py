@@ -87,6 +87,12 @@ _MIN_NODE_FRACTION = 0.2
 # Lower limit on the assumed probability that the present rows certify nothing.
 _MIN_FAILURE_CHANCE = 0.1
 
+# The largest tabulated error rate exceeds the tolerated errors by this many standard deviations.
+_MAX_DEVIATION_IN_STDS = 6.0
+
+# Number of errors that are added to this deviation.
+_ADDED_EXPECTED_ERRORS = 9.0
+
 # Number of error rates at which the probability of passing a test is tabulated.
 _N_TABULATED_RATES = 101
 
@@ -231,11 +237,12 @@ def _compute_best_pass_chances(
     error_shares = error_curves.cumulative_error_shares
     n_curves = error_shares.shape[1]
     best_pass_chances = np.zeros(n_curves)
-    for rank, max_errors in tests:
-        table = _tabulate_pass_chances(rank, max_errors, n_rows)
+    for test in tests:
+        table = _tabulate_pass_chances(test.rank, test.max_errors, n_rows)
+        error_shares_below = error_shares[table.lower_share_indices]
+        error_shares_above = error_shares[table.lower_share_indices + 1]
         mean_error_rates_at_nodes = (
-            error_shares[table.lower_share_indices] * table.lower_weights
-            + error_shares[table.lower_share_indices + 1] * table.upper_weights
+            error_shares_below * table.lower_weights + error_shares_above * table.upper_weights
         )
         pass_chances_at_nodes = np.interp(
             mean_error_rates_at_nodes, table.error_rates, table.pass_chances
@@ -302,7 +309,10 @@ def _tabulate_pass_chances(rank: int, max_errors: int, n_rows: int) -> _PassChan
     upper_fractions = distances_from_lower / grid_steps
 
     # With so many expected errors, the test practically never passes.
-    max_expected_errors = max_errors + 9.0 + 6.0 * math.sqrt(max(max_errors, 0) + 1.0)
+    std_of_errors = math.sqrt(max(max_errors, 0) + 1.0)
+    max_expected_errors = (
+        max_errors + _ADDED_EXPECTED_ERRORS + _MAX_DEVIATION_IN_STDS * std_of_errors
+    )
     error_rates = np.linspace(0.0, min(1.0, max_expected_errors / rank), _N_TABULATED_RATES)
     pass_chances = np.zeros(_N_TABULATED_RATES)
     if max_errors >= 0:

@@ -100,7 +100,7 @@ def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> Ru
     >>> find_ruled_out(errors_at_the_end, 0.97, 0.1)
     RuledOut(coverage=0.018141892240076254, min_rows=4200, delta=0.1)
     """
-    if delta is None or ranking.is_unordered_block is not None or ranking.n_rows == 0:
+    if delta is None or not ranking.has_known_order or ranking.n_rows == 0:
         return None
     coverage = find_smallest_ruled_out_coverage(ranking, accuracy, delta)
     if coverage is None:
@@ -159,7 +159,7 @@ def find_smallest_ruled_out_coverage(
     >>> find_smallest_ruled_out_coverage(Ranking.from_scores(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
     True
     """
-    if ranking.is_unordered_block is not None or ranking.n_rows == 0:
+    if not ranking.has_known_order or ranking.n_rows == 0:
         return None
     n_errors = ranking.cumulative_errors
     ranks = ranking.tie_block_end_ranks

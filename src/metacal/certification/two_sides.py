@@ -463,7 +463,9 @@ def _orient_pilot_rows(pilot_rows: PilotRows | None, class_code: int) -> PilotRo
     if pilot_rows is None:
         return None
     scores = RELATIVE_GRID.round(pilot_rows.scores)
-    if class_code == 1:
+    is_second_class = class_code == 1
+    if is_second_class:
+        # Scores are the log-odds of the second class.
         scores = -scores
     is_of_class = None
     if pilot_rows.class_codes is not None:

@@ -35,7 +35,7 @@ class SequenceTrace:
 
     Attributes
     ----------
-    best_rank : int
+    highest_passed_rank : int
         Highest rank that passed, or 0 if no rank passed.
 
     stopping_rank : int
@@ -43,10 +43,10 @@ class SequenceTrace:
         these rows are still an unbiased sample.
 
     n_failures : int
-        Number of rank ranges that failed below `best_rank`.
+        Number of rank ranges that failed below `highest_passed_rank`.
     """
 
-    best_rank: int
+    highest_passed_rank: int
     stopping_rank: int
     n_failures: int = 0
 
@@ -259,9 +259,21 @@ def run_rule(
         highest_score_never_read = pilot_rows.highest_score_never_read
     row_reader = LeastCertainRowReader.from_ranking(ranking, highest_score_never_read)
     plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows, row_reader)
-    n_unread_rows = row_reader.n_unread_rows
-    if n_unread_rows == ranking.n_rows:
+    if row_reader.n_read_rows == 0:
         return rule.certify(ranking, plan, significance_level, last_rank)
+    return _certify_unread_rows(rule, ranking, plan, row_reader, significance_level, last_rank)
+
+
+def _certify_unread_rows(
+    rule: ThresholdRule,
+    ranking: Ranking,
+    plan: RankPlan,
+    row_reader: LeastCertainRowReader,
+    significance_level: float | None,
+    last_rank: int | None,
+) -> ThresholdResult:
+    """Run a plan on the rows that were not read while it was made."""
+    n_unread_rows = row_reader.n_unread_rows
     last_tested_rank = n_unread_rows
     if last_rank is not None:
         last_tested_rank = min(last_rank, n_unread_rows)
