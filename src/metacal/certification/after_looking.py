@@ -74,12 +74,12 @@ class SimultaneousThreshold:
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
         """The limits, the accuracy first."""
-        limits = []
+        promised_limits = []
         if self.min_accuracy is not None:
-            limits.append(PromisedLimit(SELECTIVE_ACCURACY, self.min_accuracy))
+            promised_limits.append(PromisedLimit(SELECTIVE_ACCURACY, self.min_accuracy))
         if self.max_miscoverage is not None:
-            limits.append(PromisedLimit(MISCOVERAGE, self.max_miscoverage))
-        return tuple(limits)
+            promised_limits.append(PromisedLimit(MISCOVERAGE, self.max_miscoverage))
+        return tuple(promised_limits)
 
     @property
     def rule_name(self) -> str:
@@ -250,14 +250,16 @@ class SimultaneousThreshold:
 
     def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
         """Compute the certified frontier at no more thresholds than a message needs."""
-        thresholds = find_candidate_thresholds(rows.scores, rows.is_correct)
-        thresholds_per_step = max(1, math.ceil(len(thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE))
+        candidate_thresholds = find_candidate_thresholds(rows.scores, rows.is_correct)
+        thresholds_per_step = max(
+            1, math.ceil(len(candidate_thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE)
+        )
         delta_fraction_per_limit = 1.0 / len(self.promised_limits)
         return bands.certified_frontier(
             rows.scores,
             rows.is_correct,
             delta,
-            thresholds[::thresholds_per_step],
+            candidate_thresholds[::thresholds_per_step],
             delta_fraction_per_limit,
         )
 

@@ -153,18 +153,18 @@ class LabellingProgress(NamedTuple):
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
     """Find the threshold that is certified by now and the one that is reachable."""
-    procedure = get_sequential_procedure(promise)
-    if procedure is None:
+    sequential_procedure = get_sequential_procedure(promise)
+    if sequential_procedure is None:
         return _assess_by_certifying(promise, labels)
 
     best_case_ranking = labels.ranking_if_missing_correct
-    current_result = procedure.find_threshold(
+    current_result = sequential_procedure.find_threshold(
         best_case_ranking,
         promise.delta,
         pilot_rows=labels.pilot_rows,
         last_rank=labels.last_fully_labelled_rank,
     )
-    reachable_result = procedure.find_threshold(
+    reachable_result = sequential_procedure.find_threshold(
         best_case_ranking, promise.delta, pilot_rows=labels.pilot_rows
     )
     n_relevant_labels = 0
@@ -191,20 +191,20 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     InfeasibleTargetError
         If the labels certify nothing by now.
     """
-    procedure = get_sequential_procedure(promise)
-    if procedure is None:
+    sequential_procedure = get_sequential_procedure(promise)
+    if sequential_procedure is None:
         return _certify_complete_labels(promise, labels)
 
-    result = procedure.find_threshold(
+    threshold_result = sequential_procedure.find_threshold(
         labels.ranking_if_missing_correct,
         promise.delta,
         pilot_rows=labels.pilot_rows,
         last_rank=labels.last_fully_labelled_rank,
     )
-    if result.threshold is None:
-        raise _build_infeasible_error(procedure, labels, promise.delta)
-    certificate = procedure.build_certificate_at(
-        labels.ranking_if_missing_incorrect, result.threshold, promise.delta
+    if threshold_result.threshold is None:
+        raise _build_infeasible_error(sequential_procedure, labels, promise.delta)
+    certificate = sequential_procedure.build_certificate_at(
+        labels.ranking_if_missing_incorrect, threshold_result.threshold, promise.delta
     )
     return replace(certificate, n_labels=labels.n_labelled)
 
@@ -319,8 +319,8 @@ def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels)
         raise build_incomplete_labels_error(
             type(promise).__name__, target, n_rows, labels.n_labelled
         )
-    rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
-    certificate = certify(promise, replace(rows, pilot_rows=labels.pilot_rows))
+    labelled_rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
+    certificate = certify(promise, replace(labelled_rows, pilot_rows=labels.pilot_rows))
     return replace(certificate, n_labels=n_rows)
 
 
@@ -330,14 +330,14 @@ def _build_infeasible_error(
     """Build the error for labels that certify nothing by now."""
 
     def certifies_target(target: float) -> bool:
-        result = procedure.find_threshold(
+        threshold_result = procedure.find_threshold(
             labels.ranking_if_missing_correct,
             delta,
             target=target,
             pilot_rows=labels.pilot_rows,
             last_rank=labels.last_fully_labelled_rank,
         )
-        return result.threshold is not None
+        return threshold_result.threshold is not None
 
     worst_case_ranking = labels.ranking_if_missing_incorrect
     shortfall = procedure.rule.find_shortfall(

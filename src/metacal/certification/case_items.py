@@ -89,7 +89,7 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
     subgroup_codes = np.zeros(len(rows), dtype=np.intp)
     if rows.subgroups is not None:
         subgroup_codes = rows.subgroups.codes
-    draws = RowDraws(
+    row_draws = RowDraws(
         np.concatenate([rows.scores, np.zeros(n_added)]),
         np.concatenate([rows.is_correct, np.zeros(n_added, dtype=bool)]),
         np.concatenate([subgroup_codes, np.full(n_added, _NO_SUBGROUP)]),
@@ -99,7 +99,7 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
     )
     case_order = np.empty(cases.n_cases, dtype=np.intp)
     # Every row has the random number of its case, which is the position of the case.
-    position_of_rows = draws.draw_cluster_numbers("division of cases")
+    position_of_rows = row_draws.draw_cluster_numbers("division of cases")
     case_order[position_of_rows] = case_of_rows
     return case_order
 

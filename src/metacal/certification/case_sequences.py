@@ -82,16 +82,16 @@ def plan_cutoff_sequence(
         pilot_items.cases[safest_first],
         n_automated=math.ceil(min_automated_fraction * n_pilot_cases),
     )
-    ranks = np.linspace(first_rank, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(np.intp)
-    ranks_before_last_item = np.unique(ranks[ranks < n_items])
+    candidate_ranks = np.linspace(first_rank, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(np.intp)
+    ranks_before_last_item = np.unique(candidate_ranks[candidate_ranks < n_items])
     # At a rank, the first items are cleared, so the cutoff is the log-odds of the item after it.
     sorted_log_odds = harmless_log_odds[safest_first]
     cutoff_log_odds = sorted_log_odds[ranks_before_last_item]
     distinct_log_odds = dict.fromkeys(cutoff_log_odds.tolist())
-    sequence = [scale.convert_to_safety(log_odds) for log_odds in distinct_log_odds]
+    cutoff_sequence = [scale.convert_to_safety(log_odds) for log_odds in distinct_log_odds]
     # The last cutoffs clear every item.
-    sequence.append(np.full(scale.n_types, -math.inf))
-    return [np.where(scale.is_fitted, cutoffs, math.inf) for cutoffs in sequence]
+    cutoff_sequence.append(np.full(scale.n_types, -math.inf))
+    return [np.where(scale.is_fitted, cutoffs, math.inf) for cutoffs in cutoff_sequence]
 
 
 def _find_rank_automating_cases(case_by_rank: Codes, n_automated: int) -> int:

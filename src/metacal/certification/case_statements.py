@@ -172,12 +172,12 @@ def build_no_passing_cutoffs_error(
 
 def build_missing_cases_error(promise: object) -> InputError:
     """Build the error for a promise about cases without the case of each row."""
-    option = choose_spelling(
+    spelled_option = choose_spelling(
         "ScoreGate(promise).fit(score, correct, cases=document_id)", "--case-key NAME"
     )
     return CasesError(
         f"{type(promise).__name__} is about cases, and the rows have none. Pass the case of each"
-        f" row: {option}."
+        f" row: {spelled_option}."
     )
 
 

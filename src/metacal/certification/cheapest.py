@@ -95,12 +95,14 @@ class CheapestThreshold:
         """Choose the cheapest threshold and bound its cost."""
         assert delta is not None
         max_cost = self.costs.max_prediction_cost
-        losses = rows.losses
-        if losses is None:
-            losses = self.costs.losses_from_correctness(rows.is_correct)
-        draws = replace(rows, losses=losses).build_row_draws(self.random_state)
+        row_losses = rows.losses
+        if row_losses is None:
+            row_losses = self.costs.losses_from_correctness(rows.is_correct)
+        row_draws = replace(rows, losses=row_losses).build_row_draws(self.random_state)
         loss_ranking = LossRanking.from_scores(
-            rows.scores, losses.if_accepted / max_cost, seed=draws.derive_seed("order of bets")
+            rows.scores,
+            row_losses.if_accepted / max_cost,
+            seed=row_draws.derive_seed("order of bets"),
         )
         n_accepted, mean_cost = self._find_cheapest_candidate(loss_ranking)
         return self._build_certificate(

@@ -46,13 +46,13 @@ def build_class_certificate(
         Threshold and counts, without a promise.
     """
     is_predicted = decision_columns.threshold_indices == class_code
-    ranking = Ranking.from_scores(
+    class_ranking = Ranking.from_scores(
         decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
     )
-    largest_threshold = ranking.largest_threshold_accepting_at_most(n_accepted)
+    largest_threshold = class_ranking.largest_threshold_accepting_at_most(n_accepted)
     threshold = RELATIVE_GRID.move_between_grid_points(largest_threshold)
-    outcome = ranking.summarize_threshold(threshold)
-    return SubgroupCertificate(names, threshold=threshold, **outcome._asdict())
+    threshold_outcome = class_ranking.summarize_threshold(threshold)
+    return SubgroupCertificate(names, threshold=threshold, **threshold_outcome._asdict())
 
 
 def add_class_promise(

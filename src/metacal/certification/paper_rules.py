@@ -89,8 +89,10 @@ class PaperMiscoverage:
                 f"the paper's split takes right rows only; {certificate.n_correct:,} of"
                 f" {certificate.n_rows:,} are"
             )
-        procedure = OneThresholdProcedure(MISCOVERAGE, self.max_miscoverage, RejectionRateRule())
-        return procedure.find_contradiction(certificate, None, promise)
+        order_statistic_procedure = OneThresholdProcedure(
+            MISCOVERAGE, self.max_miscoverage, RejectionRateRule()
+        )
+        return order_statistic_procedure.find_contradiction(certificate, None, promise)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def run_planned_tests(
             last_rank=last_rank,
         )
     if plan.first_tested_rank is not None:
-        trace = _test_every_rank(
+        sequence_trace = _test_every_rank(
             ranking,
             plan.first_tested_rank,
             accuracy=plan.limit,
@@ -93,7 +93,7 @@ def run_planned_tests(
             last_rank=last_rank,
         )
         # The level is not passed on, even if every test passed.
-        return SequenceOutcome(trace, every_test_passed=False)
+        return SequenceOutcome(sequence_trace, every_test_passed=False)
     return _test_rank_ranges(ranking, plan.rank_ranges, significance_level, last_rank)
 
 
@@ -153,8 +153,8 @@ def _test_rank_ranges(
         raise ranking.build_finer_counts_error(unordered_blocks)
     if 0 < highest_passed_rank < ranking.n_rows:
         ranking.require_known_order(ranking.find_tie_block(highest_passed_rank))
-    trace = _trace_sequence(ranking, highest_passed_rank, failures)
-    return SequenceOutcome(trace, every_test_passed)
+    sequence_trace = _trace_sequence(ranking, highest_passed_rank, failures)
+    return SequenceOutcome(sequence_trace, every_test_passed)
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ def _test_every_score_value(
     )
     if n_blocks_up_to_first_score == 0:
         stopping_rank = _find_end_of_next_tie_block(ranking, rank=0)
-        trace = SequenceTrace(highest_passed_rank=0, stopping_rank=stopping_rank)
-        return SequenceOutcome(trace, every_test_passed=False)
+        sequence_trace = SequenceTrace(highest_passed_rank=0, stopping_rank=stopping_rank)
+        return SequenceOutcome(sequence_trace, every_test_passed=False)
 
     return _test_tie_blocks(
         ranking,
@@ -240,8 +240,8 @@ def _test_tie_blocks_from_rank(
     )
     p_value = bounds.binomial_p_value(np.array(n_errors), first_rank, error_rate=1.0 - accuracy)
     if p_value > significance_level:
-        trace = SequenceTrace(highest_passed_rank=0, stopping_rank=ranking.n_rows)
-        return SequenceOutcome(trace, every_test_passed=False)
+        sequence_trace = SequenceTrace(highest_passed_rank=0, stopping_rank=ranking.n_rows)
+        return SequenceOutcome(sequence_trace, every_test_passed=False)
     return _test_tie_blocks(
         ranking,
         first_block=ranking.find_tie_block(first_rank),
@@ -339,8 +339,8 @@ def _test_tie_blocks(
     passed_last_block = first_block + n_passed == n_tie_blocks
     every_test_passed = n_passed > 0 and passed_last_block
     stopping_rank = _find_end_of_next_tie_block(ranking, highest_passed_rank)
-    trace = SequenceTrace(highest_passed_rank, stopping_rank=stopping_rank)
-    return SequenceOutcome(trace, every_test_passed)
+    sequence_trace = SequenceTrace(highest_passed_rank, stopping_rank=stopping_rank)
+    return SequenceOutcome(sequence_trace, every_test_passed)
 
 
 def _test_every_rank(

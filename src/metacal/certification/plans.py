@@ -99,21 +99,21 @@ class PilotRows:
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
-        relative_losses = None
+        selected_losses = None
         if self.relative_losses is not None:
-            relative_losses = self.relative_losses[is_selected]
-        correct = None
+            selected_losses = self.relative_losses[is_selected]
+        selected_correctness = None
         if self.correct is not None:
-            correct = self.correct[is_selected]
-        class_codes = None
+            selected_correctness = self.correct[is_selected]
+        selected_class_codes = None
         if self.class_codes is not None:
-            class_codes = self.class_codes[is_selected]
+            selected_class_codes = self.class_codes[is_selected]
         return replace(
             self,
             scores=self.scores[is_selected],
-            relative_losses=relative_losses,
-            correct=correct,
-            class_codes=class_codes,
+            relative_losses=selected_losses,
+            correct=selected_correctness,
+            class_codes=selected_class_codes,
             tie_break_draw=_derive_tie_break_draw(self.tie_break_draw, selected_codes),
             subgroup_codes=None,
             n_withheld=min(self.n_withheld, int(is_selected.sum())),

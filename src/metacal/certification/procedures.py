@@ -90,10 +90,10 @@ class SubgroupResult:
     @property
     def circumstances(self) -> Circumstances:
         """Circumstances of the tests, combined from all thresholds."""
-        results = [result for result in self.threshold_results if result is not None]
+        tested_results = [result for result in self.threshold_results if result is not None]
         return Circumstances(
-            tests_score_values=any(result.tests_tie_blocks for result in results),
-            n_planning_rows=sum(result.n_planning_rows for result in results),
+            tests_score_values=any(result.tests_tie_blocks for result in tested_results),
+            n_planning_rows=sum(result.n_planning_rows for result in tested_results),
         )
 
     @property
@@ -106,17 +106,17 @@ class SubgroupResult:
 
     def count_accepted(self, threshold_index: int) -> int:
         """Return the number of rows that one of the thresholds accepts."""
-        result = self.threshold_results[threshold_index]
-        if result is None:
+        threshold_result = self.threshold_results[threshold_index]
+        if threshold_result is None:
             return 0
-        return result.n_accepted
+        return threshold_result.n_accepted
 
     def get_threshold(self, threshold_index: int) -> float | None:
         """Return one of the thresholds, or None if it is not certified."""
-        result = self.threshold_results[threshold_index]
-        if result is None:
+        threshold_result = self.threshold_results[threshold_index]
+        if threshold_result is None:
             return None
-        return result.threshold
+        return threshold_result.threshold
 
 
 class DecisionColumns(NamedTuple):

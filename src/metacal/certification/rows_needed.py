@@ -192,14 +192,14 @@ def find_smallest_sample_size(
     )
     failure_chances = 1.0 - pass_chances_of_present_rows
     # An estimate is only made for rows that certify nothing, so the weights are conditional on it.
-    weights = error_curves.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
+    conditional_weights = error_curves.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
 
     def compute_chance_of_certifying(size_step: int) -> float:
         sample_size = _convert_step_to_sample_size(size_step)
         pass_chances = _compute_best_pass_chances(
             error_curves, plan_tests(sample_size), sample_size
         )
-        return float(pass_chances @ weights / weights.sum())
+        return float(pass_chances @ conditional_weights / conditional_weights.sum())
 
     low_step = math.floor(_STEPS_PER_DOUBLING * math.log2(n_rows))
     low_chance = 0.0
@@ -238,14 +238,15 @@ def _compute_best_pass_chances(
     n_curves = error_shares.shape[1]
     best_pass_chances = np.zeros(n_curves)
     for test in tests:
-        table = _tabulate_pass_chances(test.rank, test.max_errors, n_rows)
-        error_shares_below = error_shares[table.lower_share_indices]
-        error_shares_above = error_shares[table.lower_share_indices + 1]
+        pass_chance_table = _tabulate_pass_chances(test.rank, test.max_errors, n_rows)
+        error_shares_below = error_shares[pass_chance_table.lower_share_indices]
+        error_shares_above = error_shares[pass_chance_table.lower_share_indices + 1]
         mean_error_rates_at_nodes = (
-            error_shares_below * table.lower_weights + error_shares_above * table.upper_weights
+            error_shares_below * pass_chance_table.lower_weights
+            + error_shares_above * pass_chance_table.upper_weights
         )
         pass_chances_at_nodes = np.interp(
-            mean_error_rates_at_nodes, table.error_rates, table.pass_chances
+            mean_error_rates_at_nodes, pass_chance_table.error_rates, pass_chance_table.pass_chances
         )
         pass_chances = _NODE_WEIGHTS @ pass_chances_at_nodes
         best_pass_chances = np.maximum(best_pass_chances, pass_chances)

@@ -158,8 +158,8 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
         )
     if name_array.dtype == object:
         name_array = name_array.astype(str)
-    _, codes = np.unique(name_array, return_inverse=True)
-    return codes.reshape(-1).astype(np.intp)
+    _, cluster_codes = np.unique(name_array, return_inverse=True)
+    return cluster_codes.reshape(-1).astype(np.intp)
 
 
 def find_missing_names(name_array: NDArray[Any]) -> Flags:

@@ -200,8 +200,8 @@ class FixedSequenceRule:
             `threshold` is None if no rank passed.
         """
         assert significance_level is not None
-        outcome = run_planned_tests(ranking, plan, significance_level, last_rank)
-        highest_passed_rank = outcome.trace.highest_passed_rank
+        sequence_outcome = run_planned_tests(ranking, plan, significance_level, last_rank)
+        highest_passed_rank = sequence_outcome.trace.highest_passed_rank
         n_accepted = 0
         if highest_passed_rank > 0:
             n_accepted = ranking.count_accepted_after_passing_rank(highest_passed_rank)
@@ -211,8 +211,8 @@ class FixedSequenceRule:
         return ThresholdResult(
             n_accepted=n_accepted,
             threshold=threshold,
-            every_test_passed=outcome.every_test_passed,
-            trace=outcome.trace,
+            every_test_passed=sequence_outcome.every_test_passed,
+            trace=sequence_outcome.trace,
         )
 
     def find_shortfall(
@@ -319,7 +319,7 @@ def find_last_passed_rank(
     >>> find_last_passed_rank(Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
-    result = certify_accuracy(ranking, accuracy, delta, pilot_rows)
-    if result.threshold is None or result.trace is None:
+    threshold_result = certify_accuracy(ranking, accuracy, delta, pilot_rows)
+    if threshold_result.threshold is None or threshold_result.trace is None:
         return 0
-    return result.trace.highest_passed_rank
+    return threshold_result.trace.highest_passed_rank

@@ -202,16 +202,16 @@ class LossRanking:
         n_passed = 0
         batch_size = _N_RANKS_OF_FIRST_BATCH
         while n_passed < n_ranks_to_test:
-            stop = min(n_passed + batch_size, n_ranks_to_test)
-            batch_ranks = ranks[n_passed:stop]
-            passes = replicating_bets.find_means_below(
+            batch_stop = min(n_passed + batch_size, n_ranks_to_test)
+            batch_ranks = ranks[n_passed:batch_stop]
+            passes_by_rank = replicating_bets.find_means_below(
                 self._losses_up_to_each(batch_ranks),
                 limit,
                 significance_level,
                 losses_are_rare=losses_are_rare,
             )
-            if not passes.all():
-                first_failure_in_batch = int(np.argmin(passes))
+            if not passes_by_rank.all():
+                first_failure_in_batch = int(np.argmin(passes_by_rank))
                 return n_passed + first_failure_in_batch
             n_passed += len(batch_ranks)
             # The first ranks fail most often, and ranks after a failure are tested in vain.
@@ -303,13 +303,15 @@ def count_certified_loss_rows(
     if n_tested == 0:
         return 0
     if pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0:
-        sequences = _plan_score_values(loss_ranking.ranking, n_tested, limit, delta, pilot_rows)
+        test_sequences = _plan_score_values(
+            loss_ranking.ranking, n_tested, limit, delta, pilot_rows
+        )
     else:
-        sequences = plan_loss_ranks(n_tested, limit, delta)
+        test_sequences = plan_loss_ranks(n_tested, limit, delta)
 
     highest_passed_rank = 0
     available_level_fraction = Fraction(0)
-    for sequence in sequences:
+    for sequence in test_sequences:
         available_level_fraction += sequence.level_fraction
         n_passed = loss_ranking.count_passed_ranks(
             sequence.ranks,
@@ -420,14 +422,16 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[LossTestSeq
     # A sequence ends where the next one starts.
     stop_ranks = [*start_ranks[1:], n_rows + 1]
     distance_of_tested_ranks = max(1, n_rows // _N_TESTED_RANKS)
-    sequences = []
+    test_sequences = []
     for relative_start, start_rank, stop_rank in zip(relative_starts, start_ranks, stop_ranks):
-        ranks = set(range(start_rank, stop_rank, distance_of_tested_ranks))
+        sequence_ranks = set(range(start_rank, stop_rank, distance_of_tested_ranks))
         is_last_sequence = stop_rank > n_rows
         if is_last_sequence:
-            ranks.add(n_rows)
-        sequences.append(LossTestSequence(relative_start.level_fraction, sorted(ranks)))
-    return sequences
+            sequence_ranks.add(n_rows)
+        test_sequences.append(
+            LossTestSequence(relative_start.level_fraction, sorted(sequence_ranks))
+        )
+    return test_sequences
 
 
 def has_one_start(n_rows: int, limit: float) -> bool:

@@ -251,17 +251,17 @@ def run_rule(
     if correct_rows_are_rare is None:
         correct_rows_are_rare = pilot_rows is not None and pilot_rows.shows_few_correct_rows
     if not correct_rows_are_rare or not rule.reads_labels_in_order:
-        plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows)
-        return rule.certify(ranking, plan, significance_level, last_rank)
+        rank_plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows)
+        return rule.certify(ranking, rank_plan, significance_level, last_rank)
 
     highest_score_never_read = -math.inf
     if pilot_rows is not None:
         highest_score_never_read = pilot_rows.highest_score_never_read
     row_reader = LeastCertainRowReader.from_ranking(ranking, highest_score_never_read)
-    plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows, row_reader)
+    rank_plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows, row_reader)
     if row_reader.n_read_rows == 0:
-        return rule.certify(ranking, plan, significance_level, last_rank)
-    return _certify_unread_rows(rule, ranking, plan, row_reader, significance_level, last_rank)
+        return rule.certify(ranking, rank_plan, significance_level, last_rank)
+    return _certify_unread_rows(rule, ranking, rank_plan, row_reader, significance_level, last_rank)
 
 
 def _certify_unread_rows(
@@ -277,14 +277,14 @@ def _certify_unread_rows(
     last_tested_rank = n_unread_rows
     if last_rank is not None:
         last_tested_rank = min(last_rank, n_unread_rows)
-    result = rule.certify(ranking, plan, significance_level, last_tested_rank)
-    trace = result.trace
-    if trace is not None:
+    threshold_result = rule.certify(ranking, plan, significance_level, last_tested_rank)
+    sequence_trace = threshold_result.trace
+    if sequence_trace is not None:
         # Labels of the least certain rows were read too, so no later row is unbiased.
-        trace = replace(trace, stopping_rank=ranking.n_rows)
+        sequence_trace = replace(sequence_trace, stopping_rank=ranking.n_rows)
     return replace(
-        result,
-        trace=trace,
+        threshold_result,
+        trace=sequence_trace,
         n_planning_rows=row_reader.n_read_rows,
         tests_tie_blocks=plan.first_tested_tie_block is not None,
     )
