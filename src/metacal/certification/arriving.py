@@ -110,7 +110,10 @@ class PartialLabels(Evidence):
 
     @cached_property
     def last_fully_labelled_rank(self) -> int:
-        """Rank up to which every label is known, at the end of a block of equal scores."""
+        """Highest rank up to which every label is known.
+
+        It is the end of a block of equal scores.
+        """
         unknown_scores = self.scores[self.states == UNKNOWN]
         if len(unknown_scores) == 0:
             return len(self.scores)
@@ -132,7 +135,7 @@ class PartialLabels(Evidence):
 
 
 class LabellingProgress(NamedTuple):
-    """Threshold that labels certify by now, and the one that they can still certify.
+    """Progress of labelling: the certified threshold and the reachable one.
 
     Attributes
     ----------
@@ -312,7 +315,7 @@ def _assess_by_certifying(promise: CertifiablePromise, labels: PartialLabels) ->
 
 
 def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certificate:
-    """Certify a promise that needs the labels of all rows, or raise if one is missing."""
+    """Certify a promise that needs the labels of all rows."""
     n_rows = len(labels.scores)
     if not labels.is_complete:
         _quantity, target = promise.limits[0]
@@ -327,7 +330,7 @@ def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels)
 def _build_infeasible_error(
     procedure: OneThresholdProcedure, labels: PartialLabels, delta: float | None
 ) -> InfeasibleTargetError:
-    """Build the error for labels that certify nothing by now."""
+    """Build the error for labels that certify nothing so far."""
 
     def certifies_target(target: float) -> bool:
         threshold_result = procedure.find_threshold(

@@ -56,7 +56,7 @@ class Cases:
         return len(self.has_correct_item_without_score)
 
     def take(self, index: Flags | Codes) -> Cases:
-        """Return the cases of some rows. The number of cases does not change."""
+        """Return the cases of the selected rows. The number of cases does not change."""
         return replace(self, codes=self.codes[index])
 
     def any_item(self, item_mask: Flags) -> Flags:
@@ -133,7 +133,7 @@ class CaseItems:
     n_types: int
 
     def take(self, index: Flags | Codes) -> CaseItems:
-        """Return some of the items."""
+        """Return the items that a mask or an index selects."""
         return replace(
             self,
             safety=self.safety[index],
@@ -143,7 +143,7 @@ class CaseItems:
         )
 
     def select_cases(self, case_mask: Flags) -> CaseItems:
-        """Return the items of the cases in a mask."""
+        """Return the items of the selected cases."""
         return self.take(case_mask[self.cases])
 
     def find_cleared(self, cutoffs: Float) -> Flags:

@@ -92,7 +92,7 @@ class CaseProcedure(ABC):
 
     @property
     def clears_accepted(self) -> bool:
-        """Whether accepting an item is what may break the promise."""
+        """Whether an accepted item, not a rejected one, can break the promise."""
         return not self.quantity.accepting_cannot_break_promise
 
     def pilot_policy(
@@ -142,7 +142,7 @@ class CaseProcedure(ABC):
 
 @dataclass(frozen=True)
 class CaseCutoffProcedure(CaseProcedure):
-    """Procedure that chooses cutoffs which at most a tolerated number of cases breaks."""
+    """Procedure that chooses cutoffs by a tolerated number of broken cases."""
 
     def _certify_items(
         self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None

@@ -93,7 +93,7 @@ class CaseSequenceProcedure(CaseProcedure):
 
     @property
     def _max_log_gain_per_bet(self) -> float:
-        """Largest log gain of a bet, on a case without an error."""
+        """Largest log gain of a single bet."""
         assert self.max_counted_errors is not None
         relative_limit = self.target / self.max_counted_errors
         return math.log1p(betting.MAX_STAKE_FRACTION * relative_limit / (1.0 - relative_limit))

@@ -126,7 +126,7 @@ def drop_cutoffs_before_safest(
     limit: float,
     tested_cases_per_pilot_case: float,
 ) -> list[Float]:
-    """Drop the cutoffs before the ones with the largest expected margin of their test.
+    """Drop the cutoffs that are stricter than the ones most likely to pass.
 
     The sequence stops at its first failure, and the strictest cutoffs automate few cases, so a single
     error there could end it.

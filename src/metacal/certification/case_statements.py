@@ -190,7 +190,7 @@ def build_unused_cases_error(promise: object) -> InputError:
 
 
 def build_dependent_cases_error(promise: object) -> InputError:
-    """Build the error for clusters or losses of the items of cases."""
+    """Build the error for cases whose items have clusters or losses."""
     return CasesError(
         f"{type(promise).__name__} takes cases without units, importance and losses. Pass the case"
         " of each item and whether the item is correct."

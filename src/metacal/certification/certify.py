@@ -104,7 +104,7 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
 
 
 def check_cases_column(promise: CertifiablePromise, rows: CalibrationRows) -> None:
-    """Raise an error unless the rows have cases exactly if the promise needs them."""
+    """Raise an error if cases are missing, or if the promise does not use them."""
     has_cases = rows.cases is not None
     if not counts_cases(promise):
         if has_cases:

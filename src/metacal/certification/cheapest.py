@@ -272,7 +272,7 @@ def _compute_candidate_level(n_rows: int, delta: float) -> float:
 
 
 def _describe_unsupported_cost(stated_cost: float, certifiable_cost: float) -> str:
-    """Describe that the counts certify only a larger cost than the certificate states."""
+    """Describe that the counts do not certify the cost in a certificate."""
     return (
         f"these rows do not certify a cost of at most {stated_cost:g} a row, but"
         f" {certifiable_cost:g}"

@@ -379,7 +379,7 @@ class _LossTests:
         return self.exact_rule_name is not None
 
     def count_certified_rows(self, relative_limit: float) -> int:
-        """Count the rows that may be accepted at a limit, 0 if nothing is certified."""
+        """Count the rows that may be accepted at a limit, or return 0."""
         if self.delta is None:
             return count_expected_loss_rows(self.loss_ranking, relative_limit)
         if self.uses_exact_tests:
@@ -396,7 +396,7 @@ class _LossTests:
         )
 
     def describe_circumstances(self, relative_limit: float) -> Circumstances:
-        """Return the circumstances of the tests: the rows that were read to plan them."""
+        """Build the circumstances of a certificate from the rows read to plan the tests."""
         if self.delta is None:
             return Circumstances()
         if not self.uses_exact_tests:
@@ -416,7 +416,7 @@ class _LossTests:
         return self.count_certified_rows(relative_limit) > 0
 
     def resample(self, row_indices: Codes) -> _LossTests:
-        """Return the tests of a resample of the rows, given by sorted row indices."""
+        """Return the tests of a bootstrap sample, given by sorted row indices."""
         resampled_scores = np.arange(float(len(row_indices)))
         resampled_losses = self.loss_ranking.sorted_losses[row_indices]
         loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)

@@ -70,7 +70,7 @@ class OneThresholdProcedure:
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
-        """The only promised limit, as a tuple."""
+        """Promised limits, a tuple of the only one."""
         return (PromisedLimit(self.quantity, self.target),)
 
     @property
@@ -80,7 +80,7 @@ class OneThresholdProcedure:
 
     @property
     def fallback_threshold(self) -> float:
-        """Threshold that is used if the rows certify none."""
+        """Threshold to use if the rows certify none."""
         return self.rule.fallback_threshold
 
     @property
@@ -103,7 +103,7 @@ class OneThresholdProcedure:
     def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
-        """Count the rows that the rule counts, and the number that it requires."""
+        """Count the reference rows of the rule, and the number that it requires."""
         row_requirement = RowRequirement(
             n_reference_rows=self.rule.count_reference_rows(rows.ranking),
             n_required_rows=self.rule.compute_required_rows(self.limit, significance_level),

@@ -192,7 +192,7 @@ class CellTally:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Ranking with one block per cell.
+        """Ranking of the cells, with one block of rows per cell.
 
         The order of the rows in a cell with several scores is unknown.
         """
@@ -212,7 +212,7 @@ class CellTally:
         )
 
     def find_unordered_cells(self, ranks: Sequence[int]) -> list[int]:
-        """Find the cells that contain one of the ranks and rows with several scores."""
+        """Find the cells at the given ranks whose rows have several scores."""
         ranking = self.ranking
         if ranking.is_unordered_block is None:
             return []

@@ -71,7 +71,7 @@ _MAX_LISTED_VALUES = 25
 
 @dataclass(frozen=True, eq=False)
 class PilotPolicy:
-    """Choice of the pilot rows among the calibration rows.
+    """Policy that chooses the pilot rows among the calibration rows.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class PilotPolicy:
         return compute_tie_probability(pilot_scores) >= min_tie_probability
 
     def build_circumstances(self, pilot_rows: PilotRows, certificate: Certificate) -> Circumstances:
-        """Return the circumstances of a certificate that come from the pilot rows."""
+        """Build the circumstances of a certificate from the pilot rows."""
         random_state = None
         if pilot_rows.n_withheld > 0:
             random_state = self.random_state
@@ -317,7 +317,7 @@ def _draw_ranks_and_tie_break(ranking: Ranking, n_ranks: int) -> tuple[Codes, fl
 
 
 def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
-    """Return a mask of the rows at some ranks.
+    """Return a mask of the rows at the given ranks.
 
     Rows with the same score and correctness are interchangeable, so any of them is chosen.
     """

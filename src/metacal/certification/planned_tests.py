@@ -159,7 +159,7 @@ def _test_rank_ranges(
 
 @dataclass(frozen=True)
 class _Failure:
-    """Rank at which a test failed, and the tests at its significance level."""
+    """Failed rank, with the tests at its significance level."""
 
     rank: int
     rank_tests: BinomialRankTests
@@ -168,7 +168,7 @@ class _Failure:
 def _trace_sequence(
     ranking: Ranking, highest_passed_rank: int, failures: list[_Failure]
 ) -> SequenceTrace:
-    """Find the rank at which the first failure above the best rank became certain.
+    """Find the rank at which the next failure of the sequence became certain.
 
     A test at a rank fails as soon as there are more errors than it tolerates. The row with that
     error is the stopping time of the sequence, together with its tie block.

@@ -95,7 +95,7 @@ class PilotRows:
     n_withheld: int = 0
 
     def select_subgroups(self, selected_codes: Sequence[int]) -> PilotRows:
-        """Return the pilot rows of some subgroups, or all rows if they are shared."""
+        """Return the pilot rows of the selected subgroups, or all rows if they are shared."""
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
@@ -219,7 +219,7 @@ def plan_test_sequence(
     pilot_rows: PilotRows | None = None,
     row_reader: LeastCertainRowReader | None = None,
 ) -> RankPlan:
-    """Plan the tests of "at least `limit` of the accepted rows are correct".
+    """Plan the tests of an accuracy: at ranks, at tie blocks or at score values.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class RowRequirement(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Whether there are enough rows for a test."""
+        """Whether there are enough reference rows for a test."""
         return self.n_reference_rows >= self.n_required_rows
 
 
@@ -105,14 +105,14 @@ class SubgroupResult:
         return only_result is not None and only_result.every_test_passed
 
     def count_accepted(self, threshold_index: int) -> int:
-        """Return the number of rows that one of the thresholds accepts."""
+        """Return the number of rows that a threshold accepts."""
         threshold_result = self.threshold_results[threshold_index]
         if threshold_result is None:
             return 0
         return threshold_result.n_accepted
 
     def get_threshold(self, threshold_index: int) -> float | None:
-        """Return one of the thresholds, or None if it is not certified."""
+        """Return a threshold, or None if it is not certified."""
         threshold_result = self.threshold_results[threshold_index]
         if threshold_result is None:
             return None
@@ -140,7 +140,7 @@ class DecisionColumns(NamedTuple):
 
 
 class Procedure(Protocol):
-    """Certification of all rows together."""
+    """Interface of the procedures that certify all rows together."""
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify a promise about all rows.
@@ -167,7 +167,7 @@ class Procedure(Protocol):
 
 
 class SubgroupProcedure(Procedure, Protocol):
-    """Certification of all rows together or of each subgroup."""
+    """Interface of the procedures that can also certify each subgroup."""
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:

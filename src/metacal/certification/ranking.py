@@ -42,7 +42,7 @@ _MIN_SLOPE = 1e-6
 
 
 class Evidence(ABC):
-    """Base class of evidence for certification other than arrays of scores.
+    """Base class of objects that promises are certified from, such as row counts.
 
     Examples are counts of rows, labels that arrive one by one, and the predictions of two models.
     """
@@ -134,7 +134,7 @@ def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> N
 
 
 class ThresholdOutcome(NamedTuple):
-    """Counts of calibration rows at a threshold, and the scores next to it.
+    """Counts of accepted and correct rows at a threshold.
 
     The fields have the same names as those of a certificate.
     """
@@ -252,7 +252,7 @@ class Ranking:
 
     @property
     def has_known_order(self) -> bool:
-        """Whether the order of all rows is known. False if rows were only counted in cells."""
+        """Whether the order of all rows is known, and not only their counts."""
         return self.is_unordered_block is None
 
     @property
@@ -427,7 +427,7 @@ class Ranking:
         return int(error_ranks[next_error_index]) == rank
 
     def without_ranks(self, removed_ranks: Codes) -> Ranking:
-        """Return the ranking without the rows at some ranks.
+        """Return the ranking without the rows at the given ranks.
 
         Parameters
         ----------

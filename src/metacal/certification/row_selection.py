@@ -86,7 +86,9 @@ class SelectedRows:
         return np.bincount(self.indices, minlength=n_rows) > 0
 
     def extend_to_all_rows(self, flags: Flags) -> Flags:
-        """Give every row the flag of the row that represents it, or True without one.
+        """Extend flags of the selected rows to all rows that they represent.
+
+        A row that no selected row represents has the flag True.
 
         Parameters
         ----------

@@ -116,7 +116,7 @@ def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> Ru
 def find_smallest_ruled_out_coverage(
     ranking: Ranking, accuracy: float, delta: float
 ) -> float | None:
-    """Compute the smallest coverage from which on no threshold has an accuracy.
+    """Compute the smallest coverage at which every threshold is ruled out.
 
     With probability 1 - delta, no threshold that accepts at least this share of all rows has the
     accuracy. The statement says nothing about thresholds that accept less. The most certain rows,

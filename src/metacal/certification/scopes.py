@@ -277,7 +277,7 @@ def _test_without_correction(
     testable_indices: Sequence[int],
     delta: float,
 ) -> list[SubgroupTest]:
-    """Test every testable subgroup at significance level delta.
+    """Test every subgroup with enough rows at significance level delta.
 
     Parameters
     ----------

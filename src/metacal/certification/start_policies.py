@@ -63,7 +63,7 @@ class StartPolicy(Protocol):
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the level fraction of each start."""
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
@@ -76,7 +76,7 @@ class UsualStarts:
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the level fraction of each start."""
         return choose_usual_range_starts(n_rows, limit, significance_level)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -102,7 +102,7 @@ class EarlyStarts:
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the level fraction of each start."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
         n_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
         if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS:
@@ -139,7 +139,7 @@ class RareCorrectStarts:
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the level fraction of each start."""
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
         first_error_fraction = min(
             _MAX_FIRST_ERROR_FRACTION,

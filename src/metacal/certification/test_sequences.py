@@ -160,7 +160,7 @@ def choose_usual_range_starts(n_rows: int, accuracy: float, delta: float) -> Ran
 
 
 def _choose_tuned_range_starts(n_rows: int, accuracy: float) -> RangeStarts:
-    """Choose the starts for delta = 0.1."""
+    """Choose the starts that were tuned for delta = 0.1."""
     allowed_error_rate = 1 - bounds.to_exact_fraction(accuracy)
     n_allowed_errors = n_rows * allowed_error_rate
     # A stricter accuracy is usually reached by a smaller fraction of the rows, so tests start earlier.

@@ -75,7 +75,7 @@ class Units:
         return encode_units(self.names, n_rows)
 
     def take(self, row_indices: Codes, n_rows: int) -> Units:
-        """Return the clusters of some of the n rows."""
+        """Return the clusters of the selected rows."""
         return replace(self, names=self.encode_names(n_rows)[row_indices])
 
     def build_clusters(self, shuffled_codes: Codes) -> Clusters:
@@ -110,7 +110,7 @@ class Units:
         )
 
     def build_circumstances(self, clusters: Clusters | None) -> Circumstances:
-        """Return what a certificate records about clustered rows.
+        """Build the circumstances of a certificate about clustered rows.
 
         Parameters
         ----------

@@ -237,7 +237,7 @@ class _MixtureEvidence:
         )
 
     def select_thresholds(self, index: Codes) -> _MixtureEvidence:
-        """Return the evidence at some of the thresholds."""
+        """Return the evidence at the selected thresholds."""
         return replace(
             self,
             n_correct=self.n_correct[index],
@@ -306,7 +306,7 @@ def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
 
 
 class _BracketEnds(NamedTuple):
-    """One end of each bracket around a root.
+    """Error rates at one end of each bracket around a root, with their evidence.
 
     Attributes
     ----------
@@ -324,11 +324,11 @@ class _BracketEnds(NamedTuple):
         return _BracketEnds(self.rate.copy(), self.excess.copy())
 
     def select(self, brackets: Codes) -> _BracketEnds:
-        """Return the ends of some brackets."""
+        """Return the ends of the selected brackets."""
         return _BracketEnds(self.rate[brackets], self.excess[brackets])
 
     def update(self, brackets: Codes, new_ends: _BracketEnds) -> None:
-        """Replace the ends of some brackets in place."""
+        """Replace the ends of the selected brackets in place."""
         self.rate[brackets] = new_ends.rate
         self.excess[brackets] = new_ends.excess
 

@@ -232,7 +232,7 @@ class LossRanking:
         return int(first_exceeding_index)
 
     def _losses_up_to_each(self, ranks: Sequence[int]) -> list[Float]:
-        """Return the losses up to each of some increasing ranks, in the order of the bets."""
+        """Return the losses up to each rank, in the order of the bets."""
         last_rank = ranks[-1]
         bet_order = self.bet_order[self.bet_order < last_rank]
         losses_in_bet_order = self.sorted_losses[bet_order]

@@ -31,7 +31,7 @@ REJECT_ALL_ROWS = -math.inf
 
 @dataclass(frozen=True)
 class SequenceTrace:
-    """End of a test sequence.
+    """Record of where a test sequence ended.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ NOTHING_CERTIFIED = ThresholdResult()
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Best limit and rows needed if the rows certify nothing.
+    """Best certifiable limit and number of rows needed.
 
     Attributes
     ----------
@@ -272,7 +272,7 @@ def _certify_unread_rows(
     significance_level: float | None,
     last_rank: int | None,
 ) -> ThresholdResult:
-    """Run a plan on the rows that were not read while it was made."""
+    """Run a plan on the rows that were not read to make it."""
     n_unread_rows = row_reader.n_unread_rows
     last_tested_rank = n_unread_rows
     if last_rank is not None:
@@ -291,7 +291,7 @@ def _certify_unread_rows(
 
 
 def get_last_or_zero(cumulative_counts: Codes) -> int:
-    """Return the last of some cumulative counts, or 0 if there are none."""
+    """Return the last cumulative count, or 0 if there is none."""
     if len(cumulative_counts) == 0:
         return 0
     return int(cumulative_counts[-1])
