@@ -26,7 +26,7 @@ from metacal.rows.draws import RowDraws
 if TYPE_CHECKING:
     from metacal.certification.rows import CalibrationRows
 
-# Subgroup code of the row that is added for a case without items.
+# Subgroup code of a row that is added for a case without items.
 _NO_SUBGROUP = -1
 
 

@@ -198,7 +198,7 @@ class CaseCutoffProcedure(CaseProcedure):
         """Find the cutoff of each item type."""
         tested_items = division.tested_items
         # Cases that the quantity does not count have no harmful item, so they decide no cutoff.
-        # The other cases are numbered from 0.
+        # The counted cases are renumbered from 0.
         new_number_of_cases = np.cumsum(division.is_counted) - 1
         breaks_at_every_cutoff = division.breaks_at_every_cutoff[division.is_counted]
         if not has_several_types:

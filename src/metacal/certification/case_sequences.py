@@ -46,7 +46,7 @@ from metacal.statistics import bounds, replicating_bets
 # Largest number of cutoffs in a sequence.
 _MAX_CUTOFFS_IN_SEQUENCE = 200
 
-# The first cutoffs are expected to automate this multiple of the cases that an error-free test needs.
+# The first cutoffs should automate this multiple of the cases that an error-free test needs.
 _FIRST_AUTOMATED_CASES_FACTOR = 2.0
 
 

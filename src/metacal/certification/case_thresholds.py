@@ -201,7 +201,7 @@ def _build_type_certificates(
             (name,), threshold=threshold, **threshold_outcome._asdict()
         )
         type_certificates.append(type_certificate)
-    # The promise is one about all types, so delta is not divided among them.
+    # There is one promise about all types, so delta is not divided among them.
     return SubgroupCertificates(
         by="group", delta_sharing="together", items=tuple(type_certificates)
     )

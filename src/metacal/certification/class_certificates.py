@@ -207,7 +207,7 @@ def count_rows_of_both_classes(
         All rows, the rows of the class of `certificate`, and the rows accepted as this class.
     """
     n_rows = certificate.n_rows + other_certificate.n_rows
-    # An incorrect row is of the class that it is not predicted as.
+    # With two classes, an incorrect row belongs to the class that was not predicted.
     n_predicted_incorrectly = certificate.n_rows - certificate.n_correct
     n_rows_of_other_class = n_predicted_incorrectly + other_certificate.n_correct
     return Counts(

@@ -179,7 +179,7 @@ def _find_best_target(
 
     lowest_step = 0
     if not class_promise.quantity.conditions_on_true_class:
-        # Accepting every row reaches the share of the class, so such a precision is refused.
+        # Accepting every row has the class share as its precision, so a lower target is refused.
         lowest_step = math.floor(ACCURACY_STEPS_PER_UNIT * class_share)
     promised_share = convert_between_share_and_target(class_promise.target)
     promised_step = math.ceil(ACCURACY_STEPS_PER_UNIT * promised_share)

@@ -67,7 +67,7 @@ EXPECTED_LOSS = register_rule(
 # Number of candidates that are tried in the search for the smallest limit that the rows support.
 _N_CANDIDATE_LIMITS = 25
 
-# Number of bisection steps after that search. Together they determine three digits of the limit.
+# Number of bisection steps between two candidate limits, which give three digits of the limit.
 _N_BISECTION_STEPS = 9
 
 # Number of digits to which the smallest supported limit is rounded up.

@@ -60,10 +60,10 @@ from metacal.rows.tasks import run_in_order
 
 Ints = NDArray[np.int64]
 
-# Function that counts the correct and incorrect rows in each cell, in one pass over the rows.
+# Type of a function that counts the correct and incorrect rows of each cell in one pass.
 CountRows = Callable[[KeyPartition], CellCounts]
 
-# Function that reads a block of rows and returns a score and a boolean for each row.
+# Type of a function that reads a block of rows, with a score and a boolean for each row.
 ReadBlock = Callable[[Any], tuple[Any, Any]]
 
 # Number of blocks that are counted at the same time.

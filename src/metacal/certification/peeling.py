@@ -55,7 +55,7 @@ _WINDOW_FRACTION = 0.04
 # Smallest number of rows of a window.
 _MIN_WINDOW_ROWS = 8
 
-# A window moves by its length in this many steps.
+# Number of steps in which a window moves by its own length.
 _STEPS_PER_WINDOW = 8
 
 

@@ -115,7 +115,7 @@ def _test_rank_ranges(
     """
     highest_passed_rank = 0
     every_test_passed = len(rank_ranges) > 0
-    # Fractions of delta that earlier ranges may pass on: several if an order of rows is unknown.
+    # Fractions of delta that earlier ranges may pass on. If an order is unknown, there are several.
     no_fraction = Fraction(0)
     possible_carried_fractions = {no_fraction}
     failures: list[_Failure] = []

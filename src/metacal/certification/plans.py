@@ -39,13 +39,13 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import convert_word_to_uniform
 from metacal.statistics import bounds
 
-# Rows are read until this fraction of the limit is the share of correct rows in the last window.
+# Rows are read until the share of correct rows in a window is this fraction of the limit.
 _WINDOW_CORRECT_FRACTION = 0.25
 
-# As many rows stay unread as an error-free test requires, times this factor.
+# Smallest number of unread rows, as a multiple of the rows that an error-free test requires.
 _MIN_UNREAD_FACTOR = 1.3
 
-# Ties are checked in one of this many rows of the last window, which are its most certain rows.
+# Ties are checked in the most certain rows of the last window, one in this many rows.
 # The other rows of the window may be a large block of errors with equal scores.
 _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 

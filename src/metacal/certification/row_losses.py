@@ -16,7 +16,7 @@ from metacal.certificates.quantity import Quantity
 from metacal.errors import InputError, MissingLabelsError, ShapeError
 from metacal.formulas import Codes, Flags, Float
 
-# Cost of any incorrect prediction, or a table of costs, `costs[true class][prediction]`.
+# Type of a cost for all incorrect predictions, or of a table, `costs[true class][prediction]`.
 ErrorCosts = float | tuple[tuple[float, ...], ...]
 
 # Largest allowed cost, because a larger number is probably a mistake.
@@ -82,7 +82,7 @@ class Losses:
         >>> losses.get_counted_losses(COST, is_accepted), losses.get_counted_losses(COST_PER_ROW, is_accepted)
         (array([5.]), array([5., 1.]))
         """
-        # Which rows a mean loss counts does not depend on whether they are correct.
+        # The rows that a mean loss counts do not depend on correctness.
         any_correctness = np.zeros_like(is_accepted)
         _, is_counted = quantity.mask_function(is_accepted, any_correctness)
         row_losses = np.where(is_accepted, self.if_accepted, self.if_rejected)

@@ -90,7 +90,7 @@ _MIN_FAILURE_CHANCE = 0.1
 # The largest tabulated error rate exceeds the tolerated errors by this many standard deviations.
 _MAX_DEVIATION_IN_STDS = 6.0
 
-# Number of errors that are added to this deviation.
+# Number of errors that are added to the largest deviation.
 _ADDED_EXPECTED_ERRORS = 9.0
 
 # Number of error rates at which the probability of passing a test is tabulated.

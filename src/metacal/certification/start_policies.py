@@ -19,7 +19,7 @@ from metacal.certification.test_sequences import (
 )
 from metacal.statistics import bounds
 
-# Share of correct rows that the starts assume among the rows that peeling left unread.
+# Assumed share of correct rows among the rows that stay unread.
 _ASSUMED_CORRECT_SHARE = Fraction("0.25")
 
 # Largest fraction of the expected errors that the first start of `RareCorrectStarts` tolerates.

@@ -41,7 +41,7 @@ _MAX_FIRST_ERROR_FRACTION = Fraction("0.18")
 # Fraction of delta that the first of several starts receives.
 _FIRST_LEVEL_FRACTION = Fraction("0.95")
 
-# Level fraction of a start that has all of delta.
+# Fraction of delta of a single start.
 WHOLE_LEVEL = Fraction(1)
 
 # Delta for which the starts were tuned. Starts for another delta lie at similar ranks.

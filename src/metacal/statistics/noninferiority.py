@@ -54,7 +54,7 @@ from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
 
-#: Largest number of times that an interval of q is halved. Each part keeps its upper bound.
+#: Largest number of times that an interval of q is halved.
 _MAX_SPLITS = 200
 #: Fraction of a significance level that is spent on the confidence limit of q.
 NUISANCE_LEVEL_FRACTION = 0.05
@@ -68,7 +68,7 @@ _MAX_RELATIVE_ERROR_FACTOR = 1.01
 _MAX_ABSOLUTE_ERROR = 1e-4
 #: Largest deviation of a count from its mean in a sum, in standard deviations of a Poisson count.
 _MAX_DEVIATION_IN_STDS = 9.0
-#: Number of counts by which this deviation is increased.
+#: Number that is added to the largest deviation of a count from its mean.
 _ADDED_MAX_DEVIATION = 25.0
 #: Upper bound on the probability of the counts that are left out of a sum (Bernstein).
 _OMITTED_PROBABILITY = 1e-15

@@ -55,11 +55,11 @@ from scipy.special import erfcx, ndtri
 from metacal.formulas import Flags, Float
 from metacal.statistics.betting import MAX_STAKE_FRACTION, USUAL_PRIOR, VariancePrior
 
-#: Guess of the variance for losses that are rarely different from 0. The first ones show little of it.
+#: Guess of the variance if losses are rarely different from 0, so the first ones show little.
 _RARE_LOSS_PRIOR = VariancePrior(n_pseudo_values=30.0, variance_fraction=1.0)
 #: Final capital that the bettor aims at, as a multiple of the capital that passes.
 _TARGET_FACTOR = 1.05
-#: Price of an option that pays 1 if the capital is what is required. The test has passed then.
+#: Price of an option that pays 1 when the capital reaches the required one.
 _MAX_PRICE = 1.0 / _TARGET_FACTOR
 #: Quantile of the standard normal law at the largest price.
 _MAX_QUANTILE = float(ndtri(_MAX_PRICE))

@@ -70,7 +70,7 @@ from metacal.statistics import bounds, replicating_bets
 # Factor by which the first rank of bets exceeds that of exact tests, because bets need more rows.
 _FIRST_RANK_FACTOR = 1.2
 
-# Product of rows and limit from which there are two starts.
+# Smallest product of the number of rows and the limit at which there are two starts.
 _MIN_ALLOWED_LOSS_FOR_TWO_STARTS = 50
 
 # Number of pilot rows whose losses are read.
@@ -83,7 +83,7 @@ _MAX_GOOD_PILOT_ROWS = 1
 # Rows are read until the mean loss of a window is at most this multiple of the limit.
 _MAX_WINDOW_LOSS_FACTOR = 4.0
 
-# As many rows stay unread as a test without a loss requires, times this factor.
+# Smallest number of unread rows, as a multiple of the rows that a loss-free test requires.
 _MIN_UNREAD_FACTOR = 1.3
 
 # Number of ranks that are tested together at the beginning of a sequence.
@@ -112,10 +112,10 @@ class _RelativeStart(NamedTuple):
     level_fraction: Fraction
 
 
-# Start of a sequence if there is only one.
+# Start of the test sequence if there is only one sequence.
 _SINGLE_START = _RelativeStart(rank_factor=1.0, level_fraction=WHOLE_LEVEL)
 
-# Starts of the sequences if there are two.
+# Starts of the test sequences if there are two of them.
 _TWO_STARTS = (
     _RelativeStart(rank_factor=0.6, level_fraction=Fraction("0.85")),
     _RelativeStart(rank_factor=1.5, level_fraction=Fraction("0.15")),
