@@ -173,7 +173,7 @@ def one_or_three_starts(path: Path, draws: int) -> list[dict[str, float | str]]:
             for j, starts in enumerate((None, three)):
                 plan = RankPlan(beta, rank_ranges=plan_rank_ranges(n, beta, DELTA, starts))
                 trace = FixedSequenceRule().certify(ranking, plan, DELTA).trace
-                if trace is not None and (accepted := trace.best_rank):
+                if trace is not None and (accepted := trace.highest_passed_rank):
                     last = (
                         np.searchsorted(
                             whole.tie_block_scores,

@@ -197,10 +197,10 @@ class AccuracyAndMiscoverage:
         self, rows: CalibrationRows, accuracy: float, delta: float | None
     ) -> int:
         """Count the rows that are accepted if another accuracy is promised."""
-        result = self.accuracy_procedure.find_threshold(
+        threshold_result = self.accuracy_procedure.find_threshold(
             rows.ranking, _halve_delta_if_given(delta), target=accuracy, pilot_rows=rows.pilot_rows
         )
-        return result.n_accepted
+        return threshold_result.n_accepted
 
     def _count_rows_to_accept_for_miscoverage(
         self, rows: CalibrationRows, delta: float | None
@@ -244,8 +244,8 @@ def _find_smallest_certified_miscoverage(
         )
         return n_correct_accepted >= min_correct_accepted
 
-    miscoverage = ceil_to_4_decimals(exact_miscoverage)
+    rounded_miscoverage = ceil_to_4_decimals(exact_miscoverage)
     # Because of rounding errors, the rounded quantile may be slightly too small.
-    while miscoverage < 1.0 and not is_certified(miscoverage):
-        miscoverage = round(miscoverage + _MISCOVERAGE_STEP, 4)
-    return miscoverage
+    while rounded_miscoverage < 1.0 and not is_certified(rounded_miscoverage):
+        rounded_miscoverage = round(rounded_miscoverage + _MISCOVERAGE_STEP, 4)
+    return rounded_miscoverage

@@ -45,7 +45,7 @@ _RELATIVE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class SimultaneousThreshold:
-    """Procedure that uses bands which hold at every threshold at once.
+    """Procedure that certifies targets by simultaneous confidence bands.
 
     The bounds hold at all thresholds with probability 1 - delta, so the targets and the threshold
     may be chosen after looking at the same rows. One limit receives all of delta, two receive half
@@ -73,13 +73,13 @@ class SimultaneousThreshold:
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
-        """The limits, the accuracy first."""
-        limits = []
+        """Promised limits, with the accuracy first."""
+        promised_limits = []
         if self.min_accuracy is not None:
-            limits.append(PromisedLimit(SELECTIVE_ACCURACY, self.min_accuracy))
+            promised_limits.append(PromisedLimit(SELECTIVE_ACCURACY, self.min_accuracy))
         if self.max_miscoverage is not None:
-            limits.append(PromisedLimit(MISCOVERAGE, self.max_miscoverage))
-        return tuple(limits)
+            promised_limits.append(PromisedLimit(MISCOVERAGE, self.max_miscoverage))
+        return tuple(promised_limits)
 
     @property
     def rule_name(self) -> str:
@@ -91,11 +91,11 @@ class SimultaneousThreshold:
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return None, because the bands hold at every threshold."""
+        """Return None, because confidence bands need no pilot rows."""
         return None
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Certify the given threshold, or find one."""
+        """Certify the requested threshold, or find one that supports the targets."""
         assert delta is not None
         if self.requested_threshold is None:
             certified_threshold = self._find_threshold(rows, delta)
@@ -202,7 +202,7 @@ class SimultaneousThreshold:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check that the bands at the counts of a certificate support the targets."""
+        """Check that the confidence bands at the certified counts support the targets."""
         assert delta is not None
         if self.min_accuracy is not None:
             contradiction = self._find_accuracy_contradiction(certificate, self.min_accuracy, delta)
@@ -215,7 +215,7 @@ class SimultaneousThreshold:
     def _find_accuracy_contradiction(
         self, certificate: Certificate, min_accuracy: float, delta: float
     ) -> str | None:
-        """Check that the band at the counts of a certificate supports the accuracy."""
+        """Check that the confidence band at the certified counts supports the accuracy."""
         n_accepted_errors = certificate.n_accepted - certificate.n_correct_accepted
         certified_accuracy = bands.certified_accuracy_from_counts(
             certificate.n_correct_accepted,
@@ -235,7 +235,7 @@ class SimultaneousThreshold:
     def _find_miscoverage_contradiction(
         self, certificate: Certificate, max_miscoverage: float, delta: float
     ) -> str | None:
-        """Check that the band at the counts of a certificate supports the miscoverage."""
+        """Check that the band at the certified counts supports the miscoverage."""
         n_correct_accepted = certificate.n_correct_accepted
         certified_miscoverage = bands.certified_miscoverage_from_counts(
             n_correct_accepted, certificate.n_correct, self._compute_level_per_limit(delta)
@@ -250,15 +250,17 @@ class SimultaneousThreshold:
         return None
 
     def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
-        """Compute the certified frontier at no more thresholds than a message needs."""
-        thresholds = find_candidate_thresholds(rows.scores, rows.is_correct)
-        thresholds_per_step = max(1, math.ceil(len(thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE))
+        """Compute the certified pairs of accuracy and miscoverage for an error message."""
+        candidate_thresholds = find_candidate_thresholds(rows.scores, rows.is_correct)
+        thresholds_per_step = max(
+            1, math.ceil(len(candidate_thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE)
+        )
         delta_fraction_per_limit = 1.0 / len(self.promised_limits)
         return bands.certified_frontier(
             rows.scores,
             rows.is_correct,
             delta,
-            thresholds[::thresholds_per_step],
+            candidate_thresholds[::thresholds_per_step],
             delta_fraction_per_limit,
         )
 

@@ -110,7 +110,10 @@ class PartialLabels(Evidence):
 
     @cached_property
     def last_fully_labelled_rank(self) -> int:
-        """Rank up to which every label is known, at the end of a block of equal scores."""
+        """Highest rank up to which every label is known.
+
+        It is the end of a block of equal scores.
+        """
         unknown_scores = self.scores[self.states == UNKNOWN]
         if len(unknown_scores) == 0:
             return len(self.scores)
@@ -132,7 +135,7 @@ class PartialLabels(Evidence):
 
 
 class LabellingProgress(NamedTuple):
-    """Threshold that labels certify by now, and the one that they can still certify.
+    """Progress of labelling: the certified threshold and the reachable one.
 
     Attributes
     ----------
@@ -153,24 +156,26 @@ class LabellingProgress(NamedTuple):
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
     """Find the threshold that is certified by now and the one that is reachable."""
-    procedure = get_sequential_procedure(promise)
-    if procedure is None:
+    sequential_procedure = get_sequential_procedure(promise)
+    if sequential_procedure is None:
         return _assess_by_certifying(promise, labels)
 
     best_case_ranking = labels.ranking_if_missing_correct
-    current_result = procedure.find_threshold(
+    current_result = sequential_procedure.find_threshold(
         best_case_ranking,
         promise.delta,
         pilot_rows=labels.pilot_rows,
         last_rank=labels.last_fully_labelled_rank,
     )
-    reachable_result = procedure.find_threshold(
+    reachable_result = sequential_procedure.find_threshold(
         best_case_ranking, promise.delta, pilot_rows=labels.pilot_rows
     )
     n_relevant_labels = 0
     if reachable_result.threshold is not None and reachable_result.trace is not None:
         # Rows with equal scores are accepted together, so the labels of a whole block matter.
-        last_relevant_block = best_case_ranking.find_tie_block(reachable_result.trace.best_rank)
+        last_relevant_block = best_case_ranking.find_tie_block(
+            reachable_result.trace.highest_passed_rank
+        )
         n_relevant_labels = int(best_case_ranking.tie_block_end_ranks[last_relevant_block])
     return LabellingProgress(
         threshold=_round_threshold_if_certified(current_result),
@@ -189,20 +194,20 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     InfeasibleTargetError
         If the labels certify nothing by now.
     """
-    procedure = get_sequential_procedure(promise)
-    if procedure is None:
+    sequential_procedure = get_sequential_procedure(promise)
+    if sequential_procedure is None:
         return _certify_complete_labels(promise, labels)
 
-    result = procedure.find_threshold(
+    threshold_result = sequential_procedure.find_threshold(
         labels.ranking_if_missing_correct,
         promise.delta,
         pilot_rows=labels.pilot_rows,
         last_rank=labels.last_fully_labelled_rank,
     )
-    if result.threshold is None:
-        raise _build_infeasible_error(procedure, labels, promise.delta)
-    certificate = procedure.build_certificate_at(
-        labels.ranking_if_missing_incorrect, result.threshold, promise.delta
+    if threshold_result.threshold is None:
+        raise _build_infeasible_error(sequential_procedure, labels, promise.delta)
+    certificate = sequential_procedure.build_certificate_at(
+        labels.ranking_if_missing_incorrect, threshold_result.threshold, promise.delta
     )
     return replace(certificate, n_labels=labels.n_labelled)
 
@@ -310,32 +315,32 @@ def _assess_by_certifying(promise: CertifiablePromise, labels: PartialLabels) ->
 
 
 def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certificate:
-    """Certify a promise that needs the labels of all rows, or raise if one is missing."""
+    """Certify a promise that needs the labels of all rows."""
     n_rows = len(labels.scores)
     if not labels.is_complete:
         _quantity, target = promise.limits[0]
         raise build_incomplete_labels_error(
             type(promise).__name__, target, n_rows, labels.n_labelled
         )
-    rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
-    certificate = certify(promise, replace(rows, pilot_rows=labels.pilot_rows))
+    labelled_rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
+    certificate = certify(promise, replace(labelled_rows, pilot_rows=labels.pilot_rows))
     return replace(certificate, n_labels=n_rows)
 
 
 def _build_infeasible_error(
     procedure: OneThresholdProcedure, labels: PartialLabels, delta: float | None
 ) -> InfeasibleTargetError:
-    """Build the error for labels that certify nothing by now."""
+    """Build the error for labels that certify nothing so far."""
 
     def certifies_target(target: float) -> bool:
-        result = procedure.find_threshold(
+        threshold_result = procedure.find_threshold(
             labels.ranking_if_missing_correct,
             delta,
             target=target,
             pilot_rows=labels.pilot_rows,
             last_rank=labels.last_fully_labelled_rank,
         )
-        return result.threshold is not None
+        return threshold_result.threshold is not None
 
     worst_case_ranking = labels.ranking_if_missing_incorrect
     shortfall = procedure.rule.find_shortfall(

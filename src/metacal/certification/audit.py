@@ -59,8 +59,8 @@ def find_contradiction_of_clusters(
     circumstances = certificate.circumstances
     max_cluster_size = circumstances.largest_cluster
     uses_cluster_means = circumstances.cluster_counting == "mean"
-    rule = ClusterBettingRule(quantity)
-    could_certify = rule.could_certify(
+    betting_rule = ClusterBettingRule(quantity)
+    could_certify = betting_rule.could_certify(
         certificate.tested_counts,
         limit=quantity.max_violation_rate(target),
         significance_level=promise.delta,
@@ -69,8 +69,8 @@ def find_contradiction_of_clusters(
     )
     if could_certify:
         return None
-    n_reference_rows = rule.count_reference_rows(certificate.tested_counts)
-    n_violations = rule.count_violations(certificate.tested_counts)
+    n_reference_rows = betting_rule.count_reference_rows(certificate.tested_counts)
+    n_violations = betting_rule.count_violations(certificate.tested_counts)
     return (
         f"{n_violations:,} bad of {n_reference_rows:,} rows, in units of up to {max_cluster_size:,}, do not"
         f" certify the limit {target:g}"
@@ -92,14 +92,14 @@ def _find_contradiction_in_subgroups(
     if all_certificates.pooled_names and not scope.pool_small:
         return f"{all_certificates.plural} are pooled, which was not asked for"
 
-    procedure = as_subgroup_procedure(promise.procedure())
+    subgroup_procedure = as_subgroup_procedure(promise.procedure())
     level_if_untested = promise.delta
-    if isinstance(procedure, TwoClassProcedure):
+    if isinstance(subgroup_procedure, TwoClassProcedure):
         n_tested = len(_select_tested_subgroups(all_certificates))
         level_if_untested = scope.compute_level_of_next_subgroup(n_tested, promise.delta)
     for subgroup_certificates in all_certificates.sides_by_group:
         contradiction = _find_contradiction_in_subgroup(
-            procedure, subgroup_certificates, level_if_untested, promise
+            subgroup_procedure, subgroup_certificates, level_if_untested, promise
         )
         if contradiction is not None:
             subgroup_name = subgroup_certificates[0].name_without_side
@@ -107,10 +107,10 @@ def _find_contradiction_in_subgroups(
 
     highest_possible_level = _compute_highest_possible_level(scope, all_certificates, promise.delta)
     for subgroup_certificates in all_certificates.sides_by_group:
-        level = _get_significance_level(subgroup_certificates)
-        if level is None:
+        subgroup_level = _get_significance_level(subgroup_certificates)
+        if subgroup_level is None:
             continue
-        is_possible_level = 0.0 < level <= ONE_PLUS_ROUNDING_ERROR * highest_possible_level
+        is_possible_level = 0.0 < subgroup_level <= ONE_PLUS_ROUNDING_ERROR * highest_possible_level
         if not is_possible_level:
             return f"a {scope.by} was tested at more than its share of delta {promise.delta:g}"
     return None

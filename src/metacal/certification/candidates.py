@@ -36,7 +36,7 @@ class CandidateSequence(Generic[Candidate]):
 
 @dataclass(frozen=True)
 class CandidatePlan(Generic[Candidate]):
-    """Sequences of candidates that pilot rows determined.
+    """Plan of the candidates to test, in one or more sequences.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class CandidatePlan(Generic[Candidate]):
 
 
 class CandidateRule(Protocol[Pilot, Rows, Candidate]):
-    """Test of candidates that pilot rows determine."""
+    """Interface of the rules that test candidates chosen by pilot rows."""
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class CandidateRule(Protocol[Pilot, Rows, Candidate]):
     def plan(
         self, pilot_rows: Pilot, n_tested: int, limit: float, significance_level: float
     ) -> CandidatePlan[Candidate]:
-        """Choose the candidates and their order from pilot rows."""
+        """Choose the candidates and their order from the pilot rows."""
 
     def passes(
         self, rows: Rows, candidate: Candidate, limit: float, significance_level: float

@@ -208,7 +208,7 @@ def find_learned_cutoffs(
     if no_cutoff_is_high_enough:
         return np.full(n_types, math.inf)
     n_cases_to_remove = n_tolerated + 1 - int(breaks_at_every_cutoff.sum())
-    removal = _CaseRemoval(
+    case_removal = _CaseRemoval(
         harmful_queues=_build_harmful_queues(tested_items),
         is_removed_case=breaks_at_every_cutoff.copy(),
         n_removed_by_type=np.zeros(n_types),
@@ -218,10 +218,10 @@ def find_learned_cutoffs(
         pilot_items, scale, tested_cases_per_pilot_case
     )
     for _ in range(n_cases_to_remove):
-        if not removal.has_harmful_item:
+        if not case_removal.has_harmful_item:
             return np.full(n_types, -math.inf)
-        removal.remove_safest_case(scale, expected_harmful_by_type)
-    return removal.cutoffs
+        case_removal.remove_safest_case(scale, expected_harmful_by_type)
+    return case_removal.cutoffs
 
 
 @dataclass(eq=False)

@@ -106,7 +106,7 @@ def divide_cases(
 
 
 def _count_cases_up_to_last_tested(is_counted: Flags, n_counted_to_test: int) -> int:
-    """Return the number of first cases that contain `n_counted_to_test` counted ones."""
+    """Count the leading cases that contain the required number of counted cases."""
     n_cases = len(is_counted)
     if n_counted_to_test >= is_counted.sum():
         return n_cases

@@ -26,7 +26,7 @@ from metacal.rows.draws import RowDraws
 if TYPE_CHECKING:
     from metacal.certification.rows import CalibrationRows
 
-# Subgroup code of the row that is added for a case without items.
+# Subgroup code of a row that is added for a case without items.
 _NO_SUBGROUP = -1
 
 
@@ -56,7 +56,7 @@ class Cases:
         return len(self.has_correct_item_without_score)
 
     def take(self, index: Flags | Codes) -> Cases:
-        """Return the cases of some rows. The number of cases does not change."""
+        """Return the cases of the selected rows. The number of cases does not change."""
         return replace(self, codes=self.codes[index])
 
     def any_item(self, item_mask: Flags) -> Flags:
@@ -89,7 +89,7 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
     subgroup_codes = np.zeros(len(rows), dtype=np.intp)
     if rows.subgroups is not None:
         subgroup_codes = rows.subgroups.codes
-    draws = RowDraws(
+    row_draws = RowDraws(
         np.concatenate([rows.scores, np.zeros(n_added)]),
         np.concatenate([rows.is_correct, np.zeros(n_added, dtype=bool)]),
         np.concatenate([subgroup_codes, np.full(n_added, _NO_SUBGROUP)]),
@@ -99,7 +99,7 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
     )
     case_order = np.empty(cases.n_cases, dtype=np.intp)
     # Every row has the random number of its case, which is the position of the case.
-    position_of_rows = draws.draw_cluster_numbers("division of cases")
+    position_of_rows = row_draws.draw_cluster_numbers("division of cases")
     case_order[position_of_rows] = case_of_rows
     return case_order
 
@@ -133,7 +133,7 @@ class CaseItems:
     n_types: int
 
     def take(self, index: Flags | Codes) -> CaseItems:
-        """Return some of the items."""
+        """Return the items that a mask or an index selects."""
         return replace(
             self,
             safety=self.safety[index],
@@ -143,7 +143,7 @@ class CaseItems:
         )
 
     def select_cases(self, case_mask: Flags) -> CaseItems:
-        """Return the items of the cases in a mask."""
+        """Return the items of the selected cases."""
         return self.take(case_mask[self.cases])
 
     def find_cleared(self, cutoffs: Float) -> Flags:

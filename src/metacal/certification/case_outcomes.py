@@ -81,14 +81,14 @@ def compute_case_outcomes(
         return CaseOutcomes(accept=~misses_item, correct=has_correct_item)
 
     n_errors_per_case = cases.count_items(accept & ~correct)
-    losses = None
+    case_losses = None
     if max_counted_errors is not None:
-        losses = Losses(
+        case_losses = Losses(
             if_accepted=np.minimum(n_errors_per_case, max_counted_errors).astype(np.float64),
             if_rejected=0.0,
             max_loss=float(max_counted_errors),
             is_all_or_nothing=max_counted_errors == 1,
         )
     return CaseOutcomes(
-        accept=cases.any_item(accept), correct=n_errors_per_case == 0, losses=losses
+        accept=cases.any_item(accept), correct=n_errors_per_case == 0, losses=case_losses
     )

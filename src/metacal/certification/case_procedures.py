@@ -92,7 +92,7 @@ class CaseProcedure(ABC):
 
     @property
     def clears_accepted(self) -> bool:
-        """Whether accepting an item is what may break the promise."""
+        """Whether an accepted item, not a rejected one, can break the promise."""
         return not self.quantity.accepting_cannot_break_promise
 
     def pilot_policy(
@@ -107,10 +107,10 @@ class CaseProcedure(ABC):
         assert cases is not None
         items = build_case_items(rows, cases, clears_accepted=self.clears_accepted)
         certificate = self._certify_items(rows, cases, items, delta)
-        counts = certificate.cases
-        assert counts is not None
+        case_counts = certificate.cases
+        assert case_counts is not None
         # Without pilot cases no draw influences the certificate, so the seed is not recorded.
-        is_independent_of_seed = counts.n_pilot == 0
+        is_independent_of_seed = case_counts.n_pilot == 0
         if cases.random_state is None or is_independent_of_seed:
             return certificate
         return add_circumstances(certificate, Circumstances(random_state=cases.random_state))
@@ -125,10 +125,10 @@ class CaseProcedure(ABC):
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
         """Check that the counts of cases support the target."""
-        counts = certificate.cases
-        if counts is None:
+        case_counts = certificate.cases
+        if case_counts is None:
             return "it has no counts of cases"
-        contradiction = counts.find_contradiction()
+        contradiction = case_counts.find_contradiction()
         if contradiction is not None:
             return contradiction
         return self._find_contradiction_in_counts(certificate, delta)
@@ -142,7 +142,7 @@ class CaseProcedure(ABC):
 
 @dataclass(frozen=True)
 class CaseCutoffProcedure(CaseProcedure):
-    """Procedure that chooses cutoffs which at most a tolerated number of cases breaks."""
+    """Procedure that chooses cutoffs by a tolerated number of broken cases."""
 
     def _certify_items(
         self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None
@@ -198,7 +198,7 @@ class CaseCutoffProcedure(CaseProcedure):
         """Find the cutoff of each item type."""
         tested_items = division.tested_items
         # Cases that the quantity does not count have no harmful item, so they decide no cutoff.
-        # The other cases are numbered from 0.
+        # The counted cases are renumbered from 0.
         new_number_of_cases = np.cumsum(division.is_counted) - 1
         breaks_at_every_cutoff = division.breaks_at_every_cutoff[division.is_counted]
         if not has_several_types:
@@ -210,14 +210,14 @@ class CaseCutoffProcedure(CaseProcedure):
                 n_tolerated,
             )
             return np.full(tested_items.n_types, cutoff)
-        scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
+        type_scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
         n_tested_cases = len(division.tested_cases)
         return find_learned_cutoffs(
             replace(tested_items, cases=new_number_of_cases[tested_items.cases]),
             breaks_at_every_cutoff,
             division.pilot_items,
             tested_cases_per_pilot_case=n_tested_cases / max(1, division.n_pilot),
-            scale=scale,
+            scale=type_scale,
             n_tolerated=n_tolerated,
         )
 
@@ -247,17 +247,17 @@ class CaseCutoffProcedure(CaseProcedure):
         self, certificate: Certificate, delta: float | None
     ) -> str | None:
         """Describe why the counts of cases do not certify the limit, or return None."""
-        counts = certificate.cases
-        assert counts is not None
+        case_counts = certificate.cases
+        assert case_counts is not None
         is_certified = bounds.certifies_violation_rate(
-            counts.n_counted,
-            n_without_violation=counts.n_counted - counts.n_broken,
+            case_counts.n_counted,
+            n_without_violation=case_counts.n_counted - case_counts.n_broken,
             max_rate=self.max_violation_rate,
             delta=delta,
         )
         if is_certified:
             return None
         return (
-            f"{counts.n_broken:,} {self.quantity.violations_text}, of {counts.n_counted:,}, do not"
+            f"{case_counts.n_broken:,} {self.quantity.violations_text}, of {case_counts.n_counted:,}, do not"
             f" certify the limit {self.target:g}{bounds.format_confidence_suffix(delta)}"
         )

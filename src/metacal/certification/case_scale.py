@@ -87,8 +87,8 @@ class TypeScale:
 
     def compute_harmless_log_odds(self, safety: Float, types: Codes) -> Float:
         """Compute the log-odds that each item is harmless."""
-        values = _convert_to_values(safety, self.probability_sign)
-        return self.intercepts[types] + self.slopes[types] * values
+        item_values = _convert_to_values(safety, self.probability_sign)
+        return self.intercepts[types] + self.slopes[types] * item_values
 
     def convert_to_safety(self, harmless_log_odds: float | Float) -> Float:
         """Convert harmless log-odds to the safety cutoff of each type.
@@ -96,13 +96,13 @@ class TypeScale:
         The items of a type whose safety is above its cutoff are those with higher log-odds. The
         log-odds may be one number, or one for each type.
         """
-        values = (harmless_log_odds - self.intercepts) / self.slopes
+        cutoff_values = (harmless_log_odds - self.intercepts) / self.slopes
         if self.probability_sign == _NOT_A_PROBABILITY:
-            return values
-        cutoffs = self.probability_sign * expit(self.probability_sign * values)
+            return cutoff_values
+        cutoffs = self.probability_sign * expit(self.probability_sign * cutoff_values)
         # Log-odds are clipped, so beyond the largest ones no item has higher log-odds.
-        cutoffs[values >= _LARGEST_LOG_ODDS] = np.inf
-        cutoffs[values < -_LARGEST_LOG_ODDS] = -np.inf
+        cutoffs[cutoff_values >= _LARGEST_LOG_ODDS] = np.inf
+        cutoffs[cutoff_values < -_LARGEST_LOG_ODDS] = -np.inf
         return cutoffs
 
 
@@ -130,9 +130,9 @@ def fit_type_scale(items: CaseItems, *, same_scale: bool) -> TypeScale:
     TypeScale
     """
     probability_sign = _find_probability_sign(items.safety)
-    values = _convert_to_values(items.safety, probability_sign)
-    means, stds = _compute_moments(values, items, same_scale=same_scale)
-    standardised_values = _STANDARD_STD * (values - means[items.types]) / stds[items.types]
+    item_values = _convert_to_values(items.safety, probability_sign)
+    means, stds = _compute_moments(item_values, items, same_scale=same_scale)
+    standardised_values = _STANDARD_STD * (item_values - means[items.types]) / stds[items.types]
     standardised_values += _STANDARD_MEAN
     coefficients = _fit_coefficients_by_type(standardised_values, items, same_scale=same_scale)
     standardised_intercepts = coefficients[:, 0]
@@ -181,8 +181,8 @@ def _find_probability_sign(safety: Float) -> float:
     if len(safety) == 0:
         return _NOT_A_PROBABILITY
     for sign in (1.0, -1.0):
-        probabilities = sign * safety
-        if probabilities.min() >= 0.0 and probabilities.max() <= 1.0:
+        signed_safety = sign * safety
+        if signed_safety.min() >= 0.0 and signed_safety.max() <= 1.0:
             return sign
     return _NOT_A_PROBABILITY
 

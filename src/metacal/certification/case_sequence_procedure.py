@@ -93,7 +93,7 @@ class CaseSequenceProcedure(CaseProcedure):
 
     @property
     def _max_log_gain_per_bet(self) -> float:
-        """Largest log gain of a bet, on a case without an error."""
+        """Largest log gain of a single bet."""
         assert self.max_counted_errors is not None
         relative_limit = self.target / self.max_counted_errors
         return math.log1p(betting.MAX_STAKE_FRACTION * relative_limit / (1.0 - relative_limit))
@@ -158,10 +158,10 @@ class CaseSequenceProcedure(CaseProcedure):
 
     def _plan_mean_error_sequence(self, division: CaseDivision) -> list[Float]:
         """Plan the cutoffs at which the mean number of errors is tested."""
-        scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
+        type_scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
         return plan_cutoff_sequence(
             division.pilot_items,
-            scale,
+            type_scale,
             min_automated_fraction=0.0,
             n_pilot_cases=division.n_pilot,
         )
@@ -170,18 +170,18 @@ class CaseSequenceProcedure(CaseProcedure):
         self, division: CaseDivision, limit: float, delta: float
     ) -> list[Float]:
         """Plan the cutoffs at which the errors of automated cases are tested."""
-        scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
+        type_scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
         n_tested_cases = len(division.tested_cases)
         all_cutoffs = plan_cutoff_sequence(
             division.pilot_items,
-            scale,
+            type_scale,
             min_automated_fraction=compute_first_automated_fraction(limit, delta, n_tested_cases),
             n_pilot_cases=division.n_pilot,
         )
         return drop_cutoffs_before_safest(
             all_cutoffs,
             division.pilot_items,
-            scale,
+            type_scale,
             limit,
             tested_cases_per_pilot_case=n_tested_cases / division.n_pilot,
         )
@@ -190,10 +190,10 @@ class CaseSequenceProcedure(CaseProcedure):
         self, division: CaseDivision, cutoffs: Float, limit: float, delta: float
     ) -> bool:
         """Test whether few enough of the automated cases have an error, by an exact test."""
-        items = division.tested_items
-        is_cleared = items.find_cleared(cutoffs)
-        n_automated = len(np.unique(items.cases[is_cleared]))
-        n_broken = len(np.unique(items.cases[is_cleared & items.is_harmful]))
+        tested_items = division.tested_items
+        is_cleared = tested_items.find_cleared(cutoffs)
+        n_automated = len(np.unique(tested_items.cases[is_cleared]))
+        n_broken = len(np.unique(tested_items.cases[is_cleared & tested_items.is_harmful]))
         return passes_automated_error_test(n_automated, n_broken, limit, delta)
 
     def _passes_bets(
@@ -201,9 +201,11 @@ class CaseSequenceProcedure(CaseProcedure):
     ) -> bool:
         """Test whether the mean number of errors of a case keeps the limit, by bets."""
         assert self.max_counted_errors is not None
-        items = division.tested_items
-        is_error = items.find_cleared(cutoffs) & items.is_harmful
-        n_errors_per_case = np.bincount(items.cases[is_error], minlength=len(division.tested_cases))
+        tested_items = division.tested_items
+        is_error = tested_items.find_cleared(cutoffs) & tested_items.is_harmful
+        n_errors_per_case = np.bincount(
+            tested_items.cases[is_error], minlength=len(division.tested_cases)
+        )
         return passes_mean_error_test(n_errors_per_case, self.max_counted_errors, limit, delta)
 
     def _find_best_limit(self, division: CaseDivision, delta: float) -> float | None:
@@ -234,17 +236,17 @@ class CaseSequenceProcedure(CaseProcedure):
         self, certificate: Certificate, delta: float | None
     ) -> str | None:
         """Describe why the counts of cases cannot have passed the test, or return None."""
-        counts = certificate.cases
-        assert counts is not None
+        case_counts = certificate.cases
+        assert case_counts is not None
         assert delta is not None
         if self.limits_mean_errors:
-            can_pass_test = self._could_pass_bets(counts, certificate.mean_cost, delta)
+            can_pass_test = self._could_pass_bets(case_counts, certificate.mean_cost, delta)
         else:
-            can_pass_test = self._could_pass_exact_test(counts, delta)
+            can_pass_test = self._could_pass_exact_test(case_counts, delta)
         if can_pass_test:
             return None
         return (
-            f"{counts.n_broken:,} {self.quantity.violations_text}, of {counts.n_counted:,}, do not"
+            f"{case_counts.n_broken:,} {self.quantity.violations_text}, of {case_counts.n_counted:,}, do not"
             f" certify the limit {self.target:g}{bounds.format_confidence_suffix(delta)}"
         )
 

@@ -46,7 +46,7 @@ from metacal.statistics import bounds, replicating_bets
 # Largest number of cutoffs in a sequence.
 _MAX_CUTOFFS_IN_SEQUENCE = 200
 
-# The first cutoffs are expected to automate this multiple of the cases that an error-free test needs.
+# The first cutoffs should automate this multiple of the cases that an error-free test needs.
 _FIRST_AUTOMATED_CASES_FACTOR = 2.0
 
 
@@ -82,15 +82,16 @@ def plan_cutoff_sequence(
         pilot_items.cases[safest_first],
         n_automated=math.ceil(min_automated_fraction * n_pilot_cases),
     )
-    ranks = np.linspace(first_rank, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(np.intp)
-    last_ranks_with_rejected_items = np.unique(ranks[ranks < n_items])
+    candidate_ranks = np.linspace(first_rank, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(np.intp)
+    ranks_before_last_item = np.unique(candidate_ranks[candidate_ranks < n_items])
     # At a rank, the first items are cleared, so the cutoff is the log-odds of the item after it.
-    cutoff_log_odds = harmless_log_odds[safest_first][last_ranks_with_rejected_items]
+    sorted_log_odds = harmless_log_odds[safest_first]
+    cutoff_log_odds = sorted_log_odds[ranks_before_last_item]
     distinct_log_odds = dict.fromkeys(cutoff_log_odds.tolist())
-    sequence = [scale.convert_to_safety(log_odds) for log_odds in distinct_log_odds]
+    cutoff_sequence = [scale.convert_to_safety(log_odds) for log_odds in distinct_log_odds]
     # The last cutoffs clear every item.
-    sequence.append(np.full(scale.n_types, -math.inf))
-    return [np.where(scale.is_fitted, cutoffs, math.inf) for cutoffs in sequence]
+    cutoff_sequence.append(np.full(scale.n_types, -math.inf))
+    return [np.where(scale.is_fitted, cutoffs, math.inf) for cutoffs in cutoff_sequence]
 
 
 def _find_rank_automating_cases(case_by_rank: Codes, n_automated: int) -> int:
@@ -125,7 +126,7 @@ def drop_cutoffs_before_safest(
     limit: float,
     tested_cases_per_pilot_case: float,
 ) -> list[Float]:
-    """Drop the cutoffs before the ones with the largest expected margin of their test.
+    """Drop the cutoffs that are stricter than the ones most likely to pass.
 
     The sequence stops at its first failure, and the strictest cutoffs automate few cases, so a single
     error there could end it.

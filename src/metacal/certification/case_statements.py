@@ -172,12 +172,12 @@ def build_no_passing_cutoffs_error(
 
 def build_missing_cases_error(promise: object) -> InputError:
     """Build the error for a promise about cases without the case of each row."""
-    option = choose_spelling(
+    spelled_option = choose_spelling(
         "ScoreGate(promise).fit(score, correct, cases=document_id)", "--case-key NAME"
     )
     return CasesError(
         f"{type(promise).__name__} is a promise about cases, but the rows have no cases. Pass the"
-        f" case of each row: {option}."
+        f" case of each row: {spelled_option}."
     )
 
 
@@ -191,7 +191,7 @@ def build_unused_cases_error(promise: object) -> InputError:
 
 
 def build_dependent_cases_error(promise: object) -> InputError:
-    """Build the error for clusters or losses of the items of cases."""
+    """Build the error for cases whose items have clusters or losses."""
     return CasesError(
         f"{type(promise).__name__} does not support units, importance or losses together with"
         " cases. Pass the case of each item and whether the item is correct."

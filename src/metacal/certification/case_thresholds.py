@@ -46,10 +46,10 @@ def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bo
     -------
     CaseItems
     """
-    types = np.zeros(len(rows), dtype=np.intp)
+    item_types = np.zeros(len(rows), dtype=np.intp)
     n_types = 1
     if rows.subgroups is not None:
-        types = rows.subgroups.codes
+        item_types = rows.subgroups.codes
         n_types = len(rows.subgroups.names)
     if clears_accepted:
         safety = -rows.scores
@@ -60,7 +60,7 @@ def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bo
     return CaseItems(
         safety=safety,
         is_harmful=is_harmful,
-        types=types,
+        types=item_types,
         cases=cases.codes,
         n_types=n_types,
     )
@@ -149,18 +149,20 @@ def build_case_certificate(
     is_tested_case = np.zeros(cases.n_cases, dtype=bool)
     is_tested_case[division.tested_cases] = True
     tested_rows = rows.take(is_tested_case[cases.codes])
-    types = np.zeros(len(tested_rows), dtype=np.intp)
+    item_types = np.zeros(len(tested_rows), dtype=np.intp)
     if tested_rows.subgroups is not None:
-        types = tested_rows.subgroups.codes
-    is_accepted = accept_up_to_threshold(tested_rows.scores, thresholds[types])
+        item_types = tested_rows.subgroups.codes
+    is_accepted = accept_up_to_threshold(tested_rows.scores, thresholds[item_types])
     threshold = REJECT_ALL_ROWS
-    subgroups = None
+    type_certificates = None
     if tested_rows.subgroups is None:
         threshold = float(thresholds[0])
-        outcome = tested_rows.ranking.summarize_threshold(threshold)
+        threshold_outcome = tested_rows.ranking.summarize_threshold(threshold)
     else:
-        subgroups = _build_type_certificates(tested_rows, tested_rows.subgroups.names, thresholds)
-        outcome = _count_accepted_items(is_accepted, tested_rows.is_correct)
+        type_certificates = _build_type_certificates(
+            tested_rows, tested_rows.subgroups.names, thresholds
+        )
+        threshold_outcome = _count_accepted_items(is_accepted, tested_rows.is_correct)
     assert tested_rows.cases is not None
     case_outcomes = compute_case_outcomes(
         quantity, tested_rows.cases, is_accepted, tested_rows.is_correct, max_counted_errors
@@ -171,12 +173,12 @@ def build_case_certificate(
         delta=delta,
         rule_name=rule_name,
         threshold=threshold,
-        outcome=outcome,
+        outcome=threshold_outcome,
         notes=notes,
     )
     return replace(
         certificate,
-        subgroups=subgroups,
+        subgroups=type_certificates,
         cases=_count_tested_cases(quantity, case_outcomes, is_tested_case, division),
         mean_cost=_compute_mean_errors(case_outcomes, is_tested_case),
     )
@@ -190,14 +192,16 @@ def _build_type_certificates(
     type_certificates = []
     for type_code, name in enumerate(names):
         is_of_type = tested_rows.subgroups.codes == type_code
-        ranking = Ranking.from_scores(
+        ranking_of_type = Ranking.from_scores(
             tested_rows.scores[is_of_type], tested_rows.is_correct[is_of_type]
         )
         threshold = float(thresholds[type_code])
-        outcome = ranking.summarize_threshold(threshold)
-        type_certificate = SubgroupCertificate((name,), threshold=threshold, **outcome._asdict())
+        threshold_outcome = ranking_of_type.summarize_threshold(threshold)
+        type_certificate = SubgroupCertificate(
+            (name,), threshold=threshold, **threshold_outcome._asdict()
+        )
         type_certificates.append(type_certificate)
-    # The promise is one about all types, so delta is not divided among them.
+    # There is one promise about all types, so delta is not divided among them.
     return SubgroupCertificates(
         by="group", delta_sharing="together", items=tuple(type_certificates)
     )

@@ -104,7 +104,7 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
 
 
 def check_cases_column(promise: CertifiablePromise, rows: CalibrationRows) -> None:
-    """Raise an error unless the rows have cases exactly if the promise needs them."""
+    """Raise an error if cases are missing, or if the promise does not use them."""
     has_cases = rows.cases is not None
     if not counts_cases(promise):
         if has_cases:
@@ -150,22 +150,22 @@ def _certify_clusters(
     if promised_limit is None or delta is None:
         raise build_unsupported_clusters_error(promise)
     quantity, target = promised_limit
-    rule = ClusterBettingRule(quantity)
+    betting_rule = ClusterBettingRule(quantity)
     pilot_rows, test_rows = split_pilot_clusters(rows)
     assert test_rows.clusters is not None
     n_test_clusters = test_rows.clusters.n_clusters
 
     def find_threshold(max_error_rate: float) -> float | None:
-        plan = rule.plan(
+        candidate_plan = betting_rule.plan(
             pilot_rows, n_test_clusters, limit=max_error_rate, significance_level=delta
         )
-        return rule.certify(test_rows, plan, significance_level=delta).threshold
+        return betting_rule.certify(test_rows, candidate_plan, significance_level=delta).threshold
 
     limit = quantity.max_violation_rate(target)
     threshold = find_threshold(limit)
     notes: tuple[Note, ...] = ()
-    if threshold is None and rule.fallback_threshold == REJECT_ALL_ROWS:
-        highest_accuracy = rule.find_highest_accuracy(
+    if threshold is None and betting_rule.fallback_threshold == REJECT_ALL_ROWS:
+        highest_accuracy = betting_rule.find_highest_accuracy(
             limit, lambda max_error_rate: find_threshold(max_error_rate) is not None
         )
         raise build_infeasible_clusters_error(
@@ -178,7 +178,7 @@ def _certify_clusters(
             uses_cluster_means=test_rows.clusters.uses_cluster_means,
         )
     if threshold is None:
-        threshold = rule.fallback_threshold
+        threshold = betting_rule.fallback_threshold
         note = note_too_few_clusters(units=n_test_clusters, rows=len(test_rows)).issue_warning()
         notes = (note,)
     return build_certificate_for_threshold(
@@ -186,7 +186,7 @@ def _certify_clusters(
         quantity=quantity,
         target=target,
         delta=delta,
-        rule_name=rule.name,
+        rule_name=betting_rule.name,
         threshold=threshold,
         notes=notes,
     )
@@ -237,10 +237,12 @@ def _certify_subgroups(
 
 def _collect_circumstances(subgroup_tests: Sequence[SubgroupTest]) -> Circumstances:
     """Combine the circumstances of the tests of all subgroups."""
-    results = [test.result for test in subgroup_tests if test.result is not None]
+    subgroup_results = [test.result for test in subgroup_tests if test.result is not None]
     return Circumstances(
-        tests_score_values=any(result.circumstances.tests_score_values for result in results),
-        n_planning_rows=sum(result.circumstances.n_planning_rows for result in results),
+        tests_score_values=any(
+            result.circumstances.tests_score_values for result in subgroup_results
+        ),
+        n_planning_rows=sum(result.circumstances.n_planning_rows for result in subgroup_results),
     )
 
 
@@ -272,17 +274,17 @@ def _count_accepted_rows(
     """
     assert rows.subgroups is not None
     certificates_by_code: dict[int, tuple[SubgroupCertificate, ...]] = {}
-    for test, certificates in zip(subgroup_tests, certificates_per_subgroup):
+    for test, subgroup_certificates in zip(subgroup_tests, certificates_per_subgroup):
         for subgroup_code in test.subgroup.codes:
-            certificates_by_code[subgroup_code] = certificates
+            certificates_by_code[subgroup_code] = subgroup_certificates
 
     threshold_table = []
     decision_points = []
     for subgroup_code in range(len(rows.subgroups.names)):
-        certificates = certificates_by_code[subgroup_code]
-        threshold_table.append([certificate.threshold for certificate in certificates])
+        subgroup_certificates = certificates_by_code[subgroup_code]
+        threshold_table.append([certificate.threshold for certificate in subgroup_certificates])
         # All certificates of a subgroup have the same decision point.
-        decision_points.append(certificates[0].decision_log_odds)
+        decision_points.append(subgroup_certificates[0].decision_log_odds)
 
     code_of_rows = rows.subgroups.codes
     decision_columns = procedure.compute_decision_columns(

@@ -95,12 +95,14 @@ class CheapestThreshold:
         """Choose the cheapest threshold and bound its cost."""
         assert delta is not None
         max_cost = self.costs.max_prediction_cost
-        losses = rows.losses
-        if losses is None:
-            losses = self.costs.losses_from_correctness(rows.is_correct)
-        draws = replace(rows, losses=losses).build_row_draws(self.random_state)
+        row_losses = rows.losses
+        if row_losses is None:
+            row_losses = self.costs.losses_from_correctness(rows.is_correct)
+        row_draws = replace(rows, losses=row_losses).build_row_draws(self.random_state)
         loss_ranking = LossRanking.from_scores(
-            rows.scores, losses.if_accepted / max_cost, seed=draws.derive_seed("order of bets")
+            rows.scores,
+            row_losses.if_accepted / max_cost,
+            seed=row_draws.derive_seed("order of bets"),
         )
         n_accepted, mean_cost = self._find_cheapest_candidate(loss_ranking)
         return self._build_certificate(
@@ -117,7 +119,7 @@ class CheapestThreshold:
         n_accepted_blocks = np.searchsorted(block_end_ranks, candidate_ranks, side="right")
         n_rows_of_first_blocks = np.append(0, block_end_ranks)
         n_accepted = n_rows_of_first_blocks[n_accepted_blocks]
-        cumulative_costs = np.append(0.0, np.cumsum(loss_ranking.losses)) * max_cost
+        cumulative_costs = np.append(0.0, np.cumsum(loss_ranking.sorted_losses)) * max_cost
         review_costs = self.review_cost * (n_rows - n_accepted)
         mean_costs = (cumulative_costs[n_accepted] + review_costs) / n_rows
 
@@ -140,9 +142,9 @@ class CheapestThreshold:
         if n_accepted > 0:
             threshold = loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted)
             notes = ()
-        max_accepted_cost = self._bound_accepted_cost(loss_ranking, n_accepted, delta)
-        max_mean_cost = self._bound_mean_cost(len(rows), n_accepted, max_accepted_cost, delta)
-        certified_cost = min(max_mean_cost, self.costs.max_cost)
+        accepted_cost_bound = self._bound_accepted_cost(loss_ranking, n_accepted, delta)
+        mean_cost_bound = self._bound_mean_cost(len(rows), n_accepted, accepted_cost_bound, delta)
+        certified_cost = min(mean_cost_bound, self.costs.max_cost)
         certificate = build_certificate_for_threshold(
             rows,
             quantity=COST_PER_ROW,
@@ -164,7 +166,7 @@ class CheapestThreshold:
         """Bound the mean cost of the accepted rows from above, for all candidates at once."""
         n_rows = loss_ranking.ranking.n_rows
         if self.costs.is_uniform:
-            n_errors = int((loss_ranking.losses[:n_accepted] > 0.0).sum())
+            n_errors = int((loss_ranking.sorted_losses[:n_accepted] > 0.0).sum())
             return self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
         if n_accepted == 0:
             return 0.0
@@ -188,25 +190,25 @@ class CheapestThreshold:
         return self.costs.max_prediction_cost * max_error_rate
 
     def _bound_mean_cost(
-        self, n_rows: int, n_accepted: int, max_accepted_cost: float, delta: float
+        self, n_rows: int, n_accepted: int, accepted_cost_bound: float, delta: float
     ) -> float:
         """Bound the mean cost of all rows from above."""
         if n_accepted == 0:
             return self.review_cost
         if n_accepted == n_rows:
-            return max_accepted_cost
+            return accepted_cost_bound
         # The band depends on the order of the scores alone, so the ranks serve as scores.
         coverage_band = DistributionBand(np.arange(float(n_rows)))
         highest_accepted_score = np.array([n_accepted - 1.0])
         # The band has a lower and an upper side, which divide the level evenly.
         level_per_side = _COVERAGE_DELTA_FRACTION * delta / 2
         # The cost is largest at the lowest coverage if accepting is cheaper than review.
-        if max_accepted_cost < self.review_cost:
+        if accepted_cost_bound < self.review_cost:
             coverage = coverage_band.lower_bound(highest_accepted_score, level_per_side)
         else:
             coverage = coverage_band.upper_bound(highest_accepted_score, level_per_side)
         (coverage_bound,) = coverage
-        added_cost_if_accepted = max_accepted_cost - self.review_cost
+        added_cost_if_accepted = accepted_cost_bound - self.review_cost
         return float(self.review_cost + coverage_bound * added_cost_if_accepted)
 
     def find_contradiction(
@@ -234,9 +236,9 @@ class CheapestThreshold:
                 f"{n_errors:,} wrong of {n_accepted:,} accepted and {n_rejected:,} rejected rows do"
                 f" not cost {mean_cost:g}"
             )
-        max_accepted_cost = self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
-        max_mean_cost = self._bound_mean_cost(n_rows, n_accepted, max_accepted_cost, delta)
-        certifiable_cost = min(max_mean_cost, self.costs.max_cost)
+        accepted_cost_bound = self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
+        mean_cost_bound = self._bound_mean_cost(n_rows, n_accepted, accepted_cost_bound, delta)
+        certifiable_cost = min(mean_cost_bound, self.costs.max_cost)
         if math.isclose(certified_cost, certifiable_cost, rel_tol=RELATIVE_TOLERANCE):
             return None
         return _describe_unsupported_cost(certified_cost, certifiable_cost)
@@ -270,7 +272,7 @@ def _compute_candidate_level(n_rows: int, delta: float) -> float:
 
 
 def _describe_unsupported_cost(stated_cost: float, certifiable_cost: float) -> str:
-    """Describe that the counts certify only a larger cost than the certificate states."""
+    """Describe that the counts do not certify the cost in a certificate."""
     return (
         f"these rows do not certify a cost of at most {stated_cost:g} a row, but"
         f" {certifiable_cost:g}"

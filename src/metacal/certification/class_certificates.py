@@ -46,13 +46,13 @@ def build_class_certificate(
         Threshold and counts, without a promise.
     """
     is_predicted = decision_columns.threshold_indices == class_code
-    ranking = Ranking.from_scores(
+    class_ranking = Ranking.from_scores(
         decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
     )
-    largest_threshold = ranking.largest_threshold_accepting_at_most(n_accepted)
+    largest_threshold = class_ranking.largest_threshold_accepting_at_most(n_accepted)
     threshold = RELATIVE_GRID.move_between_grid_points(largest_threshold)
-    outcome = ranking.summarize_threshold(threshold)
-    return SubgroupCertificate(names, threshold=threshold, **outcome._asdict())
+    threshold_outcome = class_ranking.summarize_threshold(threshold)
+    return SubgroupCertificate(names, threshold=threshold, **threshold_outcome._asdict())
 
 
 def add_class_promise(
@@ -207,7 +207,7 @@ def count_rows_of_both_classes(
         All rows, the rows of the class of `certificate`, and the rows accepted as this class.
     """
     n_rows = certificate.n_rows + other_certificate.n_rows
-    # An incorrect row is of the class that it is not predicted as.
+    # With two classes, an incorrect row belongs to the class that was not predicted.
     n_predicted_incorrectly = certificate.n_rows - certificate.n_correct
     n_rows_of_other_class = n_predicted_incorrectly + other_certificate.n_correct
     return Counts(

@@ -118,10 +118,26 @@ def find_class_shortfall(
     class_share = n_rows_of_class / max(len(rows), 1)
     positive_code = class_promise.get_positive_code(rows.class_names)
     level_of_class = significance_level * class_promise.level_fraction
+    best_target = _find_best_target(
+        class_promise,
+        rows,
+        pilot_rows,
+        significance_level=significance_level,
+        class_code=class_code,
+        class_share=class_share,
+    )
+    rows_needed = _estimate_rows_needed(
+        class_promise,
+        rows,
+        pilot_rows,
+        significance_level=significance_level,
+        class_code=class_code,
+        class_share=class_share,
+    )
     ruled_out = None
     if not class_promise.quantity.conditions_on_true_class:
-        ranking = rows.rank_for_class(class_code)
-        ruled_out = find_ruled_out(ranking, class_promise.limit, level_of_class)
+        class_ranking = rows.rank_for_class(class_code)
+        ruled_out = find_ruled_out(class_ranking, class_promise.limit, level_of_class)
     return ClassShortfall(
         class_promise=class_promise,
         predicted_class=rows.class_names[class_code],
@@ -131,13 +147,9 @@ def find_class_shortfall(
         n_rows_of_other_class=len(rows) - n_rows_of_class,
         class_share=class_share,
         significance_level=level_of_class,
-        best_target=_find_best_target(
-            class_promise, rows, pilot_rows, significance_level, class_code, class_share
-        ),
+        best_target=best_target,
         n_required_rows=class_promise.compute_required_rows(significance_level),
-        rows_needed=_estimate_rows_needed(
-            class_promise, rows, pilot_rows, significance_level, class_code, class_share
-        ),
+        rows_needed=rows_needed,
         ruled_out=ruled_out,
     )
 
@@ -152,7 +164,7 @@ def _find_best_target(
 ) -> float | None:
     """Find the best target that the rows certify, with four decimals."""
     has_upper_limit = class_promise.quantity.has_upper_limit
-    ranking = rows.rank_for_class(class_code)
+    class_ranking = rows.rank_for_class(class_code)
 
     # An upper limit is searched as its complement, so that a larger share is a stricter promise.
     def convert_between_share_and_target(number: float) -> float:
@@ -162,12 +174,12 @@ def _find_best_target(
 
     def certifies_share(share: float) -> bool:
         weaker_promise = replace(class_promise, target=convert_between_share_and_target(share))
-        result = weaker_promise.certify(ranking, significance_level, pilot_rows)
-        return result.n_accepted > 0
+        threshold_result = weaker_promise.certify(class_ranking, significance_level, pilot_rows)
+        return threshold_result.n_accepted > 0
 
     lowest_step = 0
     if not class_promise.quantity.conditions_on_true_class:
-        # Accepting every row reaches the share of the class, so such a precision is refused.
+        # Accepting every row has the class share as its precision, so a lower target is refused.
         lowest_step = math.floor(ACCURACY_STEPS_PER_UNIT * class_share)
     promised_share = convert_between_share_and_target(class_promise.target)
     promised_step = math.ceil(ACCURACY_STEPS_PER_UNIT * promised_share)
@@ -217,11 +229,11 @@ def _estimate_rows_by_error_curves(
     class_code: int,
 ) -> int | None:
     """Estimate how many rows certify a precision, from fitted error curves."""
-    ranking = rows.rank_for_class(class_code)
-    result = class_promise.certify(ranking, significance_level, pilot_rows)
+    class_ranking = rows.rank_for_class(class_code)
+    threshold_result = class_promise.certify(class_ranking, significance_level, pilot_rows)
     level_of_class = significance_level * class_promise.level_fraction
     return estimate_rows_needed_for_accuracy(
-        ranking, class_promise.limit, level_of_class, result.n_planning_rows
+        class_ranking, class_promise.limit, level_of_class, threshold_result.n_planning_rows
     )
 
 
@@ -237,8 +249,8 @@ def _estimate_rows_by_resampling(
 
     def sample_certifies_promise(drawn_positions: Codes) -> bool:
         drawn_rows = rows.take(indices_by_score[drawn_positions])
-        ranking = drawn_rows.rank_for_class(class_code)
-        result = class_promise.certify(ranking, significance_level, pilot_rows)
-        return result.n_accepted > 0
+        class_ranking = drawn_rows.rank_for_class(class_code)
+        threshold_result = class_promise.certify(class_ranking, significance_level, pilot_rows)
+        return threshold_result.n_accepted > 0
 
     return estimate_rows_needed_by_resampling(len(rows), sample_certifies_promise)

@@ -183,5 +183,5 @@ def count_violations_per_cluster(
 
 def _count_per_cluster(clusters: Clusters, row_mask: Flags) -> Float:
     """Count the rows of each cluster that a mask selects."""
-    counts = np.bincount(clusters.codes[row_mask], minlength=clusters.n_clusters)
-    return counts.astype(np.float64)
+    n_rows_by_cluster = np.bincount(clusters.codes[row_mask], minlength=clusters.n_clusters)
+    return n_rows_by_cluster.astype(np.float64)

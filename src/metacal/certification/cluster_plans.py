@@ -121,14 +121,14 @@ def _divide_at_starts(
     """Divide thresholds into sequences that begin at the given indices."""
     start_indices = list(level_fraction_by_start)
     stop_indices = [*start_indices[1:], len(thresholds)]
-    sequences = []
+    test_sequences = []
     for start_index, stop_index in zip(start_indices, stop_indices):
-        sequence = CandidateSequence(
+        test_sequence = CandidateSequence(
             level_fraction=level_fraction_by_start[start_index],
             candidates=tuple(thresholds[start_index:stop_index]),
         )
-        sequences.append(sequence)
-    return tuple(sequences)
+        test_sequences.append(test_sequence)
+    return tuple(test_sequences)
 
 
 def _estimate_error_free_log_capital(

@@ -161,19 +161,19 @@ class ClusterBettingRule:
         increasing_thresholds = choose_thresholds(pilot_rows)
         if self.quantity.accepting_cannot_break_promise:
             # Accepting more rows is safe, so the tests begin at the largest threshold.
-            sequence = CandidateSequence(
+            test_sequence = CandidateSequence(
                 level_fraction=1.0, candidates=tuple(increasing_thresholds[::-1])
             )
-            return CandidatePlan(limit=limit, sequences=(sequence,))
+            return CandidatePlan(limit=limit, sequences=(test_sequence,))
 
-        sequences = build_increasing_sequences(
+        test_sequences = build_increasing_sequences(
             pilot_rows,
             increasing_thresholds,
             n_test_clusters=n_test_clusters,
             limit=limit,
             significance_level=significance_level,
         )
-        return CandidatePlan(limit=limit, sequences=sequences)
+        return CandidatePlan(limit=limit, sequences=test_sequences)
 
     def passes(
         self,
@@ -203,13 +203,13 @@ class ClusterBettingRule:
         -------
         bool
         """
-        counts = cluster_counter.count(threshold)
+        cluster_counts = cluster_counter.count(threshold)
 
         # A betting test can pass although the observed rate exceeds the limit, so check the rate.
-        max_violations = limit * counts.n_reference_rows.sum()
-        if counts.n_violations.sum() > max_violations:
+        max_violations = limit * cluster_counts.n_reference_rows.sum()
+        if cluster_counts.n_violations.sum() > max_violations:
             return False
-        cluster_values = counts.compute_betting_values(limit)
+        cluster_values = cluster_counts.compute_betting_values(limit)
         return replicating_bets.certifies_mean_below(cluster_values, limit, significance_level)
 
     def certify(

@@ -30,7 +30,7 @@ class _WeightedValue(NamedTuple):
     prior_weight: float
 
 
-# Shares of the rows at which an error curve is evaluated. They are closer among the most certain rows.
+# Shares of the rows at which an error curve is evaluated, closer among the most certain rows.
 ROW_SHARE_GRID = np.concatenate(
     [[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)]
 )
@@ -75,7 +75,7 @@ _MIN_RELATIVE_WEIGHT = 0.005
 # Error rates are used if they lie within this many standard errors of the observed one.
 _MAX_STANDARD_ERRORS = 4.0
 
-# Added to this range, on a logarithmic scale, so that it is never empty.
+# Margin on a logarithmic scale, so that the range of error rates is never empty.
 _LOG_RATE_MARGIN = 0.1
 
 # Largest value of the lowest error rate that is used.

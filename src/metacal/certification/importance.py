@@ -96,19 +96,19 @@ class Importance:
         class_array, class_codes, n_rows_of_class = np.unique(
             row_labels, return_inverse=True, return_counts=True
         )
-        classes = class_array.tolist()
+        observed_classes = class_array.tolist()
         shares_are_observed = source is None
         if source is None:
             observed_shares = n_rows_of_class / len(row_labels)
-            source = dict(zip(classes, observed_shares.tolist()))
+            source = dict(zip(observed_classes, observed_shares.tolist()))
 
         class_weights = np.array(
             [
                 _compute_class_weight(class_name, target_shares=target, source_shares=source)
-                for class_name in classes
+                for class_name in observed_classes
             ]
         )
-        _check_target_classes_occur(target, observed_classes=classes)
+        _check_target_classes_occur(target, observed_classes=observed_classes)
         return cls(
             weights=class_weights[class_codes.reshape(-1)],
             largest=float(class_weights.max()),
@@ -210,9 +210,9 @@ class Importance:
 
     def compute_keep_probabilities(self, n_rows: int) -> Float:
         """Compute the probability with which rejection sampling keeps each row."""
-        weights = check_row_weights(self.weights, n_rows, name="importance")
-        assert weights is not None
-        largest_observed_weight = weights.max()
+        row_weights = check_row_weights(self.weights, n_rows, name="importance")
+        assert row_weights is not None
+        largest_observed_weight = row_weights.max()
         max_weight = float(largest_observed_weight)
         if self.largest is not None:
             max_weight = float(self.largest)
@@ -221,7 +221,7 @@ class Importance:
                 f"largest must not be less than the largest weight, {largest_observed_weight:g},"
                 f" but got {max_weight:g}."
             )
-        return weights / max_weight
+        return row_weights / max_weight
 
 
 def _compute_class_weight(

@@ -67,7 +67,7 @@ EXPECTED_LOSS = register_rule(
 # Number of candidates that are tried in the search for the smallest limit that the rows support.
 _N_CANDIDATE_LIMITS = 25
 
-# Number of bisection steps after that search. Together they determine three digits of the limit.
+# Number of bisection steps between two candidate limits, which give three digits of the limit.
 _N_BISECTION_STEPS = 9
 
 # Number of digits to which the smallest supported limit is rounded up.
@@ -167,7 +167,7 @@ class MeanLossLimit:
             rule_name=rule_name,
             threshold=loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted),
         )
-        accepted_relative_losses = loss_ranking.losses[: certificate.n_accepted]
+        accepted_relative_losses = loss_ranking.sorted_losses[: certificate.n_accepted]
         mean_relative_loss = float(accepted_relative_losses.mean())
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
         certificate = add_circumstances(
@@ -185,21 +185,21 @@ class MeanLossLimit:
         loss is read, so that one test is made. If exact tests were used whenever the losses happen
         to be 0 or 1, and bets otherwise, both tests could fail: with probability up to 2 delta.
         """
-        losses = rows.losses
-        if losses is None:
-            losses = self.costs.losses_from_correctness(rows.is_correct)
-        relative_losses = losses.if_accepted / self.max_loss
-        draws = replace(rows, losses=losses).build_row_draws(self.random_state)
+        row_losses = rows.losses
+        if row_losses is None:
+            row_losses = self.costs.losses_from_correctness(rows.is_correct)
+        relative_losses = row_losses.if_accepted / self.max_loss
+        row_draws = replace(rows, losses=row_losses).build_row_draws(self.random_state)
         loss_ranking = LossRanking.from_scores(
-            rows.scores, relative_losses, seed=draws.derive_seed("order of bets")
+            rows.scores, relative_losses, seed=row_draws.derive_seed("order of bets")
         )
 
         exact_rule_name = None
         if delta is not None:
-            exact_rule_name = self._choose_exact_rule_name(losses, n_rows=len(rows))
+            exact_rule_name = self._choose_exact_rule_name(row_losses, n_rows=len(rows))
         if exact_rule_name == ROUNDED:
             # For a uniform U, the rounded loss 1[U < L] has mean L, so tests of errors apply to it.
-            uniform_numbers = draws.draw_uniform_numbers("rounded losses")
+            uniform_numbers = row_draws.draw_uniform_numbers("rounded losses")
             is_rounded_to_zero = uniform_numbers >= relative_losses
             rounded_rows = replace(rows, correct=is_rounded_to_zero, precomputed_ranking=None)
             loss_ranking = replace(loss_ranking, ranking=rounded_rows.ranking)
@@ -261,17 +261,17 @@ class MeanLossLimit:
         # At a larger limit more pilot rows count as good, so that no uncertain row may be read.
         lower_end = self.relative_limit
         upper_end = 1.0
-        limits = np.geomspace(self.relative_limit, 1.0, _N_CANDIDATE_LIMITS)
-        limits_between_ends = limits[1:-1].tolist()
+        candidate_limits = np.geomspace(self.relative_limit, 1.0, _N_CANDIDATE_LIMITS)
+        limits_between_ends = candidate_limits[1:-1].tolist()
         for candidate_limit in limits_between_ends:
             if loss_tests.certifies_limit(candidate_limit):
                 upper_end = candidate_limit
                 break
             lower_end = candidate_limit
-        bracket = betting.bracket_first_true(
+        limit_bracket = betting.bracket_first_true(
             loss_tests.certifies_limit, lower_end, upper_end, n_steps=_N_BISECTION_STEPS
         )
-        smallest_relative_limit = bracket.smallest_true
+        smallest_relative_limit = limit_bracket.smallest_true
         smallest_limit = smallest_relative_limit * self.max_loss
         exponent_of_first_digit = math.floor(math.log10(smallest_limit))
         unit_of_last_digit = 10.0 ** (exponent_of_first_digit - (_N_DIGITS_OF_LIMIT - 1))
@@ -379,13 +379,13 @@ class _LossTests:
         return self.exact_rule_name is not None
 
     def count_certified_rows(self, relative_limit: float) -> int:
-        """Count the rows that may be accepted at a limit, 0 if nothing is certified."""
+        """Count the rows that may be accepted at a limit, or return 0."""
         if self.delta is None:
             return count_expected_loss_rows(self.loss_ranking, relative_limit)
         if self.uses_exact_tests:
-            accuracy = 1.0 - relative_limit
+            min_accuracy = 1.0 - relative_limit
             return count_certified_rows(
-                self.loss_ranking.ranking, accuracy, self.delta, self.pilot_rows
+                self.loss_ranking.ranking, min_accuracy, self.delta, self.pilot_rows
             )
         return count_certified_loss_rows(
             self.loss_ranking,
@@ -396,27 +396,29 @@ class _LossTests:
         )
 
     def describe_circumstances(self, relative_limit: float) -> Circumstances:
-        """Return the circumstances of the tests: the rows that were read to plan them."""
+        """Build the circumstances of a certificate from the rows read to plan the tests."""
         if self.delta is None:
             return Circumstances()
-        if self.exact_rule_name is None:
+        if not self.uses_exact_tests:
             n_rows = self.loss_ranking.ranking.n_rows
             n_tested = count_rows_to_test(
                 self.loss_ranking, relative_limit, self.delta, self.pilot_rows
             )
             return Circumstances(n_planning_rows=n_rows - n_tested)
-        accuracy = 1.0 - relative_limit
-        result = certify_accuracy(self.loss_ranking.ranking, accuracy, self.delta, self.pilot_rows)
-        return result.circumstances
+        min_accuracy = 1.0 - relative_limit
+        threshold_result = certify_accuracy(
+            self.loss_ranking.ranking, min_accuracy, self.delta, self.pilot_rows
+        )
+        return threshold_result.circumstances
 
     def certifies_limit(self, relative_limit: float) -> bool:
         """Check whether any row may be accepted at a limit."""
         return self.count_certified_rows(relative_limit) > 0
 
     def resample(self, row_indices: Codes) -> _LossTests:
-        """Return the tests of a resample of the rows, given by sorted row indices."""
+        """Return the tests of a bootstrap sample, given by sorted row indices."""
         resampled_scores = np.arange(float(len(row_indices)))
-        resampled_losses = self.loss_ranking.losses[row_indices]
+        resampled_losses = self.loss_ranking.sorted_losses[row_indices]
         loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)
         pilot_rows = self.pilot_rows
         if pilot_rows is not None:

@@ -70,7 +70,7 @@ class OneThresholdProcedure:
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
-        """The only promised limit, as a tuple."""
+        """Promised limits, a tuple of the only one."""
         return (PromisedLimit(self.quantity, self.target),)
 
     @property
@@ -80,7 +80,7 @@ class OneThresholdProcedure:
 
     @property
     def fallback_threshold(self) -> float:
-        """Threshold that is used if the rows certify none."""
+        """Threshold to use if the rows certify none."""
         return self.rule.fallback_threshold
 
     @property
@@ -103,12 +103,12 @@ class OneThresholdProcedure:
     def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
-        """Count the rows that the rule counts, and the number that it requires."""
-        requirement = RowRequirement(
+        """Count the reference rows of the rule, and the number that it requires."""
+        row_requirement = RowRequirement(
             n_reference_rows=self.rule.count_reference_rows(rows.ranking),
             n_required_rows=self.rule.compute_required_rows(self.limit, significance_level),
         )
-        return [requirement]
+        return [row_requirement]
 
     def certify_subgroup(
         self,
@@ -117,10 +117,10 @@ class OneThresholdProcedure:
         plan_significance_level: float | None = None,
     ) -> SubgroupResult:
         """Certify the threshold of a subgroup."""
-        result = self.find_threshold(
+        threshold_result = self.find_threshold(
             rows.ranking, significance_level, plan_significance_level, pilot_rows=rows.pilot_rows
         )
-        return SubgroupResult(threshold_results=(result,))
+        return SubgroupResult(threshold_results=(threshold_result,))
 
     def find_threshold(
         self,
@@ -158,13 +158,13 @@ class OneThresholdProcedure:
         -------
         ThresholdResult
         """
-        limit = self.limit
+        tested_limit = self.limit
         if target is not None:
-            limit = self.rule.convert_target_to_limit(self.quantity, target)
+            tested_limit = self.rule.convert_target_to_limit(self.quantity, target)
         return run_rule(
             self.rule,
             ranking,
-            limit,
+            tested_limit,
             significance_level,
             plan_significance_level=plan_significance_level,
             pilot_rows=pilot_rows,
@@ -198,14 +198,14 @@ class OneThresholdProcedure:
             )
 
         threshold = RELATIVE_GRID.move_between_grid_points(threshold)
-        outcome = rows.ranking.summarize_threshold(threshold)
+        threshold_outcome = rows.ranking.summarize_threshold(threshold)
         subgroup_certificate = SubgroupCertificate(
             subgroup_names,
             threshold=threshold,
             delta=significance_level,
             best_target=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
-            **outcome._asdict(),
+            **threshold_outcome._asdict(),
         )
         return (subgroup_certificate,)
 
@@ -242,11 +242,11 @@ class OneThresholdProcedure:
         FinerCountsNeeded
             If the ranking contains only counts, and they do not determine the certificate.
         """
-        result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
-        if result.threshold is not None:
-            _require_known_scores_at_threshold(ranking, result.n_accepted)
-            certificate = self.build_certificate_at(ranking, result.threshold, delta)
-            return add_circumstances(certificate, result.circumstances)
+        threshold_result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
+        if threshold_result.threshold is not None:
+            _require_known_scores_at_threshold(ranking, threshold_result.n_accepted)
+            certificate = self.build_certificate_at(ranking, threshold_result.threshold, delta)
+            return add_circumstances(certificate, threshold_result.circumstances)
 
         if self.fallback_threshold == REJECT_ALL_ROWS:
             raise self._build_infeasible_error(ranking, delta, pilot_rows)
@@ -306,16 +306,18 @@ class OneThresholdProcedure:
         """Build the error for rows that support no threshold."""
 
         def certifies_target(target: float) -> bool:
-            result = self.find_threshold(ranking, delta, target=target, pilot_rows=pilot_rows)
-            return result.threshold is not None
+            threshold_result = self.find_threshold(
+                ranking, delta, target=target, pilot_rows=pilot_rows
+            )
+            return threshold_result.threshold is not None
 
-        result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
+        threshold_result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
         shortfall = self.rule.find_shortfall(
             ranking,
             self.limit,
             delta,
             certifies=certifies_target,
-            n_planning_rows=result.n_planning_rows,
+            n_planning_rows=threshold_result.n_planning_rows,
         )
         return build_infeasible_accuracy_error(
             self.target,
@@ -362,15 +364,15 @@ class OneThresholdProcedure:
         accepting_cannot_break_promise = self.fallback_threshold == ACCEPT_ALL_ROWS
         if accepting_cannot_break_promise and certificate.accepts_everything:
             return None
-        counts = Counts(
+        row_counts = Counts(
             n_rows=certificate.n_rows,
             n_accepted=certificate.n_accepted,
             n_correct=certificate.n_correct,
             n_correct_accepted=certificate.n_correct_accepted,
         )
-        if self.rule.supports(counts, self.limit, significance_level):
+        if self.rule.supports(row_counts, self.limit, significance_level):
             return None
-        return format_unsupported_counts(self.quantity, self.target, counts, significance_level)
+        return format_unsupported_counts(self.quantity, self.target, row_counts, significance_level)
 
     def with_early_starts(self) -> OneThresholdProcedure:
         """Return the procedure with a rule whose tests start at lower ranks."""

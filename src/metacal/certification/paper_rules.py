@@ -80,7 +80,10 @@ class PaperMiscoverage:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check the number of rows, and that enough correct rows are accepted."""
+        """Describe why the counts contradict Algorithm 1, or return None.
+
+        The number of rows and the number of accepted correct rows are checked.
+        """
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
             return _describe_too_many_rows(certificate.n_rows)
         # Algorithm 1 withholds correct rows only.
@@ -89,8 +92,10 @@ class PaperMiscoverage:
                 f"the paper's split takes right rows only; {certificate.n_correct:,} of"
                 f" {certificate.n_rows:,} are"
             )
-        procedure = OneThresholdProcedure(MISCOVERAGE, self.max_miscoverage, RejectionRateRule())
-        return procedure.find_contradiction(certificate, None, promise)
+        order_statistic_procedure = OneThresholdProcedure(
+            MISCOVERAGE, self.max_miscoverage, RejectionRateRule()
+        )
+        return order_statistic_procedure.find_contradiction(certificate, None, promise)
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,9 @@ class PaperAccuracy:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check the number of rows, and the accuracy of all rows if all are accepted.
+        """Describe why the counts contradict Algorithm 2, or return None.
+
+        The number of rows is checked, and the accuracy of all rows if all are accepted.
 
         The counts do not determine the binned estimate. But every row is accepted only if all rows
         together reach the target, because a decreasing fit ends at or below their accuracy.
@@ -228,7 +235,7 @@ def _build_certificate_without_guarantee(
 
 
 def _describe_too_many_rows(n_rows: int) -> str:
-    """Describe that a certificate has more rows than the paper withholds."""
+    """Describe the contradiction of more rows than the paper withholds."""
     return (
         f"the paper's split sets aside at most {MAX_THRESHOLD_ROWS} rows for the threshold, not"
         f" {n_rows:,}"

@@ -60,10 +60,10 @@ from metacal.rows.tasks import run_in_order
 
 Ints = NDArray[np.int64]
 
-# Function that counts the correct and incorrect rows in each cell, in one pass over the rows.
+# Type of a function that counts the correct and incorrect rows of each cell in one pass.
 CountRows = Callable[[KeyPartition], CellCounts]
 
-# Function that reads a block of rows and returns a score and a boolean for each row.
+# Type of a function that reads a block of rows, with a score and a boolean for each row.
 ReadBlock = Callable[[Any], tuple[Any, Any]]
 
 # Number of blocks that are counted at the same time.
@@ -113,22 +113,22 @@ class CellTally:
     @classmethod
     def from_first_pass(cls, count_rows: CountRows, max_cells: int = MAX_CELLS) -> CellTally:
         """Count all rows by the top bits of their scores."""
-        partition = KeyPartition.of_all_keys(max_cells)
-        counts = count_rows(partition)
-        if counts.n_missing_scores:
+        key_partition = KeyPartition.of_all_keys(max_cells)
+        cell_counts = count_rows(key_partition)
+        if cell_counts.n_missing_scores:
             raise NumberError(
                 "Some scores are NaN, but certify requires a score for every row. Leave out the"
                 " rows without a score."
             )
         # If no row is correct, the number of incorrect rows is that of all rows.
-        require_some_correct(counts.n_correct, n_rows=int(counts.n_incorrect.sum()))
-        first_keys, last_keys = partition.get_key_ranges(counts.cells)
+        require_some_correct(cell_counts.n_correct, n_rows=int(cell_counts.n_incorrect.sum()))
+        first_keys, last_keys = key_partition.get_key_ranges(cell_counts.cells)
         return cls(
             first_keys=first_keys,
             last_keys=last_keys,
-            n_correct=counts.n_correct,
-            n_errors=counts.n_incorrect,
-            n_zero_bits=_count_trailing_zero_bits(counts.bitwise_or_of_keys),
+            n_correct=cell_counts.n_correct,
+            n_errors=cell_counts.n_incorrect,
+            n_zero_bits=_count_trailing_zero_bits(cell_counts.bitwise_or_of_keys),
         )
 
     def refine(
@@ -159,40 +159,40 @@ class CellTally:
         requested_cells = np.unique(np.array(list(cells), dtype=np.int64))
         max_divided_cells = max(1, max_cells // _MIN_NEW_CELLS)
         divided_cells = requested_cells[:max_divided_cells]
-        partition = KeyPartition.of_key_ranges(
+        key_partition = KeyPartition.of_key_ranges(
             self.first_keys[divided_cells],
             self.last_keys[divided_cells],
             n_zero_bits=self.n_zero_bits,
             max_cells=max_cells,
         )
-        counts = count_rows(partition)
+        cell_counts = count_rows(key_partition)
         n_rows_in_earlier_pass = int((self.n_correct + self.n_errors)[divided_cells].sum())
-        n_rows_in_this_pass = int((counts.n_correct + counts.n_incorrect).sum())
+        n_rows_in_this_pass = int((cell_counts.n_correct + cell_counts.n_incorrect).sum())
         if n_rows_in_this_pass != n_rows_in_earlier_pass:
             raise FileReadError(
                 "The rows changed while they were read a second time. Pass a source that returns"
                 " the same rows on every pass."
             )
 
-        new_first_keys, new_last_keys = partition.get_key_ranges(counts.cells)
+        new_first_keys, new_last_keys = key_partition.get_key_ranges(cell_counts.cells)
         undivided_first_keys = np.delete(self.first_keys, divided_cells)
-        order = np.argsort(np.concatenate((undivided_first_keys, new_first_keys)))
+        key_order = np.argsort(np.concatenate((undivided_first_keys, new_first_keys)))
 
         def replace_divided_cells(old_column: Ints, new_column: Ints) -> Ints:
             undivided_entries = np.delete(old_column, divided_cells)
-            return np.concatenate((undivided_entries, new_column))[order]
+            return np.concatenate((undivided_entries, new_column))[key_order]
 
         return CellTally(
             first_keys=replace_divided_cells(self.first_keys, new_first_keys),
             last_keys=replace_divided_cells(self.last_keys, new_last_keys),
-            n_correct=replace_divided_cells(self.n_correct, counts.n_correct),
-            n_errors=replace_divided_cells(self.n_errors, counts.n_incorrect),
+            n_correct=replace_divided_cells(self.n_correct, cell_counts.n_correct),
+            n_errors=replace_divided_cells(self.n_errors, cell_counts.n_incorrect),
             n_zero_bits=self.n_zero_bits,
         )
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Ranking with one block per cell.
+        """Ranking of the cells, with one block of rows per cell.
 
         The order of the rows in a cell with several scores is unknown.
         """
@@ -212,7 +212,7 @@ class CellTally:
         )
 
     def find_unordered_cells(self, ranks: Sequence[int]) -> list[int]:
-        """Find the cells that contain one of the ranks and rows with several scores."""
+        """Find the cells at the given ranks whose rows have several scores."""
         ranking = self.ranking
         if ranking.is_unordered_block is None:
             return []
@@ -303,19 +303,21 @@ class Passes(Evidence):
         procedure = promise.procedure()
         if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
             raise build_sorting_required_error(promise)
-        tally = CellTally.from_first_pass(count_rows=self.count, max_cells=self.cells)
+        cell_tally = CellTally.from_first_pass(count_rows=self.count, max_cells=self.cells)
         while True:
-            cells_to_refine = tally.find_unordered_cells(self.ranks)
+            cells_to_refine = cell_tally.find_unordered_cells(self.ranks)
             try:
-                certificate = procedure.certify_ranking(tally.ranking, promise.delta)
+                certificate = procedure.certify_ranking(cell_tally.ranking, promise.delta)
             except FinerCountsNeeded as finer_counts_needed:
                 cells_to_refine = [*finer_counts_needed.cells, *cells_to_refine]
             else:
                 is_every_rank_known = len(cells_to_refine) == 0
                 if is_every_rank_known:
-                    self.ranking = tally.ranking
+                    self.ranking = cell_tally.ranking
                     return certificate
-            tally = tally.refine(cells_to_refine, count_rows=self.count, max_cells=self.cells)
+            cell_tally = cell_tally.refine(
+                cells_to_refine, count_rows=self.count, max_cells=self.cells
+            )
 
 
 def _count_all_blocks(
@@ -346,8 +348,8 @@ def _count_all_blocks(
     if executor is None:
         block_counts: Iterator[CellCounts] = map(count_block, blocks)
     else:
-        arguments = ((block,) for block in blocks)
-        block_counts = run_in_order(executor, count_block, arguments, _N_CONCURRENT_BLOCKS)
+        task_arguments = ((block,) for block in blocks)
+        block_counts = run_in_order(executor, count_block, task_arguments, _N_CONCURRENT_BLOCKS)
     return CellCounts.add_up(partition, block_counts)
 
 
@@ -362,11 +364,11 @@ def _count_block(read: ReadBlock, partition: KeyPartition, block: Any) -> CellCo
 
 def _count_arrays(scores: Any, correct: Any, partition: KeyPartition) -> CellCounts:
     """Count rows in the cells of a partition, chunk by chunk."""
-    counter = CellCounter(partition)
+    cell_counter = CellCounter(partition)
     # There is at least one chunk, so that an empty array is checked too.
     for start in range(0, max(1, len(scores)), _CHUNK_SIZE):
         chunk_rows = slice(start, start + _CHUNK_SIZE)
         correct_chunk = np.asarray(correct[chunk_rows])
         score_chunk = check_scores(scores[chunk_rows], correct_chunk)
-        counter.add(score_chunk, correct_chunk)
-    return counter.result()
+        cell_counter.add(score_chunk, correct_chunk)
+    return cell_counter.result()

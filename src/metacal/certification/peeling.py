@@ -55,7 +55,7 @@ _WINDOW_FRACTION = 0.04
 # Smallest number of rows of a window.
 _MIN_WINDOW_ROWS = 8
 
-# A window moves by its length in this many steps.
+# Number of steps in which a window moves by its own length.
 _STEPS_PER_WINDOW = 8
 
 
@@ -108,7 +108,7 @@ class LeastCertainRowReader:
     def from_ranking(
         cls, ranking: Ranking, highest_score_never_read: float = -math.inf
     ) -> LeastCertainRowReader:
-        """Read the errors of a ranking as losses of 1."""
+        """Build a reader of a ranking, with a loss of 1 for every error."""
         return cls(
             ranking.tie_block_end_ranks,
             ranking.cumulative_errors,
@@ -120,7 +120,7 @@ class LeastCertainRowReader:
     def from_losses(
         cls, ranking: Ranking, losses: Float, highest_score_never_read: float = -math.inf
     ) -> LeastCertainRowReader:
-        """Read graded losses, which are given in the order of the ranking."""
+        """Build a reader of a ranking with graded losses."""
         end_ranks = ranking.tie_block_end_ranks
         cumulative_losses = np.cumsum(losses)[end_ranks - 1]
         return cls(end_ranks, cumulative_losses, ranking.tie_block_scores, highest_score_never_read)
@@ -231,7 +231,7 @@ class LeastCertainRowReader:
 def read_until_loss_is_low(
     rows: LeastCertainRowReader, *, max_window_loss: float, min_unread_rows: int
 ) -> int:
-    """Read rows from the bottom upward until a window of them has a low mean loss.
+    """Read the least certain rows until a window of them has a low mean loss.
 
     The window has 4% of the rows up to its end, and at least eight. It moves by an eighth of its
     rows. The first window is read in any case, because nothing is known without it.

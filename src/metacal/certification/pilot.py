@@ -71,7 +71,7 @@ _MAX_LISTED_VALUES = 25
 
 @dataclass(frozen=True, eq=False)
 class PilotPolicy:
-    """Choice of the pilot rows among the calibration rows.
+    """Policy that chooses the pilot rows among the calibration rows.
 
     Parameters
     ----------
@@ -104,8 +104,8 @@ class PilotPolicy:
             The rows that are tested, with the pilot rows attached. The rows are returned unchanged
             if none is withheld.
         """
-        draws = rows.build_row_draws(self.random_state)
-        is_pilot_row = self._draw_pilot_mask(rows, draws.draw_row_order("pilot scores"))
+        row_draws = rows.build_row_draws(self.random_state)
+        is_pilot_row = self._draw_pilot_mask(rows, row_draws.draw_row_order("pilot scores"))
         if not is_pilot_row.any():
             return rows
         pilot_scores = rows.scores[is_pilot_row]
@@ -113,7 +113,7 @@ class PilotPolicy:
             rows,
             is_pilot_row,
             tests_score_values=self.should_test_score_values(pilot_scores, len(rows)),
-            tie_break_draw=convert_word_to_uniform(draws.derive_seed("order of ties")),
+            tie_break_draw=convert_word_to_uniform(row_draws.derive_seed("order of ties")),
         )
         return replace(rows.take(~is_pilot_row), pilot_rows=pilot_rows)
 
@@ -161,7 +161,7 @@ class PilotPolicy:
         return compute_tie_probability(pilot_scores) >= min_tie_probability
 
     def build_circumstances(self, pilot_rows: PilotRows, certificate: Certificate) -> Circumstances:
-        """Return the circumstances of a certificate that come from the pilot rows."""
+        """Build the circumstances of a certificate from the pilot rows."""
         random_state = None
         if pilot_rows.n_withheld > 0:
             random_state = self.random_state
@@ -263,9 +263,9 @@ def _build_pilot_rows(
     if withheld_rows.subgroups is not None:
         subgroup_codes = withheld_rows.subgroups.codes
     # For graded losses, the losses of pilot rows take the place of their correctness.
-    correct = None
+    pilot_correctness = None
     if not _has_graded_losses(withheld_rows):
-        correct = withheld_rows.correct
+        pilot_correctness = withheld_rows.correct
     relative_losses = None
     if withheld_rows.losses is not None:
         relative_losses = withheld_rows.losses.if_accepted / withheld_rows.losses.max_loss
@@ -273,7 +273,7 @@ def _build_pilot_rows(
         scores=withheld_rows.scores,
         tests_score_values=tests_score_values,
         relative_losses=relative_losses,
-        correct=correct,
+        correct=pilot_correctness,
         class_codes=withheld_rows.class_codes,
         tie_break_draw=tie_break_draw,
         subgroup_codes=subgroup_codes,
@@ -304,29 +304,29 @@ def _draw_ranks_and_tie_break(ranking: Ranking, n_ranks: int) -> tuple[Codes, fl
     tie_break_draw : float
         Uniform number in [0, 1).
     """
-    digest = hashlib.sha256(ranking.tie_block_scores.tobytes())
-    digest.update(ranking.tie_block_end_ranks.astype(np.int64).tobytes())
-    digest.update(ranking.cumulative_errors.astype(np.int64).tobytes())
-    seed = int.from_bytes(digest.digest(), "little")
+    ranking_digest = hashlib.sha256(ranking.tie_block_scores.tobytes())
+    ranking_digest.update(ranking.tie_block_end_ranks.astype(np.int64).tobytes())
+    ranking_digest.update(ranking.cumulative_errors.astype(np.int64).tobytes())
+    seed = int.from_bytes(ranking_digest.digest(), "little")
     bit_generator = np.random.PCG64(np.random.SeedSequence(seed))
-    ranks: set[int] = set()
-    while len(ranks) < n_ranks:
-        ranks.add(1 + int(bit_generator.random_raw()) % ranking.n_rows)
+    drawn_ranks: set[int] = set()
+    while len(drawn_ranks) < n_ranks:
+        drawn_ranks.add(1 + int(bit_generator.random_raw()) % ranking.n_rows)
     tie_break_draw: float = convert_word_to_uniform(int(bit_generator.random_raw()))
-    return np.array(sorted(ranks)), tie_break_draw
+    return np.array(sorted(drawn_ranks)), tie_break_draw
 
 
 def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
-    """Return a mask of the rows at some ranks.
+    """Return a mask of the rows at the given ranks.
 
     Rows with the same score and correctness are interchangeable, so any of them is chosen.
     """
     ranking = rows.ranking
     is_chosen = np.zeros(len(rows), dtype=bool)
     for rank in ranks.tolist():
-        score = ranking.tie_block_scores[ranking.find_tie_block(rank)]
+        score_at_rank = ranking.tie_block_scores[ranking.find_tie_block(rank)]
         is_row_at_rank_correct = not ranking.is_error_at(rank)
-        tied_indices = np.flatnonzero(rows.scores == score)
+        tied_indices = np.flatnonzero(rows.scores == score_at_rank)
         has_same_correctness = rows.is_correct[tied_indices] == is_row_at_rank_correct
         is_candidate = has_same_correctness & ~is_chosen[tied_indices]
         first_candidate = tied_indices[np.argmax(is_candidate)]

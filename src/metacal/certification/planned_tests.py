@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
@@ -28,9 +29,25 @@ from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
 
 
+class SequenceOutcome(NamedTuple):
+    """Outcome of a test sequence.
+
+    Attributes
+    ----------
+    trace : SequenceTrace
+        End of the sequence.
+
+    every_test_passed : bool
+        Whether all planned tests passed.
+    """
+
+    trace: SequenceTrace
+    every_test_passed: bool
+
+
 def run_planned_tests(
     ranking: Ranking, plan: RankPlan, significance_level: float, last_rank: int | None = None
-) -> tuple[SequenceTrace, bool]:
+) -> SequenceOutcome:
     """Run the tests of a plan, and find the highest rank that passes.
 
     Parameters
@@ -49,11 +66,7 @@ def run_planned_tests(
 
     Returns
     -------
-    trace : SequenceTrace
-        End of the sequence.
-
-    every_test_passed : bool
-        Whether all planned tests passed.
+    SequenceOutcome
     """
     if plan.first_tested_score is not None:
         return _test_every_score_value(
@@ -72,14 +85,15 @@ def run_planned_tests(
             last_rank=last_rank,
         )
     if plan.first_tested_rank is not None:
-        trace = _test_every_rank(
+        sequence_trace = _test_every_rank(
             ranking,
             plan.first_tested_rank,
             accuracy=plan.limit,
             significance_level=significance_level,
             last_rank=last_rank,
         )
-        return trace, False
+        # The level is not passed on, even if every test passed.
+        return SequenceOutcome(sequence_trace, every_test_passed=False)
     return _test_rank_ranges(ranking, plan.rank_ranges, significance_level, last_rank)
 
 
@@ -88,7 +102,7 @@ def _test_rank_ranges(
     rank_ranges: tuple[RankRange, ...],
     significance_level: float,
     last_rank: int | None,
-) -> tuple[SequenceTrace, bool]:
+) -> SequenceOutcome:
     """Test the ranks of each range until one fails.
 
     If the ranking contains only counts, it may be open whether a range fails, and then also which
@@ -97,15 +111,11 @@ def _test_rank_ranges(
 
     Returns
     -------
-    trace : SequenceTrace
-        End of the sequence.
-
-    every_test_passed : bool
-        Whether all tests of all ranges passed.
+    SequenceOutcome
     """
-    best_rank = 0
+    highest_passed_rank = 0
     every_test_passed = len(rank_ranges) > 0
-    # Fractions of delta that earlier ranges may pass on: several if an order of rows is unknown.
+    # Fractions of delta that earlier ranges may pass on. If an order is unknown, there are several.
     no_fraction = Fraction(0)
     possible_carried_fractions = {no_fraction}
     failures: list[_Failure] = []
@@ -136,44 +146,50 @@ def _test_rank_ranges(
                 first_rank_not_passed
             )
             if last_passed_rank >= rank_range.start_rank:
-                best_rank = last_passed_rank
+                highest_passed_rank = last_passed_rank
         possible_carried_fractions = next_carried_fractions
 
     if unordered_blocks:
         raise ranking.build_finer_counts_error(unordered_blocks)
-    if 0 < best_rank < ranking.n_rows:
-        ranking.require_known_order(ranking.find_tie_block(best_rank))
-    return _trace_sequence(ranking, best_rank, failures), every_test_passed
+    if 0 < highest_passed_rank < ranking.n_rows:
+        ranking.require_known_order(ranking.find_tie_block(highest_passed_rank))
+    sequence_trace = _trace_sequence(ranking, highest_passed_rank, failures)
+    return SequenceOutcome(sequence_trace, every_test_passed)
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Rank at which a test failed, and the tests at its significance level."""
+    """Failed rank, with the tests at its significance level."""
 
     rank: int
     rank_tests: BinomialRankTests
 
 
-def _trace_sequence(ranking: Ranking, best_rank: int, failures: list[_Failure]) -> SequenceTrace:
-    """Find the rank at which the first failure above the best rank became certain.
+def _trace_sequence(
+    ranking: Ranking, highest_passed_rank: int, failures: list[_Failure]
+) -> SequenceTrace:
+    """Find the rank at which the next failure of the sequence became certain.
 
     A test at a rank fails as soon as there are more errors than it tolerates. The row with that
     error is the stopping time of the sequence, together with its tie block.
     """
-    failures_above_best_rank = [failure for failure in failures if failure.rank > best_rank]
-    n_failures_below = len(failures) - len(failures_above_best_rank)
-    has_rows_of_unknown_order = ranking.is_unordered_block is not None
-    if not failures_above_best_rank or has_rows_of_unknown_order:
-        return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures_below)
+    failures_above_highest_passed = [
+        failure for failure in failures if failure.rank > highest_passed_rank
+    ]
+    n_failures_below = len(failures) - len(failures_above_highest_passed)
+    if not failures_above_highest_passed or not ranking.has_known_order:
+        return SequenceTrace(
+            highest_passed_rank, stopping_rank=ranking.n_rows, n_failures=n_failures_below
+        )
 
-    first_failure = failures_above_best_rank[0]
+    first_failure = failures_above_highest_passed[0]
     n_tolerated_errors = max(first_failure.rank_tests.max_passing_errors(first_failure.rank), 0)
     # Errors are counted from 0, so the error with this index is the first that is not tolerated.
     rank_of_first_excess_error = int(ranking.error_runs.error_ranks[n_tolerated_errors])
-    deciding_rank = max(best_rank, rank_of_first_excess_error)
+    deciding_rank = max(highest_passed_rank, rank_of_first_excess_error)
     stopping_tie_block = ranking.find_tie_block(deciding_rank)
     return SequenceTrace(
-        best_rank,
+        highest_passed_rank,
         stopping_rank=int(ranking.tie_block_end_ranks[stopping_tie_block]),
         n_failures=n_failures_below,
     )
@@ -185,7 +201,7 @@ def _test_every_score_value(
     accuracy: float,
     significance_level: float,
     last_rank: int | None,
-) -> tuple[SequenceTrace, bool]:
+) -> SequenceOutcome:
     """Test the distinct scores from the first tested score upward until one fails.
 
     A value that no row has stands for the next lower value that some row has.
@@ -195,7 +211,8 @@ def _test_every_score_value(
     )
     if n_blocks_up_to_first_score == 0:
         stopping_rank = _find_end_of_next_tie_block(ranking, rank=0)
-        return SequenceTrace(best_rank=0, stopping_rank=stopping_rank), False
+        sequence_trace = SequenceTrace(highest_passed_rank=0, stopping_rank=stopping_rank)
+        return SequenceOutcome(sequence_trace, every_test_passed=False)
 
     return _test_tie_blocks(
         ranking,
@@ -212,7 +229,7 @@ def _test_tie_blocks_from_rank(
     accuracy: float,
     significance_level: float,
     last_rank: int | None,
-) -> tuple[SequenceTrace, bool]:
+) -> SequenceOutcome:
     """Test a rank and then the ends of higher tie blocks until one fails.
 
     At the rank itself, rows with equal scores are in random order.
@@ -223,7 +240,8 @@ def _test_tie_blocks_from_rank(
     )
     p_value = bounds.binomial_p_value(np.array(n_errors), first_rank, error_rate=1.0 - accuracy)
     if p_value > significance_level:
-        return SequenceTrace(best_rank=0, stopping_rank=ranking.n_rows), False
+        sequence_trace = SequenceTrace(highest_passed_rank=0, stopping_rank=ranking.n_rows)
+        return SequenceOutcome(sequence_trace, every_test_passed=False)
     return _test_tie_blocks(
         ranking,
         first_block=ranking.find_tie_block(first_rank),
@@ -298,7 +316,7 @@ def _test_tie_blocks(
     accuracy: float,
     significance_level: float,
     last_rank: int | None,
-) -> tuple[SequenceTrace, bool]:
+) -> SequenceOutcome:
     """Test the ends of tie blocks upward until one fails."""
     n_tie_blocks = len(ranking.tie_block_end_ranks)
     stop_block = n_tie_blocks
@@ -317,11 +335,12 @@ def _test_tie_blocks(
     )
 
     n_passed = _count_passes_before_first_failure(p_values, significance_level)
-    best_rank = get_last_or_zero(tested_ranks[:n_passed])
+    highest_passed_rank = get_last_or_zero(tested_ranks[:n_passed])
     passed_last_block = first_block + n_passed == n_tie_blocks
     every_test_passed = n_passed > 0 and passed_last_block
-    stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
-    return SequenceTrace(best_rank, stopping_rank=stopping_rank), every_test_passed
+    stopping_rank = _find_end_of_next_tie_block(ranking, highest_passed_rank)
+    sequence_trace = SequenceTrace(highest_passed_rank, stopping_rank=stopping_rank)
+    return SequenceOutcome(sequence_trace, every_test_passed)
 
 
 def _test_every_rank(
@@ -338,9 +357,9 @@ def _test_every_rank(
     n_errors = np.searchsorted(ranking.error_runs.error_ranks, tested_ranks, side="right")
     p_values = bounds.binomial_p_value(n_errors, tested_ranks, error_rate=1.0 - accuracy)
     n_passed = _count_passes_before_first_failure(p_values, significance_level)
-    best_rank = get_last_or_zero(tested_ranks[:n_passed])
-    stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
-    return SequenceTrace(best_rank, stopping_rank=stopping_rank)
+    highest_passed_rank = get_last_or_zero(tested_ranks[:n_passed])
+    stopping_rank = _find_end_of_next_tie_block(ranking, highest_passed_rank)
+    return SequenceTrace(highest_passed_rank, stopping_rank=stopping_rank)
 
 
 def _find_end_of_next_tie_block(ranking: Ranking, rank: int) -> int:

@@ -39,13 +39,13 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import convert_word_to_uniform
 from metacal.statistics import bounds
 
-# Rows are read until this fraction of the limit is the share of correct rows in the last window.
+# Rows are read until the share of correct rows in a window is this fraction of the limit.
 _WINDOW_CORRECT_FRACTION = 0.25
 
-# As many rows stay unread as an error-free test requires, times this factor.
+# Smallest number of unread rows, as a multiple of the rows that an error-free test requires.
 _MIN_UNREAD_FACTOR = 1.3
 
-# Ties are checked in one of this many rows of the last window, which are its most certain rows.
+# Ties are checked in the most certain rows of the last window, one in this many rows.
 # The other rows of the window may be a large block of errors with equal scores.
 _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 
@@ -99,25 +99,25 @@ class PilotRows:
     n_withheld: int = 0
 
     def select_subgroups(self, selected_codes: Sequence[int]) -> PilotRows:
-        """Return the pilot rows of some subgroups, or all rows if they are shared."""
+        """Return the pilot rows of the selected subgroups, or all rows if they are shared."""
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
-        relative_losses = None
+        selected_losses = None
         if self.relative_losses is not None:
-            relative_losses = self.relative_losses[is_selected]
-        correct = None
+            selected_losses = self.relative_losses[is_selected]
+        selected_correctness = None
         if self.correct is not None:
-            correct = self.correct[is_selected]
-        class_codes = None
+            selected_correctness = self.correct[is_selected]
+        selected_class_codes = None
         if self.class_codes is not None:
-            class_codes = self.class_codes[is_selected]
+            selected_class_codes = self.class_codes[is_selected]
         return replace(
             self,
             scores=self.scores[is_selected],
-            relative_losses=relative_losses,
-            correct=correct,
-            class_codes=class_codes,
+            relative_losses=selected_losses,
+            correct=selected_correctness,
+            class_codes=selected_class_codes,
             tie_break_draw=_derive_tie_break_draw(self.tie_break_draw, selected_codes),
             subgroup_codes=None,
             n_withheld=min(self.n_withheld, int(is_selected.sum())),
@@ -223,7 +223,7 @@ def plan_test_sequence(
     pilot_rows: PilotRows | None = None,
     row_reader: LeastCertainRowReader | None = None,
 ) -> RankPlan:
-    """Plan the tests of "at least `limit` of the accepted rows are correct".
+    """Plan the tests of an accuracy: at ranks, at tie blocks or at score values.
 
     Parameters
     ----------

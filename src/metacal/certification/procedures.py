@@ -63,7 +63,7 @@ class RowRequirement(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Whether there are enough rows for a test."""
+        """Whether there are enough reference rows for a test."""
         return self.n_reference_rows >= self.n_required_rows
 
 
@@ -90,10 +90,10 @@ class SubgroupResult:
     @property
     def circumstances(self) -> Circumstances:
         """Circumstances of the tests, combined from all thresholds."""
-        results = [result for result in self.threshold_results if result is not None]
+        tested_results = [result for result in self.threshold_results if result is not None]
         return Circumstances(
-            tests_score_values=any(result.tests_tie_blocks for result in results),
-            n_planning_rows=sum(result.n_planning_rows for result in results),
+            tests_score_values=any(result.tests_tie_blocks for result in tested_results),
+            n_planning_rows=sum(result.n_planning_rows for result in tested_results),
         )
 
     @property
@@ -105,18 +105,18 @@ class SubgroupResult:
         return only_result is not None and only_result.every_test_passed
 
     def count_accepted(self, threshold_index: int) -> int:
-        """Return the number of rows that one of the thresholds accepts."""
-        result = self.threshold_results[threshold_index]
-        if result is None:
+        """Return the number of rows that a threshold accepts."""
+        threshold_result = self.threshold_results[threshold_index]
+        if threshold_result is None:
             return 0
-        return result.n_accepted
+        return threshold_result.n_accepted
 
     def get_threshold(self, threshold_index: int) -> float | None:
-        """Return one of the thresholds, or None if it is not certified."""
-        result = self.threshold_results[threshold_index]
-        if result is None:
+        """Return a threshold, or None if it is not certified."""
+        threshold_result = self.threshold_results[threshold_index]
+        if threshold_result is None:
             return None
-        return result.threshold
+        return threshold_result.threshold
 
 
 class DecisionColumns(NamedTuple):
@@ -140,7 +140,7 @@ class DecisionColumns(NamedTuple):
 
 
 class Procedure(Protocol):
-    """Certification of all rows together."""
+    """Interface of the procedures that certify all rows together."""
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify a promise about all rows.
@@ -167,7 +167,7 @@ class Procedure(Protocol):
 
 
 class SubgroupProcedure(Procedure, Protocol):
-    """Certification of all rows together or of each subgroup."""
+    """Interface of the procedures that can also certify each subgroup."""
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:

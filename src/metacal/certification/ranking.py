@@ -42,7 +42,7 @@ _MIN_SLOPE = 1e-6
 
 
 class Evidence(ABC):
-    """Base class of evidence for certification other than arrays of scores.
+    """Base class of objects that promises are certified from, such as row counts.
 
     Examples are counts of rows, labels that arrive one by one, and the predictions of two models.
     """
@@ -97,14 +97,14 @@ def find_even_odds_score(scores: Float, is_positive: Flags) -> float:
 
 def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
     """Fit a ridge-penalised logistic regression, and return its intercept and slope."""
-    design = np.column_stack([np.ones(len(feature)), feature])
+    design_matrix = np.column_stack([np.ones(len(feature)), feature])
     coefficients = np.array([0.0, 1.0])
     for _ in range(_N_NEWTON_STEPS):
-        log_odds = np.clip(design @ coefficients, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
+        log_odds = np.clip(design_matrix @ coefficients, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
         probabilities = 1.0 / (1.0 + np.exp(-log_odds))
-        gradient = design.T @ (probabilities - is_positive) + coefficients / _PRIOR_STD**2
+        gradient = design_matrix.T @ (probabilities - is_positive) + coefficients / _PRIOR_STD**2
         variances = probabilities * (1.0 - probabilities)
-        hessian = (design * variances[:, None]).T @ design + np.eye(2) / _PRIOR_STD**2
+        hessian = (design_matrix * variances[:, None]).T @ design_matrix + np.eye(2) / _PRIOR_STD**2
         newton_step = np.linalg.solve(hessian, gradient)
         # A step of more than 1 is shortened to 1, so that Newton's method does not diverge.
         largest_change = float(np.abs(newton_step).max())
@@ -134,7 +134,7 @@ def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> N
 
 
 class ThresholdOutcome(NamedTuple):
-    """Counts of calibration rows at a threshold, and the scores next to it.
+    """Counts of accepted and correct rows at a threshold.
 
     The fields have the same names as those of a certificate.
     """
@@ -235,9 +235,9 @@ class Ranking:
         tie_block_scores, tie_block_end_ranks, cumulative_errors, error_ranks = rank_scores(
             scores, correct
         )
-        ranking = cls(tie_block_end_ranks, cumulative_errors, tie_block_scores)
-        ranking._store_error_runs(error_ranks)
-        return ranking
+        new_ranking = cls(tie_block_end_ranks, cumulative_errors, tie_block_scores)
+        new_ranking._store_error_runs(error_ranks)
+        return new_ranking
 
     def _store_error_runs(self, error_ranks: Codes) -> None:
         """Store the value of the cached property `error_runs`."""
@@ -249,6 +249,11 @@ class Ranking:
         if len(self.tie_block_end_ranks) == 0:
             return 0
         return int(self.tie_block_end_ranks[-1])
+
+    @property
+    def has_known_order(self) -> bool:
+        """Whether the order of all rows is known, and not only their counts."""
+        return self.is_unordered_block is None
 
     @property
     def n_errors(self) -> int:
@@ -422,7 +427,7 @@ class Ranking:
         return int(error_ranks[next_error_index]) == rank
 
     def without_ranks(self, removed_ranks: Codes) -> Ranking:
-        """Return the ranking without the rows at some ranks.
+        """Return the ranking without the rows at the given ranks.
 
         Parameters
         ----------

@@ -16,7 +16,7 @@ from metacal.certificates.quantity import Quantity
 from metacal.errors import InputError, MissingLabelsError, ShapeError
 from metacal.formulas import Codes, Flags, Float
 
-# Cost of any incorrect prediction, or a table of costs, `costs[true class][prediction]`.
+# Type of a cost for all incorrect predictions, or of a table, `costs[true class][prediction]`.
 ErrorCosts = float | tuple[tuple[float, ...], ...]
 
 # Largest allowed cost, because a larger number is probably a mistake.
@@ -82,7 +82,7 @@ class Losses:
         >>> losses.get_counted_losses(COST, is_accepted), losses.get_counted_losses(COST_PER_ROW, is_accepted)
         (array([5.]), array([5., 1.]))
         """
-        # Which rows a mean loss counts does not depend on whether they are correct.
+        # The rows that a mean loss counts do not depend on correctness.
         any_correctness = np.zeros_like(is_accepted)
         _, is_counted = quantity.mask_function(is_accepted, any_correctness)
         row_losses = np.where(is_accepted, self.if_accepted, self.if_rejected)
@@ -189,26 +189,26 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
     if _is_number(costs):
         return validate_positive_cost("wrong", costs)
     try:
-        table = np.array(costs, dtype=np.float64)
+        cost_table = np.array(costs, dtype=np.float64)
     except (TypeError, ValueError):
         # An empty table is rejected below, with a message about its shape.
-        table = np.zeros(0)
-    is_square_table = table.ndim == 2 and table.shape[0] == table.shape[1]
-    n_classes = len(table)
+        cost_table = np.zeros(0)
+    is_square_table = cost_table.ndim == 2 and cost_table.shape[0] == cost_table.shape[1]
+    n_classes = len(cost_table)
     if not is_square_table or n_classes < 2:
         raise ShapeError(
             "A cost matrix must be square, with one row per true class and one column per"
             f" predicted class, but got {_describe_shape(costs)}. Pass K rows of K numbers, or a"
             " single cost for every incorrect prediction."
         )
-    is_valid_cost = (table >= 0.0) & (table <= _MAX_COST)
-    has_positive_cost = table.any()
+    is_valid_cost = (cost_table >= 0.0) & (cost_table <= _MAX_COST)
+    has_positive_cost = cost_table.any()
     if not is_valid_cost.all() or not has_positive_cost:
         raise InputError(
             f"Costs must lie between 0 and {_MAX_COST:g}, and at least one must be positive. If a"
             " prediction earns money, add a constant to all costs."
         )
-    valid_table = tuple(map(tuple, table.tolist()))
+    valid_table = tuple(map(tuple, cost_table.tolist()))
     is_already_valid_table = _is_table_of_floats(costs) and costs == valid_table
     if is_already_valid_table:
         # The same object is returned, because scikit-learn compares parameters by identity.
@@ -316,9 +316,9 @@ def compute_prediction_costs(
 
 def _describe_shape(costs: Any) -> str:
     """Describe the shape of an invalid table of costs for an error message."""
-    shape = getattr(costs, "shape", None)
-    if shape is not None:
-        return f"an array of shape {shape}"
+    array_shape = getattr(costs, "shape", None)
+    if array_shape is not None:
+        return f"an array of shape {array_shape}"
     if isinstance(costs, list | tuple):
         return f"{len(costs)} rows"
     return repr(costs)[:_MAX_SHOWN_CHARACTERS]

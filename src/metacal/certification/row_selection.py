@@ -86,7 +86,9 @@ class SelectedRows:
         return np.bincount(self.indices, minlength=n_rows) > 0
 
     def extend_to_all_rows(self, flags: Flags) -> Flags:
-        """Give every row the flag of the row that represents it, or True without one.
+        """Extend flags of the selected rows to all rows that they represent.
+
+        A row that no selected row represents has the flag True.
 
         Parameters
         ----------
@@ -201,15 +203,15 @@ class RowSelection:
 
     def _find_representatives(self, selected_indices: Codes) -> Codes:
         """Return the position in `selected_indices` of the representative of each row."""
-        # A selected row represents the rows with its code: itself, or its whole cluster.
-        code_of_rows = np.arange(self.n_rows)
+        # A selected row represents the rows of its group, which are itself or its whole cluster.
+        group_codes = np.arange(self.n_rows)
         if self._draws_one_row_per_cluster:
             assert self.cluster_codes is not None
-            code_of_rows = self.cluster_codes
-        n_codes = int(code_of_rows.max()) + 1
-        position_by_code = np.full(n_codes, _NOT_REPRESENTED, dtype=np.intp)
-        position_by_code[code_of_rows[selected_indices]] = np.arange(len(selected_indices))
-        return position_by_code[code_of_rows]
+            group_codes = self.cluster_codes
+        n_groups = int(group_codes.max()) + 1
+        position_by_group = np.full(n_groups, _NOT_REPRESENTED, dtype=np.intp)
+        position_by_group[group_codes[selected_indices]] = np.arange(len(selected_indices))
+        return position_by_group[group_codes]
 
     def _build_circumstances(self, clusters: Clusters | None) -> Circumstances:
         """Build the circumstances of a certificate about clusters, weights and seed."""

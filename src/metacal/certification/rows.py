@@ -65,7 +65,7 @@ class Clusters:
         return int(self.codes.max(initial=-1)) + 1
 
     def take(self, index: Flags | Codes) -> Clusters:
-        """Return the clusters of some rows, renumbered from 0 in the same order."""
+        """Return the clusters of the selected rows, renumbered from 0."""
         return Clusters.from_codes(
             self.codes[index], self.max_size, uses_cluster_means=self.uses_cluster_means
         )
@@ -88,7 +88,7 @@ class Subgroups:
     names: tuple[Name, ...]
 
     def take(self, index: Flags | Codes) -> Subgroups:
-        """Return the subgroups of some rows."""
+        """Return the subgroups of the selected rows."""
         return replace(self, codes=self.codes[index])
 
 
@@ -191,13 +191,13 @@ class CalibrationRows:
 
     @property
     def true_class_codes(self) -> Codes:
-        """For a promise about two classes, the true class of each row."""
+        """True class of each row, for a promise about two classes."""
         if self.class_codes is not None:
             return self.class_codes
         return self.is_correct.astype(np.intp)
 
     def rank_for_class(self, class_code: int) -> Ranking:
-        """Rank the rows, with those most likely to be of a class first.
+        """Rank the rows by how likely they are to be of a class, the most likely first.
 
         A row counts as correct if it is of that class.
         """
@@ -212,7 +212,7 @@ class CalibrationRows:
         return find_even_odds_score(self.scores, self.true_class_codes == _SECOND_CLASS)
 
     def even_odds_score_for_class(self, class_code: int) -> float:
-        """Return the score of even odds on the scale by which `rank_for_class` ranks rows."""
+        """Return the even-odds score on the scale of `rank_for_class`."""
         if class_code == _SECOND_CLASS:
             return -self.even_odds_score
         return self.even_odds_score
@@ -243,7 +243,7 @@ class CalibrationRows:
         )
 
     def take(self, index: Flags | Codes) -> CalibrationRows:
-        """Return some of the rows, selected by a mask or by their positions."""
+        """Return the rows that a mask or an index selects."""
         losses = self.losses
         if losses is not None:
             losses = losses.select_rows(index)
@@ -270,7 +270,7 @@ class CalibrationRows:
 
 
 def check_scores(scores: Any, correct: Any = None) -> Float:
-    """Check the columns that a user passed, and round the scores to the grid.
+    """Validate the scores and the correctness of rows, and round the scores.
 
     Raises
     ------

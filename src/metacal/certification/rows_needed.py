@@ -87,6 +87,12 @@ _MIN_NODE_FRACTION = 0.2
 # Lower limit on the assumed probability that the present rows certify nothing.
 _MIN_FAILURE_CHANCE = 0.1
 
+# The largest tabulated error rate exceeds the tolerated errors by this many standard deviations.
+_MAX_DEVIATION_IN_STDS = 6.0
+
+# Number of errors that are added to the largest deviation.
+_ADDED_EXPECTED_ERRORS = 9.0
+
 # Number of error rates at which the probability of passing a test is tabulated.
 _N_TABULATED_RATES = 101
 
@@ -186,14 +192,14 @@ def find_smallest_sample_size(
     )
     failure_chances = 1.0 - pass_chances_of_present_rows
     # An estimate is only made for rows that certify nothing, so the weights are conditional on it.
-    weights = error_curves.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
+    conditional_weights = error_curves.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
 
     def compute_chance_of_certifying(size_step: int) -> float:
         sample_size = _convert_step_to_sample_size(size_step)
         pass_chances = _compute_best_pass_chances(
             error_curves, plan_tests(sample_size), sample_size
         )
-        return float(pass_chances @ weights / weights.sum())
+        return float(pass_chances @ conditional_weights / conditional_weights.sum())
 
     low_step = math.floor(_STEPS_PER_DOUBLING * math.log2(n_rows))
     low_chance = 0.0
@@ -231,14 +237,16 @@ def _compute_best_pass_chances(
     error_shares = error_curves.cumulative_error_shares
     n_curves = error_shares.shape[1]
     best_pass_chances = np.zeros(n_curves)
-    for rank, max_errors in tests:
-        table = _tabulate_pass_chances(rank, max_errors, n_rows)
+    for test in tests:
+        pass_chance_table = _tabulate_pass_chances(test.rank, test.max_errors, n_rows)
+        error_shares_below = error_shares[pass_chance_table.lower_share_indices]
+        error_shares_above = error_shares[pass_chance_table.lower_share_indices + 1]
         mean_error_rates_at_nodes = (
-            error_shares[table.lower_share_indices] * table.lower_weights
-            + error_shares[table.lower_share_indices + 1] * table.upper_weights
+            error_shares_below * pass_chance_table.lower_weights
+            + error_shares_above * pass_chance_table.upper_weights
         )
         pass_chances_at_nodes = np.interp(
-            mean_error_rates_at_nodes, table.error_rates, table.pass_chances
+            mean_error_rates_at_nodes, pass_chance_table.error_rates, pass_chance_table.pass_chances
         )
         pass_chances = _NODE_WEIGHTS @ pass_chances_at_nodes
         best_pass_chances = np.maximum(best_pass_chances, pass_chances)
@@ -302,7 +310,10 @@ def _tabulate_pass_chances(rank: int, max_errors: int, n_rows: int) -> _PassChan
     upper_fractions = distances_from_lower / grid_steps
 
     # With so many expected errors, the test practically never passes.
-    max_expected_errors = max_errors + 9.0 + 6.0 * math.sqrt(max(max_errors, 0) + 1.0)
+    std_of_errors = math.sqrt(max(max_errors, 0) + 1.0)
+    max_expected_errors = (
+        max_errors + _ADDED_EXPECTED_ERRORS + _MAX_DEVIATION_IN_STDS * std_of_errors
+    )
     error_rates = np.linspace(0.0, min(1.0, max_expected_errors / rank), _N_TABULATED_RATES)
     pass_chances = np.zeros(_N_TABULATED_RATES)
     if max_errors >= 0:

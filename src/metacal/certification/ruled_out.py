@@ -100,7 +100,7 @@ def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> Ru
     >>> find_ruled_out(errors_at_the_end, 0.97, 0.1)
     RuledOut(coverage=0.018141892240076254, min_rows=4200, delta=0.1)
     """
-    if delta is None or ranking.is_unordered_block is not None or ranking.n_rows == 0:
+    if delta is None or not ranking.has_known_order or ranking.n_rows == 0:
         return None
     coverage = find_smallest_ruled_out_coverage(ranking, accuracy, delta)
     if coverage is None:
@@ -116,7 +116,7 @@ def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> Ru
 def find_smallest_ruled_out_coverage(
     ranking: Ranking, accuracy: float, delta: float
 ) -> float | None:
-    """Compute the smallest coverage from which on no threshold has an accuracy.
+    """Compute the smallest coverage at which every threshold is ruled out.
 
     With probability 1 - delta, no threshold that accepts at least this share of all rows has the
     accuracy. The statement says nothing about thresholds that accept less. The most certain rows,
@@ -159,21 +159,21 @@ def find_smallest_ruled_out_coverage(
     >>> find_smallest_ruled_out_coverage(Ranking.from_scores(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
     True
     """
-    if ranking.is_unordered_block is not None or ranking.n_rows == 0:
+    if not ranking.has_known_order or ranking.n_rows == 0:
         return None
     n_errors = ranking.cumulative_errors
-    ranks = ranking.tie_block_end_ranks
+    block_end_ranks = ranking.tie_block_end_ranks
     # Half of delta is for the tests of the ranks, and half for the bound on the share of rows.
     half_delta = 0.5 * delta
     # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1) for e > 0.
-    upper_tails = betainc(np.maximum(n_errors, 1), ranks - n_errors + 1.0, 1.0 - accuracy)
+    upper_tails = betainc(np.maximum(n_errors, 1), block_end_ranks - n_errors + 1.0, 1.0 - accuracy)
     p_values = np.where(n_errors > 0, upper_tails, 1.0)
     blocks_not_rejected = np.flatnonzero(p_values > half_delta)
     if len(blocks_not_rejected) == 0:
         return bounds.clopper_pearson_upper(0, ranking.n_rows, half_delta)
     last_block_not_rejected = blocks_not_rejected[-1]
-    last_block = len(ranks) - 1
+    last_block = len(block_end_ranks) - 1
     if last_block_not_rejected == last_block:
         return None
-    n_rows_not_rejected = int(ranks[last_block_not_rejected])
+    n_rows_not_rejected = int(block_end_ranks[last_block_not_rejected])
     return bounds.clopper_pearson_upper(n_rows_not_rejected, ranking.n_rows, half_delta)

@@ -74,8 +74,8 @@ class Sample(Evidence):
     @classmethod
     def of(cls, scores: Any, correct: Any = None, **columns: Any) -> Sample:
         """Check the columns, and round the scores to the grid."""
-        rows = CalibrationRows.from_columns(scores, correct)
-        return cls(rows.scores, rows.correct, **columns)
+        calibration_rows = CalibrationRows.from_columns(scores, correct)
+        return cls(calibration_rows.scores, calibration_rows.correct, **columns)
 
     def __len__(self) -> int:
         return len(self.score)

@@ -234,8 +234,8 @@ class EachSubgroup:
         small_codes = []
         for code in range(n_subgroups):
             pilot_rows = rows.take(is_pooling_pilot_row & (rows.subgroups.codes == code))
-            requirements = procedure.compute_row_requirements(pilot_rows, significance_level)
-            if any(_is_estimated_as_small(requirement) for requirement in requirements):
+            row_requirements = procedure.compute_row_requirements(pilot_rows, significance_level)
+            if any(_is_estimated_as_small(requirement) for requirement in row_requirements):
                 small_codes.append(code)
         return small_codes
 
@@ -277,7 +277,7 @@ def _test_without_correction(
     testable_indices: Sequence[int],
     delta: float,
 ) -> list[SubgroupTest]:
-    """Test every testable subgroup at significance level delta.
+    """Test every subgroup with enough rows at significance level delta.
 
     Parameters
     ----------
@@ -301,9 +301,9 @@ def _test_without_correction(
     subgroup_tests = _build_untested_subgroups(subgroups)
     for index in testable_indices:
         subgroup = subgroups[index]
-        result = procedure.certify_subgroup(subgroup.rows, significance_level=delta)
+        subgroup_result = procedure.certify_subgroup(subgroup.rows, significance_level=delta)
         subgroup_tests[index] = SubgroupTest(
-            subgroup=subgroup, result=result, significance_level=delta
+            subgroup=subgroup, result=subgroup_result, significance_level=delta
         )
     return subgroup_tests
 
@@ -355,14 +355,14 @@ def _control_family_wise_error_rate(
         significance_level = delta / len(remaining_indices)
         for index in remaining_indices:
             subgroup = subgroups[index]
-            result = procedure.certify_subgroup(
+            subgroup_result = procedure.certify_subgroup(
                 subgroup.rows,
                 significance_level=significance_level,
                 plan_significance_level=plan_significance_level,
             )
             subgroup_tests[index] = SubgroupTest(
                 subgroup=subgroup,
-                result=result,
+                result=subgroup_result,
                 significance_level=significance_level,
             )
         unfinished_indices = [
@@ -413,18 +413,20 @@ def _control_false_coverage_rate(
     intervals for selected parameters", Journal of the American Statistical
     Association, 2005.
     """
-    results: dict[int, SubgroupResult] = {}
+    result_by_index: dict[int, SubgroupResult] = {}
     significance_level = delta
     remaining_indices = list(testable_indices)
     while remaining_indices:
         significance_level = delta * len(remaining_indices) / len(testable_indices)
         for index in remaining_indices:
-            results[index] = procedure.certify_subgroup(
+            result_by_index[index] = procedure.certify_subgroup(
                 subgroups[index].rows,
                 significance_level=significance_level,
                 plan_significance_level=significance_level,
             )
-        certified_indices = [index for index in remaining_indices if results[index].accepts_any_row]
+        certified_indices = [
+            index for index in remaining_indices if result_by_index[index].accepts_any_row
+        ]
         no_subgroup_dropped_out = len(certified_indices) == len(remaining_indices)
         if no_subgroup_dropped_out:
             break
@@ -434,7 +436,7 @@ def _control_false_coverage_rate(
     for index in testable_indices:
         subgroup_tests[index] = SubgroupTest(
             subgroup=subgroups[index],
-            result=results[index],
+            result=result_by_index[index],
             significance_level=significance_level,
         )
     return subgroup_tests
@@ -449,16 +451,16 @@ def _has_enough_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> bool:
     """Check whether a subgroup has enough rows for at least one rule of the procedure."""
-    requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
-    return any(requirement.is_met for requirement in requirements)
+    row_requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
+    return any(requirement.is_met for requirement in row_requirements)
 
 
 def _count_reference_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> int:
     """Return the largest number of rows that a rule of the procedure counts."""
-    requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
-    return max(requirement.n_reference_rows for requirement in requirements)
+    row_requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
+    return max(requirement.n_reference_rows for requirement in row_requirements)
 
 
 def _is_estimated_as_small(pilot_requirement: RowRequirement) -> bool:

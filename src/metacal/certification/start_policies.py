@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from metacal.certification.test_sequences import (
+    WHOLE_LEVEL,
     RangeStart,
     RangeStarts,
     RelativeStart,
@@ -18,7 +19,7 @@ from metacal.certification.test_sequences import (
 )
 from metacal.statistics import bounds
 
-# Share of correct rows that the starts assume among the rows that peeling left unread.
+# Assumed share of correct rows among the rows that stay unread.
 _ASSUMED_CORRECT_SHARE = Fraction("0.25")
 
 # Largest fraction of the expected errors that the first start of `RareCorrectStarts` tolerates.
@@ -62,7 +63,7 @@ class StartPolicy(Protocol):
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the level fraction of each start."""
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
@@ -75,7 +76,7 @@ class UsualStarts:
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the level fraction of each start."""
         return choose_usual_range_starts(n_rows, limit, significance_level)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -101,11 +102,11 @@ class EarlyStarts:
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the level fraction of each start."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
         n_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
         if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS:
-            return (RangeStart(n_tolerated_by_first, level_fraction=Fraction(1)),)
+            return (RangeStart(n_tolerated_by_first, level_fraction=WHOLE_LEVEL),)
         n_tolerated_by_second = int(_SECOND_EARLY_ERROR_FRACTION * n_allowed_errors)
         return (
             RangeStart(n_tolerated_by_first, level_fraction=1 - _SECOND_EARLY_LEVEL_FRACTION),
@@ -138,7 +139,7 @@ class RareCorrectStarts:
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the level fraction of each start."""
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
         first_error_fraction = min(
             _MAX_FIRST_ERROR_FRACTION,
@@ -146,7 +147,7 @@ class RareCorrectStarts:
         )
         n_tolerated_by_first = int(first_error_fraction * n_expected_errors)
         if n_expected_errors < _MIN_EXPECTED_ERRORS_FOR_LATER_STARTS:
-            return (RangeStart(n_tolerated_by_first, level_fraction=Fraction(1)),)
+            return (RangeStart(n_tolerated_by_first, level_fraction=WHOLE_LEVEL),)
         first_start = RangeStart(n_tolerated_by_first, level_fraction=_FIRST_LEVEL_FRACTION)
         later_starts = [
             later_start.convert_to_range_start(n_expected_errors) for later_start in _LATER_STARTS
@@ -161,7 +162,7 @@ class RareCorrectStarts:
         """
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
         n_tolerated = int(_TIE_BLOCK_ERROR_FRACTION * n_expected_errors)
-        return (RangeStart(n_tolerated, level_fraction=Fraction(1)),)
+        return (RangeStart(n_tolerated, level_fraction=WHOLE_LEVEL),)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""

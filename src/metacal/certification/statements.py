@@ -67,14 +67,14 @@ def build_certificate_for_threshold(
 ) -> Certificate:
     """Build the certificate of a threshold that applies to all rows."""
     threshold = RELATIVE_GRID.move_between_grid_points(threshold)
-    outcome = rows.ranking.summarize_threshold(threshold)
+    threshold_outcome = rows.ranking.summarize_threshold(threshold)
     certificate = build_certificate(
         quantity=quantity,
         target=target,
         delta=delta,
         rule_name=rule_name,
         threshold=threshold,
-        outcome=outcome,
+        outcome=threshold_outcome,
         notes=notes,
     )
     return replace(certificate, has_labels=rows.correct is not None)
@@ -120,14 +120,14 @@ def warn_about_too_few_rows(
     """
     best_limit = bounds.smallest_certifiable_miscoverage(n_reference_rows, delta)
     if quantity.needs_labels:
-        note = note_too_few_correct_rows(
+        too_few_rows_note = note_too_few_correct_rows(
             right=n_reference_rows, alpha=float(target), best=best_limit, needed=n_required_rows
         )
     else:
-        note = note_too_few_rows_to_review(
+        too_few_rows_note = note_too_few_rows_to_review(
             rows=n_reference_rows, share=float(target), best=best_limit, needed=n_required_rows
         )
-    return note.issue_warning()
+    return too_few_rows_note.issue_warning()
 
 
 # The functions below build errors for rows that do not support the promise.
@@ -311,20 +311,20 @@ def _describe_best_target_of_class(shortfall: ClassShortfall) -> str:
     """Describe the best target that the rows support, and how many rows they lack."""
     is_about_true_class = shortfall.class_promise.quantity.conditions_on_true_class
     if shortfall.best_target is not None:
-        description = f"The best they support is {shortfall.best_target:g}."
+        target_description = f"The best they support is {shortfall.best_target:g}."
     elif is_about_true_class:
-        description = "These rows support no useful value."
+        target_description = "These rows support no useful value."
     else:
-        description = (
+        target_description = (
             f"They support none above {shortfall.class_share:.4g}, the share of"
             f" {shortfall.predicted_class!r} among them."
         )
     if is_about_true_class:
-        description += (
+        target_description += (
             f" At least {shortfall.n_required_rows:,} rows of {shortfall.other_class!r} are"
             f" required; there are {shortfall.n_rows_of_other_class:,}."
         )
-    return description
+    return target_description
 
 
 def warn_about_uncertified_class(shortfall: ClassShortfall) -> Note:

@@ -41,6 +41,9 @@ _MAX_FIRST_ERROR_FRACTION = Fraction("0.18")
 # Fraction of delta that the first of several starts receives.
 _FIRST_LEVEL_FRACTION = Fraction("0.95")
 
+# Fraction of delta of a single start.
+WHOLE_LEVEL = Fraction(1)
+
 # Delta for which the starts were tuned. Starts for another delta lie at similar ranks.
 _TUNED_DELTA = 0.1
 
@@ -157,7 +160,7 @@ def choose_usual_range_starts(n_rows: int, accuracy: float, delta: float) -> Ran
 
 
 def _choose_tuned_range_starts(n_rows: int, accuracy: float) -> RangeStarts:
-    """Choose the starts for delta = 0.1."""
+    """Choose the starts that were tuned for delta = 0.1."""
     allowed_error_rate = 1 - bounds.to_exact_fraction(accuracy)
     n_allowed_errors = n_rows * allowed_error_rate
     # A stricter accuracy is usually reached by a smaller fraction of the rows, so tests start earlier.
@@ -170,7 +173,7 @@ def _choose_tuned_range_starts(n_rows: int, accuracy: float) -> RangeStarts:
         n_tolerated_errors = int(exact_first_errors)
         if n_allowed_errors >= _MIN_ALLOWED_ERRORS_TO_TOLERATE_ONE:
             n_tolerated_errors = max(n_tolerated_errors, 1)
-        return (RangeStart(n_tolerated_errors, level_fraction=Fraction(1)),)
+        return (RangeStart(n_tolerated_errors, level_fraction=WHOLE_LEVEL),)
 
     nearest_integer = int(exact_first_errors + Fraction(1, 2))
     first_start = RangeStart(nearest_integer, _FIRST_LEVEL_FRACTION)
@@ -224,8 +227,9 @@ def _convert_tolerated_errors_to_delta(
     n_errors = max(0, tests_at_delta.max_passing_errors(tuned_rank))
     rank_below = tests_at_delta.lowest_rank_passing_with(n_errors)
     rank_above = tests_at_delta.lowest_rank_passing_with(n_errors + 1)
-    is_nearer_to_rank_above_in_log_scale = tuned_rank * tuned_rank >= rank_below * rank_above
-    if is_nearer_to_rank_above_in_log_scale:
+    # The distances are compared on a logarithmic scale.
+    is_nearer_to_rank_above = tuned_rank * tuned_rank >= rank_below * rank_above
+    if is_nearer_to_rank_above:
         return n_errors + 1
     return n_errors
 

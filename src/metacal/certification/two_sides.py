@@ -451,8 +451,8 @@ def _supports_class_promise(
         return True
     if class_promise is None:
         return False
-    counts = count_rows_of_both_classes(certificate, other_certificate)
-    return class_promise.supports(counts, significance_level)
+    row_counts = count_rows_of_both_classes(certificate, other_certificate)
+    return class_promise.supports(row_counts, significance_level)
 
 
 def _orient_pilot_rows(pilot_rows: PilotRows | None, class_code: int) -> PilotRows | None:
@@ -462,10 +462,12 @@ def _orient_pilot_rows(pilot_rows: PilotRows | None, class_code: int) -> PilotRo
     """
     if pilot_rows is None:
         return None
-    scores = RELATIVE_GRID.round(pilot_rows.scores)
-    if class_code == 1:
-        scores = -scores
+    oriented_scores = RELATIVE_GRID.round(pilot_rows.scores)
+    is_second_class = class_code == 1
+    if is_second_class:
+        # Scores are the log-odds of the second class.
+        oriented_scores = -oriented_scores
     is_of_class = None
     if pilot_rows.class_codes is not None:
         is_of_class = pilot_rows.class_codes == class_code
-    return replace(pilot_rows, scores=scores, correct=is_of_class)
+    return replace(pilot_rows, scores=oriented_scores, correct=is_of_class)

@@ -75,7 +75,7 @@ class Units:
         return encode_units(self.names, n_rows)
 
     def take(self, row_indices: Codes, n_rows: int) -> Units:
-        """Return the clusters of some of the n rows."""
+        """Return the clusters of the selected rows."""
         return replace(self, names=self.encode_names(n_rows)[row_indices])
 
     def build_clusters(self, shuffled_codes: Codes) -> Clusters:
@@ -110,7 +110,7 @@ class Units:
         )
 
     def build_circumstances(self, clusters: Clusters | None) -> Circumstances:
-        """Return what a certificate records about clustered rows.
+        """Build the circumstances of a certificate about clustered rows.
 
         Parameters
         ----------
@@ -158,8 +158,8 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
         )
     if name_array.dtype == object:
         name_array = name_array.astype(str)
-    _, codes = np.unique(name_array, return_inverse=True)
-    return codes.reshape(-1).astype(np.intp)
+    _, cluster_codes = np.unique(name_array, return_inverse=True)
+    return cluster_codes.reshape(-1).astype(np.intp)
 
 
 def find_missing_names(name_array: NDArray[Any]) -> Flags:

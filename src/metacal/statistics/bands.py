@@ -68,9 +68,9 @@ def miscoverage_band(
     (array([0.0734, 0.0315]), array([0.1 , 0.05]), array([0.1319, 0.0745]))
     """
     check_fraction("delta", delta)
-    distribution = DistributionBand.from_draws(check_scores(right_scores))
+    score_distribution = DistributionBand.from_draws(check_scores(right_scores))
     return compute_band_on_share_above(
-        distribution, thresholds, delta, lower_delta=delta / 2, upper_delta=delta / 2
+        score_distribution, thresholds, delta, lower_delta=delta / 2, upper_delta=delta / 2
     )
 
 
@@ -105,9 +105,9 @@ def accuracy_band(
     """
     check_fraction("delta", delta)
     band_thresholds = choose_band_thresholds(thresholds, check_scores(scores))
-    counts = count_accepted(scores, correct, band_thresholds)
+    accepted_counts = count_accepted(scores, correct, band_thresholds)
     return compute_band_on_accuracy(
-        counts, band_thresholds, delta, lower_delta=delta / 2, upper_delta=delta / 2
+        accepted_counts, band_thresholds, delta, lower_delta=delta / 2, upper_delta=delta / 2
     )
 
 
@@ -138,13 +138,13 @@ def coverage_band(
     (array([0.452]), array([0.5]), array([0.548]))
     """
     check_fraction("delta", delta)
-    distribution = DistributionBand.from_draws(check_scores(scores))
-    band_thresholds = choose_band_thresholds(thresholds, distribution.sorted_draws)
+    score_distribution = DistributionBand.from_draws(check_scores(scores))
+    band_thresholds = choose_band_thresholds(thresholds, score_distribution.sorted_draws)
     return Band(
         threshold=band_thresholds,
-        lower=distribution.lower_bound(band_thresholds, delta / 2),
-        estimate=distribution.count_at_most(band_thresholds) / distribution.n_draws,
-        upper=distribution.upper_bound(band_thresholds, delta / 2),
+        lower=score_distribution.lower_bound(band_thresholds, delta / 2),
+        estimate=score_distribution.count_at_most(band_thresholds) / score_distribution.n_draws,
+        upper=score_distribution.upper_bound(band_thresholds, delta / 2),
         delta=delta,
     )
 
@@ -158,8 +158,8 @@ def certified_miscoverage(
     """
     check_fraction("delta", delta)
     threshold_array = np.asarray(thresholds, dtype=np.float64)
-    distribution = DistributionBand.from_draws(check_scores(right_scores))
-    return np.asarray(1.0 - distribution.lower_bound(threshold_array, delta))
+    score_distribution = DistributionBand.from_draws(check_scores(right_scores))
+    return np.asarray(1.0 - score_distribution.lower_bound(threshold_array, delta))
 
 
 def certified_accuracy(
@@ -206,14 +206,14 @@ def largest_supporting_threshold(
     check_fraction("delta", delta)
     score_array = check_scores(scores)
     is_correct = check_correct(correct)
-    thresholds = find_candidate_thresholds(score_array, is_correct)
-    n_correct, n_incorrect, n_rows = count_accepted(score_array, is_correct, thresholds)
+    candidate_thresholds = find_candidate_thresholds(score_array, is_correct)
+    n_correct, n_incorrect, n_rows = count_accepted(score_array, is_correct, candidate_thresholds)
     is_certified = certifies_selective_accuracy(
         n_correct, n_incorrect, n_rows=n_rows, accuracy=accuracy, delta=delta
     )
     if not is_certified.any():
         return None
-    certified_thresholds = thresholds[is_certified]
+    certified_thresholds = candidate_thresholds[is_certified]
     return float(certified_thresholds[-1])
 
 
@@ -303,7 +303,7 @@ def operating_bands(
     promised_side_delta = delta / 4
     other_side_delta = delta / 8
     accepted_counts = count_accepted(score_array, is_correct, band_thresholds)
-    accuracy = compute_band_on_accuracy(
+    accuracy_bounds = compute_band_on_accuracy(
         accepted_counts,
         thresholds=band_thresholds,
         delta=delta,
@@ -311,7 +311,7 @@ def operating_bands(
         upper_delta=other_side_delta,
     )
     correct_score_distribution = DistributionBand.from_draws(score_array[is_correct])
-    miscoverage = compute_band_on_share_above(
+    miscoverage_bounds = compute_band_on_share_above(
         correct_score_distribution,
         thresholds=band_thresholds,
         delta=delta,
@@ -319,9 +319,12 @@ def operating_bands(
         upper_delta=promised_side_delta,
     )
     both_sides_delta = delta / 4
-    coverage = coverage_band(score_array, delta=both_sides_delta, thresholds=band_thresholds)
+    coverage_bounds = coverage_band(score_array, delta=both_sides_delta, thresholds=band_thresholds)
     return OperatingBands(
-        miscoverage=miscoverage, accuracy=accuracy, coverage=coverage, delta=delta
+        miscoverage=miscoverage_bounds,
+        accuracy=accuracy_bounds,
+        coverage=coverage_bounds,
+        delta=delta,
     )
 
 

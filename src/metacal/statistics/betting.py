@@ -80,15 +80,15 @@ def compute_stakes(values: Float, significance_level: float, guessed_mean: float
     >>> compute_stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
     array([3.79, 3.96, 4.15, 2.77])
     """
-    prior = USUAL_PRIOR
-    prior_variance = prior.variance_fraction * guessed_mean * (1.0 - guessed_mean)
-    n_values_before = np.arange(len(values)) + prior.n_pseudo_values
+    variance_prior = USUAL_PRIOR
+    prior_variance = variance_prior.variance_fraction * guessed_mean * (1.0 - guessed_mean)
+    n_values_before = np.arange(len(values)) + variance_prior.n_pseudo_values
     sum_before = np.cumsum(values) - values
-    mean_before = (sum_before + prior.n_pseudo_values * guessed_mean) / n_values_before
+    mean_before = (sum_before + variance_prior.n_pseudo_values * guessed_mean) / n_values_before
     squared_deviations = (values - mean_before) ** 2
     sum_of_squares_before = np.cumsum(squared_deviations) - squared_deviations
     variance_before = (
-        sum_of_squares_before + prior.n_pseudo_values * prior_variance
+        sum_of_squares_before + variance_prior.n_pseudo_values * prior_variance
     ) / n_values_before
     squared_stakes = -2.0 * math.log(significance_level) / (len(values) * variance_before)
     return np.asarray(np.sqrt(squared_stakes))
@@ -224,9 +224,9 @@ def bracket_first_true(
     largest_false = lower_end
     smallest_true = upper_end
     for _ in range(n_steps):
-        middle = (largest_false + smallest_true) / 2
-        if condition(middle):
-            smallest_true = middle
+        middle_number = (largest_false + smallest_true) / 2
+        if condition(middle_number):
+            smallest_true = middle_number
         else:
-            largest_false = middle
+            largest_false = middle_number
     return Bracket(largest_false, smallest_true)

@@ -405,8 +405,8 @@ def error_below(limit: float, values: ArrayLike) -> float:
     >>> error_below(0.5, [0.1, 0.3, 0.9])
     0.2
     """
-    draws = np.asarray(values, dtype=np.float64)
-    draws_below_limit = draws[draws < limit]
+    probability_draws = np.asarray(values, dtype=np.float64)
+    draws_below_limit = probability_draws[probability_draws < limit]
     if len(draws_below_limit) == 0:
         return math.nan
     return float(draws_below_limit.mean())

@@ -54,7 +54,7 @@ from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
 
-#: Largest number of times that an interval of q is halved. Each part keeps its upper bound.
+#: Largest number of times that an interval of q is halved.
 _MAX_SPLITS = 200
 #: Fraction of a significance level that is spent on the confidence limit of q.
 NUISANCE_LEVEL_FRACTION = 0.05
@@ -68,7 +68,7 @@ _MAX_RELATIVE_ERROR_FACTOR = 1.01
 _MAX_ABSOLUTE_ERROR = 1e-4
 #: Largest deviation of a count from its mean in a sum, in standard deviations of a Poisson count.
 _MAX_DEVIATION_IN_STDS = 9.0
-#: Number of counts by which this deviation is increased.
+#: Number that is added to the largest deviation of a count from its mean.
 _ADDED_MAX_DEVIATION = 25.0
 #: Upper bound on the probability of the counts that are left out of a sum (Bernstein).
 _OMITTED_PROBABILITY = 1e-15
@@ -219,8 +219,8 @@ def difference_interval(
         )
         lower_bound = smallest_possible_margin - _MARGIN_STEP
     upper_bound = bound_difference_from_above(n_only_first_incorrect, n_only_second_incorrect)
-    estimate = (n_only_first_incorrect - n_only_second_incorrect) / n
-    return min(lower_bound, estimate), max(upper_bound, estimate)
+    observed_difference = (n_only_first_incorrect - n_only_second_incorrect) / n
+    return min(lower_bound, observed_difference), max(upper_bound, observed_difference)
 
 
 def _find_smallest_margin(is_satisfied: Callable[[float], bool], min_margin: float = 0.0) -> float:
@@ -293,10 +293,10 @@ def _bound_p_value(
         return 1.0
 
     def compute_p_value(better_rate: float, worse_rate: float) -> float:
-        tail = _compute_tail_probability(
+        tail_probability = _compute_tail_probability(
             n, margin, observed_t, better_rate, worse_rate, uses_upper_tail
         )
-        return tail + gamma
+        return tail_probability + gamma
 
     def compute_p_value_at(q: float) -> float:
         return compute_p_value(better_rate=q, worse_rate=q + margin)
@@ -395,13 +395,13 @@ def _compute_tail_probability(
 def _compute_upper_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:
     """Compute P(Bin(n, rate) >= limit) for each limit and number of rows."""
     smallest_counts = np.ceil(limits - _ROUNDING_TOLERANCE)
-    tails = bdtrc(np.clip(smallest_counts - 1, 0, n_rows), n_rows, rate)
-    tails = np.where(smallest_counts > n_rows, 0.0, tails)
-    return np.where(smallest_counts <= 0, 1.0, tails)
+    tail_probabilities = bdtrc(np.clip(smallest_counts - 1, 0, n_rows), n_rows, rate)
+    tail_probabilities = np.where(smallest_counts > n_rows, 0.0, tail_probabilities)
+    return np.where(smallest_counts <= 0, 1.0, tail_probabilities)
 
 
 def _compute_lower_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:
     """Compute P(Bin(n, rate) <= limit) for each limit and number of rows."""
     largest_counts = np.floor(limits + _ROUNDING_TOLERANCE)
-    tails = bdtr(np.clip(largest_counts, 0, n_rows), n_rows, rate)
-    return np.where(largest_counts < 0, 0.0, tails)
+    tail_probabilities = bdtr(np.clip(largest_counts, 0, n_rows), n_rows, rate)
+    return np.where(largest_counts < 0, 0.0, tail_probabilities)

@@ -55,11 +55,11 @@ from scipy.special import erfcx, ndtri
 from metacal.formulas import Flags, Float
 from metacal.statistics.betting import MAX_STAKE_FRACTION, USUAL_PRIOR, VariancePrior
 
-#: Guess of the variance for losses that are rarely different from 0. The first ones show little of it.
+#: Guess of the variance if losses are rarely different from 0, so the first ones show little.
 _RARE_LOSS_PRIOR = VariancePrior(n_pseudo_values=30.0, variance_fraction=1.0)
 #: Final capital that the bettor aims at, as a multiple of the capital that passes.
 _TARGET_FACTOR = 1.05
-#: Price of an option that pays 1 if the capital is what is required. The test has passed then.
+#: Price of an option that pays 1 when the capital reaches the required one.
 _MAX_PRICE = 1.0 / _TARGET_FACTOR
 #: Quantile of the standard normal law at the largest price.
 _MAX_QUANTILE = float(ndtri(_MAX_PRICE))
@@ -109,8 +109,10 @@ def certifies_mean_below(
     >>> certifies_mean_below(np.full(200, 0.049), 0.05, 0.1)
     False
     """
-    passes = find_means_below([values], limit, significance_level, losses_are_rare=losses_are_rare)
-    return bool(passes[0])
+    passes_by_sequence = find_means_below(
+        [values], limit, significance_level, losses_are_rare=losses_are_rare
+    )
+    return bool(passes_by_sequence[0])
 
 
 def find_means_below(
@@ -149,14 +151,14 @@ def find_means_below(
     array([ True, False])
     """
     bettor = _Bettor(limit, significance_level, losses_are_rare)
-    passes = np.zeros(len(sequences), dtype=bool)
+    passes_by_sequence = np.zeros(len(sequences), dtype=bool)
     lengths = [len(values) for values in sequences]
     for batch_indices, group_size in _split_into_batches(lengths):
         # A stake of 1 on "the mean is below the limit" gains the limit minus the value.
         gains_by_sequence = [limit - sequences[index] for index in batch_indices]
         batch = _Batch.align_at_end(gains_by_sequence, group_size)
-        passes[batch_indices] = bettor.reaches_required_capital(batch)
-    return passes
+        passes_by_sequence[batch_indices] = bettor.reaches_required_capital(batch)
+    return passes_by_sequence
 
 
 def _split_into_batches(lengths: Sequence[int]) -> Iterable[tuple[list[int], int]]:
@@ -279,23 +281,23 @@ class _Bettor:
         max_capital = capital
         n_groups = batch.gains.shape[1]
         for start, stop in _choose_reading_intervals(n_groups):
-            groups = slice(start, stop)
+            interval_groups = slice(start, stop)
             # The quantile d is read from the capital at the start, and then follows the gains.
             quantile_at_start = ndtri(self._compute_option_price(capital))
             scaled_quantile_at_start = quantile_at_start * root_n_left[:, start]
-            gains_since_start = sums_before[:, groups] - sums_before[:, start, None]
-            quantiles = gains_since_start * inverse_std_of_sum_left[:, groups]
-            quantiles += scaled_quantile_at_start[:, None] / root_n_left[:, groups]
-            stakes = _compute_hedge_ratios(quantiles) * inverse_std_of_sum_left[:, groups]
-            capital_after_groups = self._bet(capital, stakes, batch.gains[:, groups])
+            gains_since_start = sums_before[:, interval_groups] - sums_before[:, start, None]
+            quantiles = gains_since_start * inverse_std_of_sum_left[:, interval_groups]
+            quantiles += scaled_quantile_at_start[:, None] / root_n_left[:, interval_groups]
+            stakes = _compute_hedge_ratios(quantiles) * inverse_std_of_sum_left[:, interval_groups]
+            capital_after_groups = self._bet(capital, stakes, batch.gains[:, interval_groups])
             max_capital = np.maximum(max_capital, capital_after_groups.max(axis=1))
             capital = capital_after_groups[:, -1]
         return max_capital >= 1.0 / self.significance_level
 
     def _compute_option_price(self, capital: Float) -> Float:
         """Compute the price of the option that a capital replicates, if the option pays 1."""
-        price = self.significance_level / _TARGET_FACTOR * capital
-        return np.minimum(np.maximum(price, _MIN_PRICE), _MAX_PRICE)
+        option_price = self.significance_level / _TARGET_FACTOR * capital
+        return np.minimum(np.maximum(option_price, _MIN_PRICE), _MAX_PRICE)
 
     def _bet(self, capital: Float, stakes: Float, gains: Float) -> Float:
         """Return the capital after each group of gains.
@@ -324,12 +326,14 @@ class _Bettor:
 
     def _estimate_variances(self, batch: _Batch, sums_before: Float) -> Float:
         """Estimate the variance of the gains from those before each group and the prior."""
-        prior = _RARE_LOSS_PRIOR if self.losses_are_rare else USUAL_PRIOR
-        prior_variance = prior.variance_fraction * self.limit * (1.0 - self.limit)
-        n_values_before = batch.n_gains - batch.n_gains_left + prior.n_pseudo_values
+        variance_prior = _RARE_LOSS_PRIOR if self.losses_are_rare else USUAL_PRIOR
+        prior_variance = variance_prior.variance_fraction * self.limit * (1.0 - self.limit)
+        n_values_before = batch.n_gains - batch.n_gains_left + variance_prior.n_pseudo_values
         sums_of_squares = batch.sum_gains_before(batch.gains * batch.gains)
         # The prior mean of a gain is 0, because the prior mean of a value is the limit.
-        mean_squares = (sums_of_squares + prior.n_pseudo_values * prior_variance) / n_values_before
+        mean_squares = (
+            sums_of_squares + variance_prior.n_pseudo_values * prior_variance
+        ) / n_values_before
         mean_gains = sums_before / n_values_before
         return np.maximum(mean_squares - mean_gains * mean_gains, _MIN_VARIANCE)
 

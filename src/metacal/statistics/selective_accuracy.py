@@ -143,11 +143,14 @@ def bound_selective_accuracy(
     distinct_bounds = np.zeros(len(distinct_correct))
     pairs_with_correct_rows = np.flatnonzero(distinct_correct > 0)
     for start in range(0, len(pairs_with_correct_rows), _CHUNK_SIZE):
-        chunk = pairs_with_correct_rows[start : start + _CHUNK_SIZE]
-        evidence = _MixtureEvidence.from_counts(
-            distinct_correct[chunk], distinct_incorrect[chunk], n_rows=n_rows, delta=delta
+        chunk_pairs = pairs_with_correct_rows[start : start + _CHUNK_SIZE]
+        chunk_evidence = _MixtureEvidence.from_counts(
+            distinct_correct[chunk_pairs],
+            distinct_incorrect[chunk_pairs],
+            n_rows=n_rows,
+            delta=delta,
         )
-        distinct_bounds[chunk] = 1.0 - _find_largest_possible_error_rate(evidence)
+        distinct_bounds[chunk_pairs] = 1.0 - _find_largest_possible_error_rate(chunk_evidence)
     return distinct_bounds[pair_index.reshape(-1)]
 
 
@@ -169,14 +172,16 @@ def certifies_selective_accuracy(
     exceeds_accuracy = n_correct > accuracy * (n_correct + n_incorrect)
     threshold_indices = np.flatnonzero(exceeds_accuracy)
     for start in range(0, len(threshold_indices), _CHUNK_SIZE):
-        chunk = threshold_indices[start : start + _CHUNK_SIZE]
-        evidence = _MixtureEvidence.from_counts(
-            n_correct[chunk], n_incorrect[chunk], n_rows=n_rows, delta=delta
+        chunk_indices = threshold_indices[start : start + _CHUNK_SIZE]
+        chunk_evidence = _MixtureEvidence.from_counts(
+            n_correct[chunk_indices], n_incorrect[chunk_indices], n_rows=n_rows, delta=delta
         )
-        error_rates = np.full(len(chunk), 1.0 - accuracy)
-        log_evidence_over_limit = evidence.compute_smallest_log_evidence_over_limit(error_rates)
+        error_rates = np.full(len(chunk_indices), 1.0 - accuracy)
+        log_evidence_over_limit = chunk_evidence.compute_smallest_log_evidence_over_limit(
+            error_rates
+        )
         rules_out_error_rate = log_evidence_over_limit >= -_LOG_EVIDENCE_TOLERANCE
-        is_certified[chunk] = rules_out_error_rate
+        is_certified[chunk_indices] = rules_out_error_rate
     return is_certified
 
 
@@ -232,7 +237,7 @@ class _MixtureEvidence:
         )
 
     def select_thresholds(self, index: Codes) -> _MixtureEvidence:
-        """Return the evidence at some of the thresholds."""
+        """Return the evidence at the selected thresholds."""
         return replace(
             self,
             n_correct=self.n_correct[index],
@@ -301,7 +306,7 @@ def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
 
 
 class _BracketEnds(NamedTuple):
-    """One end of each bracket around a root.
+    """Error rates at one end of each bracket around a root, with their evidence.
 
     Attributes
     ----------
@@ -319,11 +324,11 @@ class _BracketEnds(NamedTuple):
         return _BracketEnds(self.rate.copy(), self.excess.copy())
 
     def select(self, brackets: Codes) -> _BracketEnds:
-        """Return the ends of some brackets."""
+        """Return the ends of the selected brackets."""
         return _BracketEnds(self.rate[brackets], self.excess[brackets])
 
     def update(self, brackets: Codes, new_ends: _BracketEnds) -> None:
-        """Replace the ends of some brackets in place."""
+        """Replace the ends of the selected brackets in place."""
         self.rate[brackets] = new_ends.rate
         self.excess[brackets] = new_ends.excess
 
@@ -350,13 +355,15 @@ def _find_largest_possible_error_rate(evidence: _MixtureEvidence) -> Float:
         np.minimum(error_rate, _LARGEST_RATE_BELOW_1)
     )
     # An error rate of 1 cannot be raised further.
-    excess = np.where(error_rate < 1.0, excess_below_1, 0.0)
-    is_below_root = excess < -_LOG_EVIDENCE_TOLERANCE
+    excess_at_rate = np.where(error_rate < 1.0, excess_below_1, 0.0)
+    is_below_root = excess_at_rate < -_LOG_EVIDENCE_TOLERANCE
     unfinished_thresholds = np.flatnonzero(is_below_root)
     if len(unfinished_thresholds) > 0:
         error_rate[unfinished_thresholds] = _find_root_by_chandrupatla(
             evidence.select_thresholds(unfinished_thresholds),
-            low_ends=_BracketEnds(error_rate[unfinished_thresholds], excess[unfinished_thresholds]),
+            low_ends=_BracketEnds(
+                error_rate[unfinished_thresholds], excess_at_rate[unfinished_thresholds]
+            ),
             high_ends=high_ends.select(unfinished_thresholds),
         )
     return error_rate
@@ -380,9 +387,9 @@ def _bracket_largest_possible_error_rate(
     """
     n_correct = evidence.n_correct[:, 0]
     n_incorrect = evidence.n_incorrect[:, 0]
-    level = math.exp(-evidence.log_limit)
-    low_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level)
-    smaller_level = level * math.exp(-_BRACKET_LOG_FACTOR)
+    evidence_level = math.exp(-evidence.log_limit)
+    low_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, evidence_level)
+    smaller_level = evidence_level * math.exp(-_BRACKET_LOG_FACTOR)
     high_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, smaller_level)
     low_excess = evidence.compute_smallest_log_evidence_over_limit(low_rate)
     high_excess_by_coverage_end = evidence.compute_log_evidence_over_limit(high_rate)
@@ -416,26 +423,32 @@ def _find_root_by_chandrupatla(
     bracket_widths = np.abs(opposite_ends.rate - newest_ends.rate)
     open_brackets = np.flatnonzero(bracket_widths > _MAX_BRACKET_WIDTH)
     while len(open_brackets) > 0:
-        newest = newest_ends.select(open_brackets)
-        opposite = opposite_ends.select(open_brackets)
-        rate = newest.rate + step_to_opposite[open_brackets] * (opposite.rate - newest.rate)
+        newest_point = newest_ends.select(open_brackets)
+        opposite_point = opposite_ends.select(open_brackets)
+        inner_rate = newest_point.rate + step_to_opposite[open_brackets] * (
+            opposite_point.rate - newest_point.rate
+        )
         open_evidence = evidence.select_thresholds(open_brackets)
         inner_points = _BracketEnds(
-            rate, open_evidence.compute_smallest_log_evidence_over_limit(rate)
+            inner_rate, open_evidence.compute_smallest_log_evidence_over_limit(inner_rate)
         )
 
         # The root lies between the inner point and the end whose excess has the other sign.
-        has_sign_of_newest = (inner_points.excess >= 0.0) == (newest.excess >= 0.0)
-        replaced = _choose_ends(has_sign_of_newest, if_true=newest, if_false=opposite)
-        opposite = _choose_ends(has_sign_of_newest, if_true=opposite, if_false=newest)
+        has_sign_of_newest = (inner_points.excess >= 0.0) == (newest_point.excess >= 0.0)
+        replaced_point = _choose_ends(
+            has_sign_of_newest, if_true=newest_point, if_false=opposite_point
+        )
+        opposite_point = _choose_ends(
+            has_sign_of_newest, if_true=opposite_point, if_false=newest_point
+        )
         newest_ends.update(open_brackets, inner_points)
-        opposite_ends.update(open_brackets, opposite)
-        replaced_ends.update(open_brackets, replaced)
+        opposite_ends.update(open_brackets, opposite_point)
+        replaced_ends.update(open_brackets, replaced_point)
 
         step_to_opposite[open_brackets] = _choose_chandrupatla_step(
-            newest=inner_points, opposite=opposite, replaced=replaced
+            newest=inner_points, opposite=opposite_point, replaced=replaced_point
         )
-        bracket_widths = np.abs(opposite.rate - inner_points.rate)
+        bracket_widths = np.abs(opposite_point.rate - inner_points.rate)
         open_brackets = open_brackets[bracket_widths > _MAX_BRACKET_WIDTH]
     return np.where(newest_ends.excess >= 0.0, newest_ends.rate, opposite_ends.rate)
 

@@ -129,15 +129,15 @@ def plan_starting_tests(
     if significance_level is None:
         return _plan_tests_in_expectation(n_rows, limit)
     n_unread_rows = round(unread_share * n_rows)
-    plan = plan_tests_of_unread_ranks(
+    rank_plan = plan_tests_of_unread_ranks(
         USUAL_STARTS, n_rows, n_unread_rows, limit, significance_level
     )
     level_by_start_rank = {
         rank_range.start_rank: float(rank_range.level_fraction) * significance_level
-        for rank_range in plan.rank_ranges
+        for rank_range in rank_plan.rank_ranges
     }
-    if plan.first_tested_rank is not None and plan.first_tested_rank <= n_unread_rows:
-        level_by_start_rank = {plan.first_tested_rank: significance_level}
+    if rank_plan.first_tested_rank is not None and rank_plan.first_tested_rank <= n_unread_rows:
+        level_by_start_rank = {rank_plan.first_tested_rank: significance_level}
     starting_tests = []
     for start_rank, level_of_start in level_by_start_rank.items():
         rank_tests = BinomialRankTests(
@@ -150,9 +150,9 @@ def plan_starting_tests(
 
 def _plan_tests_in_expectation(n_rows: int, accuracy: float) -> list[StartingTest]:
     """Plan tests of an accuracy in expectation, at geometrically spaced ranks."""
-    ranks = np.unique(np.geomspace(1, n_rows, _N_RANKS_IN_EXPECTATION).astype(int))
+    tested_ranks = np.unique(np.geomspace(1, n_rows, _N_RANKS_IN_EXPECTATION).astype(int))
     starting_tests = []
-    for rank in ranks.tolist():
+    for rank in tested_ranks.tolist():
         # A rank passes with E errors if E + 1 <= (1 - accuracy)(rank + 1).
         max_errors = math.floor((1.0 - accuracy) * (rank + 1)) - 1
         starting_tests.append(StartingTest(rank, max_errors))

@@ -108,7 +108,6 @@ from metacal.certification.rules.accuracy_shortfall import (
     find_accuracy_shortfall,
 )
 from metacal.certification.rules.rule import (
-    NOTHING_CERTIFIED,
     REJECT_ALL_ROWS,
     Certifies,
     Shortfall,
@@ -201,17 +200,19 @@ class FixedSequenceRule:
             `threshold` is None if no rank passed.
         """
         assert significance_level is not None
-        trace, every_test_passed = run_planned_tests(ranking, plan, significance_level, last_rank)
+        sequence_outcome = run_planned_tests(ranking, plan, significance_level, last_rank)
+        highest_passed_rank = sequence_outcome.trace.highest_passed_rank
         n_accepted = 0
-        if trace.best_rank > 0:
-            n_accepted = ranking.count_accepted_after_passing_rank(trace.best_rank)
-        if n_accepted == 0:
-            return replace(NOTHING_CERTIFIED, every_test_passed=every_test_passed, trace=trace)
+        if highest_passed_rank > 0:
+            n_accepted = ranking.count_accepted_after_passing_rank(highest_passed_rank)
+        threshold = None
+        if n_accepted > 0:
+            threshold = ranking.largest_threshold_after_passing_rank(highest_passed_rank)
         return ThresholdResult(
             n_accepted=n_accepted,
-            threshold=ranking.largest_threshold_after_passing_rank(trace.best_rank),
-            every_test_passed=every_test_passed,
-            trace=trace,
+            threshold=threshold,
+            every_test_passed=sequence_outcome.every_test_passed,
+            trace=sequence_outcome.trace,
         )
 
     def find_shortfall(
@@ -318,7 +319,7 @@ def find_last_passed_rank(
     >>> find_last_passed_rank(Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
-    result = certify_accuracy(ranking, accuracy, delta, pilot_rows)
-    if result.threshold is None or result.trace is None:
+    threshold_result = certify_accuracy(ranking, accuracy, delta, pilot_rows)
+    if threshold_result.threshold is None or threshold_result.trace is None:
         return 0
-    return result.trace.best_rank
+    return threshold_result.trace.highest_passed_rank

@@ -58,7 +58,11 @@ import numpy as np
 from metacal.certification.peeling import LeastCertainRowReader, read_until_loss_is_low
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
-from metacal.certification.test_sequences import choose_first_tested_score, plan_rank_ranges
+from metacal.certification.test_sequences import (
+    WHOLE_LEVEL,
+    choose_first_tested_score,
+    plan_rank_ranges,
+)
 from metacal.formulas import Codes, Float
 from metacal.rows.draws import make_generator
 from metacal.statistics import bounds, replicating_bets
@@ -66,7 +70,7 @@ from metacal.statistics import bounds, replicating_bets
 # Factor by which the first rank of bets exceeds that of exact tests, because bets need more rows.
 _FIRST_RANK_FACTOR = 1.2
 
-# Product of rows and limit from which there are two starts.
+# Smallest product of the number of rows and the limit at which there are two starts.
 _MIN_ALLOWED_LOSS_FOR_TWO_STARTS = 50
 
 # Number of pilot rows whose losses are read.
@@ -79,7 +83,7 @@ _MAX_GOOD_PILOT_ROWS = 1
 # Rows are read until the mean loss of a window is at most this multiple of the limit.
 _MAX_WINDOW_LOSS_FACTOR = 4.0
 
-# As many rows stay unread as a test without a loss requires, times this factor.
+# Smallest number of unread rows, as a multiple of the rows that a loss-free test requires.
 _MIN_UNREAD_FACTOR = 1.3
 
 # Number of ranks that are tested together at the beginning of a sequence.
@@ -108,10 +112,10 @@ class _RelativeStart(NamedTuple):
     level_fraction: Fraction
 
 
-# Start of a sequence if there is only one.
-_SINGLE_START = _RelativeStart(rank_factor=1.0, level_fraction=Fraction(1))
+# Start of the test sequence if there is only one sequence.
+_SINGLE_START = _RelativeStart(rank_factor=1.0, level_fraction=WHOLE_LEVEL)
 
-# Starts of the sequences if there are two.
+# Starts of the test sequences if there are two of them.
 _TWO_STARTS = (
     _RelativeStart(rank_factor=0.6, level_fraction=Fraction("0.85")),
     _RelativeStart(rank_factor=1.5, level_fraction=Fraction("0.15")),
@@ -145,7 +149,7 @@ class LossRanking:
     ranking : Ranking
         Ends of the blocks of equal scores. A row with any loss counts as an error.
 
-    losses : array of float of shape (n_rows,)
+    sorted_losses : array of float of shape (n_rows,)
         Losses in [0, 1], in the order of the ranking.
 
     bet_order : array of int of shape (n_rows,)
@@ -153,7 +157,7 @@ class LossRanking:
     """
 
     ranking: Ranking
-    losses: Float
+    sorted_losses: Float
     bet_order: Codes
 
     @classmethod
@@ -161,19 +165,19 @@ class LossRanking:
         """Sort the rows and draw the order of the bets."""
         return cls(
             ranking=Ranking.from_scores(scores, losses == 0.0),
-            losses=losses[np.lexsort((-losses, scores))],
+            sorted_losses=losses[np.lexsort((-losses, scores))],
             bet_order=make_generator(seed).permutation(len(scores)),
         )
 
     def losses_up_to(self, rank: int) -> Float:
         """Return the losses of the first rows of the ranking, in the order of the bets."""
         is_up_to_rank = self.bet_order < rank
-        return self.losses[self.bet_order[is_up_to_rank]]
+        return self.sorted_losses[self.bet_order[is_up_to_rank]]
 
     @cached_property
     def _cumulative_losses(self) -> Float:
         """Sum of the losses up to each rank."""
-        return np.cumsum(self.losses)
+        return np.cumsum(self.sorted_losses)
 
     def count_passed_ranks(
         self, ranks: Sequence[int], limit: float, significance_level: float, losses_are_rare: bool
@@ -198,16 +202,16 @@ class LossRanking:
         n_passed = 0
         batch_size = _N_RANKS_OF_FIRST_BATCH
         while n_passed < n_ranks_to_test:
-            stop = min(n_passed + batch_size, n_ranks_to_test)
-            batch_ranks = ranks[n_passed:stop]
-            passes = replicating_bets.find_means_below(
+            batch_stop = min(n_passed + batch_size, n_ranks_to_test)
+            batch_ranks = ranks[n_passed:batch_stop]
+            passes_by_rank = replicating_bets.find_means_below(
                 self._losses_up_to_each(batch_ranks),
                 limit,
                 significance_level,
                 losses_are_rare=losses_are_rare,
             )
-            if not passes.all():
-                first_failure_in_batch = int(np.argmin(passes))
+            if not passes_by_rank.all():
+                first_failure_in_batch = int(np.argmin(passes_by_rank))
                 return n_passed + first_failure_in_batch
             n_passed += len(batch_ranks)
             # The first ranks fail most often, and ranks after a failure are tested in vain.
@@ -228,10 +232,10 @@ class LossRanking:
         return int(first_exceeding_index)
 
     def _losses_up_to_each(self, ranks: Sequence[int]) -> list[Float]:
-        """Return the losses up to each of some increasing ranks, in the order of the bets."""
+        """Return the losses up to each rank, in the order of the bets."""
         last_rank = ranks[-1]
         bet_order = self.bet_order[self.bet_order < last_rank]
-        losses_in_bet_order = self.losses[bet_order]
+        losses_in_bet_order = self.sorted_losses[bet_order]
         return [losses_in_bet_order[bet_order < rank] for rank in ranks]
 
     def count_accepted_after_passing_rank(self, rank: int, limit: float) -> int:
@@ -244,7 +248,7 @@ class LossRanking:
         if rank == block_end_rank:
             return block_end_rank
         # The largest losses of a block come first, so the loss after the rank bounds all later ones.
-        largest_later_loss = self.losses[rank]
+        largest_later_loss = self.sorted_losses[rank]
         if largest_later_loss <= limit:
             return block_end_rank
         is_first_block = tie_block == 0
@@ -292,20 +296,22 @@ def count_certified_loss_rows(
     >>> scores = rng.random(2000)
     >>> ranking = LossRanking.from_scores(scores, scores**2 * rng.random(2000) / 2, seed=0)
     >>> n_accepted = count_certified_loss_rows(ranking, 0.05, 0.1)
-    >>> 1400 < n_accepted < 1560, bool(ranking.losses[:n_accepted].mean() < 0.05)
+    >>> 1400 < n_accepted < 1560, bool(ranking.sorted_losses[:n_accepted].mean() < 0.05)
     (True, True)
     """
     n_tested = count_rows_to_test(loss_ranking, limit, delta, pilot_rows)
     if n_tested == 0:
         return 0
     if pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0:
-        sequences = _plan_score_values(loss_ranking.ranking, n_tested, limit, delta, pilot_rows)
+        test_sequences = _plan_score_values(
+            loss_ranking.ranking, n_tested, limit, delta, pilot_rows
+        )
     else:
-        sequences = plan_loss_ranks(n_tested, limit, delta)
+        test_sequences = plan_loss_ranks(n_tested, limit, delta)
 
     highest_passed_rank = 0
     available_level_fraction = Fraction(0)
-    for sequence in sequences:
+    for sequence in test_sequences:
         available_level_fraction += sequence.level_fraction
         n_passed = loss_ranking.count_passed_ranks(
             sequence.ranks,
@@ -344,7 +350,7 @@ def count_rows_to_test(
         return ranking.n_rows
     n_required_rows = bounds.error_free_rows_needed(1.0 - limit, delta)
     middle_of_limit_and_largest_loss = (1.0 + limit) / 2.0
-    row_reader = LeastCertainRowReader.from_losses(ranking, loss_ranking.losses)
+    row_reader = LeastCertainRowReader.from_losses(ranking, loss_ranking.sorted_losses)
     read_until_loss_is_low(
         row_reader,
         max_window_loss=min(_MAX_WINDOW_LOSS_FACTOR * limit, middle_of_limit_and_largest_loss),
@@ -373,7 +379,7 @@ def _plan_score_values(
         )
         ends_from_first_score = ranking.find_tie_block_ends_from(first_tested_score)
         tested_block_ends = ends_from_first_score[ends_from_first_score <= n_tested]
-    return [LossTestSequence(level_fraction=Fraction(1), ranks=tested_block_ends.tolist())]
+    return [LossTestSequence(level_fraction=WHOLE_LEVEL, ranks=tested_block_ends.tolist())]
 
 
 def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[LossTestSequence]:
@@ -416,14 +422,16 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[LossTestSeq
     # A sequence ends where the next one starts.
     stop_ranks = [*start_ranks[1:], n_rows + 1]
     distance_of_tested_ranks = max(1, n_rows // _N_TESTED_RANKS)
-    sequences = []
+    test_sequences = []
     for relative_start, start_rank, stop_rank in zip(relative_starts, start_ranks, stop_ranks):
-        ranks = set(range(start_rank, stop_rank, distance_of_tested_ranks))
+        sequence_ranks = set(range(start_rank, stop_rank, distance_of_tested_ranks))
         is_last_sequence = stop_rank > n_rows
         if is_last_sequence:
-            ranks.add(n_rows)
-        sequences.append(LossTestSequence(relative_start.level_fraction, sorted(ranks)))
-    return sequences
+            sequence_ranks.add(n_rows)
+        test_sequences.append(
+            LossTestSequence(relative_start.level_fraction, sorted(sequence_ranks))
+        )
+    return test_sequences
 
 
 def has_one_start(n_rows: int, limit: float) -> bool:
@@ -442,7 +450,7 @@ def count_expected_loss_rows(loss_ranking: LossRanking, limit: float) -> int:
     plus 1 is at most limit (m + 1).
     """
     block_end_ranks = loss_ranking.ranking.tie_block_end_ranks
-    losses_up_to_blocks = np.cumsum(loss_ranking.losses)[block_end_ranks - 1]
+    losses_up_to_blocks = np.cumsum(loss_ranking.sorted_losses)[block_end_ranks - 1]
     meets_limit = losses_up_to_blocks + 1.0 <= limit * (block_end_ranks + 1)
     passing_blocks = np.flatnonzero(meets_limit)
     if len(passing_blocks) == 0:

@@ -31,11 +31,11 @@ REJECT_ALL_ROWS = -math.inf
 
 @dataclass(frozen=True)
 class SequenceTrace:
-    """End of a test sequence.
+    """Record of where a test sequence ended.
 
     Attributes
     ----------
-    best_rank : int
+    highest_passed_rank : int
         Highest rank that passed, or 0 if no rank passed.
 
     stopping_rank : int
@@ -43,10 +43,10 @@ class SequenceTrace:
         these rows are still an unbiased sample.
 
     n_failures : int
-        Number of rank ranges that failed below `best_rank`.
+        Number of rank ranges that failed below `highest_passed_rank`.
     """
 
-    best_rank: int
+    highest_passed_rank: int
     stopping_rank: int
     n_failures: int = 0
 
@@ -98,7 +98,7 @@ NOTHING_CERTIFIED = ThresholdResult()
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Best limit and rows needed if the rows certify nothing.
+    """Best certifiable limit and number of rows needed.
 
     Attributes
     ----------
@@ -251,35 +251,47 @@ def run_rule(
     if correct_rows_are_rare is None:
         correct_rows_are_rare = pilot_rows is not None and pilot_rows.shows_few_correct_rows
     if not correct_rows_are_rare or not rule.reads_labels_in_order:
-        plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows)
-        return rule.certify(ranking, plan, significance_level, last_rank)
+        rank_plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows)
+        return rule.certify(ranking, rank_plan, significance_level, last_rank)
 
     highest_score_never_read = -math.inf
     if pilot_rows is not None:
         highest_score_never_read = pilot_rows.highest_score_never_read
     row_reader = LeastCertainRowReader.from_ranking(ranking, highest_score_never_read)
-    plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows, row_reader)
+    rank_plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows, row_reader)
+    if row_reader.n_read_rows == 0:
+        return rule.certify(ranking, rank_plan, significance_level, last_rank)
+    return _certify_unread_rows(rule, ranking, rank_plan, row_reader, significance_level, last_rank)
+
+
+def _certify_unread_rows(
+    rule: ThresholdRule,
+    ranking: Ranking,
+    plan: RankPlan,
+    row_reader: LeastCertainRowReader,
+    significance_level: float | None,
+    last_rank: int | None,
+) -> ThresholdResult:
+    """Run a plan on the rows that were not read to make it."""
     n_unread_rows = row_reader.n_unread_rows
-    if n_unread_rows == ranking.n_rows:
-        return rule.certify(ranking, plan, significance_level, last_rank)
     last_tested_rank = n_unread_rows
     if last_rank is not None:
         last_tested_rank = min(last_rank, n_unread_rows)
-    result = rule.certify(ranking, plan, significance_level, last_tested_rank)
-    trace = result.trace
-    if trace is not None:
+    threshold_result = rule.certify(ranking, plan, significance_level, last_tested_rank)
+    sequence_trace = threshold_result.trace
+    if sequence_trace is not None:
         # Labels of the least certain rows were read too, so no later row is unbiased.
-        trace = replace(trace, stopping_rank=ranking.n_rows)
+        sequence_trace = replace(sequence_trace, stopping_rank=ranking.n_rows)
     return replace(
-        result,
-        trace=trace,
+        threshold_result,
+        trace=sequence_trace,
         n_planning_rows=row_reader.n_read_rows,
         tests_tie_blocks=plan.first_tested_tie_block is not None,
     )
 
 
 def get_last_or_zero(cumulative_counts: Codes) -> int:
-    """Return the last of some cumulative counts, or 0 if there are none."""
+    """Return the last cumulative count, or 0 if there is none."""
     if len(cumulative_counts) == 0:
         return 0
     return int(cumulative_counts[-1])
