@@ -246,7 +246,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
     def _fit_calibrator(self, logits: Array, codes: Codes, weights: Float | None) -> None:
         """Fit the calibrator of the probabilities, without a gate."""
-        self.calibrator_ = make_base_calibrator(self.calibrator, None, logits.shape[1])
+        n_classes = logits.shape[1]
+        self.calibrator_ = make_base_calibrator(self.calibrator, None, n_classes)
         # A calibrator cannot learn from labels that the classifier does not know.
         has_known_label = codes >= 0
         fit_params = {}
@@ -484,7 +485,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
                 self.cv, X, y, self.random_state, cluster_codes, **routed_params.split
             )
             fit_result = fitter.cross_fit(X, y, folds, self.n_jobs)
-            return replace(fit_result, uses_random_state=isinstance(self.cv, int | np.integer))
+            folds_are_drawn = isinstance(self.cv, int | np.integer)
+            return replace(fit_result, uses_random_state=folds_are_drawn)
         holdout = check_fraction("holdout", self.holdout)
         fit_rows, calibration_rows = draw_calibration_rows(
             X, y, holdout, self.random_state, cluster_codes

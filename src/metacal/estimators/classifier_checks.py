@@ -44,21 +44,27 @@ def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
         raise MissingLabelsError(
             "CalibratedClassifier requires y to be passed, but the target y is None."
         )
-    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
+    label_shape: tuple[int, ...] = getattr(y, "shape", ())
+    is_column_vector = len(label_shape) == 2 and label_shape[1] == 1
+    if is_column_vector:
         y = column_or_1d(as_plain_array(y, "labels"), warn=True)
-    y = check_labels(y)
+    labels = check_labels(y)
     try:
-        check_classification_targets(y)
+        check_classification_targets(labels)
     except (ValueError, TypeError) as error:
         raise LabelError(f"y is not a valid array of classes: {error}") from None
     n_rows = _num_samples(X)
-    if len(y) != n_rows:
-        raise ShapeError(f"there are {n_rows} rows but {len(y)} labels; each row needs one label.")
-    if hasattr(X, "tocsr"):
+    if len(labels) != n_rows:
+        raise ShapeError(
+            f"there are {n_rows} rows but {len(labels)} labels; each row needs one label."
+        )
+    is_sparse = hasattr(X, "tocsr")
+    rows_can_be_selected = hasattr(X, "__getitem__")
+    if is_sparse:
         X = X.tocsr()
-    elif not hasattr(X, "__getitem__"):
+    elif not rows_can_be_selected:
         X = np.asarray(X)
-    return X, y
+    return X, labels
 
 
 def check_classifier_parameters(meta_estimator: Any, y: Array, groups: Any) -> None:
@@ -148,12 +154,16 @@ def choose_skipped_checks(X: Any, calibration_rows: Codes | None) -> tuple[str, 
 
 
 def _may_repeat_features(X: Any, rows: Codes) -> bool:
-    """Check whether some rows have the same features, True if that is not known."""
-    if hasattr(X, "duplicated") and hasattr(X, "iloc"):
+    """Check whether some rows have the same features. Return True if this is not known."""
+    is_data_frame = hasattr(X, "duplicated") and hasattr(X, "iloc")
+    if is_data_frame:
         try:
             return bool(X.iloc[rows].duplicated().any())
         except TypeError:
-            return True  # a cell that is not hashable, such as a list
-    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype.kind not in "iubf":
+            # A cell is not hashable, such as a list.
+            return True
+    is_numeric_table = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iubf"
+    if not is_numeric_table:
         return True
-    return len(np.unique(X[rows], axis=0)) < len(rows)
+    distinct_rows = np.unique(X[rows], axis=0)
+    return len(distinct_rows) < len(rows)

@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import count_affordable_folds
 from metacal.estimators.fold_fits import FoldResult, draw_held_out_mask, fit_and_evaluate
-from metacal.formulas import Array, Codes
+from metacal.formulas import Array, Codes, Float
 from metacal.maps.fitting.crossvalidation import deduplicate_warnings
 from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.maps.temperature import TemperatureMap
@@ -185,19 +185,20 @@ def _run_remote_jobs(
 ) -> Iterator[FoldResult | str]:
     """Run the jobs in other processes; see `_run_jobs` for the parameters."""
     # The workers read a stored table themselves, and get any other table as an array.
-    sent_table = table if isinstance(table, StoredTable) else np.asarray(table)
+    table_for_workers = table if isinstance(table, StoredTable) else np.asarray(table)
     file_names = describe_sources(table)
+    has_files = len(file_names) > 0
 
     def name_files(_job: tuple[Any, ...]) -> str:
         return file_names
 
     return run_in_order(
         pool,
-        partial(fit_fold, sent_table),
+        partial(fit_fold, table_for_workers),
         jobs,
         _MAX_CONCURRENT_FITS,
         max_pending=len(jobs),
-        describe_piece=name_files if file_names else None,
+        describe_piece=name_files if has_files else None,
     )
 
 
@@ -229,9 +230,9 @@ def _group_results(
 ) -> dict[str, list[FoldResult | str]]:
     """Group the results of all folds by the name of the calibrator."""
     results_by_name = {}
-    for index, name in enumerate(names):
-        start = index * n_folds
-        results_by_name[name] = fold_results[start : start + n_folds]
+    for calibrator_index, name in enumerate(names):
+        first_result = calibrator_index * n_folds
+        results_by_name[name] = fold_results[first_result : first_result + n_folds]
     return results_by_name
 
 
@@ -321,30 +322,39 @@ def _compare_metric(
     -------
     PairedEstimates
     """
-    if metric.losses is not None:
+    is_mean_of_row_losses = metric.losses is not None
+    is_function_of_top_label = metric.input is registry.TOP_LABEL
+    if is_mean_of_row_losses:
         row_losses = [
-            np.concatenate([result.losses[metric.name] for result in calibrator_results])
+            _concatenate_losses(calibrator_results, metric.name)
             for calibrator_results in fold_results
         ]
         return compare_by_rows(row_losses, np.concatenate(held_out_rows), metric.smaller_is_better)
-    if metric.input is not registry.TOP_LABEL:
-        fold_values = [
-            [result.other_metrics[metric.name] for result in calibrator_results]
-            for calibrator_results in fold_results
-        ]
+    if not is_function_of_top_label:
+        fold_values = []
+        for calibrator_results in fold_results:
+            values_of_calibrator = [
+                result.other_metrics[metric.name] for result in calibrator_results
+            ]
+            fold_values.append(values_of_calibrator)
         return compare_by_folds(fold_values, metric.smaller_is_better)
     prepare_statistic = metric.debiased or metric.prepare_statistic
     statistics = []
     for calibrator_results in fold_results:
         first_repetition = calibrator_results[:n_splits]
-        top_label = _concatenate_top_labels([result.top_label for result in first_repetition])
-        statistics.append(prepare_statistic(top_label))
-    n_rows = sum(map(len, held_out_rows[:n_splits]))
+        statistics.append(prepare_statistic(_concatenate_top_labels(first_repetition)))
+    n_rows = sum(len(rows_of_fold) for rows_of_fold in held_out_rows[:n_splits])
     return compare_by_resamples(statistics, n_rows, metric.smaller_is_better)
 
 
-def _concatenate_top_labels(top_labels: list[TopLabel]) -> TopLabel:
-    """Concatenate the confidence and the correctness of the rows of several folds."""
+def _concatenate_losses(fold_results: list[FoldResult], metric_name: str) -> Float:
+    """Concatenate the losses of the held-out rows of several folds."""
+    return np.concatenate([result.losses[metric_name] for result in fold_results])
+
+
+def _concatenate_top_labels(fold_results: list[FoldResult]) -> TopLabel:
+    """Concatenate the confidence and the correctness of the held-out rows of several folds."""
+    top_labels = [result.top_label for result in fold_results]
     return TopLabel(
         confidence=np.concatenate([top_label.confidence for top_label in top_labels]),
         correct=np.concatenate([top_label.correct for top_label in top_labels]),
@@ -374,14 +384,17 @@ def _build_entry(
     -------
     ComparisonEntry
     """
-    metrics = {
-        metric: Estimate(float(paired.estimates[index]), paired.standard_error(index))
-        for metric, paired in paired_metrics.items()
-    }
+    metrics = {}
+    for metric_name, paired_estimates in paired_metrics.items():
+        metrics[metric_name] = Estimate(
+            mean=float(paired_estimates.estimates[index]),
+            standard_error=paired_estimates.standard_error(index),
+        )
     fit_seconds = [result.fit_seconds for result in fold_results]
+    n_zero_probability_rows = sum(result.n_zero_probability_rows for result in fold_results)
     return ComparisonEntry(
         name,
         metrics,
         fit_seconds=float(np.median(fit_seconds)),
-        n_zero_probability_rows=sum(result.n_zero_probability_rows for result in fold_results),
+        n_zero_probability_rows=n_zero_probability_rows,
     )

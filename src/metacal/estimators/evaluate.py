@@ -161,7 +161,7 @@ def evaluate_decisions(
     """
     assert decisions.correct is not None
     n_unlabelled = int((~decisions.has_label).sum())
-    if n_unlabelled:
+    if n_unlabelled > 0:
         raise MissingLabelsError(
             f"{n_unlabelled:,} rows have no label; evaluate needs a label for every row. To"
             " test only the promise, use verify, which needs labels only for rows on which"
@@ -177,15 +177,15 @@ def evaluate_decisions(
     )
     if gate.certificate is None:
         return GateEvaluation(evaluation)
-    counted: JudgedRows | CaseOutcomes = decisions
+    judged_outcomes: JudgedRows | CaseOutcomes = decisions
     if decisions.case_outcomes is not None:
-        counted = decisions.case_outcomes
+        judged_outcomes = decisions.case_outcomes
     verdict = judge(
         gate.certificate,
-        counted.accept,
-        counted.correct,
+        judged_outcomes.accept,
+        judged_outcomes.correct,
         evaluation.level,
-        losses=counted.losses,
+        losses=judged_outcomes.losses,
         row_names=decisions.row_subgroups,
         fit_rows=decisions.fit_rows,
     )
@@ -203,20 +203,22 @@ def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Ans
     answering_stage = decisions.decision.by
     if answering_stage is None or decisions.correct is None or gate.certificate is None:
         return ()
-    names = list(decisions.decision.stage_names)
+    answerer_names = list(decisions.decision.stage_names)
     if gate.has_human_review:
-        names.append("person")
+        answerer_names.append("person")
     answerers = []
-    for stage, name in enumerate(names):
-        is_answered_here = answering_stage == stage
+    for stage_index, answerer_name in enumerate(answerer_names):
+        is_answered_here = answering_stage == stage_index
         n_answered = int(is_answered_here.sum())
         n_correct = int((is_answered_here & decisions.correct).sum())
-        is_model = stage < gate.n_stages
+        is_model = stage_index < gate.n_stages
         accuracy = None
-        if n_answered and is_model:
+        if is_model and n_answered > 0:
             accuracy = clopper_pearson(n_correct, n_answered, level)
-        share = clopper_pearson(n_answered, len(decisions), level)
-        answerers.append(Answerer(name, n_rows=n_answered, share=share, accuracy=accuracy))
+        share_of_rows = clopper_pearson(n_answered, len(decisions), level)
+        answerers.append(
+            Answerer(answerer_name, n_rows=n_answered, share=share_of_rows, accuracy=accuracy)
+        )
     return tuple(answerers)
 
 

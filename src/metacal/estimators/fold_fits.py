@@ -25,7 +25,7 @@ from metacal.rows.plausibility import skip_plausibility_checks
 from metacal.rows.stored import StoredTable
 
 #: Logits that this worker process has read from files, at most one table, keyed by its pickle.
-_table_cache: dict[bytes, Array] = {}
+_logits_by_pickled_table: dict[bytes, Array] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,12 +128,12 @@ def draw_held_out_mask(n_rows: int, n_splits: int, random_state: int, fold: int)
     -------
     array of bool of shape (n_rows,)
     """
-    rng = make_generator(random_state)
-    repetition, fold_in_repetition = divmod(fold, n_splits)
-    for _ in range(repetition):
+    generator = make_generator(random_state)
+    n_earlier_repetitions, fold_in_repetition = divmod(fold, n_splits)
+    for _ in range(n_earlier_repetitions):
         # Each draw advances the generator to the folds of the next repetition.
-        random_folds(n_rows, n_splits, rng)
-    fold_of_row = random_folds(n_rows, n_splits, rng)
+        random_folds(n_rows, n_splits, generator)
+    fold_of_row = random_folds(n_rows, n_splits, generator)
     return np.asarray(fold_of_row == fold_in_repetition)
 
 
@@ -141,8 +141,8 @@ def _load_logits(table: Any) -> Array:
     """Return a table as an array, and read a stored table once per worker process."""
     if not isinstance(table, StoredTable):
         return np.asarray(table)
-    key = pickle.dumps(table)
-    if key not in _table_cache:
-        _table_cache.clear()
-        _table_cache[key] = np.asarray(table)
-    return _table_cache[key]
+    pickled_table = pickle.dumps(table)
+    if pickled_table not in _logits_by_pickled_table:
+        _logits_by_pickled_table.clear()
+        _logits_by_pickled_table[pickled_table] = np.asarray(table)
+    return _logits_by_pickled_table[pickled_table]

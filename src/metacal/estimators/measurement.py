@@ -57,8 +57,8 @@ def make_probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
     is_plain_array = type(logits) is np.ndarray and logits.dtype in (np.float32, np.float64)
     if overwrite and is_plain_array and logits.flags.writeable:
         return logits
-    dtype = np.float64 if logits.dtype == np.float64 else np.float32
-    return np.empty(logits.shape, dtype=dtype)
+    probability_dtype = np.float64 if logits.dtype == np.float64 else np.float32
+    return np.empty(logits.shape, dtype=probability_dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,10 +207,13 @@ def _measure_block(
     if with_softmax:
         # The softmax of validated logits is valid, so `checked_table` is not needed.
         softmax = _SOFTMAX_MAP(logits)
-        tables.append(CheckedTable(softmax, codes, softmax.max(axis=1)))
+        softmax_confidence = softmax.max(axis=1)
+        tables.append(CheckedTable(softmax, codes, softmax_confidence))
     columns: list[Any] = [decision.score, decision.predicted_codes, decision.accept]
     for table in tables:
-        columns += [*table.top_label(), *compute_row_losses(table).values()]
+        top_label_columns = table.top_label()
+        loss_columns = compute_row_losses(table).values()
+        columns += [*top_label_columns, *loss_columns]
     if buffer is not None:
         # The buffer is written last, because it may be the block of logits itself.
         buffer[...] = decision.probabilities
@@ -271,13 +274,11 @@ def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[Probabilit
         if metric.losses is not None
     ]
     n_columns_per_table = _N_TOP_LABEL_COLUMNS + len(loss_names)
-    starts = range(0, len(columns), n_columns_per_table)
-    for start, table_sums in zip(starts, sums, strict=True):
-        table_columns = columns[start : start + n_columns_per_table]
-        top_label = TopLabel(*table_columns[:_N_TOP_LABEL_COLUMNS])
-        loss_columns = table_columns[_N_TOP_LABEL_COLUMNS:]
+    table_starts = range(0, len(columns), n_columns_per_table)
+    for start, table_sums in zip(table_starts, sums, strict=True):
+        confidence, correct, *loss_columns = columns[start : start + n_columns_per_table]
         losses = dict(zip(loss_names, loss_columns, strict=True))
-        yield ProbabilityColumns(top_label, losses, accumulators=table_sums)
+        yield ProbabilityColumns(TopLabel(confidence, correct), losses, accumulators=table_sums)
 
 
 def make_lazy_softmax_table(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:

@@ -137,9 +137,10 @@ def verify_cases(
 
 
 def _select_truth(gate: Gate, y: Any, agrees: Any) -> Any:
-    """Return `y` or `agrees`, depending on what the gate promises."""
+    """Return `agrees` if the gate limits disagreement, and `y` otherwise."""
+    has_only_agreement = agrees is not None and y is None
     if gate.reads_agreement:
-        if y is not None or agrees is None:
+        if not has_only_agreement:
             raise CombinationError(
                 "This cascade limits disagreement with the large model. Pass agrees=..."
                 " (whether each model but the last agrees with the last one), and leave out"
