@@ -58,7 +58,7 @@ def list_type_lines(certificate: Certificate) -> list[Line]:
 
 
 def _describe_accepted_items(item_type: SubgroupCertificate, score_name: str) -> str:
-    """Describe which items of a type are accepted, and how many of the calibration items."""
+    """Describe which items of a type are accepted, and how many."""
     if item_type.accepts_everything:
         condition = "accept every item with a score"
     elif item_type.status == "always rejected":

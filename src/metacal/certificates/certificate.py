@@ -47,7 +47,9 @@ Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
 
 def accept_up_to_threshold(score: Float, threshold: float | Float) -> Flags:
-    """Return which rows are accepted: those with score <= threshold, and never a NaN score.
+    """Return whether the score of each row is at most its threshold.
+
+    A NaN score is never accepted.
 
     Parameters
     ----------
@@ -265,7 +267,7 @@ class Certificate:
 
     @property
     def every_row_labelled(self) -> bool:
-        """Whether correctness or, in a cascade, agreement is known for every calibration row."""
+        """Whether correctness (in a cascade, agreement) is known for every row."""
         if self.stages is not None:
             return True
         return self.has_labels and self.n_labels is None
@@ -277,12 +279,12 @@ class Certificate:
 
     @property
     def selective_accuracy(self) -> float:
-        """Selective accuracy on the calibration rows; NaN if it is not known."""
+        """Selective accuracy on the calibration rows, NaN if it is not known."""
         return self.traffic.accuracy if self.has_labels else math.nan
 
     @property
     def miscoverage(self) -> float:
-        """Rejected share of the correct calibration rows; NaN if it is not known."""
+        """Rejected share of the correct calibration rows, NaN if it is not known."""
         has_all_labels = self.has_labels and self.n_labels in (None, self.n_rows)
         n_correct = self.traffic.n_correct
         if not has_all_labels or self.stages is not None or n_correct == 0:
@@ -291,7 +293,7 @@ class Certificate:
 
     @property
     def loss(self) -> float | None:
-        """Error rate of a cascade minus that of its last model; None if it is not known."""
+        """Error rate of a cascade minus that of its last model, None if unknown."""
         if self.stages is None or self.stages.n_worse is None or self.stages.n_better is None:
             return None
         return (self.stages.n_worse - self.stages.n_better) / self.n_rows
@@ -429,7 +431,7 @@ class Certificate:
         return json_object
 
     def _traffic_entries(self) -> dict[str, Any]:
-        """Return the traffic counts for a file, without counts that repeat the tested ones."""
+        """Return the traffic counts that are stored in a file."""
         traffic_entries = dict(vars(self.traffic))
         for count_name in LABEL_COUNT_FIELDS:
             count_of_all_rows = getattr(self.all_rows_traffic, count_name, 0)

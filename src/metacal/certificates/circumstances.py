@@ -27,7 +27,7 @@ _TOO_MANY_SCORES = 1000
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Circumstances of a fit that affect its rule and its assumptions; none by default.
+    """Circumstances of a fit that affect its rule and its assumptions.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Circumstances:
     random_state: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entries of a file, without optional ones that have their default value."""
+        """Return the entries of a file, without optional entries at their defaults."""
         values = get_stored_values(self)
         if self.n_planning_rows == 0:
             del values["only_read"]
@@ -106,7 +106,10 @@ class Circumstances:
         return self.cluster_counting in ("row", "mean")
 
     def merge_with(self, other: Circumstances) -> Circumstances:
-        """Merge two sets of circumstances; a field that `other` sets takes precedence."""
+        """Merge two sets of circumstances.
+
+        A field that `other` sets takes precedence.
+        """
         merged_fields: dict[str, Any] = {}
         for name, other_value in vars(other).items():
             is_set_by_other = bool(other_value)
@@ -142,7 +145,7 @@ class Circumstances:
         return None
 
     def _find_contradiction_in_planning(self, delta: float | None) -> str | None:
-        """Describe why rows cannot have been used so to plan tests, or return None."""
+        """Describe why the planning rows are impossible, or return None."""
         uses_pilot_rows = self.n_pilot_rows != 0 or self.tests_score_values
         if self.n_pilot_rows < 0 or (delta is None and uses_pilot_rows):
             return f"{self.n_pilot_rows:,} rows cannot be set aside to lay out tests"
@@ -166,7 +169,7 @@ class Circumstances:
 
 
 def add_circumstances(certificate: Certificate, circumstances: Circumstances) -> Certificate:
-    """Return a certificate with further circumstances, and the guarantee that they allow."""
+    """Return a certificate with further circumstances and a suitable guarantee."""
     combined = certificate.circumstances.merge_with(circumstances)
     return replace(
         certificate,

@@ -225,7 +225,9 @@ def _count_pairs_of_one_sample(hash_counts: NDArray[Any], *, common_index: Codes
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """Digest and smallest row hashes of some rows. Fingerprints of disjoint rows can be added.
+    """Digest and smallest row hashes of some rows.
+
+    Fingerprints of disjoint rows can be added.
 
     Attributes
     ----------
@@ -418,7 +420,7 @@ def _hash_fine_scores(scores: Any) -> NDArray[np.uint64]:
 def _merge_smallest_hashes(
     hashes: NDArray[np.uint64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Add the counts of equal hashes, and return the smallest hashes with their counts.
+    """Merge equal hashes, and return the smallest hashes with their counts.
 
     One more hash is returned than a sketch has, so that the bound of the sketch is known.
     """

@@ -286,7 +286,7 @@ def note_few_errors(*, errors: int, rows: int) -> str:
 
 @register_note("frozen_few_errors")
 def note_frozen_few_errors(*, errors: int, rows: int) -> str:
-    """Report that a frozen classifier makes as few errors as on rows that it was fitted on."""
+    """Report that a frozen classifier makes suspiciously few errors."""
     return (
         f"The frozen classifier makes only {errors:,} errors on {rows:,} calibration rows. If"
         " it was fitted on these rows, the promise does not hold. Pass other rows, or pass"

@@ -78,7 +78,7 @@ def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
 
 
 def check_frozen_error_count(n_errors: int, n_rows: int) -> list[Note]:
-    """Check for an error rate that suggests that a frozen classifier was fitted on the rows.
+    """Check for an error rate that suggests training data of a frozen classifier.
 
     Examples
     --------

@@ -40,7 +40,9 @@ _PLURAL = {"class": "classes", "group": "groups"}
 
 
 def convert_to_json(value: Any) -> Any:
-    """Convert a value to JSON types, with "inf" and "-inf" for infinity and None for NaN.
+    """Convert a value to JSON types.
+
+    Infinity becomes "inf" or "-inf", and NaN becomes None.
 
     >>> convert_to_json((0.5, -math.inf, math.nan))
     [0.5, '-inf', None]
@@ -134,7 +136,7 @@ class SubgroupCertificate:
 
     @property
     def label(self) -> Name:
-        """Original name of a single class or group, or the text `name` for other subgroups."""
+        """Name of a single class or group in its type, or a text for other subgroups."""
         if self.predicted_class is None and len(self.names) == 1:
             return self.names[0]
         return self.name
@@ -227,7 +229,7 @@ class SubgroupRows(NamedTuple):
 
 @dataclass(frozen=True)
 class SubgroupCertificates:
-    """Subgroups of a certificate, in the order of the classes and with pooled ones last.
+    """Subgroups of a certificate, in class order, with pooled ones last.
 
     Attributes
     ----------
@@ -257,7 +259,7 @@ class SubgroupCertificates:
 
     @property
     def is_two_sided_without_groups(self) -> bool:
-        """Whether the subgroups are the two sides of all rows, and not those of each group."""
+        """Whether the subgroups are the two sides of all rows together."""
         return self.is_two_sided and self.by == "class"
 
     def iterate_judged_rows(
@@ -319,11 +321,14 @@ class SubgroupCertificates:
 
     @property
     def closed_sides(self) -> tuple[SubgroupCertificate, ...]:
-        """Side of each class with a promise that accepts no row of any group, like `open_sides`."""
+        """Side of each class with a promise that accepts no row of any group."""
         return self._select_sides(are_closed=True)
 
     def _select_sides(self, *, are_closed: bool) -> tuple[SubgroupCertificate, ...]:
-        """Return the sides of the first group that accept rows in no group, or in some group."""
+        """Return the sides of the first group that are closed, or that are open.
+
+        A side is closed if it accepts no row in any group.
+        """
         if not self.is_two_sided:
             return ()
         # The two sides of a group follow each other, so every second item has the same class.

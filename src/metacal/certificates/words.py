@@ -319,7 +319,10 @@ def describe_condition(certificate: Certificate) -> str:
 
 
 def _is_lowest_rejected_score(certificate: Certificate, uncertainty: float) -> bool:
-    """Check whether an uncertainty equals the lowest rejected score on the grid of scores."""
+    """Check whether an uncertainty equals the lowest rejected score.
+
+    Both are rounded to the grid of scores first.
+    """
     if certificate.lowest_rejected is None:
         return False
     uncertainty_on_grid, lowest_rejected_on_grid = RELATIVE_GRID.round(
@@ -432,7 +435,7 @@ def _format_value_count(value_count: ScoreValueCount) -> str:
 
 
 def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
-    """List lines about the models of a cascade, and its difference from the last model."""
+    """List lines about the models of a cascade."""
     n_rows = certificate.n_rows
     stage_lines = [
         (stage.name, f"answers {_describe_answered_rows(stage, index, stages)}")

@@ -126,7 +126,7 @@ class AutoCalibrator(Calibrator[StackMap]):
 
 
 class _CandidateFitters(NamedTuple):
-    """Names of the candidates of a mixture, and functions that fit some of them by name.
+    """Names of the candidates of a mixture, and functions that fit them by name.
 
     Attributes
     ----------

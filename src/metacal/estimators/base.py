@@ -237,7 +237,10 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         executor: Executor | None = None,
         defer_validation: bool = False,
     ) -> Array:
-        """Validate a table and convert it to logits; see `_open_rows` for the parameters."""
+        """Validate a table, and convert it to logits.
+
+        The parameters are those of `_open_rows`.
+        """
         is_fitted = hasattr(self, "n_features_in_")
         may_have_two_classes = reset or not is_fitted or self.n_features_in_ == 2
         has_one_score = validate.has_one_score_per_row(X) and may_have_two_classes

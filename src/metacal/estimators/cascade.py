@@ -250,7 +250,10 @@ class Cascade(GateEstimator, kw_only=False):
     def _fit_tables(
         self, X: Any, y: Any, large: Any, promise: Promise, thresholds_from: Any
     ) -> Self:
-        """Fit a cascade of two models with logits; see `fit` for the parameters."""
+        """Fit a cascade of two models with logits.
+
+        The parameters are those of `fit`.
+        """
         check_score(self.score, self.input)
         check_score(self.large_score or self.score, self.input)
         small_table, large_table = self.tables(X, large)

@@ -459,7 +459,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         routed_params: RoutedParams,
         cluster_codes: Codes | None,
     ) -> ClassifierFitResult:
-        """Fit the classifier unless it is frozen, and compute the logits of calibration rows.
+        """Fit the classifier unless frozen, and compute logits of calibration rows.
 
         Parameters
         ----------

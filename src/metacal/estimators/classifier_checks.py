@@ -129,7 +129,7 @@ def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
 
 
 def choose_skipped_checks(X: Any, calibration_rows: Codes | None) -> tuple[str, ...]:
-    """Choose the notes on the calibration rows for which the logits need not be checked.
+    """Choose the notes for which the logits need not be checked.
 
     It is known whether the classifier was fitted on the rows. Equal logits are no copies of a row if
     the features differ: a forest, for example, has as many values as trees.
@@ -154,7 +154,7 @@ def choose_skipped_checks(X: Any, calibration_rows: Codes | None) -> tuple[str, 
 
 
 def _may_repeat_features(X: Any, rows: Codes) -> bool:
-    """Check whether some rows have the same features. Return True if this is not known."""
+    """Check whether some rows may have the same features."""
     is_data_frame = hasattr(X, "duplicated") and hasattr(X, "iloc")
     if is_data_frame:
         try:

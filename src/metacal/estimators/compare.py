@@ -183,7 +183,10 @@ def _run_remote_jobs(
     fit_fold: Callable[[Any, Any, int], FoldResult | str],
     jobs: list[tuple[Any, int]],
 ) -> Iterator[FoldResult | str]:
-    """Run the jobs in other processes; see `_run_jobs` for the parameters."""
+    """Run the jobs in other processes.
+
+    The parameters are those of `_run_jobs`.
+    """
     # The workers read a stored table themselves, and get any other table as an array.
     table_for_workers = table if isinstance(table, StoredTable) else np.asarray(table)
     file_names = describe_sources(table)
@@ -292,7 +295,7 @@ def _summarise_results(
 
 
 def _get_log_loss(entry: ComparisonEntry) -> float:
-    """Return the mean log loss of a calibrator; infinity if it could not be fitted."""
+    """Return the mean log loss of a calibrator, infinity if it could not be fitted."""
     if entry.error_message is not None:
         return np.inf
     return entry.metrics["nll"].mean
@@ -348,12 +351,12 @@ def _compare_metric(
 
 
 def _concatenate_losses(fold_results: list[FoldResult], metric_name: str) -> Float:
-    """Concatenate the losses of the held-out rows of several folds."""
+    """Concatenate the losses of the rows of several folds."""
     return np.concatenate([result.losses[metric_name] for result in fold_results])
 
 
 def _concatenate_top_labels(fold_results: list[FoldResult]) -> TopLabel:
-    """Concatenate the confidence and the correctness of the held-out rows of several folds."""
+    """Concatenate the confidence and correctness of the rows of several folds."""
     top_labels = [result.top_label for result in fold_results]
     return TopLabel(
         confidence=np.concatenate([top_label.confidence for top_label in top_labels]),

@@ -203,7 +203,7 @@ def _fit_fusion_model(
 
 
 def _compute_fused_score(fusion_model: Pipeline, columns: Mapping[str, Any]) -> Float:
-    """Predict the probability of being correct; NaN for a row without all scores."""
+    """Predict the probability of being correct, NaN for a row without all scores."""
     score_columns = [check_scores(columns[name]) for name in fusion_model.feature_names]
     features = np.stack(score_columns, axis=1)
     has_all_scores = ~np.isnan(features).any(axis=1)

@@ -199,7 +199,7 @@ def evaluate_decisions(
 
 
 def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Answerer, ...]:
-    """Count the rows that each model of a cascade answers; empty for a single model."""
+    """Count the rows that each model of a cascade answers."""
     answering_stage = decisions.decision.by
     if answering_stage is None or decisions.correct is None or gate.certificate is None:
         return ()
@@ -326,7 +326,7 @@ def _needs_whole_table() -> bool:
 
 
 def _make_buffer(rows: Rows, resampling: Resampling, *, overwrite: bool) -> Array | None:
-    """Allocate a buffer for all probabilities; None if they are not needed at once.
+    """Allocate a buffer for all probabilities, or return None if none is needed.
 
     On a cluster there is no buffer, because the rows stay with the workers.
     """

@@ -94,7 +94,7 @@ class GateEvaluation:
         return document
 
     def _promise_to_dict(self) -> dict[str, Any] | None:
-        """Return the promise and its verdict as JSON types; None without a promise."""
+        """Return the promise and its verdict as JSON types, None without a promise."""
         if self.certificate is None or self.verdict is None:
             return None
         promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}

@@ -293,7 +293,10 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         notes: Sequence[Note] = (),
         skipped_checks: tuple[str, ...] = (),
     ) -> Self:
-        """Fit the gate on validated rows; see `fit_codes` for the parameters."""
+        """Fit the gate on validated rows.
+
+        The parameters are those of `fit_codes`.
+        """
         promise = apply_positive_class(
             self.promise, self.positive, has_one_score=self._has_one_score
         )

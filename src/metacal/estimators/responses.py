@@ -121,7 +121,7 @@ def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array
 
 
 def encode_labels(y: Array, classes: Array) -> Codes:
-    """Return the column of each label; -1 if the classifier does not know the label.
+    """Return the column of each label, -1 if the classifier does not know it.
 
     The prediction for a row with such a label is incorrect. Leaving these rows out, or moving rare
     labels to the rows for fitting, would be invalid: it would certify an accuracy that new rows do

@@ -29,7 +29,7 @@ _HASH_BYTES = 8
 def draw_calibration_rows(
     X: Any, y: Array, holdout: float, random_state: int | None, units: Codes | None = None
 ) -> tuple[Codes, Codes]:
-    """Draw the rows to calibrate on at random; the other rows are for fitting.
+    """Draw random rows to calibrate on. The other rows are for fitting.
 
     The draw is not stratified. A stratified draw would depend on the labels, and the calibration
     rows would then not have the distribution of new rows.

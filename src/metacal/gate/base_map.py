@@ -200,7 +200,7 @@ class CalibrationMapFitter:
     def _choose_between_map_and_softmax(
         self, fitted_map: Map, training_rows: MapTrainingRows
     ) -> FittedMap:
-        """Compare the map with the softmax on accepted rows by cross-fitting, and return one.
+        """Choose between the map and the softmax by cross-fitting on accepted rows.
 
         Return the softmax if the map has a larger log loss and `allow_softmax_fallback` is set.
         """
@@ -250,7 +250,7 @@ def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) 
 
 
 def _build_comparison_notes(comparison: SoftmaxComparison, *, uses_softmax: bool) -> list[Note]:
-    """Build a note on a map that makes a metric worse, and one on a miscalibrated class."""
+    """Build notes on a map that increases a metric or miscalibrates a class."""
     notes: list[Note] = []
     if comparison.map_increases_a_metric:
         notes.append(comparison.build_note(uses_softmax=uses_softmax))

@@ -95,7 +95,7 @@ def read_usable_items(
     quantity: Quantity,
     random_state: int | None = None,
 ) -> UsableItems:
-    """Read the items of cases. Leave out cases in which a label that matters is missing.
+    """Read the items of all cases whose outcome the known labels determine.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def _read_item_columns(
 
 
 def _find_unusable_cases(columns: _ItemColumns, case_codes: Codes, quantity: Quantity) -> Flags:
-    """Return whether an item of each case lacks a label that may decide the outcome of the case."""
+    """Return whether each case has an unlabelled item that may decide its outcome."""
     lacks_needed_label = ~columns.has_label
     only_accepted_items_matter = quantity.case_outcome == "incorrect"
     if only_accepted_items_matter:

@@ -73,5 +73,5 @@ class FileLayout:
 
     @property
     def truth_of_scores(self) -> str | None:
-        """Column that says which rows of a file of scores are correct, or how much they lose."""
+        """Column of the losses, the correctness or the labels of a file of scores."""
         return self.loss_key or self.correct_key or self.label_key

@@ -11,7 +11,7 @@ from metacal.gate.gate import Gate
 def find_gate(
     fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one"
 ) -> Gate:
-    """Return the gate in a fitted object: a gate, an estimator, or a scikit-learn pipeline.
+    """Find the gate in a gate, a fitted estimator or a scikit-learn pipeline.
 
     Parameters
     ----------

@@ -212,7 +212,7 @@ class Gate(GateMethods):
 
     @property
     def file_layout(self) -> FileLayout:
-        """Names of the columns of the calibration file, as far as they are not the default ones."""
+        """Names of the columns of the calibration file that differ from the defaults."""
         return self.source.file_layout or FileLayout()
 
     @property
@@ -259,7 +259,10 @@ class Gate(GateMethods):
 
     @property
     def default_rejected(self) -> Rejected:
-        """Probabilities of rejected rows by default: "uniform" only for rules of the paper."""
+        """Default probabilities of rejected rows.
+
+        "uniform" for the rules of the paper, and "calibrated" otherwise.
+        """
         if self.certificate is not None and self.certificate.guarantee == "none":
             return "uniform"
         return "calibrated"
@@ -321,7 +324,7 @@ class Gate(GateMethods):
         return encode_groups_if_needed(self.thresholds, groups, n_rows)
 
     def get_row_subgroups(self, predicted_codes: Codes, groups: Any = None) -> NDArray[Any] | None:
-        """Return the class or group of each row, if each has its own promise; else None.
+        """Return the class or group of each row, or None if all have the same promise.
 
         The result has two columns, the group and the predicted class, if each group has a promise
         for each predicted class. `predicted_codes` are the columns of the largest logits.
@@ -329,7 +332,7 @@ class Gate(GateMethods):
         return get_subgroup_names(self.thresholds, self.classes, predicted_codes, groups)
 
     def losses(self, codes: Codes, answers: Codes) -> Losses | None:
-        """Compute the loss of each answer, or return None if the promise is not about a cost.
+        """Compute the loss of each answer, or return None without a promised cost.
 
         Parameters
         ----------

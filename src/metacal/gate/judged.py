@@ -78,7 +78,7 @@ class JudgedRows:
 def find_gate_and_inputs(
     fitted: Any, X: Any, large: Any = None
 ) -> tuple[Gate | None, tuple[Any, ...]]:
-    """Return the gate of an estimator or pipeline, and the input of each of its stages.
+    """Find the gate of an estimator or pipeline, and the input of each stage.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def find_gate_and_inputs(
 
 
 def _collect_model_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
-    """Return the table of each model of a gate. Raise InputError if their number is wrong."""
+    """Collect the table of each model of a gate, and check their number."""
     tables = (X,) if large is None else (X, large)
     n_models = 1 if gate is None else gate.n_stages
     lacks_large_table = len(tables) < n_models
@@ -232,7 +232,7 @@ def judge_rows_of_one_stage(
     *,
     probabilities: bool = False,
 ) -> JudgedRows:
-    """Decide on rows by a gate with one stage; see `judge_rows`."""
+    """Decide on rows by a gate with one stage, and compare with the truth."""
     rows = gate.source.to_rows(stage_inputs[0])
     true_codes = None
     if truth is not None:
@@ -382,7 +382,7 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
 
 
 def _read_flags_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Flags, Flags]:
-    """Read whether each model of a cascade is correct or, for `MaxLoss`, agrees with the last.
+    """Read whether each model of a cascade is correct, or agrees with the last one.
 
     Returns
     -------

@@ -151,7 +151,7 @@ def _choose_n_pilots(n_independent: int) -> int:
 
 
 def _compute_positions_in_selection(selected_indices: Codes, n_rows: int) -> Codes:
-    """Return the position of each row among the selected rows, -1 if it is not selected."""
+    """Return the position of each row among the selected rows, or -1."""
     position_in_selection = np.full(n_rows, _NOT_SELECTED, dtype=np.intp)
     position_in_selection[selected_indices] = np.arange(len(selected_indices))
     return position_in_selection

@@ -312,7 +312,7 @@ def _check_usable_without_labels(promise: Promise, score: str | Score) -> None:
 
 
 def _start_fingerprint(table: CertifiedTable) -> CertifiedTable:
-    """Return a table whose fingerprint is computed in another thread, or when it is needed."""
+    """Start the computation of the fingerprint of a table in another thread."""
     has_started = table.wait_for_fingerprint is not None
     if has_started or len(table.rows) < MIN_ROWS_FOR_THREAD:
         return table

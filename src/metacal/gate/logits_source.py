@@ -56,7 +56,7 @@ from metacal.scores import (
 
 @dataclass(frozen=True)
 class Recipe:
-    """Public name and parameters of the estimator that fitted a map, for fitting it again."""
+    """Name and parameters of the estimator that fitted a map."""
 
     estimator: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -258,7 +258,7 @@ class LogitsSource(BaseSource[Rows]):
         return accept_up_to_threshold(scores, row_thresholds)
 
     def decide(self, rows: Rows, options: DecisionOptions) -> Decision:
-        """Compute scores, predictions, probabilities and acceptance in one pass over the table."""
+        """Compute the decision on each row in one pass over the table."""
         if rows.is_on_device:
             return self._decide_on_device(rows, options)
         n_rows = len(rows)
@@ -463,7 +463,7 @@ class LogitsSource(BaseSource[Rows]):
 def _separate_group_codes(
     options: DecisionOptions, optional_columns: tuple[Any, ...]
 ) -> tuple[list[Any], Codes | None]:
-    """Separate the output columns of a block from its group codes, which come last if given."""
+    """Separate the output columns of a block from its group codes."""
     if options.group_codes is None:
         return list(optional_columns), None
     *output_columns, group_codes = optional_columns

@@ -299,7 +299,7 @@ def check_long_table(
 
 
 def expects_repeated_rows(input_suspicion: Suspicion | None) -> bool:
-    """Check whether a suspicion about the input explains why rows of a table are equal."""
+    """Check whether a suspicion about the input explains equal rows."""
     if input_suspicion is None:
         return False
     return input_suspicion.kind in ("alike", "one-hot")

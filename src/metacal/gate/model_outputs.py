@@ -50,7 +50,10 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
 
 
 def split_model_outputs(gate: Gate, rows: NDArray[Any]) -> Any:
-    """Split stacked outputs of a cascade by model. Return rows of other gates unchanged."""
+    """Split the stacked outputs of a cascade by model.
+
+    Rows of other gates are returned unchanged.
+    """
     has_rows = len(rows) > 0
     if gate.is_cascade and has_rows:
         outputs_by_model = np.moveaxis(rows, 1, 0)

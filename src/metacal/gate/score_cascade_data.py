@@ -48,7 +48,7 @@ class CertifiedScoreCascade(CertifiedCascade):
 
 @dataclass(frozen=True, eq=False)
 class ScoreCascadeData:
-    """Scores of models of rising cost for the same rows, with the options of their cascade.
+    """Scores of several models for the same rows, with the options of their cascade.
 
     Attributes
     ----------

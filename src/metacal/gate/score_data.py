@@ -210,7 +210,7 @@ class ScoreData:
         return replace(certified_items, certificate=certificate)
 
     def _check_case_columns(self, promise: Promise) -> None:
-        """Raise InputError if the promise is not about cases, or columns do not suit cases."""
+        """Raise InputError if the promise or a column does not suit cases."""
         if not promise.counts_cases:
             raise build_unused_cases_error(promise)
         if any(column is not None for column in (self.clusters, self.importance, self.losses)):

@@ -109,7 +109,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return -1.0 if self.higher_is == "surer" else 1.0
 
     def with_certificate(self, certificate: Certificate) -> ScoreSource:
-        """Return a copy with the calibration scores next to each threshold of a certificate."""
+        """Return a copy that stores the calibration scores next to each threshold."""
         # The loop below reads fields that certificates of all rows and of subgroups both have.
         certificates_with_threshold: Sequence[Certificate | SubgroupCertificate] = (certificate,)
         if certificate.subgroups is not None:
@@ -140,7 +140,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return self.read(table)
 
     def wrap_checked(self, scores: Any) -> NDArray[np.floating[Any]]:
-        """Return scores that `read` has already checked, as `LogitsSource` does for logits."""
+        """Return scores that `read` has already checked."""
         return self.read(scores)
 
     def select_rows(
@@ -179,7 +179,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return None
 
     def uncertainty_scores(self, score: NDArray[np.floating[Any]]) -> Float:
-        """Convert scores to uncertainty scores, rounded to the grid that thresholds are on."""
+        """Convert scores to uncertainty scores, rounded to the grid of thresholds."""
         return RELATIVE_GRID.round(self._compute_unrounded_uncertainties(score))
 
     def _compute_unrounded_uncertainties(self, score: NDArray[np.floating[Any]]) -> Float:

@@ -294,7 +294,7 @@ class LogOddsSortingCertifier:
 
 
 class CountingCertifier:
-    """Certifier that counts the rows of a table in intervals of one score, in several passes.
+    """Certifier that counts the rows of a table in intervals of one score.
 
     No pilot rows are withheld, because a count contains no rows that could be drawn. So rare correct
     rows are tested at the same ranks as others.

@@ -87,7 +87,7 @@ class EncodedAnswers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UnlabelledPool:
-    """Uncertainty scores of unlabelled rows, and their predictions if the pool has logits.
+    """Uncertainty scores of unlabelled rows, with predictions if they have logits.
 
     Attributes
     ----------
@@ -249,7 +249,7 @@ class UnlabelledPool:
 
 
 def _fingerprint_as_incorrect(scores: Float) -> Fingerprint:
-    """Compute the fingerprint of rows without labels, all of them counted as incorrect."""
+    """Compute the fingerprint of rows without labels, all counted as incorrect."""
     no_row_is_correct = np.zeros(len(scores), dtype=bool)
     return fingerprint_rows(scores, no_row_is_correct)
 

@@ -70,7 +70,7 @@ class CompleteClusters:
     n_stray_rows: int = 0
 
     def remember(self, cluster_id: Id) -> None:
-        """Store the id of a complete cluster, and drop the oldest id if there are too many."""
+        """Store the id of a complete cluster. Drop the oldest id if there are too many."""
         self.recent_ids[cluster_id] = None
         if len(self.recent_ids) > MAX_WAITING_ROWS:
             oldest_id = next(iter(self.recent_ids))
@@ -308,7 +308,10 @@ class WaitingRows:
         return []
 
     def _complete_open_case(self, arriving_case: Id) -> list[PendingRow]:
-        """End the open case if another one begins. Return its rows if all of them have labels."""
+        """End the open case if another one begins, and return its labelled rows.
+
+        No row is returned as long as one of them has no label.
+        """
         no_released_rows: list[PendingRow] = []
         completed_cases = self.clusters.recent_ids
         if not self.rows_by_id or arriving_case in completed_cases:
@@ -323,7 +326,7 @@ class WaitingRows:
         return self._release_case_if_labelled(open_case)
 
     def _release_case_if_labelled(self, case_id: Id) -> list[PendingRow]:
-        """Remove and return the rows of a complete case, unless one of them has no label yet."""
+        """Remove and return the rows of a complete case once all of them have labels."""
         row_ids = self._get_ids_of_cluster_rows(case_id)
         every_row_has_label = all(self.rows_by_id[row_id].has_label for row_id in row_ids)
         if not every_row_has_label:

@@ -147,7 +147,7 @@ def count_acknowledged_lines(acknowledgements: Sequence[Acknowledgement]) -> Lin
 
 
 def check_reason(reason: str) -> str:
-    """Return a reason without surrounding space. Raise InputError if it cannot be stored."""
+    """Strip the reason of an acknowledgement, and check that it can be stored."""
     if not isinstance(reason, str):
         raise MonitoringError(f"reason must be a text, got {type(reason).__name__}.")
     stripped_reason = reason.strip()

@@ -72,7 +72,7 @@ class WatchBatch:
         late: Sequence[LateLabel],
         lines: BatchLines | None,
     ) -> WatchBatch:
-        """Read the arguments of `Watch.update`. Raise InputError if the gate cannot use them."""
+        """Read and check the arguments of `Watch.update`."""
         promise_is_about_cases = gate.certificate is not None and gate.certificate.cases is not None
         if promise_is_about_cases and probability is not None:
             raise CasesError(
@@ -111,7 +111,9 @@ class WatchBatch:
 
 
 def read_rows(gate: Gate, X: Any) -> NDArray[Any]:
-    """Convert the input of a watch to an array. Its second axis has the models of a cascade.
+    """Convert the input of a watch to an array.
+
+    The second axis of the array has the models of a cascade.
 
     Raises InputError if the gate cannot read the input.
     """

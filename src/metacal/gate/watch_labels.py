@@ -64,7 +64,7 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
 
 
 def _encode_label(gate: Gate, label: Any) -> float:
-    """Return the code of a label. Raise InputError if the gate does not know the label."""
+    """Return the code of a label, or raise InputError for an unknown label."""
     code: float | None = gate.source.encode_one_truth(label)
     if code is None:
         problem = (
@@ -75,7 +75,10 @@ def _encode_label(gate: Gate, label: Any) -> float:
 
 
 def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[EncodedLabel]:
-    """Encode the labels of earlier rows. Labels that are None or NaN are left out."""
+    """Encode the labels of earlier rows, except missing ones.
+
+    A missing label is None or NaN.
+    """
     labels = [late_label.label for late_label in late_labels]
     codes = encode_labels(gate, labels, len(labels)).tolist()
     encoded_labels: list[EncodedLabel] = []
@@ -95,7 +98,10 @@ def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[Enc
 def encode_labels_of_ids(
     gate: Gate, ids: Sequence[Id], y: Any, probability: Any
 ) -> list[EncodedLabel]:
-    """Encode the labels of earlier rows with given ids. Labels that are None are left out."""
+    """Encode the labels of earlier rows, found by their ids.
+
+    Labels that are None or NaN are left out.
+    """
     probabilities: list[float | None] = [None] * len(ids)
     if probability is not None:
         probabilities = np.asarray(probability, dtype=np.float64).tolist()
