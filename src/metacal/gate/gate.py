@@ -331,31 +331,31 @@ class Gate(GateMethods):
         """
         return get_subgroup_names(self.thresholds, self.classes, predicted_codes, groups)
 
-    def losses(self, codes: Codes, answers: Codes) -> Losses | None:
+    def losses(self, true_codes: Codes, answer_codes: Codes) -> Losses | None:
         """Compute the loss of each answer, or return None without a promised cost.
 
         Parameters
         ----------
-        codes : ndarray of shape (n_rows,)
+        true_codes : ndarray of shape (n_rows,)
             Code of the true label of each row, or 1 - loss if the gate reads losses.
-        answers : ndarray of int, shape (n_rows,)
+        answer_codes : ndarray of int, shape (n_rows,)
             Code of the answer of each row.
         """
         if not isinstance(self.promise, CostPromise):
             return None
         if self.has_classes:
-            return self.promise.losses(codes, answers)
+            return self.promise.losses(true_codes, answer_codes)
         if not self.reads_losses:
-            is_correct = codes == answers
+            is_correct = true_codes == answer_codes
             return self.promise.losses_from_correctness(is_correct)
         # The code of a graded answer is 1 minus its loss.
-        graded_losses: NDArray[Any] = 1.0 - codes
-        every_loss_is_0_or_1 = np.isin(codes, (0, 1)).all()
+        graded_losses: NDArray[Any] = 1.0 - true_codes
+        every_loss_is_0_or_1 = np.isin(true_codes, (0, 1)).all()
         certificate = self.certificate
         counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
         # A certificate that counts errors needs losses of an integer type.
         if counts_errors and every_loss_is_0_or_1:
-            graded_losses = 1 - codes.astype(np.intp)
+            graded_losses = 1 - true_codes.astype(np.intp)
         return Losses.from_graded(graded_losses)
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:

@@ -234,12 +234,13 @@ def judge_rows_of_one_stage(
 ) -> JudgedRows:
     """Decide on rows by a gate with one stage, and compare with the truth."""
     rows = gate.source.to_rows(stage_inputs[0])
+    has_truth = truth is not None
     true_codes = None
-    if truth is not None:
+    if has_truth:
         true_codes = gate.source.encode_truth(truth, len(rows))
     row_indices = np.arange(len(rows))
+    # Logits are `Rows`, but scores are an array, in which NaN marks a missing score.
     if isinstance(rows, np.ndarray):
-        # Scores of a gate are an array, in which NaN marks a missing score. Logits are `Rows`.
         row_indices = np.flatnonzero(~np.isnan(rows))
         if len(row_indices) == 0:
             raise ColumnError(
@@ -255,13 +256,13 @@ def judge_rows_of_one_stage(
     losses = None
     if true_codes is not None:
         is_correct = decision.predicted_codes == true_codes
-        losses = gate.losses(codes=true_codes, answers=decision.predicted_codes)
+        losses = gate.losses(true_codes, answer_codes=decision.predicted_codes)
     return JudgedRows(
         decision=decision,
         correct=is_correct,
         losses=losses,
         row_subgroups=gate.get_row_subgroups(decision.predicted_codes, groups),
-        has_label=np.full(len(row_indices), true_codes is not None),
+        has_label=np.full(len(row_indices), has_truth),
         fit_rows=gate.find_fit_rows(decision.uncertainty, is_correct),
         row_indices=row_indices,
     )

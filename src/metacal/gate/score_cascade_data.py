@@ -140,9 +140,11 @@ class ScoreCascadeData:
         )
         sources = self._build_sources(n_gated_models)
         uncertainties = _compute_uncertainties(sources, score_columns[:n_gated_models])
+        labelled_uncertainties = uncertainties[has_flags]
+        labelled_flags = flags[has_flags]
         cascade_scores = CascadeScores(
-            uncertainty=uncertainties[has_flags],
-            is_bad=~flags[has_flags],
+            uncertainty=labelled_uncertainties,
+            is_bad=~labelled_flags,
             costs=self._read_costs(n_gated_models),
             unlabelled_uncertainty=uncertainties[~has_flags],
             is_finite_pool=self.pool,
@@ -151,10 +153,11 @@ class ScoreCascadeData:
             uses_joint_risk=self.joint_risk,
         )
         certificate = promise.certify(cascade_scores)
+        score_names = [source.score_name for source in sources]
         return CertifiedScoreCascade(
-            certificate=name_stage_scores(certificate, [source.score_name for source in sources]),
-            first_model_scores=uncertainties[has_flags, 0],
-            is_first_model_good=flags[has_flags, 0],
+            certificate=name_stage_scores(certificate, score_names),
+            first_model_scores=labelled_uncertainties[:, 0],
+            is_first_model_good=labelled_flags[:, 0],
             sources=sources,
         )
 

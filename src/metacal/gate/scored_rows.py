@@ -34,6 +34,9 @@ from metacal.promises.promise import Promise
 from metacal.rows.score_columns import check_losses, check_scores, check_scores_and_correctness
 from metacal.rows.score_tables import LabelledEntries, Omitted
 
+# An error message lists at most this many declared values of a score.
+_MAX_LISTED_SCORES = 10
+
 
 @dataclass(frozen=True, eq=False)
 class InputColumns:
@@ -220,7 +223,8 @@ def read_declared_values(
     if declared_values is None:
         return None
     declared_scores = source.read(declared_values)
-    if len(declared_scores) < 2 or np.isnan(declared_scores).any():
+    has_too_few_values = len(declared_scores) < 2
+    if has_too_few_values or np.isnan(declared_scores).any():
         raise InputError(
             "marks must be the possible values of the score, at least two numbers; got"
             f" {declared_values!r}."
@@ -228,8 +232,9 @@ def read_declared_values(
     declared_uncertainties = source.uncertainty_scores(declared_scores)
     is_declared = np.isin(source.uncertainty_scores(scores), declared_uncertainties)
     undeclared_scores = scores[~is_declared]
-    if len(undeclared_scores):
-        listed_values = ", ".join(f"{value:g}" for value in declared_scores[:10])
+    if len(undeclared_scores) > 0:
+        listed_scores = declared_scores[:_MAX_LISTED_SCORES]
+        listed_values = ", ".join(f"{score:g}" for score in listed_scores)
         raise InputError(
             f"{len(undeclared_scores):,} scores are not among the marks {listed_values}, for"
             f" example {float(undeclared_scores[0]):g}. Add it to marks, or leave out marks."

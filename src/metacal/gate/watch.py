@@ -469,7 +469,7 @@ class Watch:
             accepted=labelled.is_accepted,
             correct=labelled.is_correct,
             confidence=collect_confidences(rows),
-            losses=self.gate.losses(codes=labelled.label_codes, answers=labelled.predicted_codes),
+            losses=self.gate.losses(labelled.label_codes, labelled.predicted_codes),
             row_subgroups=self._get_subgroups(rows),
             probability=collect_probabilities(rows),
             clusters=clusters,
