@@ -235,13 +235,13 @@ class Certificate:
     @property
     def traffic(self) -> Traffic:
         """Counts of the rows that represent new rows: all rows, or else the tested ones."""
-        counts = self.all_rows_traffic or self.tested_counts
+        represented_counts = self.all_rows_traffic or self.tested_counts
         has_weights = self.circumstances.weights_origin is not None
         return Traffic(
-            n_rows=counts.n_rows,
-            n_accepted=counts.n_accepted,
-            n_correct=counts.n_correct,
-            n_correct_accepted=counts.n_correct_accepted,
+            n_rows=represented_counts.n_rows,
+            n_accepted=represented_counts.n_accepted,
+            n_correct=represented_counts.n_correct,
+            n_correct_accepted=represented_counts.n_correct_accepted,
             population="target" if has_weights else "source",
         )
 
@@ -328,13 +328,13 @@ class Certificate:
         >>> print(c.next_rows(1000))
         of the next 1,000 rows 67 to 110 go to review (90% interval)
         """
-        each: Literal["row", "unit", "case"] = "row"
+        sampled_unit: Literal["row", "unit", "case"] = "row"
         if self.cases is not None:
-            each = "case"
+            sampled_unit = "case"
         elif self.circumstances.cluster_counting is not None:
-            each = "unit"
+            sampled_unit = "unit"
         review_rate = estimate_review_rate(self, subgroup_name=part)
-        return predict_review_count(rows, level, review_rate, each=each)
+        return predict_review_count(rows, level, review_rate, each=sampled_unit)
 
     # ── texts ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -413,19 +413,19 @@ class Certificate:
         >>> c.to_dict()["n_accepted"], c.to_dict()["coverage"]
         (99, 0.99)
         """
-        entries: dict[str, Any] = {}
+        stored_entries: dict[str, Any] = {}
         for stored_key, attribute_name in ATTRIBUTE_BY_STORED_KEY.items():
             attribute_value = getattr(self, attribute_name)
             is_optional = stored_key in DEFAULT_BY_OPTIONAL_KEY
             if is_optional and attribute_value == DEFAULT_BY_OPTIONAL_KEY[stored_key]:
                 continue
-            entries[stored_key] = attribute_value
+            stored_entries[stored_key] = attribute_value
         if not self.has_labels:
-            entries |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
-        entries["quantity"] = self.quantity.name
-        entries["traffic"] = self._traffic_entries()
-        entries |= self._rate_entries()
-        json_object: dict[str, Any] = convert_to_json(entries)
+            stored_entries |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
+        stored_entries["quantity"] = self.quantity.name
+        stored_entries["traffic"] = self._traffic_entries()
+        stored_entries |= self._rate_entries()
+        json_object: dict[str, Any] = convert_to_json(stored_entries)
         if words:
             json_object |= self._text_entries()
         return json_object

@@ -77,10 +77,10 @@ class Circumstances:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entries of a file, without optional entries at their defaults."""
-        values = get_stored_values(self)
+        stored_entries = get_stored_values(self)
         if self.n_planning_rows == 0:
-            del values["only_read"]
-        return values
+            del stored_entries["only_read"]
+        return stored_entries
 
     def weaken_guarantee(self, guarantee: Guarantee) -> Guarantee:
         """Return the guarantee that remains under these circumstances."""
@@ -111,9 +111,11 @@ class Circumstances:
         A field that `other` sets takes precedence.
         """
         merged_fields: dict[str, Any] = {}
-        for name, other_value in vars(other).items():
+        for field_name, other_value in vars(other).items():
             is_set_by_other = bool(other_value)
-            merged_fields[name] = other_value if is_set_by_other else getattr(self, name)
+            merged_fields[field_name] = (
+                other_value if is_set_by_other else getattr(self, field_name)
+            )
         # The next two fields have the default 1, which the truth test above takes for a set value.
         merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
@@ -170,9 +172,9 @@ class Circumstances:
 
 def add_circumstances(certificate: Certificate, circumstances: Circumstances) -> Certificate:
     """Return a certificate with further circumstances and a suitable guarantee."""
-    combined = certificate.circumstances.merge_with(circumstances)
+    combined_circumstances = certificate.circumstances.merge_with(circumstances)
     return replace(
         certificate,
-        guarantee=combined.weaken_guarantee(certificate.guarantee),
-        circumstances=combined,
+        guarantee=combined_circumstances.weaken_guarantee(certificate.guarantee),
+        circumstances=combined_circumstances,
     )

@@ -305,10 +305,10 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     correct = np.asarray(correct, dtype=bool)
     fingerprint = _EMPTY_FINGERPRINT
     for start in range(0, len(correct), _BLOCK_SIZE):
-        block = slice(start, start + _BLOCK_SIZE)
-        block_digest = digest_rows(_hash_coarse_scores(scores[block], correct[block]))
+        block_rows = slice(start, start + _BLOCK_SIZE)
+        block_digest = digest_rows(_hash_coarse_scores(scores[block_rows], correct[block_rows]))
         # Only hashes up to the bound can enter the sketch, so the others need not be sorted.
-        block_hashes = _hash_fine_scores(scores[block])
+        block_hashes = _hash_fine_scores(scores[block_rows])
         sketch_hashes = block_hashes[block_hashes <= np.uint64(fingerprint.bound)]
         distinct_hashes, hash_counts = np.unique(sketch_hashes, return_counts=True)
         fingerprint += Fingerprint(digest=block_digest, hashes=distinct_hashes, counts=hash_counts)
@@ -323,8 +323,8 @@ def hash_in_order(scores: Any) -> str:
     """
     rounded_scores = np.asarray(kernels.round_to_grid(scores, _COARSE_GRID))
     little_endian_scores = np.ascontiguousarray(rounded_scores.astype("<f8", copy=False))
-    digest = hashlib.sha256(little_endian_scores.data).hexdigest()
-    return f"sha256:{digest}"
+    score_digest = hashlib.sha256(little_endian_scores.data).hexdigest()
+    return f"sha256:{score_digest}"
 
 
 def find_fit_rows(
@@ -372,8 +372,8 @@ def find_fit_rows(
 def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
     """Check whether rows have a given digest that is unlikely to arise by coincidence."""
     row_hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
-    digest = digest_rows(row_hashes).hexdigest()
-    if f"sha256:{digest}" != data_hash:
+    row_digest = digest_rows(row_hashes).hexdigest()
+    if f"sha256:{row_digest}" != data_hash:
         return False
     n = len(row_hashes)
     _, counts = np.unique(row_hashes, return_counts=True)
@@ -389,8 +389,8 @@ def _count_hashes_up_to(bound: int, scores: Any) -> tuple[NDArray[np.uint64], ND
     """Return the distinct row hashes up to a bound, and how many rows have each."""
 
     def hash_block(block_scores: Any) -> NDArray[np.uint64]:
-        hashes = _hash_fine_scores(block_scores)
-        return hashes[hashes <= np.uint64(bound)]
+        block_hashes = _hash_fine_scores(block_scores)
+        return block_hashes[block_hashes <= np.uint64(bound)]
 
     return np.unique(_hash_in_blocks(hash_block, scores), return_counts=True)
 

@@ -64,10 +64,10 @@ def check_errors_and_ties(
     'few_errors'
     """
     n_errors = int(ranking.cumulative_errors[-1])
-    notes = check_error_count(n_errors, ranking.n_rows)
+    row_notes = check_error_count(n_errors, ranking.n_rows)
     if with_ties:
-        notes += check_ties(ranking, origin)
-    return notes
+        row_notes += check_ties(ranking, origin)
+    return row_notes
 
 
 def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
@@ -155,7 +155,7 @@ def check_repeated_rows(
 
 def _hash_rows(block: NDArray[Any]) -> NDArray[np.int64]:
     """Hash each row to 64 bits, with the same result in every process."""
-    digests = [
+    row_digests = [
         blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(block)
     ]
-    return np.frombuffer(b"".join(digests), dtype=np.int64)
+    return np.frombuffer(b"".join(row_digests), dtype=np.int64)

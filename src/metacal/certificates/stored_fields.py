@@ -23,8 +23,8 @@ def stored_as(key: str, *, is_optional: bool = False) -> dict[str, Any]:
 
 def get_stored_key(field: Field[Any]) -> str:
     """Return the key of a field in files."""
-    key: str = field.metadata.get("key", field.name)
-    return key
+    stored_key: str = field.metadata.get("key", field.name)
+    return stored_key
 
 
 def is_optional_field(field: Field[Any]) -> bool:

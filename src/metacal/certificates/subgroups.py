@@ -196,16 +196,16 @@ class SubgroupCertificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, without optional fields at their defaults."""
-        entries = {}
+        stored_entries = {}
         for stored_field in fields(self):
             field_value = getattr(self, stored_field.name)
             has_default_value = field_value == stored_field.default
             if not (is_optional_field(stored_field) and has_default_value):
-                entries[get_stored_key(stored_field)] = field_value
+                stored_entries[get_stored_key(stored_field)] = field_value
         if self.quantity is not None:
-            entries["quantity"] = self.quantity.name
-        entries["status"] = self.status
-        return convert_to_json(entries)
+            stored_entries["quantity"] = self.quantity.name
+        stored_entries["status"] = self.status
+        return convert_to_json(stored_entries)
 
 
 class SubgroupRows(NamedTuple):

@@ -240,9 +240,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         """Store the fitted classifier, its classes and its features."""
         self.estimator_ = fit_result.classifier
         self.classes_ = fit_result.classes
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimator_, name):
-                setattr(self, name, getattr(self.estimator_, name))
+        for attribute_name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, attribute_name):
+                setattr(self, attribute_name, getattr(self.estimator_, attribute_name))
 
     def _fit_calibrator(self, logits: Array, codes: Codes, weights: Float | None) -> None:
         """Fit the calibrator of the probabilities, without a gate."""
@@ -371,10 +371,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         array of shape (n_rows, n_classes)
         """
         logits = self.logits(X)
-        keywords = _group_keywords(groups)
+        predict_keywords = _group_keywords(groups)
         if self.promise is not None:
-            keywords["rejected"] = rejected
-        return np.asarray(self.calibrator_.predict_proba(logits, **keywords))
+            predict_keywords["rejected"] = rejected
+        return np.asarray(self.calibrator_.predict_proba(logits, **predict_keywords))
 
     def decide(self, X: Any, *, rejected: Rejected | None = None, groups: Any = None) -> Decision:
         """Return the predictions, decisions, scores and probabilities of all rows.

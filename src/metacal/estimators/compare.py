@@ -109,10 +109,10 @@ def compare(
     >>> mc.compare(data.logits[:2000], data.labels[:2000], ["temperature"]).best("nll")
     'temperature'
     """
-    table = validate.read_logits(logits, input)
-    n_rows, n_classes = table.shape
-    codes = validate.encode_labels(labels, n_rows, validate.check_classes(classes, n_classes))
-    warn_if_implausible(table, input)
+    logits_table = validate.read_logits(logits, input)
+    n_rows, n_classes = logits_table.shape
+    true_codes = validate.encode_labels(labels, n_rows, validate.check_classes(classes, n_classes))
+    warn_if_implausible(logits_table, input)
     estimators = _make_estimators(calibrators)
     if not 2 <= n_splits <= n_rows:
         raise InputError(
@@ -120,12 +120,12 @@ def compare(
         )
     draw_fold_mask = partial(draw_held_out_mask, n_rows, n_splits, random_state)
     n_folds = count_affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)
-    jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
-    fit_fold = partial(fit_and_evaluate, codes, draw_fold_mask)
+    fit_jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
+    fit_fold = partial(fit_and_evaluate, true_codes, draw_fold_mask)
     with open_executor(n_jobs, executor) as pool, deduplicate_warnings():
-        result_iterator = _run_jobs(pool, table, fit_fold, jobs)
+        result_iterator = _run_jobs(pool, logits_table, fit_fold, fit_jobs)
         if progress is not None:
-            result_iterator = iter(progress(result_iterator, len(jobs)))
+            result_iterator = iter(progress(result_iterator, len(fit_jobs)))
         fold_results = list(result_iterator)
     held_out_rows = [np.flatnonzero(draw_fold_mask(fold)) for fold in range(n_folds)]
     results_by_name = _group_results(estimators, fold_results, n_folds)
@@ -221,11 +221,11 @@ def _make_estimators(
     """Create the estimators to compare, keyed by name."""
     if isinstance(calibrators, Mapping):
         return dict(calibrators)
-    names: Iterable[str] = METHODS if calibrators is None else calibrators
-    estimators: dict[str, Any] = {UNCALIBRATED: _Uncalibrated()}
-    for name in names:
-        estimators[name] = get_calibrator_class(name)()
-    return estimators
+    calibrator_names: Iterable[str] = METHODS if calibrators is None else calibrators
+    estimator_by_name: dict[str, Any] = {UNCALIBRATED: _Uncalibrated()}
+    for calibrator_name in calibrator_names:
+        estimator_by_name[calibrator_name] = get_calibrator_class(calibrator_name)()
+    return estimator_by_name
 
 
 def _group_results(
@@ -262,12 +262,12 @@ def _summarise_results(
     """
     fitted_results: dict[str, list[FoldResult]] = {}
     error_by_name: dict[str, str] = {}
-    for name, fold_results in results_by_name.items():
-        errors = [result for result in fold_results if isinstance(result, str)]
-        if errors:
-            error_by_name[name] = errors[0]
+    for calibrator_name, fold_results in results_by_name.items():
+        error_messages = [result for result in fold_results if isinstance(result, str)]
+        if error_messages:
+            error_by_name[calibrator_name] = error_messages[0]
         else:
-            fitted_results[name] = cast(list[FoldResult], fold_results)
+            fitted_results[calibrator_name] = cast(list[FoldResult], fold_results)
     paired_metrics: dict[str, PairedEstimates] = {}
     if fitted_results:
         for metric in registry.list_compared_metrics():
@@ -277,15 +277,20 @@ def _summarise_results(
 
     fitted_names = list(fitted_results)
     entries = []
-    for name in results_by_name:
-        if name in error_by_name:
-            entry = ComparisonEntry(
-                name, metrics={}, fit_seconds=float("nan"), error_message=error_by_name[name]
+    for calibrator_name in results_by_name:
+        if calibrator_name in error_by_name:
+            calibrator_entry = ComparisonEntry(
+                calibrator_name,
+                metrics={},
+                fit_seconds=float("nan"),
+                error_message=error_by_name[calibrator_name],
             )
         else:
-            index = fitted_names.index(name)
-            entry = _build_entry(name, fitted_results[name], index, paired_metrics)
-        entries.append(entry)
+            calibrator_index = fitted_names.index(calibrator_name)
+            calibrator_entry = _build_entry(
+                calibrator_name, fitted_results[calibrator_name], calibrator_index, paired_metrics
+            )
+        entries.append(calibrator_entry)
     entries.sort(key=_get_log_loss)
     near_best_names = {
         metric: tuple(np.array(fitted_names)[paired.near_best].tolist())

@@ -67,10 +67,10 @@ class ComparisonEntry:
     def loss(self, metric: str) -> float:
         """Return the mean of a metric, negated if larger values are better."""
         registered_metric = registry.METRICS.get(metric)
-        mean = self.metrics[metric].mean
+        metric_mean = self.metrics[metric].mean
         if registered_metric is None or registered_metric.smaller_is_better:
-            return mean
-        return -mean
+            return metric_mean
+        return -metric_mean
 
     def to_dict(self) -> dict[str, Any]:
         """Return the metrics as JSON types, with None for infinite values."""
@@ -88,9 +88,9 @@ class ComparisonEntry:
     def to_record(self) -> dict[str, Any]:
         """Return the row of this calibrator in a data frame, keyed by column."""
         record: dict[str, Any] = {}
-        for name, estimate in self.metrics.items():
-            record[name] = estimate.mean
-            record[f"{name}_standard_error"] = estimate.standard_error
+        for metric_name, estimate in self.metrics.items():
+            record[metric_name] = estimate.mean
+            record[f"{metric_name}_standard_error"] = estimate.standard_error
         record["fit_seconds"] = self.fit_seconds
         record["impossible_rows"] = self.n_zero_probability_rows
         record["failed"] = self.error_message

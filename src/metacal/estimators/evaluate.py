@@ -114,14 +114,14 @@ def evaluate(
     resampling = Resampling(level, n_resamples, random_state)
     if fitted_gate is not None and (cases is not None or is_about_cases(fitted_gate)):
         check_case_columns(fitted_gate)
-        decisions = judge_case_rows(
+        judged_rows = judge_case_rows(
             fitted_gate, stage_inputs[0], y, cases, groups, probabilities=True
         )
-        return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
+        return evaluate_decisions(fitted_gate, judged_rows, resampling, n_bins)
     check_takes_cases(fitted_gate, cases)
     if fitted_gate is not None and not fitted_gate.is_logits_gate:
-        decisions = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
-        return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
+        judged_rows = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
+        return evaluate_decisions(fitted_gate, judged_rows, resampling, n_bins)
     table = stage_inputs[0]
     gate_or_softmax = fitted_gate
     if gate_or_softmax is None:
@@ -132,9 +132,9 @@ def evaluate(
         if not is_unvalidated:
             table = gate_or_softmax.source.read(table)
         rows = Rows(table, executor=pool, is_unvalidated=is_unvalidated)
-        codes = encode_labels(y, len(rows), gate_or_softmax.classes)
+        true_codes = encode_labels(y, len(rows), gate_or_softmax.classes)
         _, evaluation = evaluate_table(
-            fitted_gate, rows, codes, resampling, n_bins, groups, overwrite=overwrite
+            fitted_gate, rows, true_codes, resampling, n_bins, groups, overwrite=overwrite
         )
         return evaluation
 
@@ -267,10 +267,10 @@ def evaluate_table(
     measurements = measure_rows(
         gate_or_softmax, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
     )
-    correct = measurements.predicted_codes == codes
+    is_correct = measurements.predicted_codes == codes
     fit_rows = None
     if gate is not None:
-        fit_rows = gate.find_fit_rows(measurements.scores, correct)
+        fit_rows = gate.find_fit_rows(measurements.scores, is_correct)
     predicted_classes = PredictedClasses(
         measurements.predicted_codes, gate_or_softmax.classes, fitted=fit_rows is not None
     )
@@ -279,37 +279,37 @@ def evaluate_table(
         n_classes=rows.n_classes,
         n_bins=n_bins,
         accept=measurements.accept,
-        correct=correct,
+        correct=is_correct,
         predicted_classes=predicted_classes,
     )
-    before = None
+    softmax_evaluation = None
     softmax_metrics = measurements.softmax_metrics
     if softmax_metrics is not None:
         if _needs_whole_table() and buffer is not None:
             softmax_table = make_lazy_softmax_table(rows, codes, softmax_metrics.top)
             softmax_metrics = replace(softmax_metrics, table=softmax_table)
         no_resampling = replace(resampling, n_resamples=0, exact_proportions=False)
-        before = evaluate_metrics(softmax_metrics, resampling=no_resampling)
-    after = evaluate_metrics(
+        softmax_evaluation = evaluate_metrics(softmax_metrics, resampling=no_resampling)
+    gate_evaluation = evaluate_metrics(
         measurements.gate_metrics,
         resampling=resampling,
         score=measurements.scores,
         is_paper_map=gate_or_softmax.default_rejected == "uniform",
     )
     if gate is None or gate.certificate is None or measurements.accept is None:
-        return measurements, GateEvaluation(after, before)
+        return measurements, GateEvaluation(gate_evaluation, softmax_evaluation)
     verdict = judge(
         gate.certificate,
         measurements.accept,
-        correct,
+        is_correct,
         resampling.level,
         losses=gate.losses(codes, measurements.predicted_codes),
         row_names=gate.get_row_subgroups(measurements.predicted_codes, groups),
         fit_rows=fit_rows,
     )
     evaluation = GateEvaluation(
-        after=after,
-        before=before,
+        after=gate_evaluation,
+        before=softmax_evaluation,
         certificate=gate.certificate,
         verdict=verdict,
         fit_rows=fit_rows,

@@ -92,17 +92,17 @@ def fit_and_evaluate(
     fit_seconds = time.thread_time() - start_time
     probabilities = fold_estimator.predict_proba(logits[is_held_out])
     probability_table = checked_table(probabilities, codes[is_held_out])
-    losses = {}
+    losses_by_metric = {}
     other_metrics = {}
     for metric in registry.list_compared_metrics():
         if metric.losses is not None:
-            losses[metric.name] = metric.losses(probability_table)
+            losses_by_metric[metric.name] = metric.losses(probability_table)
         elif metric.input is not registry.TOP_LABEL:
             statistic = metric.prepare_statistic(probability_table)
             other_metrics[metric.name] = evaluate_on_sample(statistic, len(probability_table))
     has_zero_probability = probability_table.true_probability <= 0.0
     return FoldResult(
-        losses=losses,
+        losses=losses_by_metric,
         top_label=probability_table.top_label(),
         other_metrics=other_metrics,
         fit_seconds=fit_seconds,

@@ -97,9 +97,9 @@ class GateEvaluation:
         """Return the promise and its verdict as JSON types, None without a promise."""
         if self.certificate is None or self.verdict is None:
             return None
-        promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
-        promise["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
-        return promise
+        promise_entries = {"statement": self.certificate.statement, **self.verdict.to_dict()}
+        promise_entries["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
+        return promise_entries
 
     @property
     def caveat(self) -> str | None:
@@ -147,17 +147,21 @@ class GateEvaluation:
         -------
         str
         """
-        lines = [f"{title_prefix}{self.after.size}", self._interval_note()]
+        text_lines = [f"{title_prefix}{self.after.size}", self._interval_note()]
         if self.certificate is not None:
-            lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
+            text_lines += [
+                "",
+                f"promised  {self.certificate.statement}",
+                f"measured  {self.verdict}",
+            ]
         if self.verdict is not None:
             shown_verdicts = self.verdict.subgroup_verdicts[:_MAX_SHOWN_SUBGROUPS]
             for subgroup_verdict in shown_verdicts:
-                lines.append(f"  {subgroup_verdict.subgroup}  {subgroup_verdict.summary}")
-            lines.append(f"to do     {self.verdict.advice}")
+                text_lines.append(f"  {subgroup_verdict.subgroup}  {subgroup_verdict.summary}")
+            text_lines.append(f"to do     {self.verdict.advice}")
         for answerer in self.answered_by:
-            lines.append(f"  {answerer.name:<8}{answerer}")
-        wrapped_lines = [wrap_line(line) for line in lines]
+            text_lines.append(f"  {answerer.name:<8}{answerer}")
+        wrapped_lines = [wrap_line(line) for line in text_lines]
         caveat_lines = []
         if self.caveat is not None:
             caveat_lines.append(wrap_line(self.caveat))
@@ -193,11 +197,13 @@ class GateEvaluation:
 
         The column `uncalibrated` has the estimates of the softmax of the logits.
         """
-        frame = self.after.to_frame()
+        metric_frame = self.after.to_frame()
         if self.before is None:
-            return frame
+            return metric_frame
         uncalibrated_estimates = self.before.to_frame()[["estimate"]]
-        return frame.join(uncalibrated_estimates.rename(columns={"estimate": "uncalibrated"}))
+        return metric_frame.join(
+            uncalibrated_estimates.rename(columns={"estimate": "uncalibrated"})
+        )
 
 
 def _estimates_to_dict(intervals: Mapping[str, Interval]) -> dict[str, Any]:

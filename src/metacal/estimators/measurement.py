@@ -126,18 +126,18 @@ def measure_rows(
     make_accumulator = partial(_BlockAccumulator, rows.n_classes, n_bins, n_tables)
     measure_block = partial(_measure_block, gate, with_softmax, rows.is_unvalidated)
     group_column = np.asarray(groups) if gate.has_group_thresholds else None
-    total = make_accumulator()
+    total_accumulator = make_accumulator()
     try:
         for columns, sums in rows.accumulate_on_host(
             measure_block, make_accumulator, codes, group_column, buffer
         ):
-            total.merge(columns, sums)
+            total_accumulator.merge(columns, sums)
     except InputError:
         if rows.is_unvalidated:
             # Validating the whole table raises an error that names the file and the row.
             gate.source.read(rows.table)
         raise
-    all_columns, sums = total.result()
+    all_columns, sums = total_accumulator.result()
     release_freed_memory(len(rows) * rows.n_classes)
     scores, predicted_codes, accept, *metric_columns = (
         np.ascontiguousarray(column) for column in all_columns.T
@@ -206,9 +206,9 @@ def _measure_block(
     tables = [checked_table(decision.probabilities, codes)]
     if with_softmax:
         # The softmax of validated logits is valid, so `checked_table` is not needed.
-        softmax = _SOFTMAX_MAP(logits)
-        softmax_confidence = softmax.max(axis=1)
-        tables.append(CheckedTable(softmax, codes, softmax_confidence))
+        softmax_probabilities = _SOFTMAX_MAP(logits)
+        softmax_confidence = softmax_probabilities.max(axis=1)
+        tables.append(CheckedTable(softmax_probabilities, codes, softmax_confidence))
     columns: list[Any] = [decision.score, decision.predicted_codes, decision.accept]
     for table in tables:
         top_label_columns = table.top_label()
@@ -258,8 +258,8 @@ class _BlockAccumulator:
         """Add the result of another accumulator, for the rows that follow."""
         self.columns.append(columns)
         for table_sums, other_sums in zip(self.sums, sums, strict=True):
-            for name in table_sums:
-                table_sums[name] += other_sums[name]
+            for metric_name in table_sums:
+                table_sums[metric_name] += other_sums[metric_name]
 
     def result(self) -> tuple[Float, TableSums]:
         """Return the columns of all rows and the sums of each table."""

@@ -53,14 +53,14 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
         )
     method_name = available_methods[0]
     compute_response = getattr(classifier, method_name)
-    response = np.asarray(compute_response(X))
+    classifier_response = np.asarray(compute_response(X))
     if method_name == "predict_proba":
-        logits = validate.read_logits(response, "probabilities")
-    elif response.ndim == 2:
-        logits = response
+        logits = validate.read_logits(classifier_response, "probabilities")
+    elif classifier_response.ndim == 2:
+        logits = classifier_response
     else:
-        first_class_logits = np.zeros_like(response)
-        logits = np.column_stack([first_class_logits, response])
+        first_class_logits = np.zeros_like(classifier_response)
+        logits = np.column_stack([first_class_logits, classifier_response])
     n_columns = logits.shape[1]
     n_classes = n_columns
     if hasattr(classifier, "classes_"):

@@ -96,10 +96,10 @@ def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | No
     -------
     RowDraws
     """
-    _, codes = np.unique(y, return_inverse=True)
-    codes = codes.reshape(-1)
+    _, label_codes = np.unique(y, return_inverse=True)
+    label_codes = label_codes.reshape(-1)
     feature_columns = _make_numeric_columns(X, len(y))
-    return RowDraws(*feature_columns, codes, units=units, random_state=random_state)
+    return RowDraws(*feature_columns, label_codes, units=units, random_state=random_state)
 
 
 def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
@@ -113,30 +113,30 @@ def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
     if is_sparse:
         return [_hash_sparse_rows(X.tocsr(), n_rows)]
     try:
-        table = np.asarray(X).reshape(n_rows, -1)
+        feature_table = np.asarray(X).reshape(n_rows, -1)
     except (TypeError, ValueError):
         return no_columns
-    is_numeric = table.dtype.kind in "biuf"
+    is_numeric = feature_table.dtype.kind in "biuf"
     if is_numeric:
-        return list(table.T)
-    table_entries = table.ravel().tolist()
+        return list(feature_table.T)
+    table_entries = feature_table.ravel().tolist()
     has_only_plain_entries = all(
         isinstance(entry, str | bytes | int | float | None) for entry in table_entries
     )
     # The string form of an arbitrary object may differ from run to run.
     if not has_only_plain_entries:
         return no_columns
-    return [_hash_text_rows(table)]
+    return [_hash_text_rows(feature_table)]
 
 
 def _hash_sparse_rows(matrix: Any, n_rows: int) -> NDArray[np.uint64]:
     """Compute a hash of each row of a sparse matrix in CSR format."""
-    hashes = np.zeros(n_rows, dtype=np.uint64)
+    row_hashes = np.zeros(n_rows, dtype=np.uint64)
     n_entries_per_row = np.diff(matrix.indptr)
     row_of_entry = np.repeat(np.arange(n_rows), n_entries_per_row)
     entry_hashes = hash_rows(matrix.indices, matrix.data)
-    np.add.at(hashes, row_of_entry, entry_hashes)
-    return hashes
+    np.add.at(row_hashes, row_of_entry, entry_hashes)
+    return row_hashes
 
 
 def _hash_text_rows(table: NDArray[Any]) -> NDArray[Any]:

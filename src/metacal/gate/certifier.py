@@ -415,11 +415,11 @@ class Certifier:
         coverage = self.coverage
         reachable_coverage = self.within_reach
         if coverage is None:
-            outlook = "nothing can be certified"
+            outlook_text = "nothing can be certified"
             if reachable_coverage is not None:
-                outlook = f"a coverage of {reachable_coverage:.0%} is within reach"
+                outlook_text = f"a coverage of {reachable_coverage:.0%} is within reach"
             nothing_text = "nothing" if self.finished else "nothing yet"
-            return f"{label_count} certify {nothing_text}; {outlook}."
+            return f"{label_count} certify {nothing_text}; {outlook_text}."
         if self.finished:
             return (
                 f"{label_count} certify a coverage of {coverage:.0%}, and more would change"

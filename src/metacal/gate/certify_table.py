@@ -112,8 +112,8 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
             n_scores=len(delta_fractions), delta_share=delta_fractions[best_name]
         )
         certificate = add_circumstances(certificate, circumstances)
-        note = note_score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
-        certificate = certificate.with_notes(note)
+        score_note = note_score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
+        certificate = certificate.with_notes(score_note)
     return replace(best_table, certificate=certificate)
 
 

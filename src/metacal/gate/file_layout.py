@@ -66,9 +66,9 @@ class FileLayout:
         """Return the layout of the options with which a file was read."""
         layout_values = {}
         for layout_field in fields(cls):
-            value = options.get(layout_field.name)
-            if value is not None:
-                layout_values[layout_field.name] = value
+            option_value = options.get(layout_field.name)
+            if option_value is not None:
+                layout_values[layout_field.name] = option_value
         return cls(**layout_values)
 
     @property

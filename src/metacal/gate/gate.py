@@ -452,8 +452,8 @@ class Gate(GateMethods):
             return decision
         if self.is_calibrator:
             return replace(decision, label=decision.answer)
-        labels = replace_rejected_labels(self.reject_label, decision.accept, decision.answer)
-        return replace(decision, label=labels)
+        output_labels = replace_rejected_labels(self.reject_label, decision.accept, decision.answer)
+        return replace(decision, label=output_labels)
 
     def __call__(
         self,

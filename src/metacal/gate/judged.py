@@ -299,15 +299,15 @@ def _judge_cascade_rows(
         )
     if not gate.has_classes:
         return _judge_score_cascade_rows(gate, stage_inputs, truth)
-    tables: list[Any] = [
+    model_tables: list[Any] = [
         stage.source.to_rows(table) for stage, table in zip(gate.stages, stage_inputs, strict=True)
     ]
-    _check_same_number_of_rows(tables)
-    decision = gate.decide(*tables, probabilities=probabilities)
+    _check_same_number_of_rows(model_tables)
+    decision = gate.decide(*model_tables, probabilities=probabilities)
     true_codes = encode_known_labels(truth, len(decision), gate.classes)
     has_label = true_codes >= 0
-    first_model_codes = tables[0].compute_column(kernels.predict_classes)
-    last_model_codes = tables[-1].compute_column(kernels.predict_classes)
+    first_model_codes = model_tables[0].compute_column(kernels.predict_classes)
+    last_model_codes = model_tables[-1].compute_column(kernels.predict_classes)
     differs_from_last_model = decision.predicted_codes != last_model_codes
     _check_needed_labels(gate, has_label, differs_from_last_model)
     is_correct = decision.predicted_codes == true_codes

@@ -108,7 +108,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
 
     pilot_is_second_class = host_labels[pilot_index] == 1
     decision_offset = find_even_odds_score(row_log_odds[pilot_index], pilot_is_second_class)
-    note = note_decision_learned(aside=len(pilot_index), at=decision_offset)
+    decision_note = note_decision_learned(aside=len(pilot_index), at=decision_offset)
     return LearnedDecision(
         decision_offset=decision_offset,
         shifted_rows=shift_rows(rows, decision_offset),
@@ -116,7 +116,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
             indices=certifying_index,
             representatives=_compute_positions_in_selection(certifying_index, len(rows)),
             circumstances=circumstances,
-            notes=(*notes, note),
+            notes=(*notes, decision_note),
             clusters=clusters,
         ),
     )

@@ -36,17 +36,17 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     stage_inputs = X
     if not gate.has_classes:
         stage_inputs = collect_score_columns(gate, X)
-    outputs = [
+    model_outputs = [
         np.asarray(stage.source.read(stage_input))
         for stage, stage_input in zip(gate.stages, stage_inputs, strict=True)
     ]
-    output_lengths = {len(output) for output in outputs}
+    output_lengths = {len(output) for output in model_outputs}
     if len(output_lengths) > 1:
         raise CascadeError(
             "A cascade needs the output of each model for all rows. Pass NaN as the score of"
             " a model that was not called."
         )
-    return np.stack(outputs, axis=1)
+    return np.stack(model_outputs, axis=1)
 
 
 def split_model_outputs(gate: Gate, rows: NDArray[Any]) -> Any:

@@ -168,11 +168,11 @@ class ScoreCascadeData:
     def _read_score_columns(self) -> list[NDArray[np.floating[Any]]]:
         """Validate the score of each model. Raise InputError if their lengths differ."""
         score_columns = [check_scores(column) for column in self.scores]
-        lengths = [len(column) for column in score_columns]
-        if len(set(lengths)) > 1:
+        column_lengths = [len(column) for column in score_columns]
+        if len(set(column_lengths)) > 1:
             raise CascadeError(
                 "Each model needs a score for every row; got columns of length"
-                f" {', '.join(str(length) for length in lengths)}."
+                f" {', '.join(str(length) for length in column_lengths)}."
             )
         return score_columns
 

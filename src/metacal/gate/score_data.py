@@ -218,15 +218,15 @@ class ScoreData:
 
     def _certify_rows(self, promise: Promise, cases: Cases | None = None) -> CertifiedScores:
         """Certify a promise on the rows that have a score, or on the items of cases."""
-        columns = read_columns(self.scores, self.correct, self.losses, promise)
-        has_score = ~np.isnan(columns.scores)
+        input_columns = read_columns(self.scores, self.correct, self.losses, promise)
+        has_score = ~np.isnan(input_columns.scores)
         check_any_score(has_score, self.score_name)
         source = ScoreSource(
             score=clean_score_name(self.score_name),
             higher_is=self.higher_is,
-            truth="correct" if columns.losses is None else "losses",
+            truth="correct" if input_columns.losses is None else "losses",
         )
-        scored_columns = columns.take(has_score)
+        scored_columns = input_columns.take(has_score)
         rows = build_scored_rows(
             scored_columns, source, promise, groups=self.groups, has_score=has_score
         )
@@ -236,7 +236,7 @@ class ScoreData:
         ranking = _rank_selected_rows(rows, selected_rows)
         # Warnings about scores come first, because they may explain why certification fails.
         expects_ties = self.declared_values is not None
-        notes = _warn_about_scores(
+        score_notes = _warn_about_scores(
             rows, selected_rows, ranking, source, has_score, checks_ties=not expects_ties
         )
         declared_uncertainties = read_declared_values(
@@ -253,7 +253,7 @@ class ScoreData:
             pilot_policy=procedure.pilot_policy(self.random_state, declared_uncertainties),
         )
         return CertifiedScores(
-            certificate=certified_rows.certificate.with_notes(*notes),
+            certificate=certified_rows.certificate.with_notes(*score_notes),
             source=source,
             rows=rows,
             selected_rows=selected_rows,
@@ -264,11 +264,13 @@ class ScoreData:
     def fit_sources(self, result: CertifiedScores, promise: Promise) -> FittedSources:
         """Fit the curve from score to confidence."""
         is_curve_row = result.may_train_calibrator
-        curve = fit_confidence(
+        confidence_curve = fit_confidence(
             result.rows.uncertainties[is_curve_row], result.rows.correct[is_curve_row]
         )
-        source = replace(result.source, curve=curve).with_certificate(result.certificate)
-        return FittedSources(sources=(source,), profile=_build_score_profile(result, curve))
+        source = replace(result.source, curve=confidence_curve).with_certificate(result.certificate)
+        return FittedSources(
+            sources=(source,), profile=_build_score_profile(result, confidence_curve)
+        )
 
     def _build_selection(self, has_score: Flags) -> RowSelection | None:
         """Build the selection of the rows that count, or return None if all rows count."""

@@ -157,17 +157,17 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         InputError
             If there is not one valid entry for each of the `n_rows` rows.
         """
-        codes: Any
+        truth_codes: Any
         if self.truth == "correct":
-            codes = check_correctness(truth).astype(np.intp)
+            truth_codes = check_correctness(truth).astype(np.intp)
         else:
-            codes = 1.0 - check_losses(truth)
-        if len(codes) != n_rows:
+            truth_codes = 1.0 - check_losses(truth)
+        if len(truth_codes) != n_rows:
             raise ShapeError(
-                f"Got {n_rows} scores but {len(codes)} entries of {self.truth}. Pass one of"
+                f"Got {n_rows} scores but {len(truth_codes)} entries of {self.truth}. Pass one of"
                 " each per row."
             )
-        return codes
+        return truth_codes
 
     def encode_one_truth(self, truth: Any) -> float | None:
         """Encode the truth of a single row, or return None if the value is invalid."""

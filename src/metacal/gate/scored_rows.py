@@ -177,12 +177,12 @@ def read_columns(
             " correct, or promise MaxRisk(0.1)."
         )
     scores = check_scores(score)
-    losses = check_losses(loss)
-    if scores.shape != losses.shape:
+    row_losses = check_losses(loss)
+    if scores.shape != row_losses.shape:
         raise ShapeError(
-            f"Got {len(scores)} scores but {len(losses)} entries of loss. Pass one of each per row."
+            f"Got {len(scores)} scores but {len(row_losses)} entries of loss. Pass one of each per row."
         )
-    return InputColumns(scores=scores, correct=losses == 0.0, losses=losses)
+    return InputColumns(scores=scores, correct=row_losses == 0.0, losses=row_losses)
 
 
 def check_any_score(has_score: Flags, score_name: str) -> None:
@@ -330,8 +330,8 @@ def warn_about_unlabelled_entries(entries: LabelledEntries, omitted: Omitted) ->
     if omitted == "nothing" or n_unlabelled == 0:
         return no_notes
     if omitted == "entry":
-        note = note_unlabelled_entries(unlabelled=n_unlabelled, entries=entries.n_total)
+        omission_note = note_unlabelled_entries(unlabelled=n_unlabelled, entries=entries.n_total)
     else:
-        note = note_unlabelled_table_rows(unlabelled=n_unlabelled, rows=entries.n_total)
-    note.issue_warning()
-    return (note,)
+        omission_note = note_unlabelled_table_rows(unlabelled=n_unlabelled, rows=entries.n_total)
+    omission_note.issue_warning()
+    return (omission_note,)

@@ -350,8 +350,8 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     (array([0, 1, 0]), ('north', 'south'))
     """
     if groups is None:
-        option = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
-        raise GroupsError(f"PerGroup needs the group of every row. Pass {option}.")
+        option_text = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
+        raise GroupsError(f"PerGroup needs the group of every row. Pass {option_text}.")
     group_names = tuple(np.unique(check_groups(groups)).tolist())
     group_codes = encode_groups(groups, group_names)
     if len(group_codes) != n_rows:

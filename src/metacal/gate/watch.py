@@ -464,12 +464,12 @@ class Watch:
         """Update alarms and counts with labelled rows, which may belong to clusters."""
         if not rows:
             return
-        labelled = self._count_labelled_rows(rows)
+        labelled_rows = self._count_labelled_rows(rows)
         self.alarms.add_labelled_rows(
-            accepted=labelled.is_accepted,
-            correct=labelled.is_correct,
+            accepted=labelled_rows.is_accepted,
+            correct=labelled_rows.is_correct,
             confidence=collect_confidences(rows),
-            losses=self.gate.losses(labelled.label_codes, labelled.predicted_codes),
+            losses=self.gate.losses(labelled_rows.label_codes, labelled_rows.predicted_codes),
             row_subgroups=self._get_subgroups(rows),
             probability=collect_probabilities(rows),
             clusters=clusters,
@@ -478,9 +478,9 @@ class Watch:
 
     def _count_labelled_rows(self, rows: list[PendingRow]) -> LabelledRows:
         """Update the counts with labelled rows, and return the rows as columns."""
-        labelled = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
-        self._increase_counts(labelled.predicted_codes, **labelled.flags_by_count_name)
-        return labelled
+        labelled_rows = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
+        self._increase_counts(labelled_rows.predicted_codes, **labelled_rows.flags_by_count_name)
+        return labelled_rows
 
     def _get_subgroups(self, rows: list[PendingRow]) -> NDArray[Any] | None:
         """Return the class or group of each row, None if all have the same promise."""

@@ -79,7 +79,7 @@ def add_complete_cases(
     # A correct row without a score is rejected, which is a miss, so no item is uncovered.
     no_case_has_uncovered_item = np.zeros(n_cases, dtype=bool)
     cases = Cases(codes=case_of_row, has_correct_item_without_score=no_case_has_uncovered_item)
-    outcomes = compute_case_outcomes(
+    case_outcomes = compute_case_outcomes(
         gate.certificate.quantity,
         cases,
         labelled.is_accepted,
@@ -87,7 +87,7 @@ def add_complete_cases(
         gate.promise.largest_number_of_errors,
     )
     alarms.add_labelled_rows(
-        accepted=outcomes.accept, correct=outcomes.correct, losses=outcomes.losses
+        accepted=case_outcomes.accept, correct=case_outcomes.correct, losses=case_outcomes.losses
     )
 
 
