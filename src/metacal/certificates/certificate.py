@@ -188,7 +188,7 @@ class Certificate:
         object.__setattr__(self, "quantity", get_quantity(self.quantity))
 
     def with_notes(self, *notes: Note) -> Certificate:
-        """Return a copy with further notes."""
+        """Return a copy of the certificate with further notes."""
         return replace(self, notes=(*self.notes, *notes))
 
     # ── the promise ───────────────────────────────────────────────────────────────────────────────
@@ -246,7 +246,7 @@ class Certificate:
         )
 
     def with_counts_of_all_rows(self, accept: Flags, correct: Flags) -> Certificate:
-        """Return a copy whose traffic counts are those of all calibration rows.
+        """Return a copy with the counts of all calibration rows.
 
         Parameters
         ----------
@@ -340,12 +340,12 @@ class Certificate:
 
     @property
     def statement(self) -> str:
-        """The promise as one sentence."""
+        """Promise in one sentence."""
         return words.state_promise(self)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the promise, as one text each."""
+        """Assumptions of the promise, each as a text."""
         return words.list_assumptions(self)
 
     @property
@@ -440,7 +440,7 @@ class Certificate:
         return traffic_entries
 
     def _rate_entries(self) -> dict[str, float]:
-        """Return the rates that follow from the counts, for human readers of a file."""
+        """Return the coverage and the other rates that follow from the counts."""
         rates = {
             "coverage": self.coverage,
             "selective_accuracy": self.selective_accuracy,

@@ -76,14 +76,14 @@ class Circumstances:
     random_state: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entries of a file, without optional entries at their defaults."""
+        """Return the entries that a file stores, without defaults of optional fields."""
         stored_entries = get_stored_values(self)
         if self.n_planning_rows == 0:
             del stored_entries["only_read"]
         return stored_entries
 
     def weaken_guarantee(self, guarantee: Guarantee) -> Guarantee:
-        """Return the guarantee that remains under these circumstances."""
+        """Return the guarantee that the circumstances of the fit allow."""
         is_inexact = self.n_folds != 0 or self.inexactness is not None
         if is_inexact and guarantee != "none":
             return "approximate"
@@ -106,7 +106,7 @@ class Circumstances:
         return self.cluster_counting in ("row", "mean")
 
     def merge_with(self, other: Circumstances) -> Circumstances:
-        """Merge two sets of circumstances.
+        """Merge the circumstances of two steps of a fit.
 
         A field that `other` sets takes precedence.
         """
@@ -116,10 +116,10 @@ class Circumstances:
             merged_fields[field_name] = (
                 other_value if is_set_by_other else getattr(self, field_name)
             )
-        # The next two fields have the default 1, which the truth test above takes for a set value.
+        # The next two fields have the default 1, so the truth test above cannot detect the default.
         merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
-        # A seed of 0 is a set value, although the truth test above takes it for unset.
+        # A seed may be 0, which the truth test above takes for a missing seed.
         random_state = other.random_state
         if random_state is None:
             random_state = self.random_state
@@ -127,7 +127,7 @@ class Circumstances:
         return Circumstances(**merged_fields)
 
     def find_contradiction(self, max_folds: int, delta: float | None) -> str | None:
-        """Describe the first inconsistency of these circumstances, or return None."""
+        """Describe the first inconsistency of the circumstances, or return None."""
         if self.n_folds < 0 or self.n_folds == 1 or self.n_folds > max_folds:
             return f"{max_folds:,} rows cannot be scored in {self.n_folds:,} folds"
         if not self._has_consistent_cluster_size():

@@ -57,7 +57,7 @@ _BLOCK_SIZE = 1 << 16
 _LARGEST_HASH = 2**64 - 1
 #: Number of hexadecimal digits of a row hash.
 _HASH_DIGITS = 16
-#: A sketch stores larger counts of a row hash as this count.
+#: A sketch stores the count of a row hash, or this number if the count is larger.
 _LARGEST_STORED_COUNT = 3
 
 
@@ -191,7 +191,7 @@ class RowSketch:
         p_value = bdtrc(n_split_pairs - 1, n_pairs, 0.5)
         if p_value > MAX_COINCIDENCE_PROBABILITY:
             return 0
-        # As many pairs as are not split may be split by coincidence, so they are subtracted.
+        # By coincidence, about as many pairs are split as are not, so these are subtracted.
         n_common_hashes = max(1, n_split_pairs - n_unsplit_pairs)
         n_unrepeated_hashes = int((n_fit_rows_by_hash == 1).sum())
         common_share = n_common_hashes / n_unrepeated_hashes

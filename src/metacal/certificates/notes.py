@@ -80,7 +80,7 @@ def register_note(kind: str) -> Callable[[Callable[Facts, str]], Callable[Facts,
 
 @register_note("remark")
 def note_remark(*, text: str) -> str:
-    """Repeat a remark of another component, such as a file reader."""
+    """Report a remark of another component, such as a file reader."""
     return text
 
 
@@ -277,7 +277,7 @@ def note_suspicious_input(*, looks: Suspected, lowest: float | None) -> str:
 
 @register_note("few_errors")
 def note_few_errors(*, errors: int, rows: int) -> str:
-    """Report that so few errors suggest training data."""
+    """Report an error rate that is so low that it suggests training data."""
     return (
         f"Only {errors} errors in {rows:,} rows. If these rows are training data, the promise"
         " does not hold: use rows that the classifier was not fitted on."

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _MIN_ROWS_TO_SUSPECT = 50
 #: Rows are suspected to be training data if their error rate is at most this.
 _SUSPICIOUS_ERROR_RATE = 0.001
-#: An error rate of at most this suggests that a frozen classifier was fitted on the rows. On the rows
-#: that they were fitted on, forests, boosted trees and nearest neighbours made at most 0.1% errors
-#: (8 data sets), and on other rows of the same sets no classifier made fewer than 0.7%.
+#: An error rate of at most this suggests that a frozen classifier was fitted on the rows.
+#: On 8 data sets, forests, boosted trees and neighbours made at most 0.1% errors on training rows.
+#: On other rows of the same data sets, no classifier made fewer than 0.7% errors.
 _SUSPICIOUS_FROZEN_ERROR_RATE = 0.005
 #: Ties of up to this share of the rows are not reported, because they cost little coverage.
 _MAX_TIED_SHARE = 0.01

@@ -131,7 +131,7 @@ class SubgroupCertificate:
 
     @property
     def name(self) -> str:
-        """Name of the subgroup, with its side if it has two."""
+        """Name of the subgroup, with the predicted class if it has one."""
         return format_subgroup_name(self.name_without_side, self.predicted_class)
 
     @property
@@ -143,7 +143,7 @@ class SubgroupCertificate:
 
     @property
     def names_and_sides(self) -> tuple[tuple[Name, Name | None], ...]:
-        """Each class or group with its predicted class, which is None without sides."""
+        """Pairs of class or group and predicted class, which is None for one threshold."""
         return tuple((name, self.predicted_class) for name in self.names)
 
     @property
@@ -306,7 +306,7 @@ class SubgroupCertificates:
 
     @property
     def sides_by_group(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
-        """Sides of each class or group. Without sides, each has a single subgroup."""
+        """Subgroups of each class or group: one, or one for each predicted class."""
         n_sides = 2 if self.is_two_sided else 1
         group_starts = range(0, len(self.items), n_sides)
         return tuple(self.items[start : start + n_sides] for start in group_starts)
@@ -364,7 +364,7 @@ class SubgroupCertificates:
         return tuple(subgroup for subgroup in self.items if subgroup.status == "always rejected")
 
     def map_thresholds(self, convert: Callable[[float], float]) -> SubgroupCertificates:
-        """Return a copy in which a function has converted every threshold."""
+        """Return a copy with every threshold converted by a function."""
         converted_items = tuple(
             replace(subgroup, threshold=convert(subgroup.threshold)) for subgroup in self.items
         )

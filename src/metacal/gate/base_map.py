@@ -82,7 +82,7 @@ class MapTrainingRows:
     is_whole_table: bool
 
     def select(self, mask: Flags) -> MapTrainingRows:
-        """Return the rows in a mask."""
+        """Select the rows of a mask."""
         selected_weights = None
         if self.weights is not None:
             selected_weights = self.weights[mask]

@@ -78,7 +78,7 @@ class UsableItems:
         return ~np.isnan(self.scores)
 
     def take(self, positions: Codes) -> UsableItems:
-        """Return the items at some positions among these items."""
+        """Select items by their positions."""
         return UsableItems(
             row_indices=self.row_indices[positions],
             scores=self.scores[positions],

@@ -136,7 +136,7 @@ def _withhold_pilot_rows(
 
 
 def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Codes:
-    """Return the index of the selected rows in a column of all rows."""
+    """Return an index of the selected rows, or of all rows if none are selected."""
     if selected_rows is None:
         return slice(None)
     return selected_rows.indices

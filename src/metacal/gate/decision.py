@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: How probabilities of rejected rows are computed. "uniform" means 1/K for each of K classes.
 Rejected = Literal["calibrated", "uniform"]
 
-#: If a later stage of a cascade decides a row, its values replace the earlier ones here.
+#: Columns of a decision whose entries are overwritten by the last stage that decides a row.
 _COLUMNS_SET_BY_LAST_STAGE = (
     "accept",
     "predicted_codes",

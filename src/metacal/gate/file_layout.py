@@ -10,7 +10,10 @@ from metacal.certificates.stored_fields import OPTIONAL
 
 
 def _name_field() -> Any:
-    """Return a field for the name of a column, which a file omits if it is None."""
+    """Return a dataclass field for an optional column name.
+
+    Files omit the field if it is None.
+    """
     return field(default=None, metadata=OPTIONAL)
 
 
@@ -63,7 +66,7 @@ class FileLayout:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> FileLayout:
-        """Return the layout of the options with which a file was read."""
+        """Build the layout from the options with which a file was read."""
         layout_values = {}
         for layout_field in fields(cls):
             option_value = options.get(layout_field.name)

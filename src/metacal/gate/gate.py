@@ -207,7 +207,7 @@ class Gate(GateMethods):
 
     @property
     def source(self) -> Source:
-        """Source of the first stage, of either kind."""
+        """Source of the first stage, for logits or for scores."""
         return self.stages[0].source
 
     @property
@@ -249,7 +249,7 @@ class Gate(GateMethods):
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether confidence was fitted to labels."""
+        """Whether the confidence was fitted to labels."""
         lacks_confidence_curve = not self.has_classes and self.score_source.curve is None
         if lacks_confidence_curve:
             return False
@@ -317,7 +317,7 @@ class Gate(GateMethods):
         return self.certificate is not None and self.certificate.quantity.uses_agreement_only
 
     def encode_groups(self, groups: Any, n_rows: int) -> Codes | None:
-        """Return the code of each row's group, or None if the thresholds have no groups.
+        """Encode the group of each row, or return None if thresholds have no groups.
 
         Rows of groups without a threshold have the code -1 and are always rejected.
         """

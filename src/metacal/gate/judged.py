@@ -146,7 +146,7 @@ def transform_before_last_step(pipeline: Any, X: Any) -> Any:
 
 
 def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
-    """Return whether each row is accepted, also for a pipeline.
+    """Return whether each row is accepted by an estimator or a pipeline.
 
     Parameters
     ----------

@@ -196,7 +196,7 @@ class LogitsSource(BaseSource[Rows]):
         return Rows(logits)
 
     def select_rows(self, rows: Rows, row_indices: Codes) -> Rows:
-        """Return some of the rows, in their order."""
+        """Select rows by their indices, in the order of the table."""
         if rows.is_on_device:
             # The rows are copied to a new table, because maps on a device write whole tables.
             return Rows(rows.table[row_indices])

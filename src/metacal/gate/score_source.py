@@ -146,7 +146,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     def select_rows(
         self, rows: NDArray[np.floating[Any]], row_indices: Codes
     ) -> NDArray[np.floating[Any]]:
-        """Return the scores of some rows."""
+        """Select the scores of rows by their indices."""
         return rows[row_indices]
 
     def encode_truth(self, truth: Any, n_rows: int) -> Any:

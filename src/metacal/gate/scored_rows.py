@@ -59,7 +59,7 @@ class InputColumns:
     losses: Float | None
 
     def take(self, mask: Flags) -> InputColumns:
-        """Return the columns of the rows in a mask."""
+        """Select the rows of a mask."""
         selected_losses = None
         if self.losses is not None:
             selected_losses = self.losses[mask]

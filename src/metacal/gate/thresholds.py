@@ -110,7 +110,7 @@ class SubgroupThresholds:
     subgroup_thresholds: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
     unknown_threshold: float = -math.inf
-    #: Callers that read one threshold for all rows get this one, which rejects every row.
+    #: Threshold for callers that ignore the subgroups. It rejects every row.
     threshold: ClassVar[float] = -math.inf
 
     @cached_property
@@ -161,7 +161,7 @@ class SubgroupThresholds:
         return {}
 
     def encode_groups(self, groups: Any) -> Codes:
-        """Return the code of each row's group, -1 for a group without a threshold."""
+        """Encode the group of each row, with -1 for a group without a threshold."""
         return encode_groups(groups, self.subgroup_names)
 
 
@@ -291,7 +291,7 @@ def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
 
 
 def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) -> Codes | None:
-    """Return the code of each row's group, or None if the thresholds have no groups.
+    """Encode the group of each row, or return None if thresholds have no groups.
 
     A warning names a group without a threshold, if there is one.
 

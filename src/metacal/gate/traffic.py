@@ -208,7 +208,7 @@ class ConfidenceSums:
         return confidences
 
     def add(self, confidences: Float) -> None:
-        """Add rows one after another, so that the sums do not depend on the batches."""
+        """Add confidences one by one, so that the sums do not depend on batches."""
         row_variances = confidences * (1.0 - confidences)
         self.confidence = _add_one_by_one(self.confidence, confidences)
         self.variance = _add_one_by_one(self.variance, row_variances)

@@ -26,7 +26,7 @@ from metacal.gate.traffic import Id, PendingRow, make_stored_id
 
 #: At most this many rows wait, and at most this many ids of complete clusters are stored.
 MAX_WAITING_ROWS = 40_000
-#: A cluster this many times as large as the largest one at calibration could lose a whole capital.
+#: A bet on a cluster this many times larger than at calibration could lose the whole capital.
 _UNSAFE_SIZE_RATIO = 2
 
 
@@ -139,7 +139,7 @@ class WaitingRows:
         return self.horizon > 0
 
     def find_row(self, row_id: Id) -> PendingRow | None:
-        """Return the waiting row with an id, or None."""
+        """Find the waiting row with an id. Return None if there is none."""
         return self.rows_by_id.get(make_stored_id(row_id))
 
     def add_rows(

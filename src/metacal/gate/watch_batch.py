@@ -102,11 +102,11 @@ class WatchBatch:
         return len(self.rows)
 
     def select_groups(self, block: slice) -> NDArray[Any] | None:
-        """Return the groups of a block of rows."""
+        """Return the groups of a block of the batch."""
         return None if self.groups is None else self.groups[block]
 
     def select_probabilities(self, block: slice) -> Float | None:
-        """Return the sampling probabilities of a block of rows."""
+        """Return the sampling probabilities of a block of the batch."""
         return None if self.probabilities is None else self.probabilities[block]
 
 
@@ -126,7 +126,7 @@ def read_rows(gate: Gate, X: Any) -> NDArray[Any]:
 
 
 def decide_stacked_rows(gate: Gate, rows: NDArray[Any], groups: NDArray[Any] | None) -> Decision:
-    """Decide on rows that `read_rows` returned."""
+    """Decide on the rows of a batch, as converted by `read_rows`."""
     stage_inputs = [rows]
     if gate.is_cascade:
         stage_inputs = split_model_outputs(gate, rows)

@@ -29,7 +29,7 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.monitored_rows import ClusterMembership
 from metacal.promises.sequential.profile import uniform_numbers_at_positions
 
-# The random draw of a row from a cluster uses a position beyond those of all rows.
+# Random draws of rows from clusters use stream positions from here on, which no row has.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
 
 
