@@ -111,7 +111,7 @@ def test_a_cluster_that_began_earlier_is_no_evidence():
     # The cluster of rows 400 to 403 began before the acknowledgement; that of 404 to 407 did not.
     (monitor,) = watch.alarms.promise
     assert monitor.n_rows <= 4
-    assert watch.waiting.clusters.n_complete == 102
+    assert watch.waiting.complete_clusters.n_complete == 102
 
 
 @pytest.mark.parametrize("cut", [1, 300, 700, 1299])

@@ -568,7 +568,7 @@ def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path
         mc.save_watch(piecewise, tmp_path / "watch.journal")
         piecewise = mc.load_watch(tmp_path / "watch.journal", of_units)
     assert close(encode_watch(piecewise), encode_watch(whole))
-    assert (whole.waiting.clusters.n_complete, len(whole.waiting)) == (
+    assert (whole.waiting.complete_clusters.n_complete, len(whole.waiting)) == (
         (58, 40) if horizon else (59, 20)
     )
 
@@ -610,7 +610,11 @@ def test_labels_of_a_unit_count_until_it_is_complete(of_units):
         range(0, 40, 2), right[:40:2]
     )  # the first unit was complete when the third had ten rows
     waiting = watch.waiting
-    assert (waiting.clusters.n_complete, waiting.n_unknown_labels, waiting.n_unlabelled) == (
+    assert (
+        waiting.complete_clusters.n_complete,
+        waiting.n_unknown_labels,
+        waiting.n_unlabelled,
+    ) == (
         1,
         10,
         20,

@@ -146,7 +146,7 @@ def test_a_late_row_of_a_counted_case_is_not_used():
     watch = Watch.of(gate)
     watch.update([9.0, 9.0, 9.0], [True] * 3, groups=["date"] * 3, cases=["a", "b", "a"])
     assert evidence(watch)[:2] == (1, 0)
-    assert watch.waiting.clusters.n_stray_rows == 1
+    assert watch.waiting.complete_clusters.n_stray_rows == 1
 
 
 def test_a_case_is_forgotten_as_a_whole():

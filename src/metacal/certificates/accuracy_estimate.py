@@ -105,7 +105,7 @@ class AcceptedSums:
 
 
 def sum_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedSums:
-    """Sum the confidences of the accepted rows, and their Bernoulli variances."""
+    """Sum the confidences and the Bernoulli variances of accepted rows."""
     accepted_confidence = np.asarray(confidence, dtype=np.float64)[accept]
     bernoulli_variance = accepted_confidence * (1.0 - accepted_confidence)
     return AcceptedSums(

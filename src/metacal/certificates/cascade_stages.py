@@ -75,7 +75,7 @@ class Stages:
 
     @property
     def n_wrong(self) -> int | None:
-        """Number of incorrect answers; None if labels are missing."""
+        """Number of incorrect answers, None if labels are missing."""
         total = 0
         for stage in self.items:
             if stage.n_wrong is None:
@@ -85,13 +85,13 @@ class Stages:
 
     @property
     def n_answered_early(self) -> int:
-        """Number of rows answered before the last stage, which is people or the last model."""
+        """Number of rows answered before the last model or before people."""
         if self.has_human_review:
             return self.n_answered
         return self.n_answered - self.items[-1].n_rows
 
     def find_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe the first inconsistency of the counts with a certificate, or return None."""
+        """Describe the first contradiction to a certificate, or return None."""
         return (
             self._find_mismatch_with_certificate(certificate)
             or self._find_impossible_counts(certificate)

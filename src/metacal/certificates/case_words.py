@@ -21,25 +21,25 @@ _MAX_LISTED_TYPES = 8
 
 def describe_calibration_cases(certificate: Certificate, counts: CaseCounts) -> str:
     """Describe the numbers of calibration cases and of their items."""
-    text = (
+    cases_text = (
         f"{counts.n_tested:,} calibration cases with {certificate.n_rows:,} scored items,"
         f" {certificate.n_correct:,} of them correct"
     )
     if counts.n_pilot:
-        text += f"; {counts.n_pilot:,} more cases only fitted the scale of the items"
-    return text
+        cases_text += f"; {counts.n_pilot:,} more cases only fitted the scale of the items"
+    return cases_text
 
 
 def describe_case_outcome(certificate: Certificate, counts: CaseCounts) -> str:
     """Describe the share of accepted items, and the cases that break the promise."""
     traffic = certificate.traffic
-    text = (
+    outcome_text = (
         f"{traffic.n_accepted:,} of {traffic.n_rows:,} items accepted, {counts.n_broken:,} of"
         f" {counts.n_counted:,} cases {certificate.quantity.violations_suffix}"
     )
     if certificate.mean_cost is not None:
-        text += f", {certificate.quantity} {certificate.mean_cost:.6g}"
-    return text
+        outcome_text += f", {certificate.quantity} {certificate.mean_cost:.6g}"
+    return outcome_text
 
 
 def list_type_lines(certificate: Certificate) -> list[Line]:
@@ -58,7 +58,7 @@ def list_type_lines(certificate: Certificate) -> list[Line]:
 
 
 def _describe_accepted_items(item_type: SubgroupCertificate, score_name: str) -> str:
-    """Describe which items of a type are accepted, and how many of the calibration items."""
+    """Describe which items of a type are accepted, and how many."""
     if item_type.accepts_everything:
         condition = "accept every item with a score"
     elif item_type.status == "always rejected":

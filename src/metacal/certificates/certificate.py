@@ -47,7 +47,9 @@ Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
 
 def accept_up_to_threshold(score: Float, threshold: float | Float) -> Flags:
-    """Return which rows are accepted: those with score <= threshold, and never a NaN score.
+    """Return whether the score of each row is at most its threshold.
+
+    A NaN score is never accepted.
 
     Parameters
     ----------
@@ -186,7 +188,7 @@ class Certificate:
         object.__setattr__(self, "quantity", get_quantity(self.quantity))
 
     def with_notes(self, *notes: Note) -> Certificate:
-        """Return a copy with further notes."""
+        """Return a copy of the certificate with further notes."""
         return replace(self, notes=(*self.notes, *notes))
 
     # ── the promise ───────────────────────────────────────────────────────────────────────────────
@@ -233,18 +235,18 @@ class Certificate:
     @property
     def traffic(self) -> Traffic:
         """Counts of the rows that represent new rows: all rows, or else the tested ones."""
-        counts = self.all_rows_traffic or self.tested_counts
+        represented_counts = self.all_rows_traffic or self.tested_counts
         has_weights = self.circumstances.weights_origin is not None
         return Traffic(
-            n_rows=counts.n_rows,
-            n_accepted=counts.n_accepted,
-            n_correct=counts.n_correct,
-            n_correct_accepted=counts.n_correct_accepted,
+            n_rows=represented_counts.n_rows,
+            n_accepted=represented_counts.n_accepted,
+            n_correct=represented_counts.n_correct,
+            n_correct_accepted=represented_counts.n_correct_accepted,
             population="target" if has_weights else "source",
         )
 
     def with_counts_of_all_rows(self, accept: Flags, correct: Flags) -> Certificate:
-        """Return a copy whose traffic counts are those of all calibration rows.
+        """Return a copy with the counts of all calibration rows.
 
         Parameters
         ----------
@@ -265,7 +267,7 @@ class Certificate:
 
     @property
     def every_row_labelled(self) -> bool:
-        """Whether correctness or, in a cascade, agreement is known for every calibration row."""
+        """Whether correctness (in a cascade, agreement) is known for every row."""
         if self.stages is not None:
             return True
         return self.has_labels and self.n_labels is None
@@ -277,12 +279,12 @@ class Certificate:
 
     @property
     def selective_accuracy(self) -> float:
-        """Selective accuracy on the calibration rows; NaN if it is not known."""
+        """Selective accuracy on the calibration rows, NaN if it is not known."""
         return self.traffic.accuracy if self.has_labels else math.nan
 
     @property
     def miscoverage(self) -> float:
-        """Rejected share of the correct calibration rows; NaN if it is not known."""
+        """Rejected share of the correct calibration rows, NaN if it is not known."""
         has_all_labels = self.has_labels and self.n_labels in (None, self.n_rows)
         n_correct = self.traffic.n_correct
         if not has_all_labels or self.stages is not None or n_correct == 0:
@@ -291,7 +293,7 @@ class Certificate:
 
     @property
     def loss(self) -> float | None:
-        """Error rate of a cascade minus that of its last model; None if it is not known."""
+        """Error rate of a cascade minus that of its last model, None if unknown."""
         if self.stages is None or self.stages.n_worse is None or self.stages.n_better is None:
             return None
         return (self.stages.n_worse - self.stages.n_better) / self.n_rows
@@ -326,24 +328,24 @@ class Certificate:
         >>> print(c.next_rows(1000))
         of the next 1,000 rows 67 to 110 go to review (90% interval)
         """
-        each: Literal["row", "unit", "case"] = "row"
+        sampled_unit: Literal["row", "unit", "case"] = "row"
         if self.cases is not None:
-            each = "case"
+            sampled_unit = "case"
         elif self.circumstances.cluster_counting is not None:
-            each = "unit"
+            sampled_unit = "unit"
         review_rate = estimate_review_rate(self, subgroup_name=part)
-        return predict_review_count(rows, level, review_rate, each=each)
+        return predict_review_count(rows, level, review_rate, each=sampled_unit)
 
     # ── texts ─────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def statement(self) -> str:
-        """The promise as one sentence."""
+        """Promise in one sentence."""
         return words.state_promise(self)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the promise, as one text each."""
+        """Assumptions of the promise, each as a text."""
         return words.list_assumptions(self)
 
     @property
@@ -411,25 +413,25 @@ class Certificate:
         >>> c.to_dict()["n_accepted"], c.to_dict()["coverage"]
         (99, 0.99)
         """
-        entries: dict[str, Any] = {}
+        stored_entries: dict[str, Any] = {}
         for stored_key, attribute_name in ATTRIBUTE_BY_STORED_KEY.items():
             attribute_value = getattr(self, attribute_name)
             is_optional = stored_key in DEFAULT_BY_OPTIONAL_KEY
             if is_optional and attribute_value == DEFAULT_BY_OPTIONAL_KEY[stored_key]:
                 continue
-            entries[stored_key] = attribute_value
+            stored_entries[stored_key] = attribute_value
         if not self.has_labels:
-            entries |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
-        entries["quantity"] = self.quantity.name
-        entries["traffic"] = self._traffic_entries()
-        entries |= self._rate_entries()
-        json_object: dict[str, Any] = convert_to_json(entries)
+            stored_entries |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
+        stored_entries["quantity"] = self.quantity.name
+        stored_entries["traffic"] = self._traffic_entries()
+        stored_entries |= self._rate_entries()
+        json_object: dict[str, Any] = convert_to_json(stored_entries)
         if words:
             json_object |= self._text_entries()
         return json_object
 
     def _traffic_entries(self) -> dict[str, Any]:
-        """Return the traffic counts for a file, without counts that repeat the tested ones."""
+        """Return the traffic counts that are stored in a file."""
         traffic_entries = dict(vars(self.traffic))
         for count_name in LABEL_COUNT_FIELDS:
             count_of_all_rows = getattr(self.all_rows_traffic, count_name, 0)
@@ -438,7 +440,7 @@ class Certificate:
         return traffic_entries
 
     def _rate_entries(self) -> dict[str, float]:
-        """Return the rates that follow from the counts, for human readers of a file."""
+        """Return the coverage and the other rates that follow from the counts."""
         rates = {
             "coverage": self.coverage,
             "selective_accuracy": self.selective_accuracy,

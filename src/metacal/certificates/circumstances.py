@@ -27,7 +27,7 @@ _TOO_MANY_SCORES = 1000
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Circumstances of a fit that affect its rule and its assumptions; none by default.
+    """Circumstances of a fit that affect its rule and its assumptions.
 
     Attributes
     ----------
@@ -76,14 +76,14 @@ class Circumstances:
     random_state: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entries of a file, without optional ones that have their default value."""
-        values = get_stored_values(self)
+        """Return the entries that a file stores, without defaults of optional fields."""
+        stored_entries = get_stored_values(self)
         if self.n_planning_rows == 0:
-            del values["only_read"]
-        return values
+            del stored_entries["only_read"]
+        return stored_entries
 
     def weaken_guarantee(self, guarantee: Guarantee) -> Guarantee:
-        """Return the guarantee that remains under these circumstances."""
+        """Return the guarantee that the circumstances of the fit allow."""
         is_inexact = self.n_folds != 0 or self.inexactness is not None
         if is_inexact and guarantee != "none":
             return "approximate"
@@ -106,15 +106,20 @@ class Circumstances:
         return self.cluster_counting in ("row", "mean")
 
     def merge_with(self, other: Circumstances) -> Circumstances:
-        """Merge two sets of circumstances; a field that `other` sets takes precedence."""
+        """Merge the circumstances of two steps of a fit.
+
+        A field that `other` sets takes precedence.
+        """
         merged_fields: dict[str, Any] = {}
-        for name, other_value in vars(other).items():
+        for field_name, other_value in vars(other).items():
             is_set_by_other = bool(other_value)
-            merged_fields[name] = other_value if is_set_by_other else getattr(self, name)
-        # The next two fields have the default 1, which the truth test above takes for a set value.
+            merged_fields[field_name] = (
+                other_value if is_set_by_other else getattr(self, field_name)
+            )
+        # The next two fields have the default 1, so the truth test above cannot detect the default.
         merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
-        # A seed of 0 is a set value, although the truth test above takes it for unset.
+        # A seed may be 0, which the truth test above takes for a missing seed.
         random_state = other.random_state
         if random_state is None:
             random_state = self.random_state
@@ -122,7 +127,7 @@ class Circumstances:
         return Circumstances(**merged_fields)
 
     def find_contradiction(self, max_folds: int, delta: float | None) -> str | None:
-        """Describe the first inconsistency of these circumstances, or return None."""
+        """Describe the first inconsistency of the circumstances, or return None."""
         if self.n_folds < 0 or self.n_folds == 1 or self.n_folds > max_folds:
             return f"{max_folds:,} rows cannot be scored in {self.n_folds:,} folds"
         if not self._has_consistent_cluster_size():
@@ -142,7 +147,7 @@ class Circumstances:
         return None
 
     def _find_contradiction_in_planning(self, delta: float | None) -> str | None:
-        """Describe why rows cannot have been used so to plan tests, or return None."""
+        """Describe why the planning rows are impossible, or return None."""
         uses_pilot_rows = self.n_pilot_rows != 0 or self.tests_score_values
         if self.n_pilot_rows < 0 or (delta is None and uses_pilot_rows):
             return f"{self.n_pilot_rows:,} rows cannot be set aside to lay out tests"
@@ -166,10 +171,10 @@ class Circumstances:
 
 
 def add_circumstances(certificate: Certificate, circumstances: Circumstances) -> Certificate:
-    """Return a certificate with further circumstances, and the guarantee that they allow."""
-    combined = certificate.circumstances.merge_with(circumstances)
+    """Return a certificate with further circumstances and a suitable guarantee."""
+    combined_circumstances = certificate.circumstances.merge_with(circumstances)
     return replace(
         certificate,
-        guarantee=combined.weaken_guarantee(certificate.guarantee),
-        circumstances=combined,
+        guarantee=combined_circumstances.weaken_guarantee(certificate.guarantee),
+        circumstances=combined_circumstances,
     )

@@ -27,7 +27,7 @@ LABEL_COUNT_FIELDS = ("n_correct", "n_correct_accepted")
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of all, accepted, correct, and both accepted and correct rows; 0 if unknown."""
+    """Numbers of all, accepted, correct, and accepted correct rows."""
 
     n_rows: int
     n_accepted: int
@@ -57,7 +57,7 @@ class Traffic(Counts):
 
     @property
     def accuracy(self) -> float:
-        """Correct share of the accepted rows; NaN if no row is accepted."""
+        """Correct share of the accepted rows, NaN if no row is accepted."""
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else math.nan
 
 
@@ -73,7 +73,7 @@ class ScoreValueCount(NamedTuple):
 
 
 def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -> str | None:
-    """Describe a contradiction between the counts of all rows and of tested rows, or return None.
+    """Describe a contradiction between counts of all and of tested rows, or None.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -
 
 
 def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: bool) -> str | None:
-    """Describe why so many rows cannot have been only read, or return None.
+    """Describe why so many rows cannot have planned the tests, or return None.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: boo
 
 
 def find_score_value_contradiction(certificate: Certificate) -> str | None:
-    """Describe a contradiction between the counts by score value and the totals, or return None."""
+    """Describe a contradiction between counts by score and totals, or return None."""
     value_counts = certificate.score_value_counts
     if not value_counts:
         return None
@@ -164,7 +164,7 @@ def find_score_value_contradiction(certificate: Certificate) -> str | None:
 def find_label_contradiction(
     certificate: Certificate, *, allows_missing_labels: bool
 ) -> str | None:
-    """Describe a contradiction between the number of labels and other counts, or return None.
+    """Describe a contradiction between labels and other counts, or return None.
 
     Every accepted row has a label. Correct rows are counted among the labelled rows.
 

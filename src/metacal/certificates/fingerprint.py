@@ -57,7 +57,7 @@ _BLOCK_SIZE = 1 << 16
 _LARGEST_HASH = 2**64 - 1
 #: Number of hexadecimal digits of a row hash.
 _HASH_DIGITS = 16
-#: A sketch stores larger counts of a row hash as this count.
+#: A sketch stores the count of a row hash, or this number if the count is larger.
 _LARGEST_STORED_COUNT = 3
 
 
@@ -192,7 +192,7 @@ class RowSketch:
         p_value = bdtrc(n_split_pairs - 1, n_pairs, 0.5)
         if p_value > MAX_COINCIDENCE_PROBABILITY:
             return 0
-        # As many pairs as are not split may be split by coincidence, so they are subtracted.
+        # By coincidence, about as many pairs are split as are not, so these are subtracted.
         n_common_hashes = max(1, n_split_pairs - n_unsplit_pairs)
         n_unrepeated_hashes = int((n_fit_rows_by_hash == 1).sum())
         common_share = n_common_hashes / n_unrepeated_hashes
@@ -226,7 +226,9 @@ def _count_pairs_of_one_sample(hash_counts: NDArray[Any], *, common_index: Codes
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """Digest and smallest row hashes of some rows. Fingerprints of disjoint rows can be added.
+    """Digest and smallest row hashes of some rows.
+
+    Fingerprints of disjoint rows can be added.
 
     Attributes
     ----------
@@ -304,10 +306,10 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     correct = np.asarray(correct, dtype=bool)
     fingerprint = _EMPTY_FINGERPRINT
     for start in range(0, len(correct), _BLOCK_SIZE):
-        block = slice(start, start + _BLOCK_SIZE)
-        block_digest = digest_rows(_hash_coarse_scores(scores[block], correct[block]))
+        block_rows = slice(start, start + _BLOCK_SIZE)
+        block_digest = digest_rows(_hash_coarse_scores(scores[block_rows], correct[block_rows]))
         # Only hashes up to the bound can enter the sketch, so the others need not be sorted.
-        block_hashes = _hash_fine_scores(scores[block])
+        block_hashes = _hash_fine_scores(scores[block_rows])
         sketch_hashes = block_hashes[block_hashes <= np.uint64(fingerprint.bound)]
         distinct_hashes, hash_counts = np.unique(sketch_hashes, return_counts=True)
         fingerprint += Fingerprint(digest=block_digest, hashes=distinct_hashes, counts=hash_counts)
@@ -322,8 +324,8 @@ def hash_in_order(scores: Any) -> str:
     """
     rounded_scores = np.asarray(kernels.round_to_grid(scores, _COARSE_GRID))
     little_endian_scores = np.ascontiguousarray(rounded_scores.astype("<f8", copy=False))
-    digest = hashlib.sha256(little_endian_scores.data).hexdigest()
-    return f"sha256:{digest}"
+    score_digest = hashlib.sha256(little_endian_scores.data).hexdigest()
+    return f"sha256:{score_digest}"
 
 
 def find_fit_rows(
@@ -371,8 +373,8 @@ def find_fit_rows(
 def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
     """Check whether rows have a given digest that is unlikely to arise by coincidence."""
     row_hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
-    digest = digest_rows(row_hashes).hexdigest()
-    if f"sha256:{digest}" != data_hash:
+    row_digest = digest_rows(row_hashes).hexdigest()
+    if f"sha256:{row_digest}" != data_hash:
         return False
     n = len(row_hashes)
     _, counts = np.unique(row_hashes, return_counts=True)
@@ -388,8 +390,8 @@ def _count_hashes_up_to(bound: int, scores: Any) -> tuple[NDArray[np.uint64], ND
     """Return the distinct row hashes up to a bound, and how many rows have each."""
 
     def hash_block(block_scores: Any) -> NDArray[np.uint64]:
-        hashes = _hash_fine_scores(block_scores)
-        return hashes[hashes <= np.uint64(bound)]
+        block_hashes = _hash_fine_scores(block_scores)
+        return block_hashes[block_hashes <= np.uint64(bound)]
 
     return np.unique(_hash_in_blocks(hash_block, scores), return_counts=True)
 
@@ -419,7 +421,7 @@ def _hash_fine_scores(scores: Any) -> NDArray[np.uint64]:
 def _merge_smallest_hashes(
     hashes: NDArray[np.uint64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Add the counts of equal hashes, and return the smallest hashes with their counts.
+    """Merge equal hashes, and return the smallest hashes with their counts.
 
     One more hash is returned than a sketch has, so that the bound of the sketch is known.
     """

@@ -287,7 +287,7 @@ class NextRows:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON types."""
+        """Return the prediction interval as JSON types."""
         return vars(self).copy()
 
 

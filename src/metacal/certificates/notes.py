@@ -80,7 +80,7 @@ def register_note(kind: str) -> Callable[[Callable[Facts, str]], Callable[Facts,
 
 @register_note("remark")
 def note_remark(*, text: str) -> str:
-    """Repeat a remark of another component, such as a file reader."""
+    """Report a remark of another component, such as a file reader."""
     return text
 
 
@@ -277,7 +277,7 @@ def note_suspicious_input(*, looks: Suspected, lowest: float | None) -> str:
 
 @register_note("few_errors")
 def note_few_errors(*, errors: int, rows: int) -> str:
-    """Report that so few errors suggest training data."""
+    """Report an error rate that is so low that it suggests training data."""
     return (
         f"Only {errors} errors in {rows:,} rows. If these rows are training data, the promise"
         " does not hold: use rows that the classifier was not fitted on."
@@ -286,7 +286,7 @@ def note_few_errors(*, errors: int, rows: int) -> str:
 
 @register_note("frozen_few_errors")
 def note_frozen_few_errors(*, errors: int, rows: int) -> str:
-    """Report that a frozen classifier makes as few errors as on rows that it was fitted on."""
+    """Report that a frozen classifier makes suspiciously few errors."""
     return (
         f"The frozen classifier makes only {errors:,} errors on {rows:,} calibration rows. If it"
         " was fitted on these rows, the promise does not hold. Pass other rows, or pass the"
@@ -385,20 +385,20 @@ def note_harmful_calibration(
 
     If `softmax` is true, the gate uses the softmax of the logits instead of the calibrator.
     """
-    comparisons = []
+    comparison_texts = []
     for metric_name, comparison in (("log loss", log_loss), ("ECE", ece)):
         if comparison:
             with_calibrator, without_calibrator, standard_error = comparison
-            comparisons.append(
+            comparison_texts.append(
                 f"{metric_name} {with_calibrator:.4f}, without {without_calibrator:.4f}"
                 f" (± {standard_error:.4f})"
             )
-    ending = "."
+    sentence_end = "."
     if softmax:
-        ending = ". The softmax of the logits is used instead."
+        sentence_end = ". The softmax of the logits is used instead."
     return (
         "Calibration does not improve the probabilities of accepted rows (cross-fitted on"
-        f" {rows:,} rows): {' and '.join(comparisons)}{ending}"
+        f" {rows:,} rows): {' and '.join(comparison_texts)}{sentence_end}"
     )
 
 
@@ -407,10 +407,10 @@ def note_miscalibrated_by_class(
     *, gap: float, predicted: str | None, rows: int, right: float, said: float
 ) -> str:
     """Report that confidence is miscalibrated given the predicted class."""
-    selection = "classes with few rows" if predicted is None else f"class {predicted}"
+    class_text = "classes with few rows" if predicted is None else f"class {predicted}"
     return (
         f"Confidence is miscalibrated for some predicted classes ({100 * gap:.1f} points on"
-        f" average, more than chance explains). Worst: {selection}, mean confidence"
+        f" average, more than chance explains). Worst: {class_text}, mean confidence"
         f" {100 * said:.1f}%, accuracy {100 * right:.1f}% on {rows:,} rows. Try a calibrator"
         " with per-class parameters, such as VectorScaling."
     )

@@ -65,8 +65,8 @@ def _format_rounded_percent(share: float, rounding: str) -> str:
     decimal_share = decimal.Decimal(repr(float(share)))
     if _MIN_ROUNDED_DISTANCE < decimal_share < 1 - _MIN_ROUNDED_DISTANCE:
         decimal_share = decimal_share.quantize(_FLOAT_ERROR_STEP)
-    context = decimal.Context(prec=_SIGNIFICANT_DIGITS, rounding=rounding)
-    percentage = context.create_decimal(100 * decimal_share).normalize()
+    rounding_context = decimal.Context(prec=_SIGNIFICANT_DIGITS, rounding=rounding)
+    percentage = rounding_context.create_decimal(100 * decimal_share).normalize()
     if percentage == 0 or percentage >= _SMALLEST_FIXED_POINT_PERCENT:
         return f"{percentage:f}%"
     return f"{percentage:g}%"

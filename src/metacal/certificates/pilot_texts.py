@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe_pilot_rows(certificate: Certificate) -> str:
-    """Describe the pilot rows of a fit and the rows that were only read.
+    """Describe how many calibration rows planned the tests of a fit.
 
     The text continues a sentence. It is empty if every row was tested.
     """
@@ -31,7 +31,7 @@ def describe_pilot_rows(certificate: Certificate) -> str:
 
 
 def _describe_read_rows(certificate: Certificate) -> str:
-    """Describe the rows that were only read, as the continuation of a sentence."""
+    """Describe the least certain rows, which only planned the tests of the others."""
     n_planning_rows = certificate.circumstances.n_planning_rows
     if not n_planning_rows:
         return ""

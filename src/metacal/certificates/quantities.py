@@ -14,7 +14,7 @@ import numpy as np
 from metacal.certificates.quantity import Quantity
 from metacal.errors import InputError
 
-#: P(reject | correct).
+#: Miscoverage, P(reject | correct).
 MISCOVERAGE = Quantity(
     "miscoverage",
     mask_function=lambda accept, correct: (correct & ~accept, correct),
@@ -24,7 +24,7 @@ MISCOVERAGE = Quantity(
     violations_text="correct predictions rejected",
     violations_suffix="rejected among the correct",
 )
-#: P(correct | accept).
+#: Selective accuracy, P(correct | accept).
 SELECTIVE_ACCURACY = Quantity(
     "selective accuracy",
     mask_function=lambda accept, correct: (correct & accept, accept),
@@ -36,7 +36,7 @@ SELECTIVE_ACCURACY = Quantity(
     violations_suffix="incorrect among the accepted",
     violation_rate_name="share of errors",
 )
-#: P(reject).
+#: Review rate, P(reject).
 REVIEW = Quantity(
     "review rate",
     mask_function=lambda accept, correct: (~accept, np.ones_like(accept)),
@@ -48,7 +48,7 @@ REVIEW = Quantity(
     violations_suffix="sent to review",
     needs_labels=False,
 )
-#: E[cost of the prediction | accept].
+#: Mean cost of accepted predictions, E[cost | accept].
 COST = Quantity(
     "cost",
     mask_function=lambda accept, correct: (accept & ~correct, accept),
@@ -59,7 +59,7 @@ COST = Quantity(
     violation_rate_name="mean cost",
     is_mean_cost=True,
 )
-#: E[loss of the prediction | accept].
+#: Mean loss of accepted predictions, E[loss | accept].
 RISK = Quantity(
     "risk",
     mask_function=lambda accept, correct: (accept & ~correct, accept),
@@ -71,7 +71,7 @@ RISK = Quantity(
     is_mean_cost=True,
     uses_graded_losses=True,
 )
-#: E[cost of the prediction if accepted, cost of a review if rejected].
+#: Mean cost of all rows, with the cost of a review for rejected rows.
 COST_PER_ROW = Quantity(
     "cost per row",
     mask_function=lambda accept, correct: (~(accept & correct), np.ones_like(accept)),
@@ -82,7 +82,7 @@ COST_PER_ROW = Quantity(
     violation_rate_name="mean cost per row",
     is_mean_cost=True,
 )
-#: P(cascade incorrect) - P(last model incorrect).
+#: Additional error rate of a cascade, P(cascade incorrect) - P(last model incorrect).
 LOSS = Quantity(
     "loss",
     mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
@@ -92,7 +92,7 @@ LOSS = Quantity(
     violations_suffix="answered worse than by the large model alone",
     is_paired_difference=True,
 )
-#: P(cascade and last model disagree). This is an upper bound on the loss, and needs no labels.
+#: P(cascade and last model disagree), an upper bound on the additional error rate of a cascade.
 DISAGREEMENT = Quantity(
     "disagreement",
     mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
@@ -109,7 +109,7 @@ _FALSE_POSITIVE_TEXTS = {
     "violations_text": "rows that are predicted {name} and are not",
     "violations_suffix": "predicted {name} and are not",
 }
-#: P(row is of the class | predicted to be of the class and accepted).
+#: Precision, P(row is of the class | predicted to be of the class and accepted).
 PRECISION = Quantity(
     "precision",
     mask_function=lambda accept, correct: (correct & accept, accept),
@@ -119,8 +119,8 @@ PRECISION = Quantity(
     violation_rate_name="share of false alarms",
     **_FALSE_POSITIVE_TEXTS,
 )
-#: P(not accepted as the other class | row is of the class).
-#: The arguments `accept` and `correct` of its masks refer to the other class.
+#: Recall, P(not accepted as the other class | row is of the class).
+#: The masks of the recall of a class are computed from predictions of the other class.
 RECALL = Quantity(
     "recall",
     mask_function=lambda accept, correct: (~correct & ~accept, ~correct),
@@ -132,7 +132,7 @@ RECALL = Quantity(
     violation_rate_name="share of missed rows",
     conditions_on_true_class=True,
 )
-#: P(predicted to be of the class and accepted | row is not of the class).
+#: False-positive rate, P(predicted to be of the class and accepted | row is of the other class).
 FALSE_POSITIVE_RATE = Quantity(
     "false-positive rate",
     mask_function=lambda accept, correct: (~correct & accept, ~correct),
@@ -141,8 +141,8 @@ FALSE_POSITIVE_RATE = Quantity(
     conditions_on_true_class=True,
     **_FALSE_POSITIVE_TEXTS,
 )
-# The arguments `accept` and `correct` of the masks of the following quantities have an entry for each
-# case, as `metacal.certification.case_outcomes` computes them.
+# The following quantities count cases, so `accept` and `correct` have one entry for each case.
+# The module `metacal.certification.case_outcomes` computes these entries.
 
 #: P(a case has an incorrect accepted item).
 CASE_ERRORS = Quantity(
@@ -213,7 +213,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 def get_quantity(name: str) -> Quantity:
-    """Return the registered quantity of this name.
+    """Return the registered quantity with a name, such as "selective accuracy".
 
     Parameters
     ----------

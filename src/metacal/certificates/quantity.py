@@ -142,7 +142,7 @@ class Quantity(str):
         return self.case_outcome is not None
 
     def name_with_class(self, class_name: str | float | None) -> str:
-        """Return the name of the quantity, with the class that it is about if there is one.
+        """Return the name of the quantity, such as "recall of fraud".
 
         >>> from metacal.certificates.quantities import RECALL
         >>> RECALL.name_with_class("fraud"), RECALL.name_with_class(None)
@@ -163,7 +163,7 @@ class Quantity(str):
     def compute_event_and_counted_masks(
         self, accept: Flags, correct: Flags | None
     ) -> tuple[Flags, Flags]:
-        """Return a mask of the events, and a mask of the rows among which they are counted.
+        """Return the masks of the events and of the counted rows.
 
         Parameters
         ----------
@@ -226,11 +226,11 @@ class Quantity(str):
         return target if self.has_upper_limit else 1.0 - target
 
     def is_kept(self, value: float, target: float) -> bool:
-        """Return whether a value of the quantity is on the promised side of the limit."""
+        """Check whether a value of the quantity meets the limit."""
         return value <= target if self.has_upper_limit else value >= target
 
     def is_refuted(self, low: float, high: float, target: float) -> bool:
-        """Return whether a confidence interval lies entirely on the wrong side of the limit."""
+        """Check whether a confidence interval lies entirely beyond the limit."""
         return low > target if self.has_upper_limit else high < target
 
     def format_claim(
@@ -261,7 +261,7 @@ class Quantity(str):
     def format_limit(
         self, limit: float, format_lower_bound: FormatShare, format_upper_bound: FormatShare
     ) -> str:
-        """Format the limit, rounded so that the text does not promise more than the number.
+        """Format the limit, rounded towards the weaker promise.
 
         Parameters
         ----------

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _MIN_ROWS_TO_SUSPECT = 50
 #: Rows are suspected to be training data if their error rate is at most this.
 _SUSPICIOUS_ERROR_RATE = 0.001
-#: An error rate of at most this suggests that a frozen classifier was fitted on the rows. On the rows
-#: that they were fitted on, forests, boosted trees and nearest neighbours made at most 0.1% errors
-#: (8 data sets), and on other rows of the same sets no classifier made fewer than 0.7%.
+#: An error rate of at most this suggests that a frozen classifier was fitted on the rows.
+#: On 8 data sets, forests, boosted trees and neighbours made at most 0.1% errors on training rows.
+#: On other rows of the same data sets, no classifier made fewer than 0.7% errors.
 _SUSPICIOUS_FROZEN_ERROR_RATE = 0.005
 #: Ties of up to this share of the rows are not reported, because they cost little coverage.
 _MAX_TIED_SHARE = 0.01
@@ -64,10 +64,10 @@ def check_errors_and_ties(
     'few_errors'
     """
     n_errors = int(ranking.cumulative_errors[-1])
-    notes = check_error_count(n_errors, ranking.n_rows)
+    row_notes = check_error_count(n_errors, ranking.n_rows)
     if with_ties:
-        notes += check_ties(ranking, origin)
-    return notes
+        row_notes += check_ties(ranking, origin)
+    return row_notes
 
 
 def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
@@ -78,7 +78,7 @@ def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
 
 
 def check_frozen_error_count(n_errors: int, n_rows: int) -> list[Note]:
-    """Check for an error rate that suggests that a frozen classifier was fitted on the rows.
+    """Check for an error rate that suggests training data of a frozen classifier.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def check_repeated_rows(
 
 def _hash_rows(block: NDArray[Any]) -> NDArray[np.int64]:
     """Hash each row to 64 bits, with the same result in every process."""
-    digests = [
+    row_digests = [
         blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(block)
     ]
-    return np.frombuffer(b"".join(digests), dtype=np.int64)
+    return np.frombuffer(b"".join(row_digests), dtype=np.int64)

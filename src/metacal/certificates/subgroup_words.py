@@ -77,7 +77,7 @@ def state_side_claims(
     format_lower_bound: FormatShare,
     format_upper_bound: FormatShare,
 ) -> str:
-    """Join the claims of the sides that accept rows, starting with the second class.
+    """Join the claims about both predicted classes, starting with the second class.
 
     A side is closed if no row is predicted as its class in any group. Its promise then cannot be
     broken, and `state_closed_sides` states that instead of the promise.
@@ -110,7 +110,7 @@ def state_side_claims(
 
 
 def state_closed_sides(subgroups: SubgroupCertificates) -> str:
-    """State for each closed side that no row is predicted as its class, and why."""
+    """State which classes are never predicted, and which promise is the reason."""
     sentences = []
     for side in subgroups.closed_sides:
         if side.quantity is not None:
@@ -210,7 +210,7 @@ def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCe
 
 
 def _get_predicted_class_name(side: SubgroupCertificate) -> str:
-    """Return the name of the predicted class of a side."""
+    """Return the name of the class that one side of a two-sided gate predicts."""
     if side.predicted_class is None:
         # If there are no groups, the name of a side is its predicted class.
         return str(side.names[0])
@@ -220,7 +220,7 @@ def _get_predicted_class_name(side: SubgroupCertificate) -> str:
 def _describe_side_conditions(
     side_pair: Sequence[SubgroupCertificate], decision_log_odds: float
 ) -> list[str]:
-    """Describe which log-odds each side of a gate accepts, second class first.
+    """Describe which log-odds are accepted as each class, second class first.
 
     The score of a side is the negated distance of the log-odds from the decision threshold.
     """
@@ -242,7 +242,7 @@ def _describe_side_conditions(
 
 
 def _get_min_distance(side: SubgroupCertificate) -> float:
-    """Return the smallest distance of accepted log-odds from the decision threshold."""
+    """Return the smallest accepted distance from the decision threshold."""
     if side.accepts_everything:
         return 0.0
     return -side.threshold
@@ -324,7 +324,7 @@ def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) 
 
 
 def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
-    """List lines about both sides of all rows, or of each of the first groups."""
+    """List lines about both predicted classes of a two-sided gate."""
     side_pairs = subgroups.sides_by_group
     if subgroups.is_two_sided_without_groups:
         return _list_pair_lines(side_pairs[0], prefix="")
@@ -343,7 +343,7 @@ def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
 
 
 def _list_pair_lines(side_pair: Sequence[SubgroupCertificate], prefix: str) -> list[Line]:
-    """List a line for each side that has a promise, second class first."""
+    """List a line for each predicted class with a promise, second class first."""
     return [
         _make_side_line(side, prefix)
         for side in reversed(side_pair)
@@ -352,7 +352,7 @@ def _list_pair_lines(side_pair: Sequence[SubgroupCertificate], prefix: str) -> l
 
 
 def _make_side_line(side: SubgroupCertificate, prefix: str) -> Line:
-    """Describe the counts of a side, or why none of its rows is accepted."""
+    """Describe the counts of a predicted class, or why no row is predicted so."""
     assert side.quantity is not None
     class_name = _get_predicted_class_name(side)
     is_closed = side.threshold == -math.inf

@@ -40,7 +40,9 @@ _PLURAL = {"class": "classes", "group": "groups"}
 
 
 def convert_to_json(value: Any) -> Any:
-    """Convert a value to JSON types, with "inf" and "-inf" for infinity and None for NaN.
+    """Convert a value to JSON types.
+
+    Infinity becomes "inf" or "-inf", and NaN becomes None.
 
     >>> convert_to_json((0.5, -math.inf, math.nan))
     [0.5, '-inf', None]
@@ -129,19 +131,19 @@ class SubgroupCertificate:
 
     @property
     def name(self) -> str:
-        """Name of the subgroup, with its side if it has two."""
+        """Name of the subgroup, with the predicted class if it has one."""
         return format_subgroup_name(self.name_without_side, self.predicted_class)
 
     @property
     def label(self) -> Name:
-        """Original name of a single class or group, or the text `name` for other subgroups."""
+        """Name of a single class or group in its type, or a text for other subgroups."""
         if self.predicted_class is None and len(self.names) == 1:
             return self.names[0]
         return self.name
 
     @property
     def names_and_sides(self) -> tuple[tuple[Name, Name | None], ...]:
-        """Each class or group with its predicted class, which is None without sides."""
+        """Pairs of class or group and predicted class, which is None for one threshold."""
         return tuple((name, self.predicted_class) for name in self.names)
 
     @property
@@ -194,16 +196,16 @@ class SubgroupCertificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, without optional fields at their defaults."""
-        entries = {}
+        stored_entries = {}
         for stored_field in fields(self):
             field_value = getattr(self, stored_field.name)
             has_default_value = field_value == stored_field.default
             if not (is_optional_field(stored_field) and has_default_value):
-                entries[get_stored_key(stored_field)] = field_value
+                stored_entries[get_stored_key(stored_field)] = field_value
         if self.quantity is not None:
-            entries["quantity"] = self.quantity.name
-        entries["status"] = self.status
-        return convert_to_json(entries)
+            stored_entries["quantity"] = self.quantity.name
+        stored_entries["status"] = self.status
+        return convert_to_json(stored_entries)
 
 
 class SubgroupRows(NamedTuple):
@@ -227,7 +229,7 @@ class SubgroupRows(NamedTuple):
 
 @dataclass(frozen=True)
 class SubgroupCertificates:
-    """Subgroups of a certificate, in the order of the classes and with pooled ones last.
+    """Subgroups of a certificate, in class order, with pooled ones last.
 
     Attributes
     ----------
@@ -257,7 +259,7 @@ class SubgroupCertificates:
 
     @property
     def is_two_sided_without_groups(self) -> bool:
-        """Whether the subgroups are the two sides of all rows, and not those of each group."""
+        """Whether the subgroups are the two sides of all rows together."""
         return self.is_two_sided and self.by == "class"
 
     def iterate_judged_rows(
@@ -304,7 +306,7 @@ class SubgroupCertificates:
 
     @property
     def sides_by_group(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
-        """Sides of each class or group. Without sides, each has a single subgroup."""
+        """Subgroups of each class or group: one, or one for each predicted class."""
         n_sides = 2 if self.is_two_sided else 1
         group_starts = range(0, len(self.items), n_sides)
         return tuple(self.items[start : start + n_sides] for start in group_starts)
@@ -319,11 +321,14 @@ class SubgroupCertificates:
 
     @property
     def closed_sides(self) -> tuple[SubgroupCertificate, ...]:
-        """Side of each class with a promise that accepts no row of any group, like `open_sides`."""
+        """Side of each class with a promise that accepts no row of any group."""
         return self._select_sides(are_closed=True)
 
     def _select_sides(self, *, are_closed: bool) -> tuple[SubgroupCertificate, ...]:
-        """Return the sides of the first group that accept rows in no group, or in some group."""
+        """Return the sides of the first group that are closed, or that are open.
+
+        A side is closed if it accepts no row in any group.
+        """
         if not self.is_two_sided:
             return ()
         # The two sides of a group follow each other, so every second item has the same class.
@@ -359,7 +364,7 @@ class SubgroupCertificates:
         return tuple(subgroup for subgroup in self.items if subgroup.status == "always rejected")
 
     def map_thresholds(self, convert: Callable[[float], float]) -> SubgroupCertificates:
-        """Return a copy in which a function has converted every threshold."""
+        """Return a copy with every threshold converted by a function."""
         converted_items = tuple(
             replace(subgroup, threshold=convert(subgroup.threshold)) for subgroup in self.items
         )

@@ -210,14 +210,16 @@ def describe_rule(certificate: Certificate) -> str:
     rule = find_rule(certificate.rule)
     circumstances = certificate.circumstances
     subgroups = certificate.subgroups
-    description = rule.description
+    rule_description = rule.description
     if circumstances.tests_score_values:
-        description = rule.score_value_description
+        rule_description = rule.score_value_description
     shares_delta = certificate.has_promise_per_subgroup
     if subgroups is not None and shares_delta and not subgroups.is_two_sided_without_groups:
         delta_sharing_text = _DELTA_SHARING_TEXTS[subgroups.delta_sharing]
-        description += f"; each {subgroups.by} by itself, {delta_sharing_text}"
-    return description + _describe_row_selection(circumstances) + describe_pilot_rows(certificate)
+        rule_description += f"; each {subgroups.by} by itself, {delta_sharing_text}"
+    return (
+        rule_description + _describe_row_selection(circumstances) + describe_pilot_rows(certificate)
+    )
 
 
 def _describe_row_selection(circumstances: Circumstances) -> str:
@@ -225,21 +227,21 @@ def _describe_row_selection(circumstances: Circumstances) -> str:
 
     The text continues a sentence.
     """
-    description = ""
+    selection_text = ""
     if circumstances.n_scores > 1:
-        description += (
+        selection_text += (
             f", the best of {circumstances.n_scores} scores, this one at {circumstances.delta_share:g} of"
             " delta"
         )
     if circumstances.cluster_counting == "unit":
-        description += ", one row of each cluster"
+        selection_text += ", one row of each cluster"
     if circumstances.weights_origin:
-        description += (
+        selection_text += (
             f", on rows kept in proportion to {_name_weights_origin(circumstances)} weights"
         )
     if circumstances.n_folds:
-        description += f", on out-of-fold scores of {circumstances.n_folds} folds"
-    return description
+        selection_text += f", on out-of-fold scores of {circumstances.n_folds} folds"
+    return selection_text
 
 
 def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
@@ -268,20 +270,20 @@ def _describe_source(circumstances: Circumstances) -> str:
     """State the assumption about the source of new rows or clusters."""
     rows_or_units = "clusters" if circumstances.cluster_counting else "rows"
     if circumstances.n_folds:
-        source = f"{rows_or_units} given to fit"
+        source_text = f"{rows_or_units} given to fit"
     else:
-        source = f"calibration {rows_or_units}, which the classifier was not trained on"
-    assumption = f"new {rows_or_units} come from the same source as the {source}"
+        source_text = f"calibration {rows_or_units}, which the classifier was not trained on"
+    assumption_text = f"new {rows_or_units} come from the same source as the {source_text}"
     if circumstances.weights_origin:
-        assumption += (
+        assumption_text += (
             f", reweighted by the {_name_weights_origin(circumstances)} weights, of which none is larger"
             " than the largest used"
         )
     if circumstances.cluster_counting == "row":
-        assumption += f"; no cluster has more than {circumstances.largest_cluster:,} rows"
+        assumption_text += f"; no cluster has more than {circumstances.largest_cluster:,} rows"
     elif circumstances.cluster_counting == "unit":
-        assumption += "; a new row is any row of a new cluster"
-    return assumption
+        assumption_text += "; a new row is any row of a new cluster"
+    return assumption_text
 
 
 def _name_weights_origin(circumstances: Circumstances) -> str:
@@ -319,7 +321,10 @@ def describe_condition(certificate: Certificate) -> str:
 
 
 def _is_lowest_rejected_score(certificate: Certificate, uncertainty: float) -> bool:
-    """Check whether an uncertainty equals the lowest rejected score on the grid of scores."""
+    """Check whether an uncertainty equals the lowest rejected score.
+
+    Both are rounded to the grid of scores first.
+    """
     if certificate.lowest_rejected is None:
         return False
     uncertainty_on_grid, lowest_rejected_on_grid = RELATIVE_GRID.round(
@@ -432,7 +437,7 @@ def _format_value_count(value_count: ScoreValueCount) -> str:
 
 
 def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
-    """List lines about the models of a cascade, and its difference from the last model."""
+    """List lines about the models of a cascade."""
     n_rows = certificate.n_rows
     stage_lines = [
         (stage.name, f"answers {_describe_answered_rows(stage, index, stages)}")
@@ -480,9 +485,9 @@ def _compare_with_last_model(certificate: Certificate, stages: Stages) -> str:
     assert stages.n_worse is not None
     assert stages.n_better is not None
     is_compared_with_people = stages.has_human_review and certificate.quantity.is_paired_difference
-    reference = "people" if is_compared_with_people else f"the {last_model_name} model"
+    reference_name = "people" if is_compared_with_people else f"the {last_model_name} model"
     error_rate_difference = (stages.n_worse - stages.n_better) / n_rows
     return (
-        f"{stages.n_worse:,} worse than by {reference} alone, {stages.n_better:,} better:"
+        f"{stages.n_worse:,} worse than by {reference_name} alone, {stages.n_better:,} better:"
         f" {error_rate_difference:+.4f} of all"
     )

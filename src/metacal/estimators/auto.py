@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, MapAttribute
@@ -113,37 +113,64 @@ class AutoCalibrator(Calibrator[StackMap]):
             candidates = list(self.candidates)
         if not candidates:
             raise InputError("The list of candidates is empty. Pass at least one calibrator.")
-
-        fit_candidates: Callable[..., dict[str, Map]] = fit_members
-        fit_candidates_for_comparison: Callable[..., dict[str, Map]]
-        fit_candidates_for_comparison = partial(fit_members, for_comparison=True)
-        candidate_names = candidates
-        if not all(isinstance(candidate, str) for candidate in candidates):
-            candidate_by_name = _name_candidates(candidates)
-            candidate_names = list(candidate_by_name)
-            fit_candidates = partial(_fit_candidates, candidate_by_name)
-            fit_candidates_for_comparison = fit_candidates
-
-        mixture, member_names, losses = fit_weighted_stack(
+        fitters = _make_candidate_fitters(candidates)
+        mixture, member_names, log_loss_by_candidate = fit_weighted_stack(
             rows,
             codes,
             weights,
-            fit=fit_candidates,
-            fit_candidates_for_comparison=fit_candidates_for_comparison,
-            names=candidate_names,
+            fit=fitters.fit,
+            fit_candidates_for_comparison=fitters.fit_for_comparison,
+            names=fitters.candidate_names,
             keep_predictions=self.keep_predictions,
             n_splits=self.n_splits,
             random_state=self.random_state,
         )
-        self.losses_ = losses
+        self.losses_ = log_loss_by_candidate
         self.weights_ = dict(zip(member_names, mixture.weights))
         return mixture
+
+
+class _CandidateFitters(NamedTuple):
+    """Names of the candidates of a mixture, and functions that fit them by name.
+
+    Attributes
+    ----------
+    candidate_names : list of str
+        Names of all candidates.
+    fit : callable
+        Function that fits the candidates for use.
+    fit_for_comparison : callable
+        Function that fits the candidates for their cross-validated losses.
+    """
+
+    candidate_names: list[str]
+    fit: Callable[..., dict[str, Map]]
+    fit_for_comparison: Callable[..., dict[str, Map]]
+
+
+def _make_candidate_fitters(candidates: list[Any]) -> _CandidateFitters:
+    """Make the functions that fit candidates, which are names or estimators."""
+    all_are_names = all(isinstance(candidate, str) for candidate in candidates)
+    if all_are_names:
+        return _CandidateFitters(
+            candidate_names=candidates,
+            fit=fit_members,
+            fit_for_comparison=partial(fit_members, for_comparison=True),
+        )
+    candidate_by_name = _name_candidates(candidates)
+    fit_named_candidates = partial(_fit_candidates, candidate_by_name)
+    return _CandidateFitters(
+        candidate_names=list(candidate_by_name),
+        fit=fit_named_candidates,
+        fit_for_comparison=fit_named_candidates,
+    )
 
 
 def _name_candidates(candidates: Sequence[Any]) -> dict[str, Any]:
     """Key the candidates by their names, or by their repr if two names are equal."""
     candidate_by_name = {get_calibrator_name(candidate): candidate for candidate in candidates}
-    if len(candidate_by_name) == len(candidates):
+    names_are_distinct = len(candidate_by_name) == len(candidates)
+    if names_are_distinct:
         return candidate_by_name
     return {repr(candidate): candidate for candidate in candidates}
 
@@ -174,8 +201,9 @@ def _fit_candidates(
     -------
     dict of str to Map
     """
-    maps = {}
+    map_by_name = {}
     for name in names:
-        candidate = make_calibrator(candidate_by_name[name])
-        maps[name] = candidate.fit_rows(rows, codes, weights).map_
-    return maps
+        unfitted_copy = make_calibrator(candidate_by_name[name])
+        fitted_calibrator = unfitted_copy.fit_rows(rows, codes, weights)
+        map_by_name[name] = fitted_calibrator.map_
+    return map_by_name

@@ -71,21 +71,22 @@ class DataclassEstimator(GateMethods, BaseEstimator):
         """
         estimator_params = {}
         prefixed_promise_params = {}
-        for name, value in params.items():
-            if name.startswith(_PROMISE_PREFIX):
-                prefixed_promise_params[name] = value
+        for param_name, param_value in params.items():
+            if param_name.startswith(_PROMISE_PREFIX):
+                prefixed_promise_params[param_name] = param_value
             else:
-                estimator_params[name] = value
+                estimator_params[param_name] = param_value
         super().set_params(**estimator_params)
         promise: Any = getattr(self, "promise", None)
         if not isinstance(promise, Promise):
             return super().set_params(**prefixed_promise_params)
         promise_params = {
-            name.removeprefix(_PROMISE_PREFIX): value
-            for name, value in prefixed_promise_params.items()
+            prefixed_name.removeprefix(_PROMISE_PREFIX): param_value
+            for prefixed_name, param_value in prefixed_promise_params.items()
         }
         if promise_params:
-            super().set_params(promise=promise.set_params(**promise_params))
+            changed_promise = promise.set_params(**promise_params)
+            super().set_params(promise=changed_promise)
         return self
 
 
@@ -240,8 +241,12 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         executor: Executor | None = None,
         defer_validation: bool = False,
     ) -> Array:
-        """Validate a table and convert it to logits; see `_open_rows` for the parameters."""
-        may_have_two_classes = reset or getattr(self, "n_features_in_", 2) == 2
+        """Validate a table, and convert it to logits.
+
+        The parameters are those of `_open_rows`.
+        """
+        is_fitted = hasattr(self, "n_features_in_")
+        may_have_two_classes = reset or not is_fitted or self.n_features_in_ == 2
         has_one_score = validate.has_one_score_per_row(X) and may_have_two_classes
         if reset:
             self._has_one_score = has_one_score
@@ -265,11 +270,11 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
         """Check the number and the names of the columns as scikit-learn does."""
-        name_counts = Counter(str(name) for name in getattr(X, "columns", ()))
-        for name, count in name_counts.items():
-            if count > 1:
+        column_names = [str(column) for column in getattr(X, "columns", ())]
+        for column_name, n_occurrences in Counter(column_names).items():
+            if n_occurrences > 1:
                 raise ColumnError(
-                    f"The column {name!r} occurs twice, but a table requires a unique name for"
+                    f"The column {column_name!r} occurs twice, but a table requires a unique name for"
                     " each column. Rename one of the columns."
                 )
         try:
@@ -285,7 +290,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             raise MissingLabelsError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
+        is_column_vector = hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1
+        if is_column_vector:
             validate.raise_if_masked(y, "labels")
             y = column_or_1d(validate.to_numpy(y, "labels"), warn=True)
         n_columns = table.shape[1]
@@ -293,14 +299,16 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         may_use_column_names = classes is None and hasattr(self, "feature_names_in_")
         if may_use_column_names and check_labels(y).dtype.kind == "U":
             classes = self.feature_names_in_
-        if n_columns != 2 and self.positive is not None:
+        has_two_classes = n_columns == 2
+        has_positive_class = self.positive is not None
+        if has_positive_class and not has_two_classes:
             raise PositiveClassError(
                 f"positive={self.positive!r} requires two classes, but the table has {n_columns}"
                 " columns. Leave out positive."
             )
         # Labels on a device are 0 and 1, so only a positive class may change their order.
-        has_host_labels = not kernels.is_device_tensor(y)
-        if n_columns == 2 and (has_host_labels or self.positive is not None):
+        labels_are_on_host = not kernels.is_device_tensor(y)
+        if has_two_classes and (labels_are_on_host or has_positive_class):
             classes = self._order_two_classes(classes, validate.to_numpy(y, "labels"))
         self.classes_ = validate.check_classes(classes, n_columns)
         return validate.encode_labels_on_device(y, table, self.classes_)
@@ -463,10 +471,10 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         """Return the most probable class of each row."""
         probabilities = self.predict_proba(X)
         if kernels.is_device_tensor(probabilities):
-            codes = Rows(probabilities).compute_column(kernels.predict_classes)
+            predicted_codes = Rows(probabilities).compute_column(kernels.predict_classes)
         else:
-            codes = validate.to_numpy(probabilities).argmax(axis=1)
-        return np.asarray(self.classes_[codes])
+            predicted_codes = validate.to_numpy(probabilities).argmax(axis=1)
+        return np.asarray(self.classes_[predicted_codes])
 
     def decide(self, X: ArrayLike) -> Decision:
         """Return the predictions, scores and probabilities of all rows.
@@ -478,10 +486,8 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> M:
         """Fit the map with the function that is registered for this class."""
-        method_parameters = {
-            name: value
-            for name, value in self.get_params(deep=False).items()
-            if name not in _TABLE_PARAMETERS
-        }
+        method_params = self.get_params(deep=False)
+        for table_param in _TABLE_PARAMETERS:
+            method_params.pop(table_param, None)
         fit_map = get_estimator_method(type(self)).fit_function()
-        return fit_map(rows, codes, weights, **method_parameters)
+        return fit_map(rows, codes, weights, **method_params)

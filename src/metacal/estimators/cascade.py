@@ -35,7 +35,7 @@ from metacal.scores import Score, score_rows
 #: Promise of at most 1% more incorrect answers than the large model alone would give.
 DEFAULT_PROMISE = MaxLoss(0.01)
 #: Error message for each parameter that other gates accept and a cascade does not.
-_UNSUPPORTED_PARAMETERS = {
+_MESSAGE_BY_UNSUPPORTED_PARAMETER = {
     "groups": (
         "A cascade has the same thresholds for all rows, so it does not support groups. Fit one"
         " Cascade on the rows of each group."
@@ -210,11 +210,11 @@ class Cascade(GateEstimator, kw_only=False):
         self
         """
         promise = check_cascade_promise(self.promise)
-        unsupported = {"groups": groups, "units": units, "importance": importance}
-        for name, column in unsupported.items():
+        unsupported_columns = {"groups": groups, "units": units, "importance": importance}
+        for parameter_name, column in unsupported_columns.items():
             if column is not None:
-                raise CascadeError(_UNSUPPORTED_PARAMETERS[name])
-        score_columns = self._find_score_columns(X, large, scores)
+                raise CascadeError(_MESSAGE_BY_UNSUPPORTED_PARAMETER[parameter_name])
+        score_columns = self._collect_score_columns(X, large, scores)
         if score_columns is None:
             if agrees is not None or correct is not None:
                 raise CascadeError(
@@ -242,22 +242,25 @@ class Cascade(GateEstimator, kw_only=False):
         self.gate_ = calibrate(data, promise)
         return self
 
-    def _find_score_columns(self, X: Any, large: Any, scores: Sequence[Any] | None) -> Any:
+    def _collect_score_columns(self, X: Any, large: Any, scores: Sequence[Any] | None) -> Any:
         """Return the score column of each model, or None if the models have logits."""
         if scores is not None:
             return scores
-        has_models_or_tables = self.small is not None or large is not None
-        is_list_of_columns = isinstance(X, list | tuple) and not has_models_or_tables
-        is_single_column = X is not None and np.ndim(X) == 1
-        if not is_list_of_columns and not is_single_column:
+        models_have_logits = self.small is not None or large is not None
+        is_list_of_columns = isinstance(X, list | tuple) and not models_have_logits
+        is_one_dimensional = X is not None and np.ndim(X) == 1
+        if not is_list_of_columns and not is_one_dimensional:
             return None
-        is_column_of_numbers = np.ndim(X[0]) == 0
-        return [X] if is_column_of_numbers else X
+        is_single_column = np.ndim(X[0]) == 0
+        return [X] if is_single_column else X
 
     def _fit_tables(
         self, X: Any, y: Any, large: Any, promise: Promise, thresholds_from: Any
     ) -> Self:
-        """Fit a cascade of two models with logits; see `fit` for the parameters."""
+        """Fit a cascade of two models with logits.
+
+        The parameters are those of `fit`.
+        """
         check_score(self.score, self.input)
         check_score(self.large_score or self.score, self.input)
         small_table, large_table = self.tables(X, large)
@@ -320,8 +323,8 @@ class Cascade(GateEstimator, kw_only=False):
                 Rows(small_table),
                 Rows(large_table),
                 self.score,
-                self._build_plan(None),
-                self.large_score,
+                plan=self._build_plan(thresholds_from=None),
+                large_score=self.large_score,
             )
         if not isinstance(self.promise, MaxLoss):
             raise MissingLabelsError(
@@ -330,16 +333,19 @@ class Cascade(GateEstimator, kw_only=False):
             )
         n_labels = suggest_label_count(self.promise, len(X))
         row_draws = RowDraws(X, random_state=self.random_state)
-        row_order = row_draws.draw_row_order("rows to label")
-        return np.sort(row_order[:n_labels])
+        random_order = row_draws.draw_row_order(purpose="rows to label")
+        return np.sort(random_order[:n_labels])
 
     def needs_large(self, X: Any) -> Flags:
         """Return whether each row has to be answered by the large model."""
         check_is_fitted(self, "gate_")
         if not self.gate_.has_classes:
             _, score_columns = find_gate_and_inputs(self.gate_, X)
-            return ~self.gate_.accepts(score_columns[0])
-        return ~self.gate_.accepts(Rows(self._compute_model_logits(self.small, X)))
+            small_input = score_columns[0]
+        else:
+            small_input = Rows(self._compute_model_logits(self.small, X))
+        is_answered_by_small_model = self.gate_.accepts(small_input)
+        return ~is_answered_by_small_model
 
     def decide(self, X: Any, large: Any = None) -> Decision:
         """Return the answer of each row, and which model gives it.
@@ -362,14 +368,15 @@ class Cascade(GateEstimator, kw_only=False):
             _, score_columns = find_gate_and_inputs(self.gate_, X)
             return self.gate_.decide(*score_columns)
         small_rows = Rows(self._compute_model_logits(self.small, X))
+        large_input = large
         if self.large is not None:
-            needs_large = ~self.gate_.accepts(small_rows)
-            large = None
-            if needs_large.any():
-                large = _safe_indexing(X, np.flatnonzero(needs_large))
-        if large is None:
+            rows_for_large_model = np.flatnonzero(~self.gate_.accepts(small_rows))
+            large_input = None
+            if len(rows_for_large_model) > 0:
+                large_input = _safe_indexing(X, rows_for_large_model)
+        if large_input is None:
             return self.gate_.decide(small_rows, None)
-        large_rows = Rows(self._compute_model_logits(self.large, large))
+        large_rows = Rows(self._compute_model_logits(self.large, large_input))
         return self.gate_.decide(small_rows, large_rows)
 
     def predict(self, X: Any, large: Any = None) -> Array:
@@ -423,17 +430,19 @@ class Cascade(GateEstimator, kw_only=False):
         -------
         small_table, large_table : arrays of shape (n_rows, n_classes)
         """
-        if (self.small is None) != (self.large is None):
+        has_small_model = self.small is not None
+        has_large_model = self.large is not None
+        if has_small_model != has_large_model:
             raise CascadeError(
                 "Cascade has only one of its two models. Pass both models, Cascade(small,"
                 " large), or pass no model and both tables to fit."
             )
-        if self.small is None and large is None:
+        if not has_small_model and large is None:
             raise CascadeError(
                 "The table of the large model is missing. Pass both tables: fit(small_logits, y,"
                 " large=large_logits)."
             )
-        if self.small is not None and large is not None:
+        if has_small_model and large is not None:
             raise CascadeError(
                 "large has no effect, because this Cascade already contains the large model."
                 " Leave out large."
@@ -466,7 +475,7 @@ class Cascade(GateEstimator, kw_only=False):
 
     def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit the base calibrator of one model, and return its map."""
-        calibrator = make_base_calibrator(self.calibrator, None, rows.n_classes)
+        calibrator = make_base_calibrator(self.calibrator, promise=None, n_classes=rows.n_classes)
         if not isinstance(calibrator, Calibrator):
             class_name = type(calibrator).__name__
             raise InputError(

@@ -246,13 +246,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         """Store the fitted classifier, its classes and its features."""
         self.estimator_ = fit_result.classifier
         self.classes_ = fit_result.classes
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimator_, name):
-                setattr(self, name, getattr(self.estimator_, name))
+        for attribute_name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, attribute_name):
+                setattr(self, attribute_name, getattr(self.estimator_, attribute_name))
 
     def _fit_calibrator(self, logits: Array, codes: Codes, weights: Float | None) -> None:
         """Fit the calibrator of the probabilities, without a gate."""
-        self.calibrator_ = make_base_calibrator(self.calibrator, None, logits.shape[1])
+        n_classes = logits.shape[1]
+        self.calibrator_ = make_base_calibrator(self.calibrator, None, n_classes)
         # A calibrator cannot learn from labels that the classifier does not know.
         has_known_label = codes >= 0
         fit_params = {}
@@ -376,10 +377,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         array of shape (n_rows, n_classes)
         """
         logits = self.logits(X)
-        keywords = _group_keywords(groups)
+        predict_keywords = _group_keywords(groups)
         if self.promise is not None:
-            keywords["rejected"] = rejected
-        return np.asarray(self.calibrator_.predict_proba(logits, **keywords))
+            predict_keywords["rejected"] = rejected
+        return np.asarray(self.calibrator_.predict_proba(logits, **predict_keywords))
 
     def decide(self, X: Any, *, rejected: Rejected | None = None, groups: Any = None) -> Decision:
         """Return the predictions, decisions, scores and probabilities of all rows.
@@ -464,7 +465,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         routed_params: RoutedParams,
         cluster_codes: Codes | None,
     ) -> ClassifierFitResult:
-        """Fit the classifier unless it is frozen, and compute the logits of calibration rows.
+        """Fit the classifier unless frozen, and compute logits of calibration rows.
 
         Parameters
         ----------
@@ -490,7 +491,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
                 self.cv, X, y, self.random_state, cluster_codes, **routed_params.split
             )
             fit_result = fitter.cross_fit(X, y, folds, self.n_jobs)
-            return replace(fit_result, uses_random_state=isinstance(self.cv, int | np.integer))
+            folds_are_drawn = isinstance(self.cv, int | np.integer)
+            return replace(fit_result, uses_random_state=folds_are_drawn)
         holdout = check_fraction("holdout", self.holdout)
         fit_rows, calibration_rows = draw_calibration_rows(
             X, y, holdout, self.random_state, cluster_codes

@@ -45,23 +45,27 @@ def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
         raise MissingLabelsError(
             "CalibratedClassifier requires y to be passed, but the target y is None."
         )
-    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
+    label_shape: tuple[int, ...] = getattr(y, "shape", ())
+    is_column_vector = len(label_shape) == 2 and label_shape[1] == 1
+    if is_column_vector:
         y = column_or_1d(as_plain_array(y, "labels"), warn=True)
-    y = check_labels(y)
+    labels = check_labels(y)
     try:
-        check_classification_targets(y)
+        check_classification_targets(labels)
     except (ValueError, TypeError) as error:
         raise LabelError(f"y is not a valid array of classes: {error}") from None
     n_rows = _num_samples(X)
-    if len(y) != n_rows:
+    if len(labels) != n_rows:
         raise ShapeError(
-            f"Expected one label for each row, but got {n_rows} rows and {len(y)} labels."
+            f"Expected one label for each row, but got {n_rows} rows and {len(labels)} labels."
         )
-    if hasattr(X, "tocsr"):
+    is_sparse = hasattr(X, "tocsr")
+    rows_can_be_selected = hasattr(X, "__getitem__")
+    if is_sparse:
         X = X.tocsr()
-    elif not hasattr(X, "__getitem__"):
+    elif not rows_can_be_selected:
         X = np.asarray(X)
-    return X, y
+    return X, labels
 
 
 def check_classifier_parameters(meta_estimator: Any, y: Array, groups: Any) -> None:
@@ -128,7 +132,7 @@ def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
 
 
 def choose_skipped_checks(X: Any, calibration_rows: Codes | None) -> tuple[str, ...]:
-    """Choose the notes on the calibration rows for which the logits need not be checked.
+    """Choose the notes for which the logits need not be checked.
 
     It is known whether the classifier was fitted on the rows. Equal logits are no copies of a row if
     the features differ: a forest, for example, has as many values as trees.
@@ -163,11 +167,15 @@ def _may_have_copied_rows(X: Any, rows: Codes) -> bool:
 
 def _count_repeated_features(X: Any, rows: Codes) -> int | None:
     """Count the rows that repeat the features of an earlier row, None if that is not known."""
-    if hasattr(X, "duplicated") and hasattr(X, "iloc"):
+    is_data_frame = hasattr(X, "duplicated") and hasattr(X, "iloc")
+    if is_data_frame:
         try:
             return int(X.iloc[rows].duplicated().sum())
         except TypeError:
-            return None  # a cell that is not hashable, such as a list
-    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype.kind not in "iubf":
+            # A cell is not hashable, such as a list.
+            return None
+    is_numeric_table = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iubf"
+    if not is_numeric_table:
         return None
-    return len(rows) - len(np.unique(X[rows], axis=0))
+    distinct_rows = np.unique(X[rows], axis=0)
+    return len(rows) - len(distinct_rows)

@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import count_affordable_folds
 from metacal.estimators.fold_fits import FoldResult, draw_held_out_mask, fit_and_evaluate
-from metacal.formulas import Array, Codes
+from metacal.formulas import Array, Codes, Float
 from metacal.maps.fitting.crossvalidation import deduplicate_warnings
 from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.maps.temperature import TemperatureMap
@@ -119,10 +119,10 @@ def compare(
     >>> mc.compare(data.logits[:2000], data.labels[:2000], ["temperature"]).best("nll")
     'temperature'
     """
-    table = validate.read_logits(logits, input)
-    n_rows, n_classes = table.shape
-    codes = validate.encode_labels(labels, n_rows, validate.check_classes(classes, n_classes))
-    warn_if_implausible(table, input)
+    logits_table = validate.read_logits(logits, input)
+    n_rows, n_classes = logits_table.shape
+    true_codes = validate.encode_labels(labels, n_rows, validate.check_classes(classes, n_classes))
+    warn_if_implausible(logits_table, input)
     estimators = _make_estimators(calibrators)
     if not 2 <= n_splits <= n_rows:
         raise InputError(
@@ -130,12 +130,12 @@ def compare(
         )
     draw_fold_mask = partial(draw_held_out_mask, n_rows, n_splits, random_state)
     n_folds = count_affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)
-    jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
-    fit_fold = partial(fit_and_evaluate, codes, draw_fold_mask)
+    fit_jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
+    fit_fold = partial(fit_and_evaluate, true_codes, draw_fold_mask)
     with open_executor(n_jobs, executor) as pool, deduplicate_warnings():
-        result_iterator = _run_jobs(pool, table, fit_fold, jobs)
+        result_iterator = _run_jobs(pool, logits_table, fit_fold, fit_jobs)
         if progress is not None:
-            result_iterator = iter(progress(result_iterator, len(jobs)))
+            result_iterator = iter(progress(result_iterator, len(fit_jobs)))
         fold_results = list(result_iterator)
     held_out_rows = [np.flatnonzero(draw_fold_mask(fold)) for fold in range(n_folds)]
     results_by_name = _group_results(estimators, fold_results, n_folds)
@@ -193,21 +193,25 @@ def _run_remote_jobs(
     fit_fold: Callable[[Any, Any, int], FoldResult | str],
     jobs: list[tuple[Any, int]],
 ) -> Iterator[FoldResult | str]:
-    """Run the jobs in other processes; see `_run_jobs` for the parameters."""
+    """Run the jobs in other processes.
+
+    The parameters are those of `_run_jobs`.
+    """
     # The workers read a stored table themselves, and get any other table as an array.
-    sent_table = table if isinstance(table, StoredTable) else np.asarray(table)
+    table_for_workers = table if isinstance(table, StoredTable) else np.asarray(table)
     file_names = describe_sources(table)
+    has_files = len(file_names) > 0
 
     def name_files(_job: tuple[Any, ...]) -> str:
         return file_names
 
     return run_in_order(
         pool,
-        partial(fit_fold, sent_table),
+        partial(fit_fold, table_for_workers),
         jobs,
         _MAX_CONCURRENT_FITS,
         max_pending=len(jobs),
-        describe_piece=name_files if file_names else None,
+        describe_piece=name_files if has_files else None,
     )
 
 
@@ -227,11 +231,11 @@ def _make_estimators(
     """Create the estimators to compare, keyed by name."""
     if isinstance(calibrators, Mapping):
         return dict(calibrators)
-    names: Iterable[str] = METHODS if calibrators is None else calibrators
-    estimators: dict[str, Any] = {UNCALIBRATED: _Uncalibrated()}
-    for name in names:
-        estimators[name] = get_calibrator_class(name)()
-    return estimators
+    calibrator_names: Iterable[str] = METHODS if calibrators is None else calibrators
+    estimator_by_name: dict[str, Any] = {UNCALIBRATED: _Uncalibrated()}
+    for calibrator_name in calibrator_names:
+        estimator_by_name[calibrator_name] = get_calibrator_class(calibrator_name)()
+    return estimator_by_name
 
 
 def _group_results(
@@ -239,9 +243,9 @@ def _group_results(
 ) -> dict[str, list[FoldResult | str]]:
     """Group the results of all folds by the name of the calibrator."""
     results_by_name = {}
-    for index, name in enumerate(names):
-        start = index * n_folds
-        results_by_name[name] = fold_results[start : start + n_folds]
+    for calibrator_index, name in enumerate(names):
+        first_result = calibrator_index * n_folds
+        results_by_name[name] = fold_results[first_result : first_result + n_folds]
     return results_by_name
 
 
@@ -268,12 +272,12 @@ def _summarise_results(
     """
     fitted_results: dict[str, list[FoldResult]] = {}
     error_by_name: dict[str, str] = {}
-    for name, fold_results in results_by_name.items():
-        errors = [result for result in fold_results if isinstance(result, str)]
-        if errors:
-            error_by_name[name] = errors[0]
+    for calibrator_name, fold_results in results_by_name.items():
+        error_messages = [result for result in fold_results if isinstance(result, str)]
+        if error_messages:
+            error_by_name[calibrator_name] = error_messages[0]
         else:
-            fitted_results[name] = cast(list[FoldResult], fold_results)
+            fitted_results[calibrator_name] = cast(list[FoldResult], fold_results)
     paired_metrics: dict[str, PairedEstimates] = {}
     if fitted_results:
         for metric in registry.list_compared_metrics():
@@ -283,15 +287,20 @@ def _summarise_results(
 
     fitted_names = list(fitted_results)
     entries = []
-    for name in results_by_name:
-        if name in error_by_name:
-            entry = ComparisonEntry(
-                name, metrics={}, fit_seconds=float("nan"), error_message=error_by_name[name]
+    for calibrator_name in results_by_name:
+        if calibrator_name in error_by_name:
+            calibrator_entry = ComparisonEntry(
+                calibrator_name,
+                metrics={},
+                fit_seconds=float("nan"),
+                error_message=error_by_name[calibrator_name],
             )
         else:
-            index = fitted_names.index(name)
-            entry = _build_entry(name, fitted_results[name], index, paired_metrics)
-        entries.append(entry)
+            calibrator_index = fitted_names.index(calibrator_name)
+            calibrator_entry = _build_entry(
+                calibrator_name, fitted_results[calibrator_name], calibrator_index, paired_metrics
+            )
+        entries.append(calibrator_entry)
     entries.sort(key=_get_log_loss)
     near_best_names = {
         metric: tuple(np.array(fitted_names)[paired.near_best].tolist())
@@ -301,7 +310,7 @@ def _summarise_results(
 
 
 def _get_log_loss(entry: ComparisonEntry) -> float:
-    """Return the mean log loss of a calibrator; infinity if it could not be fitted."""
+    """Return the mean log loss of a calibrator, infinity if it could not be fitted."""
     if entry.error_message is not None:
         return np.inf
     return entry.metrics["nll"].mean
@@ -331,30 +340,39 @@ def _compare_metric(
     -------
     PairedEstimates
     """
-    if metric.losses is not None:
+    is_mean_of_row_losses = metric.losses is not None
+    is_function_of_top_label = metric.input is registry.TOP_LABEL
+    if is_mean_of_row_losses:
         row_losses = [
-            np.concatenate([result.losses[metric.name] for result in calibrator_results])
+            _concatenate_losses(calibrator_results, metric.name)
             for calibrator_results in fold_results
         ]
         return compare_by_rows(row_losses, np.concatenate(held_out_rows), metric.smaller_is_better)
-    if metric.input is not registry.TOP_LABEL:
-        fold_values = [
-            [result.other_metrics[metric.name] for result in calibrator_results]
-            for calibrator_results in fold_results
-        ]
+    if not is_function_of_top_label:
+        fold_values = []
+        for calibrator_results in fold_results:
+            values_of_calibrator = [
+                result.other_metrics[metric.name] for result in calibrator_results
+            ]
+            fold_values.append(values_of_calibrator)
         return compare_by_folds(fold_values, metric.smaller_is_better)
     prepare_statistic = metric.debiased or metric.prepare_statistic
     statistics = []
     for calibrator_results in fold_results:
         first_repetition = calibrator_results[:n_splits]
-        top_label = _concatenate_top_labels([result.top_label for result in first_repetition])
-        statistics.append(prepare_statistic(top_label))
-    n_rows = sum(map(len, held_out_rows[:n_splits]))
+        statistics.append(prepare_statistic(_concatenate_top_labels(first_repetition)))
+    n_rows = sum(len(rows_of_fold) for rows_of_fold in held_out_rows[:n_splits])
     return compare_by_resamples(statistics, n_rows, metric.smaller_is_better)
 
 
-def _concatenate_top_labels(top_labels: list[TopLabel]) -> TopLabel:
-    """Concatenate the confidence and the correctness of the rows of several folds."""
+def _concatenate_losses(fold_results: list[FoldResult], metric_name: str) -> Float:
+    """Concatenate the losses of the rows of several folds."""
+    return np.concatenate([result.losses[metric_name] for result in fold_results])
+
+
+def _concatenate_top_labels(fold_results: list[FoldResult]) -> TopLabel:
+    """Concatenate the confidence and correctness of the rows of several folds."""
+    top_labels = [result.top_label for result in fold_results]
     return TopLabel(
         confidence=np.concatenate([top_label.confidence for top_label in top_labels]),
         correct=np.concatenate([top_label.correct for top_label in top_labels]),
@@ -384,14 +402,17 @@ def _build_entry(
     -------
     ComparisonEntry
     """
-    metrics = {
-        metric: Estimate(float(paired.estimates[index]), paired.standard_error(index))
-        for metric, paired in paired_metrics.items()
-    }
+    metrics = {}
+    for metric_name, paired_estimates in paired_metrics.items():
+        metrics[metric_name] = Estimate(
+            mean=float(paired_estimates.estimates[index]),
+            standard_error=paired_estimates.standard_error(index),
+        )
     fit_seconds = [result.fit_seconds for result in fold_results]
+    n_zero_probability_rows = sum(result.n_zero_probability_rows for result in fold_results)
     return ComparisonEntry(
         name,
         metrics,
         fit_seconds=float(np.median(fit_seconds)),
-        n_zero_probability_rows=sum(result.n_zero_probability_rows for result in fold_results),
+        n_zero_probability_rows=n_zero_probability_rows,
     )

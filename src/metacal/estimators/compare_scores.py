@@ -34,6 +34,8 @@ from metacal.rows.score_columns import check_correctness, check_scores
 FUSED_SCORE_NAME = "fused"
 #: Fraction of the rows on which the fused score is fitted.
 _FUSION_FRACTION = 1 / 3
+#: Width of the column of names in a printed comparison.
+_NAME_WIDTH = 24
 #: Names of scores whose higher values mean less confidence.
 DOUBTFUL_SCORE_NAMES = ("perplexity", "loss", "entropy")
 
@@ -86,9 +88,11 @@ class ScoreComparison:
         return _compute_fused_score(self.fusion_model, columns)
 
     def __str__(self) -> str:
-        lines = [f"{'score':<24} AUROC  would accept"]
+        header = f"{_format_name_cell('score')} AUROC  would accept"
+        lines = [header]
         for row in self.rows:
-            lines.append(f"{row.name[:24]:<24} {row.auroc:.3f}  {row.coverage:.3f} of the rows")
+            name_cell = _format_name_cell(row.name)
+            lines.append(f"{name_cell} {row.auroc:.3f}  {row.coverage:.3f} of the rows")
         lines.append(f"under {self.promise!r}; certify the one you choose on other rows.")
         return "\n".join(lines)
 
@@ -97,6 +101,11 @@ class ScoreComparison:
     def to_frame(self) -> Any:
         """Return a `pandas.DataFrame` with one row per score."""
         return display.make_frame([asdict(row) for row in self.rows])
+
+
+def _format_name_cell(name: str) -> str:
+    """Truncate or pad the name of a score to the width of its column."""
+    return name[:_NAME_WIDTH].ljust(_NAME_WIDTH)
 
 
 def compare_scores(
@@ -181,8 +190,13 @@ def compare_scores(
         score_rows.append(
             _evaluate_score(name, confidence[is_test_row], is_correct[is_test_row], promise)
         )
-    score_rows.sort(key=lambda row: (-row.coverage, -row.auroc))
+    score_rows.sort(key=_make_sort_key)
     return ScoreComparison(tuple(score_rows), promise, fusion_model)
+
+
+def _make_sort_key(score_row: ScoreRow) -> tuple[float, float]:
+    """Make the key that sorts scores by falling coverage, then by falling AUROC."""
+    return -score_row.coverage, -score_row.auroc
 
 
 def _fit_fusion_model(
@@ -199,14 +213,15 @@ def _fit_fusion_model(
 
 
 def _compute_fused_score(fusion_model: Pipeline, columns: Mapping[str, Any]) -> Float:
-    """Predict the probability of being correct; NaN for a row without all scores."""
+    """Predict the probability of being correct, NaN for a row without all scores."""
     score_columns = [check_scores(columns[name]) for name in fusion_model.feature_names]
     features = np.stack(score_columns, axis=1)
     has_all_scores = ~np.isnan(features).any(axis=1)
     fused_score = np.full(len(features), np.nan)
     if has_all_scores.any():
         probabilities = fusion_model.predict_proba(features[has_all_scores])
-        fused_score[has_all_scores] = probabilities[:, 1]
+        probability_of_correct = probabilities[:, 1]
+        fused_score[has_all_scores] = probability_of_correct
     return fused_score
 
 

@@ -33,9 +33,10 @@ class Estimate(NamedTuple):
 
     def to_dict(self) -> dict[str, float | None]:
         """Return mean and standard error, with None for infinite or missing values."""
-        return {
-            name: value if np.isfinite(value) else None for name, value in self._asdict().items()
-        }
+        finite_values: dict[str, float | None] = {}
+        for name, value in self._asdict().items():
+            finite_values[name] = value if np.isfinite(value) else None
+        return finite_values
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ class ComparisonEntry:
     def loss(self, metric: str) -> float:
         """Return the mean of a metric, negated if larger values are better."""
         registered_metric = registry.METRICS.get(metric)
-        mean = self.metrics[metric].mean
+        metric_mean = self.metrics[metric].mean
         if registered_metric is None or registered_metric.smaller_is_better:
-            return mean
-        return -mean
+            return metric_mean
+        return -metric_mean
 
     def to_dict(self) -> dict[str, Any]:
         """Return the metrics as JSON types, with None for infinite values."""
@@ -87,9 +88,9 @@ class ComparisonEntry:
     def to_record(self) -> dict[str, Any]:
         """Return the row of this calibrator in a data frame, keyed by column."""
         record: dict[str, Any] = {}
-        for name, estimate in self.metrics.items():
-            record[name] = estimate.mean
-            record[f"{name}_standard_error"] = estimate.standard_error
+        for metric_name, estimate in self.metrics.items():
+            record[metric_name] = estimate.mean
+            record[f"{metric_name}_standard_error"] = estimate.standard_error
         record["fit_seconds"] = self.fit_seconds
         record["impossible_rows"] = self.n_zero_probability_rows
         record["failed"] = self.error_message
@@ -126,7 +127,7 @@ class Comparison:
 
     def best(self, metric: str = "nll") -> str:
         """Return the name of the calibrator with the best mean of a metric."""
-        best_entry = min(self._fitted_entries(), key=lambda entry: entry.loss(metric))
+        best_entry = min(self._list_fitted_entries(), key=lambda entry: entry.loss(metric))
         return best_entry.name
 
     def near_best(self, metric: str = "nll") -> tuple[str, ...]:
@@ -141,7 +142,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON types."""
-        metric_names = self._metric_names()
+        metric_names = self._list_metric_names()
         return {
             "n_rows": self.n_rows,
             "n_classes": self.n_classes,
@@ -166,22 +167,26 @@ class Comparison:
         )
 
     def __str__(self) -> str:
-        header, *rows = self._table_rows()
+        header = self._list_headings()
+        fitted_rows = [self._list_cells(entry) for entry in self._list_fitted_entries()]
+        all_rows = [self._list_cells(entry) for entry in self.entries]
         # A long error message must not widen its column.
-        rows_without_errors = [row for row in rows if not row[1].startswith(_ERROR_PREFIX)]
-        lines = display.align_columns([header, *rows], width_rows=[header, *rows_without_errors])
-        return "\n".join([self._caption(), "", *lines, "", _LEGEND, *self._infinite_loss_notes()])
+        table_lines = display.align_columns([header, *all_rows], width_rows=[header, *fitted_rows])
+        notes = self._list_infinite_loss_notes()
+        return "\n".join([self._format_caption(), "", *table_lines, "", _LEGEND, *notes])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        header, *rows = self._table_rows()
-        table_html = display.make_table_html(header, rows, caption=self._caption())
-        notes_html = display.make_paragraphs_html(_LEGEND, *self._infinite_loss_notes())
+        all_rows = [self._list_cells(entry) for entry in self.entries]
+        table_html = display.make_table_html(
+            self._list_headings(), all_rows, caption=self._format_caption()
+        )
+        notes_html = display.make_paragraphs_html(_LEGEND, *self._list_infinite_loss_notes())
         return f"<div>{table_html}{notes_html}</div>"
 
-    def _caption(self) -> str:
-        """Return the caption of the table, with the numbers of rows, classes and folds."""
+    def _format_caption(self) -> str:
+        """Format the caption of the table, with the numbers of rows, classes and folds."""
         folds_text = f"{self.n_repeats} x {self.n_splits} folds"
         if self.n_folds != self.n_repeats * self.n_splits:
             folds_text = f"{self.n_folds} of {folds_text}"
@@ -190,24 +195,24 @@ class Comparison:
             f" not used in the fit, {folds_text}"
         )
 
-    def _table_rows(self) -> list[tuple[str, ...]]:
-        """Return the cells of the header and of the row of each calibrator."""
-        metric_names = self._metric_names()
-        headings = [_metric_heading(metric) for metric in metric_names]
-        rows: list[tuple[str, ...]] = [("calibrator", *headings, "fit, s")]
-        for entry in self.entries:
-            if entry.error_message is not None:
-                empty_cells = [""] * len(metric_names)
-                rows.append((entry.name, f"{_ERROR_PREFIX}{entry.error_message}", *empty_cells))
-                continue
-            metric_cells = [
-                f"{entry.metrics[metric]} {self._rank_symbol(entry.name, metric)}"
-                for metric in metric_names
-            ]
-            rows.append((entry.name, *metric_cells, f"{entry.fit_seconds:.3f}"))
-        return rows
+    def _list_headings(self) -> tuple[str, ...]:
+        """Return the headings of the columns of the table."""
+        metric_headings = [_get_metric_heading(metric) for metric in self._list_metric_names()]
+        return ("calibrator", *metric_headings, "fit, s")
 
-    def _rank_symbol(self, name: str, metric: str) -> str:
+    def _list_cells(self, entry: ComparisonEntry) -> tuple[str, ...]:
+        """Return the cells of the row of a calibrator, or of its error message."""
+        metric_names = self._list_metric_names()
+        if entry.error_message is not None:
+            empty_cells = [""] * len(metric_names)
+            return (entry.name, f"{_ERROR_PREFIX}{entry.error_message}", *empty_cells)
+        metric_cells = [
+            f"{entry.metrics[metric]} {self._get_rank_symbol(entry.name, metric)}"
+            for metric in metric_names
+        ]
+        return (entry.name, *metric_cells, f"{entry.fit_seconds:.3f}")
+
+    def _get_rank_symbol(self, name: str, metric: str) -> str:
         """Return the symbol that marks the best and the nearly best calibrators."""
         if name == self.best(metric):
             return "*"
@@ -215,28 +220,30 @@ class Comparison:
             return "·"
         return " "
 
-    def _infinite_loss_notes(self) -> list[str]:
+    def _list_infinite_loss_notes(self) -> list[str]:
         """Return a note on each calibrator with an infinite log loss."""
         notes = []
         for entry in self.entries:
-            if entry.n_zero_probability_rows:
-                plural_suffix = "s" if entry.n_zero_probability_rows > 1 else ""
+            n_zero_rows = entry.n_zero_probability_rows
+            if n_zero_rows > 0:
+                plural_suffix = "s" if n_zero_rows > 1 else ""
                 notes.append(
-                    f"{entry.name}: infinite, since the true class of {entry.n_zero_probability_rows:,} held-out"
+                    f"{entry.name}: infinite, since the true class of {n_zero_rows:,} held-out"
                     f" row{plural_suffix} got probability 0"
                 )
         return notes
 
-    def _fitted_entries(self) -> list[ComparisonEntry]:
+    def _list_fitted_entries(self) -> list[ComparisonEntry]:
         """Return the entries of the calibrators that could be fitted."""
         return [entry for entry in self.entries if entry.error_message is None]
 
-    def _metric_names(self) -> list[str]:
+    def _list_metric_names(self) -> list[str]:
         """Return the names of the metrics, in the order of the registry."""
-        return list(self._fitted_entries()[0].metrics)
+        any_fitted_entry = self._list_fitted_entries()[0]
+        return list(any_fitted_entry.metrics)
 
 
-def _metric_heading(metric: str) -> str:
+def _get_metric_heading(metric: str) -> str:
     """Return the column heading of a metric."""
     registered_metric = registry.METRICS.get(metric)
     if registered_metric is None:

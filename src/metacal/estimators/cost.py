@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_MILLION = 1e6
 #: CPU seconds of a fit per million entries of the table, accurate to a factor of about two.
 _FIT_SECONDS_PER_MILLION = {
     "gaussian-process": 0.5,
@@ -63,7 +64,7 @@ def estimate_fold_seconds(names: Iterable[str], n_rows: int, n_classes: int) -> 
     for name in names:
         fit_seconds = seconds_by_name.get(name, _DEFAULT_FIT_SECONDS_PER_MILLION)
         seconds_per_million.append(_FIT_FRACTION * fit_seconds + _METRICS_SECONDS_PER_MILLION)
-    return sum(seconds_per_million) * n_rows * n_classes / 1e6
+    return sum(seconds_per_million) * n_rows * n_classes / _MILLION
 
 
 def count_affordable_folds(
@@ -93,7 +94,8 @@ def count_affordable_folds(
     >>> count_affordable_folds(["matrix"], 25_000, 1000, 10, 600.0)
     10
     """
-    seconds = estimate_fold_seconds(list(names), n_rows, n_classes)
-    if seconds * n_folds <= budget:
+    seconds_per_fold = estimate_fold_seconds(list(names), n_rows, n_classes)
+    if seconds_per_fold * n_folds <= budget:
         return n_folds
-    return max(1, min(n_folds, int(budget / seconds)))
+    n_affordable_folds = int(budget / seconds_per_fold)
+    return max(1, min(n_folds, n_affordable_folds))

@@ -121,9 +121,14 @@ class ClassifierFitter:
         """
         classifier = self.fit(X, y, fit_rows)
         test_features = _safe_indexing(X, test_rows)
-        logits = get_classifier_logits(classifier, test_features, self.response_method)
-        classes = get_classifier_classes(classifier, logits.shape[1])
-        return ClassifierFitResult(classifier, classes, logits, test_rows)
+        test_logits = get_classifier_logits(classifier, test_features, self.response_method)
+        n_columns = test_logits.shape[1]
+        return ClassifierFitResult(
+            classifier=classifier,
+            classes=get_classifier_classes(classifier, n_columns),
+            calibration_logits=test_logits,
+            calibration_rows=test_rows,
+        )
 
     def cross_fit(
         self, X: Any, y: Array, folds: Folds, n_jobs: int | None = None
@@ -169,14 +174,20 @@ class ClassifierFitter:
         classifier = self.fit(X, y)
         n_columns = max(result.calibration_logits.shape[1] for result in fold_results)
         classes = get_classifier_classes(classifier, n_columns)
-        fold_logits = [
+        logits_by_fold = [
             expand_columns(result.calibration_logits, result.classes, classes)
             for result in fold_results
         ]
-        logits = np.empty((len(y), len(classes)), dtype=np.result_type(*fold_logits))
-        for result, table in zip(fold_results, fold_logits):
-            logits[result.calibration_rows] = table
-        return ClassifierFitResult(classifier, classes, logits, n_folds=len(folds))
+        logits_dtype = np.result_type(*logits_by_fold)
+        out_of_fold_logits = np.empty((len(y), len(classes)), dtype=logits_dtype)
+        for result, fold_logits in zip(fold_results, logits_by_fold):
+            out_of_fold_logits[result.calibration_rows] = fold_logits
+        return ClassifierFitResult(
+            classifier=classifier,
+            classes=classes,
+            calibration_logits=out_of_fold_logits,
+            n_folds=len(folds),
+        )
 
 
 def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:

@@ -128,10 +128,10 @@ def evaluate(
     resampling = Resampling(level, n_resamples, random_state)
     if fitted_gate is not None and (cases is not None or is_about_cases(fitted_gate)):
         check_case_columns(fitted_gate)
-        decisions = judge_case_rows(
+        judged_rows = judge_case_rows(
             fitted_gate, stage_inputs[0], y, cases, groups, probabilities=True
         )
-        return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
+        return evaluate_decisions(fitted_gate, judged_rows, resampling, n_bins)
     check_takes_cases(fitted_gate, cases)
     if is_group_table(fitted_gate, stage_inputs[0]):
         entries = flatten_labelled_table(stage_inputs[0], y, groups)
@@ -139,8 +139,8 @@ def evaluate(
         y = entries.truth
         groups = entries.columns
     if fitted_gate is not None and not fitted_gate.is_logits_gate:
-        decisions = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
-        return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
+        judged_rows = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
+        return evaluate_decisions(fitted_gate, judged_rows, resampling, n_bins)
     table = stage_inputs[0]
     gate_or_softmax = fitted_gate
     if gate_or_softmax is None:
@@ -151,9 +151,9 @@ def evaluate(
         if not is_unvalidated:
             table = gate_or_softmax.source.read(table)
         rows = Rows(table, executor=pool, is_unvalidated=is_unvalidated)
-        codes = encode_labels(y, len(rows), gate_or_softmax.classes)
+        true_codes = encode_labels(y, len(rows), gate_or_softmax.classes)
         _, evaluation = evaluate_table(
-            fitted_gate, rows, codes, resampling, n_bins, groups, overwrite=overwrite
+            fitted_gate, rows, true_codes, resampling, n_bins, groups, overwrite=overwrite
         )
         return evaluation
 
@@ -180,7 +180,7 @@ def evaluate_decisions(
     """
     assert decisions.correct is not None
     n_unlabelled = int((~decisions.has_label).sum())
-    if n_unlabelled:
+    if n_unlabelled > 0:
         raise MissingLabelsError(
             f"{n_unlabelled:,} rows have no label, but evaluate requires a label for every row."
             " To test only the promise, use verify, which requires labels only for rows on which"
@@ -196,15 +196,15 @@ def evaluate_decisions(
     )
     if gate.certificate is None:
         return GateEvaluation(evaluation)
-    counted: JudgedRows | CaseOutcomes = decisions
+    judged_outcomes: JudgedRows | CaseOutcomes = decisions
     if decisions.case_outcomes is not None:
-        counted = decisions.case_outcomes
+        judged_outcomes = decisions.case_outcomes
     verdict = judge(
         gate.certificate,
-        counted.accept,
-        counted.correct,
+        judged_outcomes.accept,
+        judged_outcomes.correct,
         evaluation.level,
-        losses=counted.losses,
+        losses=judged_outcomes.losses,
         row_names=decisions.row_subgroups,
         fit_rows=decisions.fit_rows,
     )
@@ -218,24 +218,26 @@ def evaluate_decisions(
 
 
 def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Answerer, ...]:
-    """Count the rows that each model of a cascade answers; empty for a single model."""
+    """Count the rows that each model of a cascade answers."""
     answering_stage = decisions.decision.by
     if answering_stage is None or decisions.correct is None or gate.certificate is None:
         return ()
-    names = list(decisions.decision.stage_names)
+    answerer_names = list(decisions.decision.stage_names)
     if gate.has_human_review:
-        names.append("person")
+        answerer_names.append("person")
     answerers = []
-    for stage, name in enumerate(names):
-        is_answered_here = answering_stage == stage
+    for stage_index, answerer_name in enumerate(answerer_names):
+        is_answered_here = answering_stage == stage_index
         n_answered = int(is_answered_here.sum())
         n_correct = int((is_answered_here & decisions.correct).sum())
-        is_model = stage < gate.n_stages
+        is_model = stage_index < gate.n_stages
         accuracy = None
-        if n_answered and is_model:
+        if is_model and n_answered > 0:
             accuracy = clopper_pearson(n_correct, n_answered, level)
-        share = clopper_pearson(n_answered, len(decisions), level)
-        answerers.append(Answerer(name, n_rows=n_answered, share=share, accuracy=accuracy))
+        share_of_rows = clopper_pearson(n_answered, len(decisions), level)
+        answerers.append(
+            Answerer(answerer_name, n_rows=n_answered, share=share_of_rows, accuracy=accuracy)
+        )
     return tuple(answerers)
 
 
@@ -284,10 +286,10 @@ def evaluate_table(
     measurements = measure_rows(
         gate_or_softmax, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
     )
-    correct = measurements.predicted_codes == codes
+    is_correct = measurements.predicted_codes == codes
     fit_rows = None
     if gate is not None:
-        fit_rows = gate.find_fit_rows(measurements.scores, correct)
+        fit_rows = gate.find_fit_rows(measurements.scores, is_correct)
     predicted_classes = PredictedClasses(
         measurements.predicted_codes, gate_or_softmax.classes, fitted=fit_rows is not None
     )
@@ -296,37 +298,37 @@ def evaluate_table(
         n_classes=rows.n_classes,
         n_bins=n_bins,
         accept=measurements.accept,
-        correct=correct,
+        correct=is_correct,
         predicted_classes=predicted_classes,
     )
-    before = None
+    softmax_evaluation = None
     softmax_metrics = measurements.softmax_metrics
     if softmax_metrics is not None:
         if _needs_whole_table() and buffer is not None:
             softmax_table = make_lazy_softmax_table(rows, codes, softmax_metrics.top)
             softmax_metrics = replace(softmax_metrics, table=softmax_table)
         no_resampling = replace(resampling, n_resamples=0, exact_proportions=False)
-        before = evaluate_metrics(softmax_metrics, resampling=no_resampling)
-    after = evaluate_metrics(
+        softmax_evaluation = evaluate_metrics(softmax_metrics, resampling=no_resampling)
+    gate_evaluation = evaluate_metrics(
         measurements.gate_metrics,
         resampling=resampling,
         score=measurements.scores,
         is_paper_map=gate_or_softmax.default_rejected == "uniform",
     )
     if gate is None or gate.certificate is None or measurements.accept is None:
-        return measurements, GateEvaluation(after, before)
+        return measurements, GateEvaluation(gate_evaluation, softmax_evaluation)
     verdict = judge(
         gate.certificate,
         measurements.accept,
-        correct,
+        is_correct,
         resampling.level,
         losses=gate.losses(codes, measurements.predicted_codes),
         row_names=gate.get_row_subgroups(measurements.predicted_codes, groups),
         fit_rows=fit_rows,
     )
     evaluation = GateEvaluation(
-        after=after,
-        before=before,
+        after=gate_evaluation,
+        before=softmax_evaluation,
         certificate=gate.certificate,
         verdict=verdict,
         fit_rows=fit_rows,
@@ -343,7 +345,7 @@ def _needs_whole_table() -> bool:
 
 
 def _make_buffer(rows: Rows, resampling: Resampling, *, overwrite: bool) -> Array | None:
-    """Allocate a buffer for all probabilities; None if they are not needed at once.
+    """Allocate a buffer for all probabilities, or return None if none is needed.
 
     On a cluster there is no buffer, because the rows stay with the workers.
     """

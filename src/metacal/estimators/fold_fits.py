@@ -25,7 +25,7 @@ from metacal.rows.plausibility import skip_plausibility_checks
 from metacal.rows.stored import StoredTable
 
 #: Logits that this worker process has read from files, at most one table, keyed by its pickle.
-_table_cache: dict[bytes, Array] = {}
+_logits_by_pickled_table: dict[bytes, Array] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,17 +92,17 @@ def fit_and_evaluate(
     fit_seconds = time.thread_time() - start_time
     probabilities = fold_estimator.predict_proba(logits[is_held_out])
     probability_table = checked_table(probabilities, codes[is_held_out])
-    losses = {}
+    losses_by_metric = {}
     other_metrics = {}
     for metric in registry.list_compared_metrics():
         if metric.losses is not None:
-            losses[metric.name] = metric.losses(probability_table)
+            losses_by_metric[metric.name] = metric.losses(probability_table)
         elif metric.input is not registry.TOP_LABEL:
             statistic = metric.prepare_statistic(probability_table)
             other_metrics[metric.name] = evaluate_on_sample(statistic, len(probability_table))
     has_zero_probability = probability_table.true_probability <= 0.0
     return FoldResult(
-        losses=losses,
+        losses=losses_by_metric,
         top_label=probability_table.top_label(),
         other_metrics=other_metrics,
         fit_seconds=fit_seconds,
@@ -128,12 +128,12 @@ def draw_held_out_mask(n_rows: int, n_splits: int, random_state: int, fold: int)
     -------
     array of bool of shape (n_rows,)
     """
-    rng = make_generator(random_state)
-    repetition, fold_in_repetition = divmod(fold, n_splits)
-    for _ in range(repetition):
+    generator = make_generator(random_state)
+    n_earlier_repetitions, fold_in_repetition = divmod(fold, n_splits)
+    for _ in range(n_earlier_repetitions):
         # Each draw advances the generator to the folds of the next repetition.
-        random_folds(n_rows, n_splits, rng)
-    fold_of_row = random_folds(n_rows, n_splits, rng)
+        random_folds(n_rows, n_splits, generator)
+    fold_of_row = random_folds(n_rows, n_splits, generator)
     return np.asarray(fold_of_row == fold_in_repetition)
 
 
@@ -141,8 +141,8 @@ def _load_logits(table: Any) -> Array:
     """Return a table as an array, and read a stored table once per worker process."""
     if not isinstance(table, StoredTable):
         return np.asarray(table)
-    key = pickle.dumps(table)
-    if key not in _table_cache:
-        _table_cache.clear()
-        _table_cache[key] = np.asarray(table)
-    return _table_cache[key]
+    pickled_table = pickle.dumps(table)
+    if pickled_table not in _logits_by_pickled_table:
+        _logits_by_pickled_table.clear()
+        _logits_by_pickled_table[pickled_table] = np.asarray(table)
+    return _logits_by_pickled_table[pickled_table]

@@ -69,8 +69,12 @@ def score_frozen_classifier(estimator: Any, X: Any, response_method: str) -> Cla
                 " or pass it without FrozenEstimator."
             ) from None
     logits = get_classifier_logits(estimator, X, response_method)
-    classes = get_classifier_classes(estimator, logits.shape[1])
-    return ClassifierFitResult(estimator, classes, logits)
+    n_columns = logits.shape[1]
+    return ClassifierFitResult(
+        classifier=estimator,
+        classes=get_classifier_classes(estimator, n_columns),
+        calibration_logits=logits,
+    )
 
 
 def check_frozen_classifier(logits: Array, codes: Codes) -> list[Note]:
@@ -88,6 +92,7 @@ def check_frozen_classifier(logits: Array, codes: Codes) -> list[Note]:
     list of Note
         Note for the certificate, if there was a warning.
     """
-    n_errors = int((logits.argmax(axis=1) != codes).sum())
+    predicted_codes = logits.argmax(axis=1)
+    n_errors = int((predicted_codes != codes).sum())
     notes = check_frozen_error_count(n_errors, len(codes))
     return [note.issue_warning() for note in notes]

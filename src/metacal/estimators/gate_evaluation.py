@@ -42,17 +42,17 @@ class Answerer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON types."""
-        accuracy = None if self.accuracy is None else self.accuracy.to_dict()
+        accuracy_entry = None if self.accuracy is None else self.accuracy.to_dict()
         return {
             "name": self.name,
             "n_rows": self.n_rows,
             "share": self.share.to_dict(),
-            "accuracy": accuracy,
+            "accuracy": accuracy_entry,
         }
 
     def __str__(self) -> str:
-        accuracy = "" if self.accuracy is None else f", right {self.accuracy} of them"
-        return f"answers {self.share} of all rows{accuracy}"
+        accuracy_text = "" if self.accuracy is None else f", right {self.accuracy} of them"
+        return f"answers {self.share} of all rows{accuracy_text}"
 
 
 @dataclass(frozen=True)
@@ -94,23 +94,28 @@ class GateEvaluation:
         return document
 
     def _promise_to_dict(self) -> dict[str, Any] | None:
-        """Return the promise and its verdict as JSON types; None without a promise."""
+        """Return the promise and its verdict as JSON types, None without a promise."""
         if self.certificate is None or self.verdict is None:
             return None
-        promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
-        promise["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
-        return promise
+        promise_entries = {"statement": self.certificate.statement, **self.verdict.to_dict()}
+        promise_entries["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
+        return promise_entries
 
     @property
     def caveat(self) -> str | None:
         """Note on metrics that calibration worsens and on a failed marginal check."""
-        notes = []
+        clauses = []
         if self.before is not None:
-            notes.append(describe_harm(self.after, self.before))
-        if self.after.marginal is not None and self.after.marginal.failure_facts is not None:
-            notes.append(str(note_miscalibrated_by_class(**self.after.marginal.failure_facts)))
-        sentences = [f"{note[0].upper()}{note[1:]}" for note in notes if note is not None]
-        return " ".join(sentences) or None
+            harm_clause = describe_harm(self.after, self.before)
+            if harm_clause is not None:
+                clauses.append(harm_clause)
+        marginal_check = self.after.marginal
+        if marginal_check is not None and marginal_check.failure_facts is not None:
+            clauses.append(str(note_miscalibrated_by_class(**marginal_check.failure_facts)))
+        if not clauses:
+            return None
+        sentences = [f"{clause[0].upper()}{clause[1:]}" for clause in clauses]
+        return " ".join(sentences)
 
     def _uncalibrated_to_dict(self) -> dict[str, Any] | None:
         """Return the metrics of the softmax of the logits as JSON types."""
@@ -138,15 +143,21 @@ class GateEvaluation:
         -------
         str
         """
-        lines = [f"{title_prefix}{self.after.size}", self._interval_note()]
+        text_lines = [f"{title_prefix}{self.after.size}", self._interval_note()]
         if self.certificate is not None:
-            lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
+            text_lines += [
+                "",
+                f"promised  {self.certificate.statement}",
+                f"measured  {self.verdict}",
+            ]
         if self.verdict is not None:
-            for subgroup_verdict in self.verdict.subgroup_verdicts[:_MAX_SHOWN_SUBGROUPS]:
-                lines.append(f"  {subgroup_verdict.subgroup}  {subgroup_verdict.summary}")
-            lines.append(f"to do     {self.verdict.advice}")
-        lines += [f"  {answerer.name:<8}{answerer}" for answerer in self.answered_by]
-        wrapped_lines = [wrap_line(line) for line in lines]
+            shown_verdicts = self.verdict.subgroup_verdicts[:_MAX_SHOWN_SUBGROUPS]
+            for subgroup_verdict in shown_verdicts:
+                text_lines.append(f"  {subgroup_verdict.subgroup}  {subgroup_verdict.summary}")
+            text_lines.append(f"to do     {self.verdict.advice}")
+        for answerer in self.answered_by:
+            text_lines.append(f"  {answerer.name:<8}{answerer}")
+        wrapped_lines = [wrap_line(line) for line in text_lines]
         caveat_lines = []
         if self.caveat is not None:
             caveat_lines.append(wrap_line(self.caveat))
@@ -182,11 +193,13 @@ class GateEvaluation:
 
         The column `uncalibrated` has the estimates of the softmax of the logits.
         """
-        frame = self.after.to_frame()
+        metric_frame = self.after.to_frame()
         if self.before is None:
-            return frame
+            return metric_frame
         uncalibrated_estimates = self.before.to_frame()[["estimate"]]
-        return frame.join(uncalibrated_estimates.rename(columns={"estimate": "uncalibrated"}))
+        return metric_frame.join(
+            uncalibrated_estimates.rename(columns={"estimate": "uncalibrated"})
+        )
 
 
 def _estimates_to_dict(intervals: Mapping[str, Interval]) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def make_probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
     is_plain_array = type(logits) is np.ndarray and logits.dtype in (np.float32, np.float64)
     if overwrite and is_plain_array and logits.flags.writeable:
         return logits
-    dtype = np.float64 if logits.dtype == np.float64 else np.float32
-    return np.empty(logits.shape, dtype=dtype)
+    probability_dtype = np.float64 if logits.dtype == np.float64 else np.float32
+    return np.empty(logits.shape, dtype=probability_dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,18 +126,18 @@ def measure_rows(
     make_accumulator = partial(_BlockAccumulator, rows.n_classes, n_bins, n_tables)
     measure_block = partial(_measure_block, gate, with_softmax, rows.is_unvalidated)
     group_column = np.asarray(groups) if gate.has_group_thresholds else None
-    total = make_accumulator()
+    total_accumulator = make_accumulator()
     try:
         for columns, sums in rows.accumulate_on_host(
             measure_block, make_accumulator, codes, group_column, buffer
         ):
-            total.merge(columns, sums)
+            total_accumulator.merge(columns, sums)
     except InputError:
         if rows.is_unvalidated:
             # Validating the whole table raises an error that names the file and the row.
             gate.source.read(rows.table)
         raise
-    all_columns, sums = total.result()
+    all_columns, sums = total_accumulator.result()
     release_freed_memory(len(rows) * rows.n_classes)
     scores, predicted_codes, accept, *metric_columns = (
         np.ascontiguousarray(column) for column in all_columns.T
@@ -206,11 +206,14 @@ def _measure_block(
     tables = [checked_table(decision.probabilities, codes)]
     if with_softmax:
         # The softmax of validated logits is valid, so `checked_table` is not needed.
-        softmax = _SOFTMAX_MAP(logits)
-        tables.append(CheckedTable(softmax, codes, softmax.max(axis=1)))
+        softmax_probabilities = _SOFTMAX_MAP(logits)
+        softmax_confidence = softmax_probabilities.max(axis=1)
+        tables.append(CheckedTable(softmax_probabilities, codes, softmax_confidence))
     columns: list[Any] = [decision.score, decision.predicted_codes, decision.accept]
     for table in tables:
-        columns += [*table.top_label(), *compute_row_losses(table).values()]
+        top_label_columns = table.top_label()
+        loss_columns = compute_row_losses(table).values()
+        columns += [*top_label_columns, *loss_columns]
     if buffer is not None:
         # The buffer is written last, because it may be the block of logits itself.
         buffer[...] = decision.probabilities
@@ -255,8 +258,8 @@ class _BlockAccumulator:
         """Add the result of another accumulator, for the rows that follow."""
         self.columns.append(columns)
         for table_sums, other_sums in zip(self.sums, sums, strict=True):
-            for name in table_sums:
-                table_sums[name] += other_sums[name]
+            for metric_name in table_sums:
+                table_sums[metric_name] += other_sums[metric_name]
 
     def result(self) -> tuple[Float, TableSums]:
         """Return the columns of all rows and the sums of each table."""
@@ -271,13 +274,11 @@ def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[Probabilit
         if metric.losses is not None
     ]
     n_columns_per_table = _N_TOP_LABEL_COLUMNS + len(loss_names)
-    starts = range(0, len(columns), n_columns_per_table)
-    for start, table_sums in zip(starts, sums, strict=True):
-        table_columns = columns[start : start + n_columns_per_table]
-        top_label = TopLabel(*table_columns[:_N_TOP_LABEL_COLUMNS])
-        loss_columns = table_columns[_N_TOP_LABEL_COLUMNS:]
+    table_starts = range(0, len(columns), n_columns_per_table)
+    for start, table_sums in zip(table_starts, sums, strict=True):
+        confidence, correct, *loss_columns = columns[start : start + n_columns_per_table]
         losses = dict(zip(loss_names, loss_columns, strict=True))
-        yield ProbabilityColumns(top_label, losses, accumulators=table_sums)
+        yield ProbabilityColumns(TopLabel(confidence, correct), losses, accumulators=table_sums)
 
 
 def make_lazy_softmax_table(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:

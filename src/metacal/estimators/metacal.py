@@ -52,12 +52,13 @@ class EstimatorMap(Map):
     def write(self, block: Array, out: Array) -> None:
         """Write the probabilities, which are 0 for classes unknown to the estimator."""
         probabilities = np.asarray(self.estimator.predict_proba(block))
-        if probabilities.shape[1] == block.shape[1]:
+        knows_every_class = probabilities.shape[1] == block.shape[1]
+        if knows_every_class:
             out[...] = probabilities
             return
-        known_columns = np.asarray(self.estimator.classes_, dtype=np.intp)
+        columns_of_known_classes = np.asarray(self.estimator.classes_, dtype=np.intp)
         out[...] = 0.0
-        out[:, known_columns] = probabilities
+        out[:, columns_of_known_classes] = probabilities
 
 
 class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
@@ -300,7 +301,10 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         notes: Sequence[Note] = (),
         skipped_checks: tuple[str, ...] = (),
     ) -> Self:
-        """Fit the gate on validated rows; see `fit_codes` for the parameters."""
+        """Fit the gate on validated rows.
+
+        The parameters are those of `fit_codes`.
+        """
         promise = apply_positive_class(
             self.promise, self.positive, has_one_score=self._has_one_score
         )
@@ -466,9 +470,12 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         if isinstance(calibrator, Calibrator):
             self.calibrator_ = calibrator.fit_rows(rows, codes, weights)
             return calibrator.map_
-        fit_params = {} if weights is None else {"sample_weight": weights}
+        fit_params = {}
+        if weights is not None:
+            fit_params["sample_weight"] = weights
         # Indexing reads a stored table into memory, because other packages need an array.
-        fit_index = slice(None) if rows.row_mask is None else rows.row_mask
+        all_rows = slice(None)
+        fit_index = all_rows if rows.row_mask is None else rows.row_mask
         self.calibrator_ = calibrator.fit(rows.table[fit_index], codes, **fit_params)
         return EstimatorMap(self.calibrator_)
 

@@ -14,6 +14,8 @@ from metacal.rows.labels import check_labels
 
 #: Methods of a classifier that give its logits, in the order in which "auto" tries them.
 RESPONSE_METHODS = ("predict_proba", "decision_function")
+#: Code of a label that the classifier does not know.
+_UNKNOWN_LABEL = -1
 
 
 def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
@@ -43,24 +45,30 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
     """
     check_choice("response_method", method, "auto", *RESPONSE_METHODS)
     allowed_methods = RESPONSE_METHODS if method == "auto" else (method,)
-    method_name = next((name for name in allowed_methods if hasattr(classifier, name)), None)
-    if method_name is None:
+    available_methods = [name for name in allowed_methods if hasattr(classifier, name)]
+    if not available_methods:
         raise InputError(
             f"{type(classifier).__name__} has none of the required methods:"
             f" {' and '.join(allowed_methods)}. Pass a classifier that has one of them."
         )
-    response = np.asarray(getattr(classifier, method_name)(X))
+    method_name = available_methods[0]
+    compute_response = getattr(classifier, method_name)
+    classifier_response = np.asarray(compute_response(X))
     if method_name == "predict_proba":
-        logits = validate.read_logits(response, "probabilities")
-    elif response.ndim == 2:
-        logits = response
+        logits = validate.read_logits(classifier_response, "probabilities")
+    elif classifier_response.ndim == 2:
+        logits = classifier_response
     else:
-        logits = np.column_stack([np.zeros_like(response), response])
-    n_classes = len(getattr(classifier, "classes_", logits.T))
-    if logits.shape[1] != n_classes:
+        first_class_logits = np.zeros_like(classifier_response)
+        logits = np.column_stack([first_class_logits, classifier_response])
+    n_columns = logits.shape[1]
+    n_classes = n_columns
+    if hasattr(classifier, "classes_"):
+        n_classes = len(classifier.classes_)
+    if n_columns != n_classes:
         raise ClassMismatchError(
             f"{method_name} of {type(classifier).__name__} must return one column per class, but"
-            f" it returns {logits.shape[1]} columns for {n_classes} classes. For an SVC, pass"
+            f" it returns {n_columns} columns for {n_classes} classes. For an SVC, pass"
             " decision_function_shape='ovr'."
         )
     return logits
@@ -113,7 +121,7 @@ def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array
 
 
 def encode_labels(y: Array, classes: Array) -> Codes:
-    """Return the column of each label; -1 if the classifier does not know the label.
+    """Return the column of each label, -1 if the classifier does not know it.
 
     The prediction for a row with such a label is incorrect. Leaving these rows out, or moving rare
     labels to the rows for fitting, would be invalid: it would certify an accuracy that new rows do
@@ -135,17 +143,17 @@ def encode_labels(y: Array, classes: Array) -> Codes:
     InputError
         If no label is one of the classes, or an unknown label has another type.
     """
-    codes, unknown_row = validate.find_class_columns(y, classes)
-    if unknown_row is None:
+    codes, first_unknown_row = validate.find_class_columns(y, classes)
+    if first_unknown_row is None:
         return codes
     first_class = classes[:1].tolist()[0]
-    unknown_label = y[unknown_row].item()
-    has_text_labels = y.dtype.kind == "U"
-    has_text_classes = isinstance(first_class, str)
-    if has_text_labels != has_text_classes:
+    unknown_label = y[first_unknown_row].item()
+    labels_are_text = y.dtype.kind == "U"
+    classes_are_text = isinstance(first_class, str)
+    if labels_are_text != classes_are_text:
         raise LabelError(
-            f"The label {unknown_label!r} (row {unknown_row} of the calibration rows) is not one"
-            f" of the {len(classes)} classes of the classifier, and its type is different. The"
+            f"The label {unknown_label!r} (row {first_unknown_row} of the calibration rows) is not"
+            f" one of the {len(classes)} classes of the classifier, and its type is different. The"
             f" first class is {first_class!r}."
         )
     is_unknown = classes[codes] != y
@@ -160,4 +168,4 @@ def encode_labels(y: Array, classes: Array) -> Codes:
         f" classifier was not fitted on, for example {unknown_label!r}. These rows count as"
         " incorrect."
     )
-    return np.where(is_unknown, -1, codes)
+    return np.where(is_unknown, _UNKNOWN_LABEL, codes)

@@ -22,12 +22,14 @@ from metacal.rows.row_hashes import hash_rows
 Folds = list[tuple[Codes, Codes]]
 #: Upper limit of the seeds of scikit-learn's splitters.
 _SEED_LIMIT = 2**31
+#: Number of bytes of the hash of a row.
+_HASH_BYTES = 8
 
 
 def draw_calibration_rows(
     X: Any, y: Array, holdout: float, random_state: int | None, units: Codes | None = None
 ) -> tuple[Codes, Codes]:
-    """Draw the rows to calibrate on at random; the other rows are for fitting.
+    """Draw random rows to calibrate on. The other rows are for fitting.
 
     The draw is not stratified. A stratified draw would depend on the labels, and the calibration
     rows would then not have the distribution of new rows.
@@ -64,13 +66,14 @@ def draw_calibration_rows(
             " classifier on some of them and calibrate on the others. Pass more rows, or pass a"
             " fitted classifier."
         )
-    draws = make_row_draws(X, y, random_state, units)
+    row_draws = make_row_draws(X, y, random_state, units)
     if units is None:
-        random_order = draws.draw_row_order("held-out rows")
+        random_order = row_draws.draw_row_order(purpose="held-out rows")
         is_held_out = np.zeros(n_rows, dtype=bool)
         is_held_out[random_order[:n_held_out]] = True
     else:
-        is_held_out = draws.draw_cluster_numbers("held-out units") < n_held_out
+        random_cluster_numbers = row_draws.draw_cluster_numbers("held-out units")
+        is_held_out = random_cluster_numbers < n_held_out
     fit_rows = np.flatnonzero(~is_held_out)
     calibration_rows = np.flatnonzero(is_held_out)
     return fit_rows, calibration_rows
@@ -94,10 +97,10 @@ def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | No
     -------
     RowDraws
     """
-    _, codes = np.unique(y, return_inverse=True)
-    codes = codes.reshape(-1)
+    _, label_codes = np.unique(y, return_inverse=True)
+    label_codes = label_codes.reshape(-1)
     feature_columns = _make_numeric_columns(X, len(y))
-    return RowDraws(*feature_columns, codes, units=units, random_state=random_state)
+    return RowDraws(*feature_columns, label_codes, units=units, random_state=random_state)
 
 
 def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
@@ -106,38 +109,44 @@ def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
     The rows of a sparse matrix, or of text, are hashed to one column. The list is empty if X holds
     anything but numbers and text.
     """
-    if hasattr(X, "tocsr"):
+    no_columns: list[NDArray[Any]] = []
+    is_sparse = hasattr(X, "tocsr")
+    if is_sparse:
         return [_hash_sparse_rows(X.tocsr(), n_rows)]
     try:
-        table = np.asarray(X).reshape(n_rows, -1)
+        feature_table = np.asarray(X).reshape(n_rows, -1)
     except (TypeError, ValueError):
-        return []
-    if table.dtype.kind in "biuf":
-        return list(table.T)
-    entries = table.ravel().tolist()
-    if any(not isinstance(entry, str | bytes | int | float | None) for entry in entries):
-        # The string form of an arbitrary object may differ from run to run.
-        return []
-    return [_hash_text_rows(table)]
+        return no_columns
+    is_numeric = feature_table.dtype.kind in "biuf"
+    if is_numeric:
+        return list(feature_table.T)
+    table_entries = feature_table.ravel().tolist()
+    has_only_plain_entries = all(
+        isinstance(entry, str | bytes | int | float | None) for entry in table_entries
+    )
+    # The string form of an arbitrary object may differ from run to run.
+    if not has_only_plain_entries:
+        return no_columns
+    return [_hash_text_rows(feature_table)]
 
 
 def _hash_sparse_rows(matrix: Any, n_rows: int) -> NDArray[np.uint64]:
     """Compute a hash of each row of a sparse matrix in CSR format."""
-    hashes = np.zeros(n_rows, dtype=np.uint64)
+    row_hashes = np.zeros(n_rows, dtype=np.uint64)
     n_entries_per_row = np.diff(matrix.indptr)
     row_of_entry = np.repeat(np.arange(n_rows), n_entries_per_row)
     entry_hashes = hash_rows(matrix.indices, matrix.data)
-    np.add.at(hashes, row_of_entry, entry_hashes)
-    return hashes
+    np.add.at(row_hashes, row_of_entry, entry_hashes)
+    return row_hashes
 
 
 def _hash_text_rows(table: NDArray[Any]) -> NDArray[Any]:
     """Compute a hash of each row of a table of text."""
     digests = []
-    for row in table.tolist():
-        row_text = "\0".join(map(str, row))
-        row_hash = blake2b(row_text.encode(errors="surrogatepass"), digest_size=8)
-        digests.append(row_hash.digest())
+    for row_entries in table.tolist():
+        row_text = "\0".join(str(entry) for entry in row_entries)
+        row_bytes = row_text.encode(errors="surrogatepass")
+        digests.append(blake2b(row_bytes, digest_size=_HASH_BYTES).digest())
     return np.frombuffer(b"".join(digests), dtype="<u8")
 
 
@@ -197,12 +206,14 @@ def make_folds(
 def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
     """Check that every row is tested exactly once, and that no cluster is divided."""
     all_test_rows = np.sort(np.concatenate([test_rows for _, test_rows in folds]))
-    if not np.array_equal(all_test_rows, np.arange(n_rows)):
+    every_row_is_tested_once = np.array_equal(all_test_rows, np.arange(n_rows))
+    if not every_row_is_tested_once:
         raise InputError("cv must assign every row to exactly one test fold, as KFold does.")
     if units is None:
         return
     for fit_rows, test_rows in folds:
-        if np.isin(units[test_rows], units[fit_rows]).any():
+        shares_cluster_with_fit_rows = np.isin(units[test_rows], units[fit_rows])
+        if shares_cluster_with_fit_rows.any():
             raise ClustersError(
                 "cv must not split a cluster over several folds. Pass a number of folds,"
                 " GroupKFold or StratifiedGroupKFold."
@@ -228,16 +239,18 @@ def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) ->
     list of pairs of arrays of int
         Rows to fit and rows to score, for each fold.
     """
-    row_order = draws.draw_row_order("folds")
+    random_order = draws.draw_row_order(purpose="folds")
     seed = draws.derive_seed("folds") % _SEED_LIMIT
     splitter_class = StratifiedKFold if units is None else StratifiedGroupKFold
     splitter = splitter_class(n_folds, shuffle=True, random_state=seed)
-    groups = None if units is None else units[row_order]
-    placeholder_features = np.zeros((len(y), 1))
+    shuffled_units = None if units is None else units[random_order]
+    unused_features = np.zeros((len(y), 1))
     folds = []
-    for fit_positions, test_positions in splitter.split(placeholder_features, y[row_order], groups):
-        fit_rows = np.sort(row_order[fit_positions])
-        test_rows = np.sort(row_order[test_positions])
+    for fit_positions, test_positions in splitter.split(
+        unused_features, y[random_order], shuffled_units
+    ):
+        fit_rows = np.sort(random_order[fit_positions])
+        test_rows = np.sort(random_order[test_positions])
         folds.append((fit_rows, test_rows))
     return folds
 

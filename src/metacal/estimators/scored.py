@@ -175,7 +175,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         notes: tuple[Note, ...] = ()
         if has_several_columns(score):
             if units is not None or importance is not None or cases is not None:
-                raise _table_shape_error(score, correct if loss is None else loss)
+                raise _build_table_shape_error(score, correct if loss is None else loss)
             flat_scores = self._flatten_table(score, correct, loss, groups)
             score = flat_scores.entries.scores
             if loss is None:
@@ -222,17 +222,15 @@ class ScoreGate(GateEstimator, kw_only=False):
         """
         truth = correct if loss is None else loss
         if np.shape(truth) != np.shape(score):
-            raise _table_shape_error(score, truth)
+            raise _build_table_shape_error(score, truth)
         is_about_cases = self.promise.counts_cases
         has_label_thresholds = isinstance(self.promise, PerGroup) or is_about_cases
         entries = flatten_labelled_table(score, truth, groups)
         clusters = None
         if not has_label_thresholds:
             entries = entries.without_unlabelled_rows()
-            clusters = Units(entries.rows)
-            if can_count_clusters(self.promise):
-                # Each row of the table counts once, by the mean over its labels.
-                clusters = Units(entries.rows, per="mean", largest=np.shape(score)[1])
+            n_labels = np.shape(score)[1]
+            clusters = self._make_row_clusters(entries, n_labels)
         return _FlatScores(
             entries=entries,
             clusters=clusters,
@@ -240,6 +238,13 @@ class ScoreGate(GateEstimator, kw_only=False):
             cases=entries.rows if is_about_cases else None,
             notes=warn_about_unlabelled_table_rows(entries),
         )
+
+    def _make_row_clusters(self, entries: LabelledEntries, n_labels: int) -> Units:
+        """Make a cluster of the entries of each row of a table."""
+        if can_count_clusters(self.promise):
+            # Each row of the table counts once, by the mean over its labels.
+            return Units(entries.rows, per="mean", largest=n_labels)
+        return Units(entries.rows)
 
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:
         """Return whether each row, or each entry of a table, is accepted.
@@ -259,10 +264,10 @@ class ScoreGate(GateEstimator, kw_only=False):
         check_is_fitted(self, "gate_")
         if not has_several_columns(score):
             return self.gate_.accepts(score, groups)
-        flat_scores, label_names = flatten_score_table(score, groups)
-        label_groups = label_names if self.gate_.has_group_thresholds else None
-        accept = self.gate_.accepts(flat_scores, label_groups)
-        return accept.reshape(np.shape(score))
+        flat_scores, label_of_entry = flatten_score_table(score, groups)
+        entry_groups = label_of_entry if self.gate_.has_group_thresholds else None
+        is_accepted = self.gate_.accepts(flat_scores, entry_groups)
+        return is_accepted.reshape(np.shape(score))
 
     def confidence(self, score: ArrayLike) -> Float:
         """Return the calibrated probability that each row is correct.
@@ -272,9 +277,9 @@ class ScoreGate(GateEstimator, kw_only=False):
         The promise does not cover these probabilities.
         """
         check_is_fitted(self, "gate_")
-        confidence: Float | None = self.gate_.score_source.confidence(score)
-        assert confidence is not None
-        return confidence
+        probability_of_correct: Float | None = self.gate_.score_source.confidence(score)
+        assert probability_of_correct is not None
+        return probability_of_correct
 
     def decide(self, score: ArrayLike, groups: ArrayLike | None = None) -> Decision:
         """Return the decision, the score and the confidence of each row.
@@ -294,7 +299,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         return self.gate_.decide(score, groups=groups)
 
 
-def _table_shape_error(score: Any, truth: Any) -> InputError:
+def _build_table_shape_error(score: Any, truth: Any) -> InputError:
     """Build the error about scores whose shape does not match the other arguments."""
     return ShapeError(
         f"Scores and labels of a table must have the same shape, but got {np.shape(score)} and"

@@ -97,8 +97,8 @@ def verify(
     certificate = fitted_gate.certificate
     if certificate.cases is not None or cases is not None:
         check_case_columns(fitted_gate, units)
-        decisions = judge_case_rows(fitted_gate, stage_inputs[0], y, cases, groups)
-        return verify_cases(certificate, decisions, confidence)
+        judged_rows = judge_case_rows(fitted_gate, stage_inputs[0], y, cases, groups)
+        return verify_cases(certificate, judged_rows, confidence)
     truth = _select_truth(fitted_gate, y, agrees)
     is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
     counts_clusters = certificate.circumstances.cluster_counting is not None
@@ -114,20 +114,20 @@ def verify(
             groups = None
         stage_inputs = (entries.scores,)
         truth = entries.truth
-    decisions = judge_rows(fitted_gate, stage_inputs, truth, groups)
+    judged_rows = judge_rows(fitted_gate, stage_inputs, truth, groups)
     clusters = None
     if units is not None:
         n_input_rows = len(stage_inputs[0])
-        clusters = Units.from_units_argument(units).take(decisions.row_indices, n_input_rows)
+        clusters = Units.from_units_argument(units).take(judged_rows.row_indices, n_input_rows)
     return verify_decisions(
         certificate,
-        decisions.accept,
-        decisions.correct,
+        judged_rows.accept,
+        judged_rows.correct,
         confidence,
-        losses=decisions.losses,
-        row_names=decisions.row_subgroups,
+        losses=judged_rows.losses,
+        row_names=judged_rows.row_subgroups,
         units=clusters,
-        fit_rows=decisions.fit_rows,
+        fit_rows=judged_rows.fit_rows,
     )
 
 
@@ -135,22 +135,23 @@ def verify_cases(
     certificate: Certificate, decisions: JudgedRows, confidence: float
 ) -> Verification:
     """Test a promise about cases on the outcomes of whole cases."""
-    outcomes = decisions.case_outcomes
-    assert outcomes is not None
+    case_outcomes = decisions.case_outcomes
+    assert case_outcomes is not None
     return verify_decisions(
         certificate,
-        outcomes.accept,
-        outcomes.correct,
+        case_outcomes.accept,
+        case_outcomes.correct,
         confidence,
-        losses=outcomes.losses,
+        losses=case_outcomes.losses,
         fit_rows=decisions.fit_rows,
     )
 
 
 def _select_truth(gate: Gate, y: Any, agrees: Any) -> Any:
-    """Return `y` or `agrees`, depending on what the gate promises."""
+    """Return `agrees` if the gate limits disagreement, and `y` otherwise."""
+    has_only_agreement = agrees is not None and y is None
     if gate.reads_agreement:
-        if y is not None or agrees is None:
+        if not has_only_agreement:
             raise CombinationError(
                 "This cascade limits the disagreement with the large model, so it does not"
                 " support y. Pass agrees=... (whether each model except the last agrees with the"

@@ -40,7 +40,7 @@ class BackgroundMap:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether `fit_and_store` was called."""
+        """Whether the fit of the map has ended, with a map or an exception."""
         return self._future.done()
 
     def get_result(self) -> Map:

@@ -83,7 +83,7 @@ class MapTrainingRows:
     is_whole_table: bool
 
     def select(self, mask: Flags) -> MapTrainingRows:
-        """Return the rows in a mask."""
+        """Select the rows of a mask."""
         selected_weights = None
         if self.weights is not None:
             selected_weights = self.weights[mask]
@@ -158,10 +158,10 @@ class CalibrationMapFitter:
         keeps_predictions = fitted_map.map.preserves_accuracy
         if keeps_predictions or table.certificate.quantity.accepting_cannot_break_promise:
             return fitted_map
-        note = build_note_on_changed_predictions(
+        prediction_note = build_note_on_changed_predictions(
             table.rows, fitted_map.map, is_accepted=table.columns.is_accepted
         )
-        return FittedMap(fitted_map.map, notes=(*fitted_map.notes, note))
+        return FittedMap(fitted_map.map, notes=(*fitted_map.notes, prediction_note))
 
     def _select_training_rows(
         self, table: CertifiedTable, labels: Codes, promise: Promise
@@ -201,7 +201,7 @@ class CalibrationMapFitter:
     def _choose_between_map_and_softmax(
         self, fitted_map: Map, training_rows: MapTrainingRows
     ) -> FittedMap:
-        """Compare the map with the softmax on accepted rows by cross-fitting, and return one.
+        """Choose between the map and the softmax by cross-fitting on accepted rows.
 
         Return the softmax if the map has a larger log loss and `allow_softmax_fallback` is set.
         """
@@ -251,14 +251,14 @@ def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) 
 
 
 def _build_comparison_notes(comparison: SoftmaxComparison, *, uses_softmax: bool) -> list[Note]:
-    """Build a note on a map that makes a metric worse, and one on a miscalibrated class."""
-    notes: list[Note] = []
+    """Build notes on a map that increases a metric or miscalibrates a class."""
+    comparison_notes: list[Note] = []
     if comparison.map_increases_a_metric:
-        notes.append(comparison.build_note(uses_softmax=uses_softmax))
+        comparison_notes.append(comparison.build_note(uses_softmax=uses_softmax))
     check_by_class = comparison.check_by_predicted_class
     if check_by_class is not None and check_by_class.failure_facts is not None:
-        notes.append(note_miscalibrated_by_class(**check_by_class.failure_facts))
-    return notes
+        comparison_notes.append(note_miscalibrated_by_class(**check_by_class.failure_facts))
+    return comparison_notes
 
 
 def build_monitoring_profile(calibration_map: Map, table: CertifiedTable) -> Profile:

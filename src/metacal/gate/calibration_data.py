@@ -17,7 +17,7 @@ from metacal.gate.stages import Source
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 
-# Gates on scores have no classes. This is their label of rejected rows.
+# Label of rejected rows if the gate has no classes.
 DEFAULT_REJECT_LABEL = -1
 
 

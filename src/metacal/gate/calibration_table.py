@@ -71,7 +71,10 @@ class CalibrationTable:
         return self.subgroups.codes
 
     def draw_selected_rows(self, *columns: ArrayLike | None) -> SelectedRows | None:
-        """Draw the rows to certify, with a seed from the columns. Return None if all rows count."""
+        """Draw the rows to certify, or return None if all rows count.
+
+        The seed of the draw is derived from the columns.
+        """
         if self.selection is None:
             return None
         return self.selection.draw(*columns)

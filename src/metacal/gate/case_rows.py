@@ -78,7 +78,7 @@ class UsableItems:
         return ~np.isnan(self.scores)
 
     def take(self, positions: Codes) -> UsableItems:
-        """Return the items at some positions among these items."""
+        """Select items by their positions."""
         return UsableItems(
             row_indices=self.row_indices[positions],
             scores=self.scores[positions],
@@ -95,7 +95,7 @@ def read_usable_items(
     quantity: Quantity,
     random_state: int | None = None,
 ) -> UsableItems:
-    """Read the items of cases. Leave out cases in which a label that matters is missing.
+    """Read the items of all cases whose outcome the known labels determine.
 
     Parameters
     ----------
@@ -123,17 +123,17 @@ def read_usable_items(
     InputError
         If a column is missing or invalid, an item has no case, or no case is usable.
     """
-    columns = _read_item_columns(score, correct, quantity)
-    case_codes = encode_cases(cases, len(columns.scores))
-    is_unusable_case = _find_unusable_cases(columns, case_codes, quantity)
+    item_columns = _read_item_columns(score, correct, quantity)
+    case_codes = encode_cases(cases, len(item_columns.scores))
+    is_unusable_case = _find_unusable_cases(item_columns, case_codes, quantity)
     notes: tuple[Note, ...] = ()
     n_unusable_cases = int(is_unusable_case.sum())
     if n_unusable_cases > 0:
         n_cases = len(is_unusable_case)
         notes = (note_unlabelled_cases(unlabelled=n_unusable_cases, cases=n_cases),)
     is_item_of_usable_case = ~is_unusable_case[case_codes]
-    usable_scores = columns.scores[is_item_of_usable_case]
-    usable_correct = columns.is_correct[is_item_of_usable_case]
+    usable_scores = item_columns.scores[is_item_of_usable_case]
+    usable_correct = item_columns.is_correct[is_item_of_usable_case]
     usable_cases = _renumber_cases(
         case_codes[is_item_of_usable_case],
         is_correct_without_score=usable_correct & np.isnan(usable_scores),
@@ -188,7 +188,7 @@ def _read_item_columns(
 
 
 def _find_unusable_cases(columns: _ItemColumns, case_codes: Codes, quantity: Quantity) -> Flags:
-    """Return whether an item of each case lacks a label that may decide the outcome of the case."""
+    """Return whether each case has an unlabelled item that may decide its outcome."""
     lacks_needed_label = ~columns.has_label
     only_accepted_items_matter = quantity.case_outcome == "incorrect"
     if only_accepted_items_matter:

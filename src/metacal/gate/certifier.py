@@ -64,7 +64,7 @@ class _AssessedPhase(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Certifier:
-    """Certification of a promise by labels that arrive one by one, the most certain rows first.
+    """Sequential certification of a promise by labels that arrive one by one.
 
     `labels` rows of the pool are drawn at random before the first label. For a promise about
     accuracy with a `delta`, labelling ends as soon as further labels cannot change the threshold,
@@ -241,7 +241,7 @@ class Certifier:
     def update(
         self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None
     ) -> Self:
-        """Record answers: whether predictions are correct or, for a pool of logits, true labels.
+        """Record whether predictions are correct or, for logits, their true labels.
 
         You may pass any number of drawn rows, in any order, and repeat an answer. If one answer is
         invalid, none is recorded.
@@ -352,14 +352,14 @@ class Certifier:
 
     @property
     def within_reach(self) -> float | None:
-        """Coverage if all further predictions are correct, None if nothing can be certified."""
+        """Coverage if all further predictions turn out correct, None if none is possible."""
         reachable_thresholds = [
             progress.reachable_threshold for _, progress in self._assess_phases()
         ]
         return self._compute_coverage(_find_largest_or_none(reachable_thresholds))
 
     def _compute_coverage(self, threshold: float | None) -> float | None:
-        """Return the fraction of the drawn rows that a threshold accepts, None without one."""
+        """Return the fraction of the drawn rows up to a threshold, None without one."""
         if threshold is None:
             return None
         is_accepted = accept_up_to_threshold(
@@ -388,7 +388,7 @@ class Certifier:
         )
 
     def _assess_phases(self) -> list[_AssessedPhase]:
-        """Compute the progress of each started phase, unless it is cached since the last answer."""
+        """Compute the progress of each started phase, or return the cached progress."""
         n_labels = self.n_labels
         is_cache_valid = (
             self._n_labels_when_assessed == n_labels
@@ -415,11 +415,11 @@ class Certifier:
         coverage = self.coverage
         reachable_coverage = self.within_reach
         if coverage is None:
-            outlook = "nothing can be certified"
+            outlook_text = "nothing can be certified"
             if reachable_coverage is not None:
-                outlook = f"a coverage of {reachable_coverage:.0%} is within reach"
+                outlook_text = f"a coverage of {reachable_coverage:.0%} is within reach"
             nothing_text = "nothing" if self.finished else "nothing yet"
-            return f"{label_count} certify {nothing_text}; {outlook}."
+            return f"{label_count} certify {nothing_text}; {outlook_text}."
         if self.finished:
             return (
                 f"{label_count} certify a coverage of {coverage:.0%}, and more would change"
@@ -432,7 +432,7 @@ class Certifier:
 
     @property
     def certificate(self) -> Certificate:
-        """Certificate of the labels known so far. Raises InfeasibleTargetError if it has none."""
+        """Certificate of the labels known so far, if they certify anything."""
         circumstances = Circumstances(
             tests_score_values=self.pilot.tests_score_values,
             n_pilot_rows=self.pilot.n_withheld,

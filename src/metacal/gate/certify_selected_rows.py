@@ -97,24 +97,21 @@ def certify_selected_rows(
     if grid != RELATIVE_GRID:
         counted_rows = replace(counted_rows, scores=RELATIVE_GRID.round(scores_on_grid))
 
-    is_for_threshold, may_train_calibrator = promise.split_rows(
+    is_threshold_row, may_train_calibrator = promise.split_rows(
         counted_rows.is_correct, counted_rows.scores
     )
     split_circumstances = Circumstances()
-    if is_for_threshold.all():
+    if is_threshold_row.all():
         tested_rows = replace(counted_rows, precomputed_ranking=ranking)
     else:
-        tested_rows = counted_rows.take(is_for_threshold)
+        tested_rows = counted_rows.take(is_threshold_row)
         split_circumstances = Circumstances(random_state=promise.split_seed)
     if pilot_policy is not None and tested_rows.clusters is None:
-        if are_logits:
-            tested_rows = pilot_policy.withhold_pilot_rows_of_logits(tested_rows)
-        else:
-            tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
+        tested_rows = _withhold_pilot_rows(tested_rows, pilot_policy, are_logits=are_logits)
 
     certificate = certify(promise, tested_rows)
-    n_counted = len(scores_on_grid)
-    if certificate.n_rows < n_counted:
+    tests_every_counted_row = certificate.n_rows >= len(scores_on_grid)
+    if not tests_every_counted_row:
         is_accepted = _decide_rows(certificate, scores_on_grid, counted_rows.subgroups)
         certificate = certificate.with_counts_of_all_rows(is_accepted, counted_rows.is_correct)
     if pilot_policy is not None and tested_rows.pilot_rows is not None:
@@ -129,8 +126,17 @@ def certify_selected_rows(
     )
 
 
+def _withhold_pilot_rows(
+    tested_rows: CalibrationRows, pilot_policy: PilotPolicy, *, are_logits: bool
+) -> CalibrationRows:
+    """Return the rows that remain to be tested if pilot rows are withheld from logits or scores."""
+    if are_logits:
+        return pilot_policy.withhold_pilot_rows_of_logits(tested_rows)
+    return pilot_policy.withhold_pilot_rows(tested_rows)
+
+
 def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Codes:
-    """Return the index of the selected rows in a column of all rows."""
+    """Return an index of the selected rows, or of all rows if none are selected."""
     if selected_rows is None:
         return slice(None)
     return selected_rows.indices

@@ -8,7 +8,6 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import note_score_chosen
 from metacal.certification.one_threshold import OneThresholdProcedure
@@ -105,9 +104,7 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     if not certified_tables:
         raise max(errors, key=_get_best_certifiable_target)
 
-    best_table = max(
-        certified_tables, key=lambda certified: _make_comparison_key(certified.certificate)
-    )
+    best_table = max(certified_tables, key=_make_comparison_key)
     certificate = replace(best_table.certificate, delta=promise.delta)
     if len(delta_fractions) > 1:
         best_name = str(best_table.score)
@@ -115,8 +112,8 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
             n_scores=len(delta_fractions), delta_share=delta_fractions[best_name]
         )
         certificate = add_circumstances(certificate, circumstances)
-        note = note_score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
-        certificate = certificate.with_notes(note)
+        score_note = note_score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
+        certificate = certificate.with_notes(score_note)
     return replace(best_table, certificate=certificate)
 
 
@@ -127,12 +124,13 @@ def _get_best_certifiable_target(error: InfeasibleTargetError) -> float:
     return error.best
 
 
-def _make_comparison_key(certificate: Certificate) -> tuple[float, int]:
+def _make_comparison_key(certified_table: CertifiedTable) -> tuple[float, int]:
     """Make the key that compares certificates of several scores. Higher is better.
 
     A lower certified cost comes first, then a larger number of accepted rows. If accepting is safe,
     every score accepts about as many rows, and fewer incorrect accepted rows are better.
     """
+    certificate = certified_table.certificate
     negative_cost = 0.0
     if certificate.quantity.is_mean_cost:
         negative_cost = -certificate.target

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: How probabilities of rejected rows are computed. "uniform" means 1/K for each of K classes.
 Rejected = Literal["calibrated", "uniform"]
 
-#: If a later stage of a cascade decides a row, its values replace the earlier ones here.
+#: Columns of a decision whose entries are overwritten by the last stage that decides a row.
 _COLUMNS_SET_BY_LAST_STAGE = (
     "accept",
     "predicted_codes",
@@ -130,8 +130,8 @@ class Decision:
         """Name of the stage or reviewer that answers each row of a cascade."""
         if self.by is None:
             return None
-        names = np.array([*self.stage_names, self.reviewer_name])
-        return names[self.by]
+        answerer_names = np.array([*self.stage_names, self.reviewer_name])
+        return answerer_names[self.by]
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -140,15 +140,17 @@ class Decision:
         The columns are label, answer, confidence, answered_by, accept, score, and the scores of
         later stages. Without classes, the decision comes first.
         """
-        names = ["accept", "score", "confidence", "answered_by"]
+        column_names = ["accept", "score", "confidence", "answered_by"]
         if self.answer is not None:
-            names = ["label", "answer", "confidence", "answered_by", "accept", "score"]
-        columns = {name: getattr(self, name) for name in names}
+            column_names = ["label", "answer", "confidence", "answered_by", "accept", "score"]
+        columns = {column_name: getattr(self, column_name) for column_name in column_names}
         if self.later_scores is not None:
             later_stages = self.stage_names[1:]
             for stage_name, stage_scores in zip(later_stages, self.later_scores.T, strict=True):
                 columns[f"{stage_name}_score"] = stage_scores
-        return {name: column for name, column in columns.items() if column is not None}
+        return {
+            column_name: column for column_name, column in columns.items() if column is not None
+        }
 
     def to_frame(self) -> Any:
         """Return the columns as a `pandas.DataFrame`, without probabilities."""
@@ -201,16 +203,21 @@ def merge_stage_decisions(
     """
     n_rows = len(first_decision)
     n_stages = len(stage_names)
-    columns = {name: getattr(first_decision, name) for name in _COLUMNS_SET_BY_LAST_STAGE}
+    columns = {
+        column_name: getattr(first_decision, column_name)
+        for column_name in _COLUMNS_SET_BY_LAST_STAGE
+    }
     index_of_review = n_stages
     answering_stage = np.where(first_decision.accept, 0, index_of_review)
     later_scores = np.full((n_rows, n_stages - 1), np.nan)
     for stage_index, stage in enumerate(later_decisions, start=1):
         decided_rows = stage.row_indices
-        for name, column in columns.items():
-            stage_column = getattr(stage.decision, name)
+        for column_name, column in columns.items():
+            stage_column = getattr(stage.decision, column_name)
             if column is not None and stage_column is not None:
-                columns[name] = _overwrite_rows(column, decided_rows, new_values=stage_column)
+                columns[column_name] = _overwrite_rows(
+                    column, decided_rows, new_values=stage_column
+                )
         accepted_rows = decided_rows[stage.decision.accept]
         answering_stage[accepted_rows] = stage_index
         later_scores[decided_rows, stage_index - 1] = stage.decision.uncertainty

@@ -10,7 +10,10 @@ from metacal.certificates.stored_fields import OPTIONAL
 
 
 def _name_field() -> Any:
-    """Return a field for the name of a column, which a file omits if it is None."""
+    """Return a dataclass field for an optional column name.
+
+    Files omit the field if it is None.
+    """
     return field(default=None, metadata=OPTIONAL)
 
 
@@ -63,15 +66,15 @@ class FileLayout:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> FileLayout:
-        """Return the layout of the options with which a file was read."""
+        """Build the layout from the options with which a file was read."""
         layout_values = {}
         for layout_field in fields(cls):
-            value = options.get(layout_field.name)
-            if value is not None:
-                layout_values[layout_field.name] = value
+            option_value = options.get(layout_field.name)
+            if option_value is not None:
+                layout_values[layout_field.name] = option_value
         return cls(**layout_values)
 
     @property
     def truth_of_scores(self) -> str | None:
-        """Column that says which rows of a file of scores are correct, or how much they lose."""
+        """Column of the losses, the correctness or the labels of a file of scores."""
         return self.loss_key or self.correct_key or self.label_key

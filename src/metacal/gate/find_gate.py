@@ -12,7 +12,7 @@ def find_gate(
     fitted: Any,
     needs: str = "This function requires a fitted gate, or an estimator that contains one",
 ) -> Gate:
-    """Return the gate in a fitted object: a gate, an estimator, or a scikit-learn pipeline.
+    """Find the gate in a gate, a fitted estimator or a scikit-learn pipeline.
 
     Parameters
     ----------

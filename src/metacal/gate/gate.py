@@ -207,12 +207,12 @@ class Gate(GateMethods):
 
     @property
     def source(self) -> Source:
-        """Source of the first stage, of either kind."""
+        """Source of the first stage, for logits or for scores."""
         return self.stages[0].source
 
     @property
     def file_layout(self) -> FileLayout:
-        """Names of the columns of the calibration file, as far as they are not the default ones."""
+        """Names of the columns of the calibration file that differ from the defaults."""
         return self.source.file_layout or FileLayout()
 
     @property
@@ -249,7 +249,7 @@ class Gate(GateMethods):
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether confidence was fitted to labels."""
+        """Whether the confidence was fitted to labels."""
         lacks_confidence_curve = not self.has_classes and self.score_source.curve is None
         if lacks_confidence_curve:
             return False
@@ -259,7 +259,10 @@ class Gate(GateMethods):
 
     @property
     def default_rejected(self) -> Rejected:
-        """Probabilities of rejected rows by default: "uniform" only for rules of the paper."""
+        """Default probabilities of rejected rows.
+
+        "uniform" for the rules of the paper, and "calibrated" otherwise.
+        """
         if self.certificate is not None and self.certificate.guarantee == "none":
             return "uniform"
         return "calibrated"
@@ -314,45 +317,45 @@ class Gate(GateMethods):
         return self.certificate is not None and self.certificate.quantity.uses_agreement_only
 
     def encode_groups(self, groups: Any, n_rows: int) -> Codes | None:
-        """Return the code of each row's group, or None if the thresholds have no groups.
+        """Encode the group of each row, or return None if thresholds have no groups.
 
         Rows of groups without a threshold have the code -1 and are always rejected.
         """
         return encode_groups_if_needed(self.thresholds, groups, n_rows)
 
     def get_row_subgroups(self, predicted_codes: Codes, groups: Any = None) -> NDArray[Any] | None:
-        """Return the class or group of each row, if each has its own promise; else None.
+        """Return the class or group of each row, or None if all have the same promise.
 
         The result has two columns, the group and the predicted class, if each group has a promise
         for each predicted class. `predicted_codes` are the columns of the largest logits.
         """
         return get_subgroup_names(self.thresholds, self.classes, predicted_codes, groups)
 
-    def losses(self, codes: Codes, answers: Codes) -> Losses | None:
-        """Compute the loss of each answer, or return None if the promise is not about a cost.
+    def losses(self, true_codes: Codes, answer_codes: Codes) -> Losses | None:
+        """Compute the loss of each answer, or return None without a promised cost.
 
         Parameters
         ----------
-        codes : ndarray of shape (n_rows,)
+        true_codes : ndarray of shape (n_rows,)
             Code of the true label of each row, or 1 - loss if the gate reads losses.
-        answers : ndarray of int, shape (n_rows,)
+        answer_codes : ndarray of int, shape (n_rows,)
             Code of the answer of each row.
         """
         if not isinstance(self.promise, CostPromise):
             return None
         if self.has_classes:
-            return self.promise.losses(codes, answers)
+            return self.promise.losses(true_codes, answer_codes)
         if not self.reads_losses:
-            is_correct = codes == answers
+            is_correct = true_codes == answer_codes
             return self.promise.losses_from_correctness(is_correct)
         # The code of a graded answer is 1 minus its loss.
-        graded_losses: NDArray[Any] = 1.0 - codes
-        every_loss_is_0_or_1 = np.isin(codes, (0, 1)).all()
+        graded_losses: NDArray[Any] = 1.0 - true_codes
+        every_loss_is_0_or_1 = np.isin(true_codes, (0, 1)).all()
         certificate = self.certificate
         counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
         # A certificate that counts errors needs losses of an integer type.
         if counts_errors and every_loss_is_0_or_1:
-            graded_losses = 1 - codes.astype(np.intp)
+            graded_losses = 1 - true_codes.astype(np.intp)
         return Losses.from_graded(graded_losses)
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
@@ -449,8 +452,8 @@ class Gate(GateMethods):
             return decision
         if self.is_calibrator:
             return replace(decision, label=decision.answer)
-        labels = replace_rejected_labels(self.reject_label, decision.accept, decision.answer)
-        return replace(decision, label=labels)
+        output_labels = replace_rejected_labels(self.reject_label, decision.accept, decision.answer)
+        return replace(decision, label=output_labels)
 
     def __call__(
         self,

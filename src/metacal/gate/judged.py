@@ -80,7 +80,7 @@ class JudgedRows:
 def find_gate_and_inputs(
     fitted: Any, X: Any, large: Any = None
 ) -> tuple[Gate | None, tuple[Any, ...]]:
-    """Return the gate of an estimator or pipeline, and the input of each of its stages.
+    """Find the gate of an estimator or pipeline, and the input of each stage.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def find_gate_and_inputs(
 
 
 def _collect_model_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
-    """Return the table of each model of a gate. Raise InputError if their number is wrong."""
+    """Collect the table of each model of a gate, and check their number."""
     tables = (X,) if large is None else (X, large)
     n_models = 1 if gate is None else gate.n_stages
     lacks_large_table = len(tables) < n_models
@@ -151,7 +151,7 @@ def transform_before_last_step(pipeline: Any, X: Any) -> Any:
 
 
 def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
-    """Return whether each row is accepted, also for a pipeline.
+    """Return whether each row is accepted by an estimator or a pipeline.
 
     Parameters
     ----------
@@ -245,10 +245,12 @@ def judge_rows_of_one_stage(
     *,
     probabilities: bool = False,
 ) -> JudgedRows:
-    """Decide on rows by a gate with one stage; see `judge_rows`."""
+    """Decide on rows by a gate with one stage, and compare with the truth."""
     rows = gate.source.to_rows(stage_inputs[0])
+    has_truth = truth is not None
     true_codes = None
     row_indices = np.arange(len(rows))
+    # Logits are `Rows`, but scores are an array, in which NaN marks a missing score.
     if isinstance(rows, np.ndarray):
         # Scores of a gate are an array, in which NaN marks a missing score. Logits are `Rows`.
         has_score = ~np.isnan(rows)
@@ -276,13 +278,13 @@ def judge_rows_of_one_stage(
     losses = None
     if true_codes is not None:
         is_correct = decision.predicted_codes == true_codes
-        losses = gate.losses(codes=true_codes, answers=decision.predicted_codes)
+        losses = gate.losses(true_codes, answer_codes=decision.predicted_codes)
     return JudgedRows(
         decision=decision,
         correct=is_correct,
         losses=losses,
         row_subgroups=gate.get_row_subgroups(decision.predicted_codes, groups),
-        has_label=np.full(len(row_indices), true_codes is not None),
+        has_label=np.full(len(row_indices), has_truth),
         fit_rows=gate.find_fit_rows(decision.uncertainty, is_correct),
         row_indices=row_indices,
     )
@@ -330,15 +332,15 @@ def _judge_cascade_rows(
         )
     if not gate.has_classes:
         return _judge_score_cascade_rows(gate, stage_inputs, truth)
-    tables: list[Any] = [
+    model_tables: list[Any] = [
         stage.source.to_rows(table) for stage, table in zip(gate.stages, stage_inputs, strict=True)
     ]
-    _check_same_number_of_rows(tables)
-    decision = gate.decide(*tables, probabilities=probabilities)
+    _check_same_number_of_rows(model_tables)
+    decision = gate.decide(*model_tables, probabilities=probabilities)
     true_codes = encode_known_labels(truth, len(decision), gate.classes)
     has_label = true_codes >= 0
-    first_model_codes = tables[0].compute_column(kernels.predict_classes)
-    last_model_codes = tables[-1].compute_column(kernels.predict_classes)
+    first_model_codes = model_tables[0].compute_column(kernels.predict_classes)
+    last_model_codes = model_tables[-1].compute_column(kernels.predict_classes)
     differs_from_last_model = decision.predicted_codes != last_model_codes
     _check_needed_labels(gate, has_label, differs_from_last_model)
     is_correct = decision.predicted_codes == true_codes
@@ -415,7 +417,7 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
 
 
 def _read_flags_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Flags, Flags]:
-    """Read whether each model of a cascade is correct or, for `MaxLoss`, agrees with the last.
+    """Read whether each model of a cascade is correct, or agrees with the last one.
 
     Returns
     -------

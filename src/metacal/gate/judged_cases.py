@@ -60,7 +60,7 @@ def check_takes_cases(gate: Gate | None, cases: Any) -> None:
 
 
 def check_case_columns(gate: Gate, units: Any = None) -> None:
-    """Raise InputError if cases are given for a promise about rows, or units for one about cases."""
+    """Raise InputError unless the promise is about cases, and no units are given."""
     promise = gate.promise
     if not isinstance(promise, CasePromise):
         raise build_unused_cases_error(promise)
@@ -143,7 +143,7 @@ def judge_case_rows(
 
 
 def flatten_case_table(gate: Gate, score: Any, correct: Any, cases: Any, groups: Any) -> CaseItems:
-    """Flatten a table of scores to items, whose case is the row and whose type is the column."""
+    """Flatten a table of scores to items, one case per row and one type per column."""
     if cases is not None:
         raise CasesError(
             "In a table of scores, each row is a case, so cases has no effect. Leave out cases."

@@ -108,7 +108,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
 
     pilot_is_second_class = host_labels[pilot_index] == 1
     decision_offset = find_even_odds_score(row_log_odds[pilot_index], pilot_is_second_class)
-    note = note_decision_learned(aside=len(pilot_index), at=decision_offset)
+    decision_note = note_decision_learned(aside=len(pilot_index), at=decision_offset)
     return LearnedDecision(
         decision_offset=decision_offset,
         shifted_rows=shift_rows(rows, decision_offset),
@@ -116,7 +116,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
             indices=certifying_index,
             representatives=_compute_positions_in_selection(certifying_index, len(rows)),
             circumstances=circumstances,
-            notes=(*notes, note),
+            notes=(*notes, decision_note),
             clusters=clusters,
         ),
     )
@@ -151,7 +151,7 @@ def _choose_n_pilots(n_independent: int) -> int:
 
 
 def _compute_positions_in_selection(selected_indices: Codes, n_rows: int) -> Codes:
-    """Return the position of each row among the selected rows, -1 if it is not selected."""
+    """Return the position of each row among the selected rows, or -1."""
     position_in_selection = np.full(n_rows, _NOT_SELECTED, dtype=np.intp)
     position_in_selection[selected_indices] = np.arange(len(selected_indices))
     return position_in_selection

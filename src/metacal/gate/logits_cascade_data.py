@@ -131,11 +131,11 @@ class LogitsCascadeData:
         check_reject_label(self.reject_label, classes)
         label_codes = encode_known_labels(self.labels, len(self.small_rows), classes)
         paired_predictions = self._pair_predictions(label_codes)
-        small_score, large_score = self._scores
-        grids = (get_rounding_grid(small_score), get_rounding_grid(large_score))
-        evidence = TwoModelEvidence(paired_predictions, self.plan, grids)
+        ranking_scores = self._get_ranking_scores()
+        small_grid, large_grid = (get_rounding_grid(score) for score in ranking_scores)
+        evidence = TwoModelEvidence(paired_predictions, self.plan, (small_grid, large_grid))
         certificate = cascade_promise.certify(evidence)
-        score_names = [get_score_name(small_score), get_score_name(large_score)]
+        score_names = [get_score_name(score) for score in ranking_scores]
         return CertifiedLogitsCascade(
             certificate=name_stage_scores(certificate, score_names),
             first_model_scores=paired_predictions.small_score,
@@ -162,43 +162,44 @@ class LogitsCascadeData:
             softmax_map = TemperatureMap(1.0)
             small_map = softmax_map
             large_map = softmax_map
-        small_score, large_score = self._scores
+        small_ranking_score, large_ranking_score = self._get_ranking_scores()
         return FittedSources(
             sources=(
-                self._build_source(small_map, certified_data.classes, small_score),
-                self._build_source(large_map, certified_data.classes, large_score),
+                self._build_source(small_map, certified_data.classes, small_ranking_score),
+                self._build_source(large_map, certified_data.classes, large_ranking_score),
             ),
             notes=notes,
             reject_label=check_reject_label(self.reject_label, certified_data.classes),
         )
 
-    @property
-    def _scores(self) -> tuple[str | Score, str | Score]:
-        """Ranking scores of the small and of the large model."""
-        if self.large_score is None:
-            return self.score, self.score
-        return self.score, self.large_score
+    def _get_ranking_scores(self) -> tuple[str | Score, str | Score]:
+        """Return the ranking scores of the small and of the large model."""
+        small_ranking_score = self.score
+        large_ranking_score = self.score if self.large_score is None else self.large_score
+        return small_ranking_score, large_ranking_score
 
     def _pair_predictions(self, label_codes: Codes) -> PairedPredictions:
         """Compare the predictions of both models with the labels and with each other."""
         small_rows = self.small_rows
         large_rows = self.large_rows
-        if len(small_rows) != len(large_rows) or small_rows.n_classes != large_rows.n_classes:
+        same_number_of_rows = len(small_rows) == len(large_rows)
+        same_number_of_classes = small_rows.n_classes == large_rows.n_classes
+        if not (same_number_of_rows and same_number_of_classes):
             raise CascadeError(
                 "Both models must have tables of the same rows and classes, but got tables of"
                 f" shape {len(small_rows):,} x {small_rows.n_classes} and {len(large_rows):,} x"
                 f" {large_rows.n_classes}."
             )
-        small_predicted = small_rows.compute_column(kernels.predict_classes)
-        large_predicted = large_rows.compute_column(kernels.predict_classes)
+        small_predicted_codes = small_rows.compute_column(kernels.predict_classes)
+        large_predicted_codes = large_rows.compute_column(kernels.predict_classes)
         has_label = np.asarray(label_codes >= 0)
-        small_score, large_score = self._scores
+        small_ranking_score, large_ranking_score = self._get_ranking_scores()
         return PairedPredictions(
-            small_score=score_rows(small_rows, small_score),
-            large_score=score_rows(large_rows, large_score),
-            small_correct=(small_predicted == label_codes) & has_label,
-            large_correct=(large_predicted == label_codes) & has_label,
-            models_agree=np.asarray(small_predicted == large_predicted),
+            small_score=score_rows(small_rows, small_ranking_score),
+            large_score=score_rows(large_rows, large_ranking_score),
+            small_correct=(small_predicted_codes == label_codes) & has_label,
+            large_correct=(large_predicted_codes == label_codes) & has_label,
+            models_agree=np.asarray(small_predicted_codes == large_predicted_codes),
             has_label=has_label,
         )
 
@@ -255,16 +256,14 @@ def find_rows_to_label(
     >>> find_rows_to_label(Rows(small_logits), Rows(large_logits), "entropy").tolist()
     [0, 1, 2, 3, 4, 5, 7, 8, 9]
     """
-    small_predicted = small_rows.compute_column(kernels.predict_classes)
-    large_predicted = large_rows.compute_column(kernels.predict_classes)
-    models_agree: Flags = np.asarray(small_predicted == large_predicted)
+    small_predicted_codes = small_rows.compute_column(kernels.predict_classes)
+    large_predicted_codes = large_rows.compute_column(kernels.predict_classes)
+    models_agree: Flags = np.asarray(small_predicted_codes == large_predicted_codes)
     small_scores = score_rows(small_rows, score)
-    if large_score is None:
-        large_score = score
-    large_scores = score_rows(large_rows, large_score)
+    large_scores = score_rows(large_rows, score if large_score is None else large_score)
     pilot_index = draw_pilot_rows(small_scores, large_scores, models_agree, plan)
     is_tested = np.ones(len(models_agree), dtype=bool)
     is_tested[pilot_index] = False
     rows_to_label = np.flatnonzero(is_tested & ~models_agree)
-    by_rising_uncertainty = np.argsort(small_scores[rows_to_label], kind="stable")
-    return rows_to_label[by_rising_uncertainty]
+    order_by_uncertainty = np.argsort(small_scores[rows_to_label], kind="stable")
+    return rows_to_label[order_by_uncertainty]

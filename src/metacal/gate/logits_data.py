@@ -312,7 +312,7 @@ def _check_usable_without_labels(promise: Promise, score: str | Score) -> None:
 
 
 def _start_fingerprint(table: CertifiedTable) -> CertifiedTable:
-    """Return a table whose fingerprint is computed in another thread, or when it is needed."""
+    """Start the computation of the fingerprint of a table in another thread."""
     has_started = table.wait_for_fingerprint is not None
     if has_started or len(table.rows) < MIN_ROWS_FOR_THREAD:
         return table
@@ -330,28 +330,28 @@ def _collect_data_notes(
     table: CertifiedTable, input_suspicion: Suspicion | None, *, skipped_checks: tuple[str, ...]
 ) -> list[Note]:
     """Collect notes on the input and the rows, and warn about the rows."""
-    notes: list[Note] = []
+    data_notes: list[Note] = []
     if input_suspicion is not None:
-        notes.append(
+        data_notes.append(
             note_suspicious_input(looks=input_suspicion.kind, lowest=input_suspicion.lowest)
         )
     if table.has_row_scores:
         row_notes = _collect_row_notes(table, input_suspicion)
     else:
         row_notes = check_long_table(table.rows, table.score, table.certificate, input_suspicion)
-    notes.extend(note.issue_warning() for note in row_notes if note.kind not in skipped_checks)
-    return notes
+    data_notes.extend(note.issue_warning() for note in row_notes if note.kind not in skipped_checks)
+    return data_notes
 
 
 def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None) -> list[Note]:
     """Collect the notes on equal scores and on repeated rows."""
     ranking = table.columns.ranking
-    notes = check_errors_and_ties(ranking, with_ties=input_suspicion is None)
+    row_notes = check_errors_and_ties(ranking, with_ties=input_suspicion is None)
     selected_rows = table.selected_rows
     has_clusters = selected_rows is not None and selected_rows.clusters is not None
     # The rows of a cluster are often equal, so no warning is needed if there are clusters.
     if expects_repeated_rows(input_suspicion) or has_clusters:
-        return notes
+        return row_notes
     rows = table.rows
     scores = table.columns.scores
     if selected_rows is not None:
@@ -359,4 +359,4 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
         rows = rows.select(is_counted)
         scores = scores[is_counted]
     n_distinct_scores = len(ranking.tie_block_end_ranks)
-    return [*notes, *check_repeated_rows(rows, scores, n_distinct_scores)]
+    return [*row_notes, *check_repeated_rows(rows, scores, n_distinct_scores)]

@@ -59,7 +59,7 @@ from metacal.scores import (
 
 @dataclass(frozen=True)
 class Recipe:
-    """Public name and parameters of the estimator that fitted a map, for fitting it again."""
+    """Name and parameters of the estimator that fitted a map."""
 
     estimator: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class LogitsSource(BaseSource[Rows]):
         return Rows(logits)
 
     def select_rows(self, rows: Rows, row_indices: Codes) -> Rows:
-        """Return some of the rows, in their order."""
+        """Select rows by their indices, in the order of the table."""
         if rows.is_on_device:
             # The rows are copied to a new table, because maps on a device write whole tables.
             return Rows(rows.table[row_indices])
@@ -264,7 +264,7 @@ class LogitsSource(BaseSource[Rows]):
         return accept_up_to_threshold(scores, row_thresholds)
 
     def decide(self, rows: Rows, options: DecisionOptions) -> Decision:
-        """Compute scores, predictions, probabilities and acceptance in one pass over the table."""
+        """Compute the decision on each row in one pass over the table."""
         if rows.is_on_device:
             return self._decide_on_device(rows, options)
         n_rows = len(rows)
@@ -498,7 +498,7 @@ class LogitsSource(BaseSource[Rows]):
 def _separate_group_codes(
     options: DecisionOptions, optional_columns: tuple[Any, ...]
 ) -> tuple[list[Any], Codes | None]:
-    """Separate the output columns of a block from its group codes, which come last if given."""
+    """Separate the output columns of a block from its group codes."""
     if options.group_codes is None:
         return list(optional_columns), None
     *output_columns, group_codes = optional_columns

@@ -90,11 +90,11 @@ class TableRowCounter:
         kernel_can_validate = kernels.can_pass_whole_blocks(compute_columns, self.rows.table)
         if self.rows.is_unvalidated and kernel_can_validate:
             compute_and_validate = partial(compute_columns, is_unvalidated=True)
-            counts = self._count_rows(compute_and_validate, key_partition)
-            every_row_is_valid = counts.n_missing_scores == 0
+            cell_counts = self._count_rows(compute_and_validate, key_partition)
+            every_row_is_valid = cell_counts.n_missing_scores == 0
             if every_row_is_valid:
                 self.rows = self.rows.as_validated(already_validated=True)
-                return counts
+                return cell_counts
         self.rows = self.rows.as_validated(already_validated=False)
         return self._count_rows(compute_columns, key_partition)
 
@@ -130,12 +130,12 @@ class TableRowCounter:
         counts_of_row_ranges = _separate_fingerprints(
             counts_and_fingerprints, fingerprints_out=fingerprints
         )
-        counts = CellCounts.add_up(key_partition, counts_of_row_ranges)
-        has_all_scores = counts.n_missing_scores == 0
+        cell_counts = CellCounts.add_up(key_partition, counts_of_row_ranges)
+        has_all_scores = cell_counts.n_missing_scores == 0
         if needs_fingerprint and has_all_scores:
             first_fingerprint, *other_fingerprints = fingerprints
             self.fingerprint = sum(other_fingerprints, start=first_fingerprint)
-        return counts
+        return cell_counts
 
 
 def _separate_fingerprints(
@@ -284,22 +284,22 @@ def check_long_table(
     list of Note
     """
     n_errors = certificate.n_rows - certificate.n_correct
-    notes = check_error_count(n_errors, certificate.n_rows)
+    row_notes = check_error_count(n_errors, certificate.n_rows)
     if expects_repeated_rows(input_suspicion):
-        return notes
+        return row_notes
     sampled_rows = _sample_rows(rows)
     sample_scores = score_rows(sampled_rows, score)
     # A ranking needs the correctness of its rows, but the check for ties does not use it.
     unused_correctness = np.ones(len(sample_scores), dtype=bool)
     sample_ranking = Ranking.from_scores(sample_scores, unused_correctness)
     if input_suspicion is None:
-        notes = [*notes, *check_ties(sample_ranking, "sampled logits")]
+        row_notes = [*row_notes, *check_ties(sample_ranking, "sampled logits")]
     n_distinct_scores = len(sample_ranking.tie_block_end_ranks)
-    return [*notes, *check_repeated_rows(sampled_rows, sample_scores, n_distinct_scores)]
+    return [*row_notes, *check_repeated_rows(sampled_rows, sample_scores, n_distinct_scores)]
 
 
 def expects_repeated_rows(input_suspicion: Suspicion | None) -> bool:
-    """Check whether a suspicion about the input explains why rows of a table are equal."""
+    """Check whether a suspicion about the input explains equal rows."""
     if input_suspicion is None:
         return False
     return input_suspicion.kind in ("alike", "one-hot")

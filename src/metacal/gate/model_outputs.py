@@ -37,21 +37,24 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     stage_inputs = X
     if not gate.has_classes:
         stage_inputs = collect_score_columns(gate, X)
-    outputs = [
+    model_outputs = [
         np.asarray(stage.source.read(stage_input))
         for stage, stage_input in zip(gate.stages, stage_inputs, strict=True)
     ]
-    output_lengths = {len(output) for output in outputs}
+    output_lengths = {len(output) for output in model_outputs}
     if len(output_lengths) > 1:
         raise CascadeError(
             "A cascade requires the output of each model for all rows. If a model was not called"
             " for a row, pass NaN as its score."
         )
-    return np.stack(outputs, axis=1)
+    return np.stack(model_outputs, axis=1)
 
 
 def split_model_outputs(gate: Gate, rows: NDArray[Any]) -> Any:
-    """Split stacked outputs of a cascade by model. Return rows of other gates unchanged."""
+    """Split the stacked outputs of a cascade by model.
+
+    Rows of other gates are returned unchanged.
+    """
     has_rows = len(rows) > 0
     if gate.is_cascade and has_rows:
         outputs_by_model = np.moveaxis(rows, 1, 0)

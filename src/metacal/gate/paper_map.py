@@ -77,7 +77,10 @@ def _write_block(
     out: NDArray[Any],
     group_codes: Codes | None = None,
 ) -> None:
-    """Write the probabilities of a block of logits to `out`, which may be the block itself."""
+    """Write the probabilities of a block of logits to `out`.
+
+    The output may be the block itself.
+    """
     # Acceptance is decided first, because the map may overwrite the logits.
     decision_logits = source.compute_decision_logits(block, thresholds, group_codes)
     unrounded_scores = resolve_score(source.score).compute_unrounded(decision_logits)

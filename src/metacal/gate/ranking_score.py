@@ -7,7 +7,7 @@ from metacal.scores import Score, needs_logits, resolve_score
 
 
 def check_score(score: str | Score, input: str) -> None:
-    """Raise InputError if a ranking score is unknown, or cannot rank this kind of input.
+    """Raise InputError if a ranking score is unknown or does not suit the input.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class CertifiedScoreCascade(CertifiedCascade):
 
 @dataclass(frozen=True, eq=False)
 class ScoreCascadeData:
-    """Scores of models of rising cost for the same rows, with the options of their cascade.
+    """Scores of several models for the same rows, with the options of their cascade.
 
     Attributes
     ----------
@@ -141,9 +141,11 @@ class ScoreCascadeData:
         )
         sources = self._build_sources(n_gated_models)
         uncertainties = _compute_uncertainties(sources, score_columns[:n_gated_models])
+        labelled_uncertainties = uncertainties[has_flags]
+        labelled_flags = flags[has_flags]
         cascade_scores = CascadeScores(
-            uncertainty=uncertainties[has_flags],
-            is_bad=~flags[has_flags],
+            uncertainty=labelled_uncertainties,
+            is_bad=~labelled_flags,
             costs=self._read_costs(n_gated_models),
             unlabelled_uncertainty=uncertainties[~has_flags],
             is_finite_pool=self.pool,
@@ -152,10 +154,11 @@ class ScoreCascadeData:
             uses_joint_risk=self.joint_risk,
         )
         certificate = promise.certify(cascade_scores)
+        score_names = [source.score_name for source in sources]
         return CertifiedScoreCascade(
-            certificate=name_stage_scores(certificate, [source.score_name for source in sources]),
-            first_model_scores=uncertainties[has_flags, 0],
-            is_first_model_good=flags[has_flags, 0],
+            certificate=name_stage_scores(certificate, score_names),
+            first_model_scores=labelled_uncertainties[:, 0],
+            is_first_model_good=labelled_flags[:, 0],
             sources=sources,
         )
 
@@ -166,11 +169,11 @@ class ScoreCascadeData:
     def _read_score_columns(self) -> list[NDArray[np.floating[Any]]]:
         """Validate the score of each model. Raise InputError if their lengths differ."""
         score_columns = [check_scores(column) for column in self.scores]
-        lengths = [len(column) for column in score_columns]
-        if len(set(lengths)) > 1:
+        column_lengths = [len(column) for column in score_columns]
+        if len(set(column_lengths)) > 1:
             raise CascadeError(
                 "Each model must have a score for every row, but got columns of lengths"
-                f" {', '.join(str(length) for length in lengths)}."
+                f" {', '.join(str(length) for length in column_lengths)}."
             )
         return score_columns
 

@@ -211,7 +211,7 @@ class ScoreData:
         return replace(certified_items, certificate=certificate)
 
     def _check_case_columns(self, promise: Promise) -> None:
-        """Raise InputError if the promise is not about cases, or columns do not suit cases."""
+        """Raise InputError if the promise or a column does not suit cases."""
         if not promise.counts_cases:
             raise build_unused_cases_error(promise)
         if any(column is not None for column in (self.clusters, self.importance, self.losses)):
@@ -220,23 +220,23 @@ class ScoreData:
     def _certify_rows(self, promise: Promise, cases: Cases | None = None) -> CertifiedScores:
         """Certify a promise on the rows that have a score, or on the items of cases."""
         # Rows of groups or clusters are the entries of a table. A missing label leaves out its entry.
-        columns = read_columns(
+        input_columns = read_columns(
             self.scores,
             self.correct,
             self.losses,
             promise,
             allows_missing_labels=self.groups is not None or self.clusters is not None,
         )
-        has_score = columns.has_score
+        has_score = input_columns.has_score
         check_any_score(has_score, self.score_name)
-        notes_on_labels = warn_about_unlabelled_entries(has_score, columns.has_label)
-        is_usable = columns.is_usable
+        notes_on_labels = warn_about_unlabelled_entries(has_score, input_columns.has_label)
+        is_usable = input_columns.is_usable
         source = ScoreSource(
             score=clean_score_name(self.score_name),
             higher_is=self.higher_is,
-            truth="correct" if columns.losses is None else "losses",
+            truth="correct" if input_columns.losses is None else "losses",
         )
-        usable_columns = columns.take(is_usable)
+        usable_columns = input_columns.take(is_usable)
         rows = build_scored_rows(
             usable_columns, source, promise, groups=self.groups, is_usable=is_usable
         )
@@ -246,7 +246,7 @@ class ScoreData:
         ranking = _rank_selected_rows(rows, selected_rows)
         # Warnings about scores come first, because they may explain why certification fails.
         expects_ties = self.declared_values is not None
-        notes = _warn_about_scores(
+        score_notes = _warn_about_scores(
             rows, selected_rows, ranking, source, has_score, checks_ties=not expects_ties
         )
         declared_uncertainties = read_declared_values(
@@ -263,7 +263,7 @@ class ScoreData:
             pilot_policy=procedure.pilot_policy(self.random_state, declared_uncertainties),
         )
         return CertifiedScores(
-            certificate=certified_rows.certificate.with_notes(*notes, *notes_on_labels),
+            certificate=certified_rows.certificate.with_notes(*score_notes, *notes_on_labels),
             source=source,
             rows=rows,
             selected_rows=selected_rows,
@@ -274,11 +274,13 @@ class ScoreData:
     def fit_sources(self, result: CertifiedScores, promise: Promise) -> FittedSources:
         """Fit the curve from score to confidence."""
         is_curve_row = result.may_train_calibrator
-        curve = fit_confidence(
+        confidence_curve = fit_confidence(
             result.rows.uncertainties[is_curve_row], result.rows.correct[is_curve_row]
         )
-        source = replace(result.source, curve=curve).with_certificate(result.certificate)
-        return FittedSources(sources=(source,), profile=_build_score_profile(result, curve))
+        source = replace(result.source, curve=confidence_curve).with_certificate(result.certificate)
+        return FittedSources(
+            sources=(source,), profile=_build_score_profile(result, confidence_curve)
+        )
 
     def _build_selection(self, is_usable: Flags) -> RowSelection | None:
         """Build the selection of the rows that count, or return None if all rows count."""

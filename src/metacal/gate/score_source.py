@@ -115,7 +115,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return -1.0 if self.higher_is == "surer" else 1.0
 
     def with_certificate(self, certificate: Certificate) -> ScoreSource:
-        """Return a copy with the calibration scores next to each threshold of a certificate."""
+        """Return a copy that stores the calibration scores next to each threshold."""
         # The loop below reads fields that certificates of all rows and of subgroups both have.
         certificates_with_threshold: Sequence[Certificate | SubgroupCertificate] = (certificate,)
         if certificate.subgroups is not None:
@@ -146,13 +146,13 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return self.read(table)
 
     def wrap_checked(self, scores: Any) -> NDArray[np.floating[Any]]:
-        """Return scores that `read` has already checked, as `LogitsSource` does for logits."""
+        """Return scores that `read` has already checked."""
         return self.read(scores)
 
     def select_rows(
         self, rows: NDArray[np.floating[Any]], row_indices: Codes
     ) -> NDArray[np.floating[Any]]:
-        """Return the scores of some rows."""
+        """Select the scores of rows by their indices."""
         return rows[row_indices]
 
     def encode_truth(self, truth: Any, n_rows: int) -> Any:
@@ -163,13 +163,13 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         InputError
             If there is not one valid entry for each of the `n_rows` rows.
         """
-        codes: Any
+        truth_codes: Any
         if self.truth == "correct":
-            codes = check_correctness(truth).astype(np.intp)
+            truth_codes = check_correctness(truth).astype(np.intp)
         else:
-            codes = 1.0 - check_losses(truth)
-        self._check_number_of_entries(codes, n_rows)
-        return codes
+            truth_codes = 1.0 - check_losses(truth)
+        self._check_number_of_entries(truth_codes, n_rows)
+        return truth_codes
 
     def encode_known_truth(self, truth: Any, n_rows: int) -> tuple[Any, Flags]:
         """Encode the truth of all rows as `encode_truth`, and return whether it is known.
@@ -179,22 +179,22 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         InputError
             If there is not one entry for each of the `n_rows` rows, or a known one is invalid.
         """
-        codes: Any
+        truth_codes: Any
         if self.truth == "correct":
             is_correct, is_known = check_known_correctness(truth)
-            codes = is_correct.astype(np.intp)
+            truth_codes = is_correct.astype(np.intp)
         else:
             losses, is_known = check_known_losses(truth)
-            codes = 1.0 - losses
-        self._check_number_of_entries(codes, n_rows)
-        return codes, is_known
+            truth_codes = 1.0 - losses
+        self._check_number_of_entries(truth_codes, n_rows)
+        return truth_codes, is_known
 
-    def _check_number_of_entries(self, codes: Any, n_rows: int) -> None:
+    def _check_number_of_entries(self, truth_codes: Any, n_rows: int) -> None:
         """Raise InputError if there is not one entry of the truth for each row."""
-        if len(codes) != n_rows:
+        if len(truth_codes) != n_rows:
             raise ShapeError(
                 f"score and {self.truth} must have the same length, but got {n_rows} and"
-                f" {len(codes)} entries."
+                f" {len(truth_codes)} entries."
             )
 
     def encode_one_truth(self, truth: Any) -> float | None:
@@ -207,7 +207,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return None
 
     def uncertainty_scores(self, score: NDArray[np.floating[Any]]) -> Float:
-        """Convert scores to uncertainty scores, rounded to the grid that thresholds are on."""
+        """Convert scores to uncertainty scores, rounded to the grid of thresholds."""
         return RELATIVE_GRID.round(self._compute_unrounded_uncertainties(score))
 
     def _compute_unrounded_uncertainties(self, score: NDArray[np.floating[Any]]) -> Float:

@@ -40,6 +40,9 @@ from metacal.rows.score_columns import (
 )
 from metacal.rows.score_tables import LabelledEntries, build_all_unlabelled_error
 
+# An error message lists at most this many declared values of a score.
+_MAX_LISTED_SCORES = 10
+
 
 @dataclass(frozen=True, eq=False)
 class InputColumns:
@@ -76,7 +79,7 @@ class InputColumns:
         return self.has_score & self.has_label
 
     def take(self, mask: Flags) -> InputColumns:
-        """Return the columns of the rows in a mask."""
+        """Select the rows of a mask."""
         selected_losses = None
         if self.losses is not None:
             selected_losses = self.losses[mask]
@@ -209,16 +212,18 @@ def read_columns(
         )
     scores = check_scores(score)
     if allows_missing_labels:
-        losses, has_label = check_known_losses(loss)
+        row_losses, has_label = check_known_losses(loss)
     else:
-        losses = check_losses(loss)
-        has_label = np.ones(len(losses), dtype=bool)
-    if scores.shape != losses.shape:
+        row_losses = check_losses(loss)
+        has_label = np.ones(len(row_losses), dtype=bool)
+    if scores.shape != row_losses.shape:
         raise ShapeError(
-            f"score and loss must have the same length, but got {len(scores)} and {len(losses)}"
-            " entries."
+            f"score and loss must have the same length, but got {len(scores)} and"
+            f" {len(row_losses)} entries."
         )
-    return InputColumns(scores=scores, correct=losses == 0.0, losses=losses, has_label=has_label)
+    return InputColumns(
+        scores=scores, correct=row_losses == 0.0, losses=row_losses, has_label=has_label
+    )
 
 
 def _read_correctness(
@@ -272,7 +277,8 @@ def read_declared_values(
     if declared_values is None:
         return None
     declared_scores = source.read(declared_values)
-    if len(declared_scores) < 2 or np.isnan(declared_scores).any():
+    has_too_few_values = len(declared_scores) < 2
+    if has_too_few_values or np.isnan(declared_scores).any():
         raise InputError(
             "marks must be at least two numbers, the possible values of the score, but got"
             f" {declared_values!r}."
@@ -280,8 +286,9 @@ def read_declared_values(
     declared_uncertainties = source.uncertainty_scores(declared_scores)
     is_declared = np.isin(source.uncertainty_scores(scores), declared_uncertainties)
     undeclared_scores = scores[~is_declared]
-    if len(undeclared_scores):
-        listed_values = ", ".join(f"{value:g}" for value in declared_scores[:10])
+    if len(undeclared_scores) > 0:
+        listed_scores = declared_scores[:_MAX_LISTED_SCORES]
+        listed_values = ", ".join(f"{score:g}" for score in listed_scores)
         raise InputError(
             f"{len(undeclared_scores):,} scores are not one of the marks {listed_values}, for"
             f" example {float(undeclared_scores[0]):g}. Add these values to marks, or leave out"

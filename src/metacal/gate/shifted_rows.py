@@ -37,7 +37,7 @@ def shift_second_class(block: NDArray[Any], decision_offset: float | Float) -> N
 
 
 def shift_rows(rows: Rows, decision_offset: float | Float) -> Rows:
-    """Subtract a decision offset from the second of two classes in all rows of a table.
+    """Subtract a decision offset from the second of two classes in every row.
 
     If there is one offset for all rows, they are shifted when they are read. If each row has its
     own offset, the result is a new table.

@@ -23,11 +23,11 @@ class BaseSource(ABC, Generic[CheckedRows]):
 
     @abstractmethod
     def to_rows(self, table: Any) -> CheckedRows:
-        """Read and check a table. Checked rows are returned unchanged."""
+        """Read and check a table. Return checked rows unchanged."""
 
     @abstractmethod
     def select_rows(self, rows: CheckedRows, row_indices: Codes) -> CheckedRows:
-        """Return some of the rows, in their order."""
+        """Select rows by their indices, in the order of the table."""
 
     @abstractmethod
     def uncertainty_scores(self, rows: CheckedRows) -> Float:

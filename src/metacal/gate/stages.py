@@ -29,7 +29,7 @@ Source = LogitsSource | ScoreSource
 
 @dataclass(frozen=True)
 class Stage:
-    """Source and thresholds of a stage, which accepts rows up to the threshold of their score."""
+    """Source and thresholds of a stage, which accepts rows up to their threshold."""
 
     source: Source
     thresholds: Thresholds = field(default_factory=SingleThreshold)

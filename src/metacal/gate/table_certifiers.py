@@ -119,18 +119,20 @@ class SortingCertifier:
             scores, correct, table.host_labels, table.subgroup_codes
         )
         losses = _compute_losses(promise, scored_table.rows, table.labels)
-        if table.labels is not None:
+        has_labels = table.labels is not None
+        if has_labels:
             require_some_correct(correct)
             require_some_correct(correct[get_index_of_selected_rows(selected_rows)])
+        all_rows = CalibrationRows(
+            scores=scores,
+            correct=correct if has_labels else None,
+            losses=losses,
+            subgroups=table.subgroups,
+        )
         ranking = self._rank_rows_and_fit_background_map(scored_table, selected_rows)
         result = certify_selected_rows(
             promise,
-            CalibrationRows(
-                scores=scores,
-                correct=None if table.labels is None else correct,
-                losses=losses,
-                subgroups=table.subgroups,
-            ),
+            all_rows,
             ranking,
             grid=get_rounding_grid(self.score),
             score_name=get_score_name(self.score),
@@ -201,9 +203,11 @@ class LogOddsSortingCertifier:
         assert labels is not None
         row_log_odds = validated_rows.to_host().compute_column(log_odds)
         selected_rows = table.draw_selected_rows(row_log_odds, labels, table.subgroup_codes)
+        # Predicting the second class is correct for the rows of the second class.
+        is_second_class = labels == 1
         tested_rows = CalibrationRows(
             scores=row_log_odds,
-            correct=labels == 1,
+            correct=is_second_class,
             subgroups=table.subgroups,
             class_codes=labels,
             class_names=tuple(table.class_names.tolist()),
@@ -294,7 +298,7 @@ class LogOddsSortingCertifier:
 
 
 class CountingCertifier:
-    """Certifier that counts the rows of a table in intervals of one score, in several passes.
+    """Certifier that counts the rows of a table in intervals of one score.
 
     No pilot rows are withheld, because a count contains no rows that could be drawn. So rare correct
     rows are tested at the same ranks as others.

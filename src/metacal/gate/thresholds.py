@@ -34,7 +34,9 @@ _MAX_LISTED_GROUPS = 5
 
 @dataclass(frozen=True)
 class SingleThreshold:
-    """One threshold for all rows. A threshold of +inf accepts every row that has a score.
+    """One threshold for all rows.
+
+    A threshold of +inf accepts every row that has a score.
 
     Examples
     --------
@@ -53,13 +55,15 @@ class SingleThreshold:
         return self.threshold
 
     def move_between_grid_points(self, grid: Grid) -> SingleThreshold:
-        """Return a threshold that accepts the same scores before they are rounded to the grid."""
+        """Return an equivalent threshold for scores that are not rounded to a grid."""
         return SingleThreshold(grid.move_between_grid_points(self.threshold))
 
 
 @dataclass(frozen=True)
 class SubgroupThresholds:
-    """One threshold for each class or group, or two for each group with a decision offset.
+    """Thresholds of each class or group.
+
+    A group with a decision offset has two thresholds, one for each predicted class.
 
     Attributes
     ----------
@@ -106,7 +110,7 @@ class SubgroupThresholds:
     subgroup_thresholds: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
     unknown_threshold: float = -math.inf
-    #: Callers that read one threshold for all rows get this one, which rejects every row.
+    #: Threshold for callers that ignore the subgroups. It rejects every row.
     threshold: ClassVar[float] = -math.inf
 
     @cached_property
@@ -126,7 +130,7 @@ class SubgroupThresholds:
     def get_row_thresholds(
         self, subgroup_codes: Codes | None = None, predicted_codes: Codes | None = None
     ) -> Float:
-        """Return the threshold of each row, or -inf if the row belongs to no known subgroup.
+        """Return the threshold of the subgroup of each row.
 
         Parameters
         ----------
@@ -141,7 +145,7 @@ class SubgroupThresholds:
         return self.threshold_table[subgroup_codes, 0]
 
     def move_between_grid_points(self, grid: Grid) -> SubgroupThresholds:
-        """Return thresholds that accept the same scores before they are rounded to the grid."""
+        """Return equivalent thresholds for scores that are not rounded to a grid."""
         if grid not in self._moved_thresholds_by_grid:
             moved_thresholds = tuple(
                 _move_to_grid_midpoint(threshold, grid) for threshold in self.subgroup_thresholds
@@ -157,14 +161,14 @@ class SubgroupThresholds:
         return {}
 
     def encode_groups(self, groups: Any) -> Codes:
-        """Return the code of each row's group, -1 for a group without a threshold."""
+        """Encode the group of each row, with -1 for a group without a threshold."""
         return encode_groups(groups, self.subgroup_names)
 
 
 def _move_to_grid_midpoint(
     threshold: float | tuple[float, float], grid: Grid
 ) -> float | tuple[float, float]:
-    """Move a threshold, or a pair of thresholds, to the middle between two grid points."""
+    """Move a threshold, or a pair of thresholds, to the midpoint of grid points."""
     if isinstance(threshold, tuple):
         first_class_threshold, second_class_threshold = threshold
         return (
@@ -259,7 +263,7 @@ def _collect_threshold_pair_by_name(
 
 
 def _collect_offset_by_group(subgroups: SubgroupCertificates) -> dict[Name, float]:
-    """Return the decision offset of each group by its name, empty if groups have no offsets."""
+    """Return the decision offset of each group that has one, by its name."""
     offset_by_group = {}
     for subgroup in subgroups.items:
         has_decision_offset = subgroup.predicted_class is not None
@@ -270,7 +274,7 @@ def _collect_offset_by_group(subgroups: SubgroupCertificates) -> dict[Name, floa
 
 
 def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
-    """Encode the group of each row as its index in a list of names, -1 for other groups.
+    """Encode the group of each row as an index in a list of names, or as -1.
 
     Strings never match integers: the group "1" is not the group 1.
     """
@@ -287,7 +291,7 @@ def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
 
 
 def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) -> Codes | None:
-    """Return the code of each row's group, or None if the thresholds have no groups.
+    """Encode the group of each row, or return None if thresholds have no groups.
 
     A warning names a group without a threshold, if there is one.
 
@@ -347,8 +351,8 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     (array([0, 1, 0]), ('north', 'south'))
     """
     if groups is None:
-        option = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
-        raise GroupsError(f"PerGroup requires the group of every row. Pass {option}.")
+        option_text = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
+        raise GroupsError(f"PerGroup requires the group of every row. Pass {option_text}.")
     group_names = tuple(np.unique(check_groups(groups)).tolist())
     group_codes = encode_groups(groups, group_names)
     if len(group_codes) != n_rows:
@@ -381,7 +385,7 @@ def check_groups(groups: Any) -> NDArray[Any]:
 def get_subgroup_names(
     thresholds: Thresholds, classes: NDArray[Any], predicted_codes: Codes, groups: Any
 ) -> NDArray[Any] | None:
-    """Return the predicted class or the group of each row, if each has its own promise.
+    """Return the class or group of each row, or None if all have the same promise.
 
     Parameters
     ----------

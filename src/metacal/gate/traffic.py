@@ -128,7 +128,7 @@ class PendingRow:
 
     @property
     def has_label(self) -> bool:
-        """True if the label of the row is known."""
+        """Whether the label of the row is known."""
         return self.label_code >= 0
 
 
@@ -199,7 +199,7 @@ class ConfidenceSums:
     variance: float = 0.0
 
     def add_accepted_rows(self, decision: Decision) -> Float | None:
-        """Add the accepted rows to the sums, and return the confidence of all rows without NaN."""
+        """Add accepted rows to the sums, and return all confidences without NaN."""
         if decision.confidence is None:
             return None
         # NaN is replaced by 0, which has no effect, because a row without a score is rejected.
@@ -208,14 +208,14 @@ class ConfidenceSums:
         return confidences
 
     def add(self, confidences: Float) -> None:
-        """Add rows one after another, so that the sums do not depend on the batches."""
+        """Add confidences one by one, so that the sums do not depend on batches."""
         row_variances = confidences * (1.0 - confidences)
         self.confidence = _add_one_by_one(self.confidence, confidences)
         self.variance = _add_one_by_one(self.variance, row_variances)
 
 
 def _add_one_by_one(total: float, terms: Float) -> float:
-    """Add terms to a total in their order, so that rounding does not depend on batches."""
+    """Add terms to a total one by one, so that rounding is the same for any batches."""
     running_totals = np.cumsum(np.append(total, terms))
     return float(running_totals[-1])
 
@@ -359,7 +359,7 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
 def split_rows_at(
     position: int, rows: Sequence[PendingRow]
 ) -> tuple[list[PendingRow], list[PendingRow]]:
-    """Split rows by a position of the stream. Return the later rows, then the earlier rows.
+    """Split rows into those after a position of the stream, and earlier ones.
 
     All rows of a cluster that began earlier are earlier rows, because they are dependent.
 

@@ -87,7 +87,7 @@ class EncodedAnswers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UnlabelledPool:
-    """Uncertainty scores of unlabelled rows, and their predictions if the pool has logits.
+    """Uncertainty scores of unlabelled rows, with predictions if they have logits.
 
     Attributes
     ----------
@@ -148,10 +148,10 @@ class UnlabelledPool:
         predicted_codes = None
         if self.predictions is not None:
             predicted_codes = self.predictions.predicted_codes[scored_rows]
-        draws = RowDraws(
+        row_draws = RowDraws(
             self.uncertainty_scores[scored_rows], predicted_codes, random_state=random_state
         )
-        random_order = draws.draw_row_order(purpose="rows to label")
+        random_order = row_draws.draw_row_order(purpose="rows to label")
         return scored_rows[random_order]
 
     def encode_answers(
@@ -219,10 +219,10 @@ class UnlabelledPool:
     def warn_about_rows(self) -> tuple[Note, ...]:
         """Warn about duplicate rows, or equal scores, and return the warnings as notes."""
         if self.predictions is None:
-            notes = check_ties(self.rank_without_labels(), "given scores")
+            row_notes = check_ties(self.rank_without_labels(), "given scores")
         else:
-            notes = check_repeated_rows(self.predictions.rows, self.uncertainty_scores)
-        return tuple(note.issue_warning() for note in notes)
+            row_notes = check_repeated_rows(self.predictions.rows, self.uncertainty_scores)
+        return tuple(note.issue_warning() for note in row_notes)
 
     @property
     def fingerprint(self) -> str:
@@ -250,7 +250,7 @@ class UnlabelledPool:
 
 
 def _fingerprint_as_incorrect(scores: Float) -> Fingerprint:
-    """Compute the fingerprint of rows without labels, all of them counted as incorrect."""
+    """Compute the fingerprint of rows without labels, all counted as incorrect."""
     no_row_is_correct = np.zeros(len(scores), dtype=bool)
     return fingerprint_rows(scores, no_row_is_correct)
 

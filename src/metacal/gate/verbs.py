@@ -58,7 +58,7 @@ class GateMethods:
         return metacal.report(self, X, y, path, **options)
 
     def watch(self, delta: float = 0.05, **options: Any) -> Watch:
-        """Create a monitor of new rows that raises a false alarm with probability at most delta.
+        """Create a monitor of new rows with a false alarm probability of at most delta.
 
         See `metacal.Watch.of` for the options.
         """
@@ -67,7 +67,7 @@ class GateMethods:
         return metacal.Watch.of(self, delta, **options)
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write the fitted object to a JSON file, which `metacal.load` restores bit for bit.
+        """Write the fitted object to a JSON file that `metacal.load` restores exactly.
 
         See `metacal.save` for the options.
         """

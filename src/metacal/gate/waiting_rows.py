@@ -26,7 +26,7 @@ from metacal.gate.traffic import Id, PendingRow, make_stored_id
 
 #: At most this many rows wait, and at most this many ids of complete clusters are stored.
 MAX_WAITING_ROWS = 40_000
-#: A cluster this many times as large as the largest one at calibration could lose a whole capital.
+#: A bet on a cluster this many times larger than at calibration could lose the whole capital.
 _UNSAFE_SIZE_RATIO = 2
 
 
@@ -70,7 +70,7 @@ class CompleteClusters:
     n_stray_rows: int = 0
 
     def remember(self, cluster_id: Id) -> None:
-        """Store the id of a complete cluster, and drop the oldest id if there are too many."""
+        """Store the id of a complete cluster. Drop the oldest id if there are too many."""
         self.recent_ids[cluster_id] = None
         if len(self.recent_ids) > MAX_WAITING_ROWS:
             oldest_id = next(iter(self.recent_ids))
@@ -91,7 +91,7 @@ class WaitingRows:
         Whether the clusters are cases, which are used only with all of their labels.
     rows_by_id : dict of row id to PendingRow
         Waiting rows in the order of their arrival.
-    clusters : CompleteClusters
+    complete_clusters : CompleteClusters
         Clusters that no longer wait.
     n_unknown_labels : int
         Number of labels for ids without a waiting row that lacks a label.
@@ -114,7 +114,7 @@ class WaitingRows:
     largest_cluster: int | None = None
     holds_cases: bool = False
     rows_by_id: dict[Id, PendingRow] = field(default_factory=dict)
-    clusters: CompleteClusters = field(default_factory=CompleteClusters)
+    complete_clusters: CompleteClusters = field(default_factory=CompleteClusters)
     n_unknown_labels: int = 0
     n_forgotten: int = 0
     n_unlabelled: int = 0
@@ -139,7 +139,7 @@ class WaitingRows:
         return self.horizon > 0
 
     def find_row(self, row_id: Id) -> PendingRow | None:
-        """Return the waiting row with an id, or None."""
+        """Find the waiting row with an id. Return None if there is none."""
         return self.rows_by_id.get(make_stored_id(row_id))
 
     def add_rows(
@@ -186,9 +186,9 @@ class WaitingRows:
     def add_row(self, row: PendingRow, row_id: Id | None) -> list[PendingRow]:
         """Store a row if it must wait. Otherwise return it in a list, if it can be used."""
         no_released_rows: list[PendingRow] = []
-        arrives_after_its_cluster = row.cluster_id in self.clusters.recent_ids
+        arrives_after_its_cluster = row.cluster_id in self.complete_clusters.recent_ids
         if arrives_after_its_cluster:
-            self.clusters.n_stray_rows += 1
+            self.complete_clusters.n_stray_rows += 1
             return no_released_rows
         is_in_cluster = row.cluster_id is not None
         is_ready = row.has_label and not is_in_cluster and not self.has_horizon
@@ -225,7 +225,7 @@ class WaitingRows:
         if cluster_id is not None:
             if self.holds_cases:
                 ids_to_forget = self._get_ids_of_cluster_rows(cluster_id)
-                self.clusters.remember(cluster_id)
+                self.complete_clusters.remember(cluster_id)
             for row_id in ids_to_forget:
                 del self._row_ids_by_cluster[cluster_id][row_id]
         for row_id in ids_to_forget:
@@ -248,7 +248,9 @@ class WaitingRows:
         if row.cluster_id is None:
             del self.rows_by_id[stored_id]
             return [row]
-        is_in_complete_case = self.holds_cases and row.cluster_id in self.clusters.recent_ids
+        is_in_complete_case = (
+            self.holds_cases and row.cluster_id in self.complete_clusters.recent_ids
+        )
         if is_in_complete_case:
             return self._release_case_if_labelled(row.cluster_id)
         return no_released_rows
@@ -308,9 +310,12 @@ class WaitingRows:
         return []
 
     def _complete_open_case(self, arriving_case: Id) -> list[PendingRow]:
-        """End the open case if another one begins. Return its rows if all of them have labels."""
+        """End the open case if another one begins, and return its labelled rows.
+
+        No row is returned as long as one of them has no label.
+        """
         no_released_rows: list[PendingRow] = []
-        completed_cases = self.clusters.recent_ids
+        completed_cases = self.complete_clusters.recent_ids
         if not self.rows_by_id or arriving_case in completed_cases:
             return no_released_rows
         latest_row = next(reversed(self.rows_by_id.values()))
@@ -319,11 +324,11 @@ class WaitingRows:
             return no_released_rows
         if open_case in completed_cases:
             return no_released_rows
-        self.clusters.remember(open_case)
+        self.complete_clusters.remember(open_case)
         return self._release_case_if_labelled(open_case)
 
     def _release_case_if_labelled(self, case_id: Id) -> list[PendingRow]:
-        """Remove and return the rows of a complete case, unless one of them has no label yet."""
+        """Remove and return the rows of a complete case once all of them have labels."""
         row_ids = self._get_ids_of_cluster_rows(case_id)
         every_row_has_label = all(self.rows_by_id[row_id].has_label for row_id in row_ids)
         if not every_row_has_label:
@@ -353,11 +358,11 @@ class WaitingRows:
         cluster_rows = [self.rows_by_id.pop(row_id) for row_id in row_ids]
         self._row_ids_by_cluster.pop(cluster_id, None)
         n_cluster_rows = len(cluster_rows)
-        self.clusters.remember(cluster_id)
+        self.complete_clusters.remember(cluster_id)
         if self._is_too_large_to_bet_on(n_cluster_rows):
-            self.clusters.n_stray_rows += n_cluster_rows
+            self.complete_clusters.n_stray_rows += n_cluster_rows
             return []
-        self.clusters.n_complete += 1
+        self.complete_clusters.n_complete += 1
         n_unlabelled = sum(not row.has_label for row in cluster_rows)
         self.n_unlabelled += n_unlabelled
         is_case_without_all_labels = self.holds_cases and n_unlabelled > 0

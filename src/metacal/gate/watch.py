@@ -206,7 +206,7 @@ class Watch:
 
     @property
     def watches_clusters(self) -> bool:
-        """Whether rows are watched in clusters, as the gate was certified by clusters or cases."""
+        """Whether rows are watched in whole clusters or cases."""
         was_certified_on_clusters = self._circumstances_of_fit.cluster_counting is not None
         return self.watches_cases or was_certified_on_clusters
 
@@ -267,7 +267,7 @@ class Watch:
         late: Sequence[LateLabel] = (),
         lines: BatchLines | None = None,
     ) -> Watch:
-        """Update the alarms and counts with a batch of rows, in the order of their arrival.
+        """Update the alarms and counts with a batch of rows in order of arrival.
 
         Parameters
         ----------
@@ -397,7 +397,7 @@ class Watch:
         self._evaluate_rows(ready_rows)
 
     def _decide_block(self, batch: WatchBatch, block: slice) -> list[PendingRow]:
-        """Decide on a block of rows, update alarms and counts, and return the rows as waiting."""
+        """Decide on a block of rows, and return the rows as waiting for labels."""
         groups = batch.select_groups(block)
         decision = decide_stacked_rows(self.gate, batch.rows[block], groups)
         # If rows belong to clusters, the alarms are updated later, with whole clusters.
@@ -464,12 +464,12 @@ class Watch:
         """Update alarms and counts with labelled rows, which may belong to clusters."""
         if not rows:
             return
-        labelled = self._count_labelled_rows(rows)
+        labelled_rows = self._count_labelled_rows(rows)
         self.alarms.add_labelled_rows(
-            accepted=labelled.is_accepted,
-            correct=labelled.is_correct,
+            accepted=labelled_rows.is_accepted,
+            correct=labelled_rows.is_correct,
             confidence=collect_confidences(rows),
-            losses=self.gate.losses(codes=labelled.label_codes, answers=labelled.predicted_codes),
+            losses=self.gate.losses(labelled_rows.label_codes, labelled_rows.predicted_codes),
             row_subgroups=self._get_subgroups(rows),
             probability=collect_probabilities(rows),
             clusters=clusters,
@@ -478,12 +478,12 @@ class Watch:
 
     def _count_labelled_rows(self, rows: list[PendingRow]) -> LabelledRows:
         """Update the counts with labelled rows, and return the rows as columns."""
-        labelled = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
-        self._increase_counts(labelled.predicted_codes, **labelled.flags_by_count_name)
-        return labelled
+        labelled_rows = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
+        self._increase_counts(labelled_rows.predicted_codes, **labelled_rows.flags_by_count_name)
+        return labelled_rows
 
     def _get_subgroups(self, rows: list[PendingRow]) -> NDArray[Any] | None:
-        """Return the class or group of each row, or None if all rows have the same promise."""
+        """Return the class or group of each row, None if all have the same promise."""
         predicted_codes = np.array([row.predicted_code for row in rows])
         row_groups = [row.group for row in rows]
         return self.gate.get_row_subgroups(predicted_codes, row_groups)

@@ -34,7 +34,7 @@ MAX_REASON_LENGTH = 1000
 
 @dataclass(frozen=True)
 class AcknowledgedAlarm:
-    """Alarm as it was when it was acknowledged.
+    """State of an alarm at its acknowledgement.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class LineCounts:
     n_unreadable: int = 0
 
     def plus_monitors(self, monitors: Iterable[UnreadableMonitor]) -> LineCounts:
-        """Return the sum of these numbers and those of some monitors."""
+        """Return the line counts with those of some monitors added."""
         n_lines = self.n_lines
         n_unreadable = self.n_unreadable
         for monitor in monitors:
@@ -147,7 +147,7 @@ def count_acknowledged_lines(acknowledgements: Sequence[Acknowledgement]) -> Lin
 
 
 def check_reason(reason: str) -> str:
-    """Return a reason without surrounding space. Raise InputError if it cannot be stored."""
+    """Strip the reason of an acknowledgement, and check that it can be stored."""
     if not isinstance(reason, str):
         raise MonitoringError(f"reason must be a string, but got {type(reason).__name__}.")
     stripped_reason = reason.strip()

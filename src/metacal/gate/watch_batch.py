@@ -72,7 +72,7 @@ class WatchBatch:
         late: Sequence[LateLabel],
         lines: BatchLines | None,
     ) -> WatchBatch:
-        """Read the arguments of `Watch.update`. Raise InputError if the gate cannot use them."""
+        """Read and check the arguments of `Watch.update`."""
         promise_is_about_cases = gate.certificate is not None and gate.certificate.cases is not None
         if promise_is_about_cases and probability is not None:
             raise CasesError(
@@ -103,16 +103,18 @@ class WatchBatch:
         return len(self.rows)
 
     def select_groups(self, block: slice) -> NDArray[Any] | None:
-        """Return the groups of a block of rows."""
+        """Return the groups of a block of the batch."""
         return None if self.groups is None else self.groups[block]
 
     def select_probabilities(self, block: slice) -> Float | None:
-        """Return the sampling probabilities of a block of rows."""
+        """Return the sampling probabilities of a block of the batch."""
         return None if self.probabilities is None else self.probabilities[block]
 
 
 def read_rows(gate: Gate, X: Any) -> NDArray[Any]:
-    """Convert the input of a watch to an array. Its second axis has the models of a cascade.
+    """Convert the input of a watch to an array.
+
+    The second axis of the array has the models of a cascade.
 
     Raises InputError if the gate cannot read the input.
     """
@@ -125,7 +127,7 @@ def read_rows(gate: Gate, X: Any) -> NDArray[Any]:
 
 
 def decide_stacked_rows(gate: Gate, rows: NDArray[Any], groups: NDArray[Any] | None) -> Decision:
-    """Decide on rows that `read_rows` returned."""
+    """Decide on the rows of a batch, as converted by `read_rows`."""
     stage_inputs = [rows]
     if gate.is_cascade:
         stage_inputs = split_model_outputs(gate, rows)

@@ -36,7 +36,7 @@ class History:
         return len(self.points) > 0 and self.points[-1].rows == n_rows
 
     def add(self, point: Point) -> None:
-        """Add a point. If there are too many points, drop every second one."""
+        """Add a point to the history. Drop every second point if there are too many."""
         self.points.append(point)
         if len(self.points) > MAX_POINTS:
             every_second_point = self.points[1::2]

@@ -43,11 +43,11 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
     InputError
         If there is not one label for each row, or the gate does not know a label.
     """
-    dtype = np.float64 if gate.reads_losses else np.intp
-    codes = np.full(n_rows, UNKNOWN_LABEL, dtype=dtype)
+    code_dtype = np.float64 if gate.reads_losses else np.intp
+    label_codes = np.full(n_rows, UNKNOWN_LABEL, dtype=code_dtype)
     has_labels = y is not None
     if not has_labels:
-        return codes
+        return label_codes
     is_array = hasattr(y, "tolist")
     labels = y.tolist() if is_array else list(y)
     if len(labels) != n_rows:
@@ -59,33 +59,36 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
         is_nan = label != label
         is_missing = label is None or is_nan
         if not is_missing:
-            codes[row_index] = _encode_label(gate, label)
-    return codes
+            label_codes[row_index] = _encode_label(gate, label)
+    return label_codes
 
 
 def _encode_label(gate: Gate, label: Any) -> float:
-    """Return the code of a label. Raise InputError if the gate does not know the label."""
-    code: float | None = gate.source.encode_one_truth(label)
-    if code is None:
-        problem = (
+    """Return the code of a label, or raise InputError for an unknown label."""
+    label_code: float | None = gate.source.encode_one_truth(label)
+    if label_code is None:
+        problem_text = (
             "not a loss between 0 and 1" if gate.reads_losses else "not one of the gate's classes"
         )
-        raise LabelError(f"The label {label!r} is {problem}. Pass None for an unknown label.")
-    return code
+        raise LabelError(f"The label {label!r} is {problem_text}. Pass None for an unknown label.")
+    return label_code
 
 
 def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[EncodedLabel]:
-    """Encode the labels of earlier rows. Labels that are None or NaN are left out."""
+    """Encode the labels of earlier rows, except missing ones.
+
+    A missing label is None or NaN.
+    """
     labels = [late_label.label for late_label in late_labels]
-    codes = encode_labels(gate, labels, len(labels)).tolist()
+    label_codes = encode_labels(gate, labels, len(labels)).tolist()
     encoded_labels: list[EncodedLabel] = []
-    for late_label, code in zip(late_labels, codes, strict=True):
-        is_known = code != UNKNOWN_LABEL
+    for late_label, label_code in zip(late_labels, label_codes, strict=True):
+        is_known = label_code != UNKNOWN_LABEL
         if is_known:
             encoded_label = EncodedLabel(
                 n_rows_before=late_label.after,
                 row_id=late_label.id,
-                code=code,
+                code=label_code,
                 probability=late_label.probability,
             )
             encoded_labels.append(encoded_label)
@@ -95,17 +98,22 @@ def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[Enc
 def encode_labels_of_ids(
     gate: Gate, ids: Sequence[Id], y: Any, probability: Any
 ) -> list[EncodedLabel]:
-    """Encode the labels of earlier rows with given ids. Labels that are None are left out."""
+    """Encode the labels of earlier rows, found by their ids.
+
+    Labels that are None or NaN are left out.
+    """
     probabilities: list[float | None] = [None] * len(ids)
     if probability is not None:
         probabilities = np.asarray(probability, dtype=np.float64).tolist()
-    codes = encode_labels(gate, y, len(ids)).tolist()
+    label_codes = encode_labels(gate, y, len(ids)).tolist()
     encoded_labels: list[EncodedLabel] = []
-    for row_id, code, row_probability in zip(list(ids), codes, probabilities, strict=True):
-        is_known = code != UNKNOWN_LABEL
+    for row_id, label_code, row_probability in zip(
+        list(ids), label_codes, probabilities, strict=True
+    ):
+        is_known = label_code != UNKNOWN_LABEL
         if is_known:
             encoded_label = EncodedLabel(
-                n_rows_before=0, row_id=row_id, code=code, probability=row_probability
+                n_rows_before=0, row_id=row_id, code=label_code, probability=row_probability
             )
             encoded_labels.append(encoded_label)
     return encoded_labels

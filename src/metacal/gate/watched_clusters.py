@@ -29,7 +29,7 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.monitored_rows import ClusterMembership
 from metacal.promises.sequential.profile import uniform_numbers_at_positions
 
-# The random draw of a row from a cluster uses a position beyond those of all rows.
+# Random draws of rows from clusters use stream positions from here on, which no row has.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
 
 
@@ -46,7 +46,7 @@ def add_cluster_decisions(
     row_subgroups: NDArray[Any] | None,
     clusters: ClusterMembership,
 ) -> None:
-    """Update the alarms that need no labels with the decisions on all rows of complete clusters."""
+    """Update the alarms that need no labels with the rows of complete clusters."""
     alarms.add_decisions(
         accepted=np.array([row.is_accepted for row in rows]),
         scores=np.array([row.uncertainty for row in rows], dtype=np.float64),
@@ -79,7 +79,7 @@ def add_complete_cases(
     # A correct row without a score is rejected, which is a miss, so no item is uncovered.
     no_case_has_uncovered_item = np.zeros(n_cases, dtype=bool)
     cases = Cases(codes=case_of_row, has_correct_item_without_score=no_case_has_uncovered_item)
-    outcomes = compute_case_outcomes(
+    case_outcomes = compute_case_outcomes(
         gate.certificate.quantity,
         cases,
         labelled.is_accepted,
@@ -87,7 +87,7 @@ def add_complete_cases(
         gate.promise.largest_number_of_errors,
     )
     alarms.add_labelled_rows(
-        accepted=outcomes.accept, correct=outcomes.correct, losses=outcomes.losses
+        accepted=case_outcomes.accept, correct=case_outcomes.correct, losses=case_outcomes.losses
     )
 
 
@@ -132,21 +132,21 @@ def draw_one_row_per_cluster(
 
 
 def _count_rows_of_clusters(rows: Sequence[PendingRow]) -> Codes:
-    """Return the number of rows of each cluster, if the rows of a cluster are consecutive."""
+    """Return the number of rows of each cluster of consecutive rows."""
     rows_by_cluster = groupby(rows, key=lambda row: row.cluster_id)
     cluster_sizes = [len(list(cluster_rows)) for _, cluster_rows in rows_by_cluster]
     return np.array(cluster_sizes, dtype=np.intp)
 
 
 def _draw_uniform_number_for_cluster(first_row: PendingRow) -> float:
-    """Draw a number in [0, 1) that depends only on the position of the cluster in the stream."""
+    """Draw a number in [0, 1) by the position of a cluster in the stream."""
     draw_position = _FIRST_POSITION_OF_CLUSTER_DRAWS + first_row.position
     uniform_numbers = uniform_numbers_at_positions(draw_position, n_positions=1)
     return float(uniform_numbers[0])
 
 
 def _compute_weight_divisors(cluster_sizes: Codes, circumstances: Circumstances) -> Float | None:
-    """Return the divisor of the row weights in each cluster, None if clusters weigh the same."""
+    """Return the divisor of row weights in each cluster, or None for equal clusters."""
     max_cluster_size = circumstances.largest_cluster
     counts_cluster_means = circumstances.cluster_counting == "mean"
     # A file may declare a largest cluster of zero rows, which cannot be a divisor.

@@ -136,7 +136,7 @@ def _count_clusters(watch: Watch) -> dict[str, Any] | None:
     """Count complete clusters and stray rows, or return None if rows have no clusters."""
     if not watch.watches_clusters:
         return None
-    clusters = watch.waiting.clusters
+    clusters = watch.waiting.complete_clusters
     return {
         "complete": clusters.n_complete,
         "strays": clusters.n_stray_rows,

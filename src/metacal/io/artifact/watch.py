@@ -176,15 +176,15 @@ class WatchState:
             first_raised=watch.first_raised,
             horizon=waiting_rows.horizon,
             n_unlabelled=waiting_rows.n_unlabelled,
-            recent_cluster_ids=waiting_rows.clusters.recent_ids,
-            n_complete_clusters=waiting_rows.clusters.n_complete,
-            n_stray_rows=waiting_rows.clusters.n_stray_rows,
+            recent_cluster_ids=waiting_rows.complete_clusters.recent_ids,
+            n_complete_clusters=waiting_rows.complete_clusters.n_complete,
+            n_stray_rows=waiting_rows.complete_clusters.n_stray_rows,
             acknowledgements=watch.acknowledgements,
         )
 
     def restore(self, new_watch: Watch) -> Watch:
         """Return a copy of a new watch that continues from this state."""
-        clusters = CompleteClusters(
+        complete_clusters = CompleteClusters(
             recent_ids=self.recent_cluster_ids,
             n_complete=self.n_complete_clusters,
             n_stray_rows=self.n_stray_rows,
@@ -193,7 +193,7 @@ class WatchState:
             new_watch.waiting,
             horizon=self.horizon,
             rows_by_id=self.waiting_rows,
-            clusters=clusters,
+            complete_clusters=complete_clusters,
             n_unknown_labels=self.n_unknown_labels,
             n_forgotten=self.n_forgotten,
             n_unlabelled=self.n_unlabelled,
@@ -430,7 +430,7 @@ def _check_clusters(watch: Watch) -> None:
     """Raise ArtifactError if open and complete clusters are inconsistent."""
     waiting_rows = watch.waiting.rows_by_id.values()
     open_cluster_ids = {row.cluster_id for row in waiting_rows if row.cluster_id is not None}
-    complete_clusters = watch.waiting.clusters
+    complete_clusters = watch.waiting.complete_clusters
     complete_cluster_ids = complete_clusters.recent_ids.keys()
     has_clusters = bool(open_cluster_ids or complete_cluster_ids)
     has_unexpected_clusters = has_clusters and not watch.watches_clusters
