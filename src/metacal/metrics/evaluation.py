@@ -136,10 +136,11 @@ def evaluate(
     is_paper_map = False
     if accept is not None:
         is_paper_map = _has_uniform_rejected_rows(table, read_bool_column(accept, "accept"))
+    n_used_resamples = n_resamples if intervals else 0
     return evaluate_columns(
         columns,
         n_classes=table.n_classes,
-        resampling=Resampling(level, n_resamples if intervals else 0, random_state),
+        resampling=Resampling(level, n_used_resamples, random_state),
         n_bins=n_bins,
         accept=accept,
         correct=correct,

@@ -47,7 +47,8 @@ def build_smooth_ece_statistic(top: TopLabel) -> Statistic:
     sum_on_fine_mesh = _make_mesh_sum_function(top, n_cells=MESH_CELLS)
     sample_sums = sum_on_fine_mesh(np.ones((1, n_rows)))
     sample_coefficients = _compute_cosine_coefficients(sample_sums, n_rows)
-    smooth_ece_of_sample = float(_find_fixed_points(sample_coefficients)[0])
+    (fixed_point_of_sample,) = _find_fixed_points(sample_coefficients)
+    smooth_ece_of_sample = float(fixed_point_of_sample)
     # The bandwidth at the fixed point is the smooth ECE itself.
     cells_per_kernel_width = MESH_CELLS * smooth_ece_of_sample
     n_halvings = int(np.log2(max(cells_per_kernel_width / _MIN_CELLS_PER_WIDTH, 1.0)))

@@ -355,8 +355,12 @@ class PromiseMonitor(Monitor):
         bets = build_bets_on_mean_above(bet_values, limit=self.limit, weights=bet_weights)
         self.current_capital.bet([bets])
         self.n_rows += len(event_values)
-        event_sum = float(event_values.sum())
-        self.event_sum += event_sum if quantity.is_mean_cost else int(event_sum)
+        new_event_sum = float(event_values.sum())
+        if quantity.is_mean_cost:
+            self.event_sum += new_event_sum
+        else:
+            n_new_events = int(new_event_sum)
+            self.event_sum += n_new_events
 
     def _compute_relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
         """Return the cost of each counted row as a fraction of the largest cost."""
