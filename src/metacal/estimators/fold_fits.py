@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.base import clone
 
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.fitting.crossvalidation import draw_random_folds
 from metacal.metrics import registry
 from metacal.metrics.binning import evaluate_on_sample
 from metacal.metrics.toplabel import TopLabel, checked_table
@@ -132,8 +132,8 @@ def draw_held_out_mask(n_rows: int, n_splits: int, random_state: int, fold: int)
     repetition, fold_in_repetition = divmod(fold, n_splits)
     for _ in range(repetition):
         # Each draw advances the generator to the folds of the next repetition.
-        random_folds(n_rows, n_splits, rng)
-    fold_of_row = random_folds(n_rows, n_splits, rng)
+        draw_random_folds(n_rows, n_splits, rng)
+    fold_of_row = draw_random_folds(n_rows, n_splits, rng)
     return np.asarray(fold_of_row == fold_in_repetition)
 
 

@@ -27,7 +27,7 @@ from metacal.promises.case_errors import CasePromise
 from metacal.promises.max_risk import get_largest_cost
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.monitored_rows import ClusterMembership
-from metacal.promises.sequential.profile import uniform_numbers_at_positions
+from metacal.promises.sequential.profile import generate_uniform_numbers
 
 # Draws from clusters use the random numbers at positions from here on, which no row has.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
@@ -120,7 +120,7 @@ def draw_one_row_per_cluster(
     first_rows_of_clusters = np.cumsum(cluster_sizes) - cluster_sizes
     # Each draw depends only on the position of a row in the stream, and not on the batches.
     uniform_numbers = [
-        uniform_numbers_at_positions(
+        generate_uniform_numbers(
             _FIRST_POSITION_OF_CLUSTER_DRAWS + rows[first_row].position, n_positions=1
         )[0]
         for first_row in first_rows_of_clusters

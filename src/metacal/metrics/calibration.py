@@ -42,7 +42,7 @@ _register_error = partial(register, input=TOP_LABEL, calibration_error=True)
     title="accuracy",
     input=TOP_LABEL,
     statistic=gaps.build_accuracy_statistic,
-    compute_counts=gaps.accuracy_counts,
+    compute_counts=gaps.count_correct_rows,
     smaller_is_better=False,
     evaluated=True,
 )

@@ -38,7 +38,7 @@ def build_accuracy_statistic(top: TopLabel) -> Statistic:
     return build_mean_statistic(top.correct)
 
 
-def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
+def count_correct_rows(top: TopLabel) -> tuple[int, int] | None:
     """Count the correct rows and all rows. Return None if a row is partly correct."""
     if not np.isin(top.correct, (0.0, 1.0)).all():
         return None
