@@ -346,7 +346,7 @@ def _estimate_class_frequency(sample: _BinarySample, n_rows: float) -> _ClassFre
 
 
 def _fit_both_families(sample: _BinarySample, n_rows: float) -> tuple[CurveFamily, CurveFamily]:
-    """Fit the curves in the log-odds and those in the shrunken log-odds."""
+    """Fit curves of the log-odds and curves of the shrunken log-odds."""
     total_weight = float(sample.weights.sum())
     weight_scale = n_rows / total_weight if total_weight else 1.0
     cells = _group_into_cells(sample, weight_scale)

@@ -151,7 +151,7 @@ class ClassGaps:
                 block, is_block_row_accepted, self._edges, self._pending_sums, self._cell_units
             )
         # Every true class adds a probability of one, in coarse units, to its class and cell.
-        decision_codes = is_accepted.astype(np.intp)  # 0 is a rejection and 1 an acceptance.
+        decision_codes = is_accepted.astype(np.intp)
         label_bins = assign_bins(table.true_probability, self._edges)
         label_cells = table.label_codes * self.n_bins + label_bins
         coarse_class_totals = self._class_totals[_COARSE]

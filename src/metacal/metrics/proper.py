@@ -279,7 +279,7 @@ class _CellSums:
 def _sum_entries_by_cell(
     upper: UpperEntries, values: Float, column_totals: Float, n_bins: int
 ) -> Float:
-    """Sum values of all entries per class and bin, given those above the first bin.
+    """Sum values per class and bin, from the entries above the first bin.
 
     Parameters
     ----------
