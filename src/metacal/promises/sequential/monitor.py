@@ -228,7 +228,6 @@ class PromiseMonitor(Monitor):
     ) -> tuple[Self, ...]:
         """Build a monitor for each class or group that accepts rows, with equal deltas."""
         assert certificate.subgroups is not None
-        # Certified subgroups come first, then those that accept every row.
         monitored_subgroups = []
         for accepting_status in ("certified", "accepts everything"):
             for subgroup in certificate.subgroups.items:
@@ -359,8 +358,7 @@ class PromiseMonitor(Monitor):
         if quantity.is_mean_cost:
             self.event_sum += new_event_sum
         else:
-            n_new_events = int(new_event_sum)
-            self.event_sum += n_new_events
+            self.event_sum += int(new_event_sum)
 
     def _compute_relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
         """Return the cost of each counted row as a fraction of the largest cost."""
