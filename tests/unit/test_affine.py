@@ -30,7 +30,7 @@ from metacal.maps.affine import (
     fit_structured_scaling,
     fit_vector_scaling,
 )
-from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.fitting.crossvalidation import draw_random_folds
 from metacal.maps.fitting.lbfgs import minimise_by_lbfgs
 from metacal.maps.map import Map
 from metacal.metrics import nll
@@ -222,10 +222,10 @@ def test_minimise_finds_a_minimum_or_warns():
 
 
 def test_folds_are_even_and_seeded():
-    folds = random_folds(44, 3, 0)
+    folds = draw_random_folds(44, 3, 0)
     assert sorted(np.bincount(folds)) == [14, 15, 15]
-    assert (folds == random_folds(44, 3, 0)).all()
-    assert (folds != random_folds(44, 3, 1)).any()
+    assert (folds == draw_random_folds(44, 3, 0)).all()
+    assert (folds != draw_random_folds(44, 3, 1)).any()
 
 
 # --- inputs at the edge -----------------------------------------------------------------------------------------------

@@ -34,7 +34,9 @@ def test_gradient_and_information():
     logits, labels = drawn(rng, 50, 4)
     logits[0, (labels[0] + 1) % 4] = -np.inf
     weights = rng.uniform(0.5, 2.0, 50)
-    design = local.design_matrix(local.row_features(logits, 1.0), np.zeros(3), np.ones(3))
+    design = local.build_design_matrix(
+        local.compute_features_of_rows(logits, 1.0), np.zeros(3), np.ones(3)
+    )
     c = np.array([0.1, -0.2, 0.3, 0.05])
     found = local.sum_loss_derivatives(logits, labels, weights, design, c)
     for k in range(4):

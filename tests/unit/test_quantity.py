@@ -49,8 +49,8 @@ def certificates():
 
 
 def test_a_quantity_counts_what_its_metric_counts(decided):
-    assert MISCOVERAGE.count_events(*decided) == selective.miscoverage_counts(*decided)
-    assert SELECTIVE_ACCURACY.count_events(*decided) == selective.selective_accuracy_counts(
+    assert MISCOVERAGE.count_events(*decided) == selective.count_rejected_correct_rows(*decided)
+    assert SELECTIVE_ACCURACY.count_events(*decided) == selective.count_correct_accepted_rows(
         *decided
     )
 

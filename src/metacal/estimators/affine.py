@@ -60,7 +60,7 @@ class VectorScaling(PenalisedCalibrator[VectorMap]):
         Strength for the intercepts. If None, it is λ.
     n_folds : int, default=3
         Number of folds of the cross-validation, which are random and not stratified (see
-        `random_folds`).
+        `draw_random_folds`).
     random_state : int or numpy.random.Generator, default=0
         Seed of the folds.
     input, classes, positive, n_jobs

@@ -305,7 +305,7 @@ def evaluate_table(
     softmax_metrics = measurements.softmax_metrics
     if softmax_metrics is not None:
         if _needs_whole_table() and buffer is not None:
-            softmax_table = make_lazy_softmax_table(rows, codes, softmax_metrics.top)
+            softmax_table = make_lazy_softmax_table(rows, codes, softmax_metrics.top_labels)
             softmax_metrics = replace(softmax_metrics, table=softmax_table)
         no_resampling = replace(resampling, n_resamples=0, exact_proportions=False)
         softmax_evaluation = evaluate_metrics(softmax_metrics, resampling=no_resampling)

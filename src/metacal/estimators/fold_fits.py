@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.base import clone
 
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.fitting.crossvalidation import draw_random_folds
 from metacal.metrics import registry
 from metacal.metrics.binning import evaluate_on_sample
 from metacal.metrics.toplabel import TopLabel, checked_table
@@ -132,8 +132,8 @@ def draw_held_out_mask(n_rows: int, n_splits: int, random_state: int, fold: int)
     n_earlier_repetitions, fold_in_repetition = divmod(fold, n_splits)
     for _ in range(n_earlier_repetitions):
         # Each draw advances the generator to the folds of the next repetition.
-        random_folds(n_rows, n_splits, generator)
-    fold_of_row = random_folds(n_rows, n_splits, generator)
+        draw_random_folds(n_rows, n_splits, generator)
+    fold_of_row = draw_random_folds(n_rows, n_splits, generator)
     return np.asarray(fold_of_row == fold_in_repetition)
 
 

@@ -20,7 +20,7 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
-from metacal.metrics.evaluation import ProbabilityColumns, compute_row_losses
+from metacal.metrics.probability_columns import ProbabilityColumns, compute_row_losses
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.rows import Rows
@@ -145,7 +145,7 @@ def measure_rows(
     table_metrics = list(_split_metrics(metric_columns, sums))
     gate_metrics = table_metrics[0]
     if buffer is not None:
-        probability_table = CheckedTable(buffer, codes, gate_metrics.top.confidence)
+        probability_table = CheckedTable(buffer, codes, gate_metrics.top_labels.confidence)
         gate_metrics = replace(gate_metrics, table=probability_table)
     return RowMeasurements(
         scores=scores,

@@ -27,7 +27,7 @@ from metacal.promises.case_errors import CasePromise
 from metacal.promises.max_risk import get_largest_cost
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.monitored_rows import ClusterMembership
-from metacal.promises.sequential.profile import uniform_numbers_at_positions
+from metacal.promises.sequential.profile import generate_uniform_numbers
 
 # Random draws of rows from clusters use stream positions from here on, which no row has.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
@@ -141,7 +141,7 @@ def _count_rows_of_clusters(rows: Sequence[PendingRow]) -> Codes:
 def _draw_uniform_number_for_cluster(first_row: PendingRow) -> float:
     """Draw a number in [0, 1) by the position of a cluster in the stream."""
     draw_position = _FIRST_POSITION_OF_CLUSTER_DRAWS + first_row.position
-    uniform_numbers = uniform_numbers_at_positions(draw_position, n_positions=1)
+    uniform_numbers = generate_uniform_numbers(draw_position, n_positions=1)
     return float(uniform_numbers[0])
 
 

@@ -40,7 +40,7 @@ _NEGLIGIBLE_PROBABILITY = 1e-3
 
 @dataclass(frozen=True)
 class Binnings:
-    """Bins of several binnings.
+    """Several divisions of the same points into bins.
 
     Attributes
     ----------
@@ -236,7 +236,7 @@ def _choose_numbers_of_bins(total_weight: float) -> Codes:
 
 
 def _drop_repeated_binnings(last_points_of_binnings: list[Codes]) -> Binnings:
-    """Join binnings, except for those that equal the previous one."""
+    """Join divisions into bins, but leave out repetitions."""
     distinct_binnings = [last_points_of_binnings[0]]
     for previous, current in pairwise(last_points_of_binnings):
         if not np.array_equal(previous, current):

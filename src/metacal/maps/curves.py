@@ -222,7 +222,7 @@ class TopLabelMap(OneCurveMap):
     formula = staticmethod(formulas.top_label)
 
 
-def one_vs_rest_columns(table: NDArray[Any]) -> NDArray[Any]:
+def get_one_vs_rest_columns(table: NDArray[Any]) -> NDArray[Any]:
     """Return the columns of the classes that have a curve: all, or the second of two."""
     return table[:, 1:] if table.shape[1] == 2 else table
 
@@ -285,10 +285,12 @@ def _evaluate_curves(_xp: Operations, fitted: CurvesMap, points: Float) -> Float
     return curve_values
 
 
-def _tempered(_xp: Operations, x: NDArray[Any], inverse_temperature: float) -> Float:
+def _compute_tempered_softmax(
+    _xp: Operations, x: NDArray[Any], inverse_temperature: float
+) -> Float:
     """Compute the formula `tempered_softmax` by the softmax kernel."""
     return softmax(x, inverse_temperature)
 
 
 NUMPY.kernels[formulas.evaluate_curves] = _evaluate_curves
-NUMPY.kernels[tempered_softmax] = _tempered
+NUMPY.kernels[tempered_softmax] = _compute_tempered_softmax

@@ -270,7 +270,7 @@ def _minimise_over_nonzero_members(
     lagrange_matrix[:n_nonzero, :n_nonzero] = hessian[np.ix_(nonzero_members, nonzero_members)]
     lagrange_matrix[n_nonzero, n_nonzero] = 0.0
     right_side = np.append(-gradient[nonzero_members], 1.0)
-    solution = np.linalg.lstsq(lagrange_matrix, right_side, rcond=None)[0]
+    solution, *_ = np.linalg.lstsq(lagrange_matrix, right_side, rcond=None)
     weights = np.zeros(_N_MEMBERS)
     weights[nonzero_members] = solution[:n_nonzero]
     return weights

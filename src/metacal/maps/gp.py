@@ -271,7 +271,7 @@ def _check_centre(centre: str) -> None:
 
 
 def _select_every_nth_row(sample: LabelledRows) -> LabelledRows:
-    """Return every s-th row, so that few enough entries remain, without copying them."""
+    """Return every n-th row, so that few enough table entries remain."""
     n_entries = len(sample.rows) * sample.rows.n_classes
     stride = math.ceil(n_entries / _MAX_SAMPLE_ENTRIES)
     if stride == 1:

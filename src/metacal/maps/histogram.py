@@ -29,7 +29,7 @@ from metacal.maps.curve_fitting import (
     fit_top_label,
     make_identity_curve,
 )
-from metacal.maps.curves import PiecewiseMap, TopLabelMap, one_vs_rest_columns
+from metacal.maps.curves import PiecewiseMap, TopLabelMap, get_one_vs_rest_columns
 from metacal.maps.labelled import Weights
 from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
@@ -328,7 +328,7 @@ def find_equal_mass_bin_ends(weights: Float, n_bins: int) -> Codes:
 def _compute_class_probabilities(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
     """Return the probabilities of the classes that have a curve, and the labels."""
     probabilities = compute_unmasked_probabilities(block, 1.0, slice(None))
-    return one_vs_rest_columns(probabilities), labels
+    return get_one_vs_rest_columns(probabilities), labels
 
 
 def _sum_by_bin(bin_of_value: Codes, values: Float, n_bins: int) -> Float:

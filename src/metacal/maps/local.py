@@ -143,13 +143,13 @@ def fit_local_temperature(
     temperature_map = fit_temperature(sample.rows, sample.labels, sample.weights)
     inverse_temperature = temperature_map.inverse_temperature
     features = sample.rows.compute_column(
-        partial(row_features, inverse_temperature=inverse_temperature)
+        partial(compute_features_of_rows, inverse_temperature=inverse_temperature)
     )
     means = np.average(features, axis=0, weights=sample.weights)
     variances = np.average((features - means) ** 2, axis=0, weights=sample.weights)
     deviations = np.sqrt(variances)
     scales = np.where(deviations > _MIN_DEVIATION, deviations, 1.0)
-    design = design_matrix(features, means, scales)
+    design = build_design_matrix(features, means, scales)
     coefficients = _fit_coefficients(
         sample, design, start_log_b=np.log(inverse_temperature), penalty=penalty
     )
@@ -215,7 +215,7 @@ def _fit_coefficients(
     return minimum.point
 
 
-def row_features(block: NDArray[Any], inverse_temperature: float) -> Float:
+def compute_features_of_rows(block: NDArray[Any], inverse_temperature: float) -> Float:
     """Compute the shift-invariant features of each row."""
     tempered_gaps = _compute_gaps(block) * inverse_temperature
     return np.concatenate(NUMPY.evaluate(compute_local_features, tempered_gaps), axis=1)
@@ -226,7 +226,7 @@ def _compute_gaps(block: NDArray[Any]) -> Float:
     return np.asarray(compute_gaps(NUMPY, np.asarray(limit_logits(block), dtype=np.float64)))
 
 
-def design_matrix(features: Float, means: Float, scales: Float) -> Float:
+def build_design_matrix(features: Float, means: Float, scales: Float) -> Float:
     """Return a column of ones and the standardised features."""
     standardised_features = np.clip(
         (features - means) / scales, -MAX_STANDARDISED_FEATURE, MAX_STANDARDISED_FEATURE

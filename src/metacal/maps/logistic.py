@@ -29,7 +29,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
-from metacal.maps.curves import OneVsRestMap, one_vs_rest_columns
+from metacal.maps.curves import OneVsRestMap, get_one_vs_rest_columns
 from metacal.maps.fitting.newton import (
     Derivatives,
     add_normal_prior,
@@ -340,7 +340,7 @@ def _sum_block_derivatives(
 
 def _compute_curve_weights(block: NDArray[Any], weights: Weights) -> Float:
     """Return the weight of each row in each curve, zero if the class is masked."""
-    is_unmasked = one_vs_rest_columns(block) > -np.inf
+    is_unmasked = get_one_vs_rest_columns(block) > -np.inf
     if weights is None:
         return np.asarray(is_unmasked, dtype=np.float64)
     return np.asarray(is_unmasked * weights[:, None], dtype=np.float64)
@@ -348,7 +348,7 @@ def _compute_curve_weights(block: NDArray[Any], weights: Weights) -> Float:
 
 def _find_positive_rows(block: NDArray[Any], labels: Codes) -> Flags:
     """Return a mask by row and curve: is the class of the curve the true class?"""
-    return one_vs_rest_columns(labels[:, None] == np.arange(block.shape[1]))
+    return get_one_vs_rest_columns(labels[:, None] == np.arange(block.shape[1]))
 
 
 def _sum_curve_weights(sample: LabelledRows) -> _CurveWeights:
@@ -368,7 +368,7 @@ def compute_log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
     """Compute log p and -log(1 - p) for the class of each one-vs-rest curve."""
     logits = np.asarray(limit_logits(block), dtype=np.float64)
     log_p, minus_log_complement = NUMPY.evaluate(formulas.log_probabilities_and_complements, logits)
-    return one_vs_rest_columns(log_p), one_vs_rest_columns(minus_log_complement)
+    return get_one_vs_rest_columns(log_p), get_one_vs_rest_columns(minus_log_complement)
 
 
 def _compute_log_odds_features(block: NDArray[Any]) -> list[Float]:

@@ -137,7 +137,7 @@ class Method:
         }
 
 
-def _method(
+def _build_method(
     name: str, estimator: str, fit: str, map: str, *, fits_from_sums: bool = True
 ) -> Method:
     """Build a method of this package.
@@ -180,87 +180,91 @@ _TOP_LABEL = "curves:TopLabelMap"
 
 #: Methods in the order of `compare`, simplest first.
 _METHODS = (
-    _method(
+    _build_method(
         "temperature",
         "temperature:TemperatureScaling",
         "temperature:fit_temperature",
         "TemperatureMap",
     ),
-    _method(
+    _build_method(
         "uniform-temperature",
         "temperature:UniformTemperatureScaling",
         "uniform:fit_uniform_temperature",
         "UniformTemperatureMap",
     ),
-    _method(
+    _build_method(
         "ensemble-temperature",
         "temperature:EnsembleTemperatureScaling",
         "ensemble:fit_ensemble_temperature",
         "EnsembleTemperatureMap",
     ),
-    _method(
+    _build_method(
         "local-temperature",
         "temperature:LocalTemperatureScaling",
         "local:fit_local_temperature",
         "LocalTemperatureMap",
     ),
-    _method("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
-    _method("composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"),
-    _method(
+    _build_method("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
+    _build_method(
+        "composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"
+    ),
+    _build_method(
         "gaussian-process",
         "curves:GaussianProcessCalibration",
         "gp:fit_gaussian_process",
         "GaussianProcessMap",
     ),
-    _method(
+    _build_method(
         "structured", "affine:StructuredScaling", "affine:fit_structured_scaling", "StructuredMap"
     ),
-    _method("vector", "affine:VectorScaling", "affine:fit_vector_scaling", "VectorMap"),
-    _method("matrix", "affine:MatrixScaling", "affine:fit_matrix_scaling", "MatrixMap"),
-    _method(
+    _build_method("vector", "affine:VectorScaling", "affine:fit_vector_scaling", "VectorMap"),
+    _build_method("matrix", "affine:MatrixScaling", "affine:fit_matrix_scaling", "MatrixMap"),
+    _build_method(
         "dirichlet",
         "affine:DirichletCalibration",
         "affine:fit_dirichlet_calibration",
         "DirichletMap",
     ),
-    _method("platt", "curves:PlattScaling", "logistic:fit_platt_scaling", "PlattMap"),
-    _method("monotone", "curves:MonotoneCalibration", "monotone:fit_monotone", "MonotoneMap"),
-    _method("beta", "curves:BetaCalibration", "logistic:fit_beta_calibration", "BetaMap"),
-    _method(
+    _build_method("platt", "curves:PlattScaling", "logistic:fit_platt_scaling", "PlattMap"),
+    _build_method("monotone", "curves:MonotoneCalibration", "monotone:fit_monotone", "MonotoneMap"),
+    _build_method("beta", "curves:BetaCalibration", "logistic:fit_beta_calibration", "BetaMap"),
+    _build_method(
         "isotonic",
         "isotonic:IsotonicCalibration",
         "isotonic:fit_isotonic",
         _PIECEWISE,
         fits_from_sums=False,
     ),
-    _method(
+    _build_method(
         "irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, fits_from_sums=False
     ),
-    _method("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),
-    _method("histogram", "binning:HistogramBinning", "histogram:fit_histogram_binning", _PIECEWISE),
-    _method("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, fits_from_sums=False),
-    _method(
+    _build_method("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),
+    _build_method(
+        "histogram", "binning:HistogramBinning", "histogram:fit_histogram_binning", _PIECEWISE
+    ),
+    _build_method("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, fits_from_sums=False),
+    _build_method(
         "imax", "binning:IMaxBinning", "imax:fit_imax_binning", _PIECEWISE, fits_from_sums=False
     ),
-    _method(
+    _build_method(
         "top-label-isotonic",
         "isotonic:TopLabelIsotonic",
         "isotonic:fit_top_label_isotonic",
         _TOP_LABEL,
     ),
-    _method(
+    _build_method(
         "top-label-histogram",
         "binning:TopLabelHistogramBinning",
         "histogram:fit_top_label_histogram_binning",
         _TOP_LABEL,
     ),
-    _method("top-label-bbq", "binning:TopLabelBBQ", "bbq:fit_top_label_bbq", _TOP_LABEL),
+    _build_method("top-label-bbq", "binning:TopLabelBBQ", "bbq:fit_top_label_bbq", _TOP_LABEL),
 )
 #: Methods by name.
 METHODS = {method.name: method for method in _METHODS}
 #: Estimators that choose among the methods or mix them, by name.
 CHOOSERS = {
-    "auto": _method(
+    "auto": _build_method(
         "auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", fits_from_sums=False
     )
 }

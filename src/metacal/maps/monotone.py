@@ -58,7 +58,7 @@ from metacal.formulas.operations import NUMPY
 from metacal.maps.fitting.monotone_curves import TINY, Cells, CurveFamily, fit_curves
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap, check_positive
-from metacal.maps.spline import tempered_log_odds
+from metacal.maps.spline import compute_tempered_log_odds
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
@@ -305,7 +305,7 @@ def _build_confidence_sample(
     labelled_rows: LabelledRows, inverse_temperature: float
 ) -> _BinarySample:
     """Build the sample of confidences, with the correct predictions as positive rows."""
-    compute_log_odds = partial(tempered_log_odds, inverse_temperature)
+    compute_log_odds = partial(compute_tempered_log_odds, inverse_temperature)
     return _BinarySample(
         log_odds=labelled_rows.rows.compute_column(compute_log_odds),
         is_positive=labelled_rows.compute_correctness() > 0.0,
@@ -346,7 +346,7 @@ def _estimate_class_frequency(sample: _BinarySample, n_rows: float) -> _ClassFre
 
 
 def _fit_both_families(sample: _BinarySample, n_rows: float) -> tuple[CurveFamily, CurveFamily]:
-    """Fit the curves in the log-odds and those in the shrunken log-odds."""
+    """Fit curves of the log-odds and curves of the shrunken log-odds."""
     total_weight = float(sample.weights.sum())
     weight_scale = n_rows / total_weight if total_weight else 1.0
     cells = _group_into_cells(sample, weight_scale)

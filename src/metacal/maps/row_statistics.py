@@ -188,7 +188,9 @@ def make_row_statistics_function(sample: LabelledRows) -> ComputeRowStatistics:
     is_large = len(rows) >= MIN_ROWS_TO_SAMPLE_TWICE
     weights = sample.weights if is_large else to_numpy(sample.weights)
 
-    @lru_cache(maxsize=_LARGE_CACHE_SIZE if is_large else _SMALL_CACHE_SIZE)
+    cache_size = _LARGE_CACHE_SIZE if is_large else _SMALL_CACHE_SIZE
+
+    @lru_cache(maxsize=cache_size)
     def compute_row_statistics(inverse_temperature: float) -> RowStatistics:
         if rows.gives_kernels_whole_blocks:
             # Each thread writes its rows directly into the shared columns.

@@ -135,7 +135,7 @@ def fit_spline(
     if tempered:
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    log_odds = sample.rows.compute_column(partial(tempered_log_odds, inverse_temperature))
+    log_odds = sample.rows.compute_column(partial(compute_tempered_log_odds, inverse_temperature))
     row_weights = sample.weights_or_ones
     knots = compute_weighted_quantiles(log_odds, row_weights, n_knots)
     identity_parameters = np.append(np.ones(len(knots)), knots[0])
@@ -160,6 +160,6 @@ def confidence_log_odds(block: NDArray[Any]) -> Float:
     return np.asarray(NUMPY.evaluate(formulas.confidence_log_odds, block)[:, 0])
 
 
-def tempered_log_odds(inverse_temperature: float, block: NDArray[Any]) -> Float:
+def compute_tempered_log_odds(inverse_temperature: float, block: NDArray[Any]) -> Float:
     """Compute the log-odds of the confidence of the tempered softmax(b x)."""
     return confidence_log_odds(scale_logits(block, inverse_temperature))

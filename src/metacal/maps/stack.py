@@ -23,7 +23,7 @@ from metacal.errors import ClassMismatchError, InputError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
 from metacal.maps.candidate_weights import compute_candidate_weights
-from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
+from metacal.maps.fitting.crossvalidation import deduplicate_warnings, draw_random_folds
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.members import MEMBERS, Member, fit_members, get_default_members
@@ -212,7 +212,7 @@ def fit_weighted_stack(
     Every candidate is fitted on all folds but one and gives the true classes of that fold
     probabilities p_im. The weights maximise Σ_i log Σ_m w_m p_im with a prior (see `compute_candidate_weights`).
     Candidates with less than 3% are omitted; the others are fitted on all rows. The folds are
-    not stratified (see `random_folds`).
+    not stratified (see `draw_random_folds`).
 
     Parameters
     ----------
@@ -403,7 +403,7 @@ def _compute_out_of_fold_probabilities(
         distinguish the candidates.
     """
     n_used_folds = _count_used_folds(sample, n_splits)
-    fold_of_row = random_folds(len(sample.labels), n_splits, random_state)
+    fold_of_row = draw_random_folds(len(sample.labels), n_splits, random_state)
     tables_of_folds = []
     held_out_rows_of_folds = []
     for fold in range(n_used_folds):

@@ -269,7 +269,7 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     )
     search_result.minimum.warn_unless_converged("temperature scaling with a uniform part")
     if is_sampled:
-        # Without samples, the fit of the plain temperature has issued these warnings.
+        # Without samples, the fit of the plain temperature has issued the same warnings.
         _warn_about_fit(search_result, box)
     log_b, uniform = search_result.minimum.point
     fitted = UniformTemperatureMap(float(np.exp(log_b)), float(uniform))

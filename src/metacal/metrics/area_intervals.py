@@ -333,8 +333,8 @@ def compute_area_limits(
             raised_areas_by_batch[name], 1.0 - tail_probability
         )
         # Merging blocks changes the area slightly, so the limits are shifted back by the change.
-        sample_area = statistic.compute_area(all_runs.to_unit_weight_blocks())[0]
-        merged_sample_area = statistic.compute_area(merged_runs.to_unit_weight_blocks())[0]
+        (sample_area,) = statistic.compute_area(all_runs.to_unit_weight_blocks())
+        (merged_sample_area,) = statistic.compute_area(merged_runs.to_unit_weight_blocks())
         shift = float(sample_area - merged_sample_area)
         limits[name] = (lower_limit + shift, upper_limit + shift)
     return limits

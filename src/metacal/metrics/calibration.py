@@ -42,7 +42,7 @@ _register_error = partial(register, input=TOP_LABEL, calibration_error=True)
     title="accuracy",
     input=TOP_LABEL,
     statistic=gaps.build_accuracy_statistic,
-    compute_counts=gaps.accuracy_counts,
+    compute_counts=gaps.count_correct_rows,
     smaller_is_better=False,
     evaluated=True,
 )
@@ -65,8 +65,8 @@ def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     >>> accuracy([[0.8, 0.2], [0.5, 0.5]], [0, 1]), accuracy([0.8, 0.5], [1, 0.5])
     (0.75, 0.75)
     """
-    top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.build_accuracy_statistic(top), len(top))
+    top_labels = read_top_label(proba, labels, classes=classes)
+    return evaluate_on_sample(gaps.build_accuracy_statistic(top_labels), len(top_labels))
 
 
 @_register_error(
@@ -130,8 +130,10 @@ def ece(
     >>> round(ece(table, labels, binning=[0, 1], norm=2), 6)
     0.133333
     """
-    top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.build_ece_statistic(top, n_bins, binning, norm), len(top))
+    top_labels = read_top_label(proba, labels, classes=classes)
+    return evaluate_on_sample(
+        gaps.build_ece_statistic(top_labels, n_bins, binning, norm), len(top_labels)
+    )
 
 
 @_register_error(
@@ -256,8 +258,10 @@ def debiased_ece(
     >>> round(ece(table, labels), 6), round(debiased_ece(table, labels), 6)
     (0.125, 0.078549)
     """
-    top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.build_debiased_ece_statistic(top, n_bins, binning), len(top))
+    top_labels = read_top_label(proba, labels, classes=classes)
+    return evaluate_on_sample(
+        gaps.build_debiased_ece_statistic(top_labels, n_bins, binning), len(top_labels)
+    )
 
 
 @_register_error(title="RMS calibration error", statistic=partial(gaps.build_ece_statistic, norm=2))
@@ -331,8 +335,10 @@ def debiased_rms_calibration_error(
     >>> round(debiased_rms_calibration_error([[0.9, 0.1]] * 3, [0, 1, 1], n_bins=5), 6)
     0.458258
     """
-    top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.build_debiased_rms_statistic(top, n_bins, binning), len(top))
+    top_labels = read_top_label(proba, labels, classes=classes)
+    return evaluate_on_sample(
+        gaps.build_debiased_rms_statistic(top_labels, n_bins, binning), len(top_labels)
+    )
 
 
 @_register_error(
@@ -401,8 +407,8 @@ def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
     >>> round(sup_ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 6)
     0.4
     """
-    top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.build_sup_ece_statistic(top), len(top))
+    top_labels = read_top_label(proba, labels, classes=classes)
+    return evaluate_on_sample(gaps.build_sup_ece_statistic(top_labels), len(top_labels))
 
 
 @_register_error(title="ECE, smooth", statistic=build_smooth_ece_statistic, evaluated=True)
@@ -432,8 +438,8 @@ def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) 
     >>> round(smooth_ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 4)
     0.2169
     """
-    top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(build_smooth_ece_statistic(top), len(top))
+    top_labels = read_top_label(proba, labels, classes=classes)
+    return evaluate_on_sample(build_smooth_ece_statistic(top_labels), len(top_labels))
 
 
 @_register_error(title="KS calibration error", statistic=gaps.build_ks_statistic)
@@ -463,5 +469,5 @@ def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     >>> round(ks_error([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 6)
     0.133333
     """
-    top = read_top_label(proba, labels, classes=classes)
-    return evaluate_on_sample(gaps.build_ks_statistic(top), len(top))
+    top_labels = read_top_label(proba, labels, classes=classes)
+    return evaluate_on_sample(gaps.build_ks_statistic(top_labels), len(top_labels))

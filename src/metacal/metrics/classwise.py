@@ -151,7 +151,7 @@ class ClassGaps:
                 block, is_block_row_accepted, self._edges, self._pending_sums, self._cell_units
             )
         # Every true class adds a probability of one, in coarse units, to its class and cell.
-        decision_codes = is_accepted.astype(np.intp)  # 0 is a rejection and 1 an acceptance.
+        decision_codes = is_accepted.astype(np.intp)
         label_bins = assign_bins(table.true_probability, self._edges)
         label_cells = table.label_codes * self.n_bins + label_bins
         coarse_class_totals = self._class_totals[_COARSE]
@@ -202,12 +202,12 @@ class ClassGaps:
         if not 0 < n_rows <= exact.MAX_ENTRIES:
             return float("nan")
         n_classes = self._class_totals.shape[2]
-        return float(self._absolute_gaps(accepted=accepted).sum() / (n_rows * n_classes))
+        return float(self._compute_absolute_gaps(accepted=accepted).sum() / (n_rows * n_classes))
 
     def compute_class_errors(self, accepted: bool = False) -> Float:
         """Compute (1/n) Σ_b |gap_kb| of each class, 0 if there are no rows."""
         n_rows = self._count_rows(accepted=accepted)
-        absolute_gaps = self._absolute_gaps(accepted=accepted)
+        absolute_gaps = self._compute_absolute_gaps(accepted=accepted)
         return np.asarray(absolute_gaps.sum(axis=1) / max(n_rows, 1))
 
     def _count_rows(self, *, accepted: bool) -> int:
@@ -215,7 +215,7 @@ class ClassGaps:
         first_decision = int(accepted)
         return int(self.n_rows[first_decision:].sum())
 
-    def _absolute_gaps(self, *, accepted: bool) -> Float:
+    def _compute_absolute_gaps(self, *, accepted: bool) -> Float:
         """Compute the absolute gaps of all classes and bins, shape (n_classes, n_bins)."""
         self._flush_pending_sums()
         # Decision 0 is a rejection and decision 1 an acceptance.

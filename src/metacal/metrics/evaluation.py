@@ -5,8 +5,7 @@ The probabilities of all rows and of the accepted rows are evaluated side by sid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from math import nan
 from typing import Any
 
@@ -16,18 +15,20 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError, warn_caller
 from metacal.formulas import Flags, Float
 from metacal.metrics import registry
-from metacal.metrics.binning import build_mean_statistic
 from metacal.metrics.evaluation_result import Evaluation
 from metacal.metrics.intervals import Interval
 from metacal.metrics.marginal import PredictedClasses, find_predicted_columns
+from metacal.metrics.probability_columns import (
+    MetricSources,
+    ProbabilityColumns,
+    compute_row_losses,
+    count_errors,
+)
 from metacal.metrics.ranked_errors import Ranking
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import (
     DECISION,
-    PROBABILITIES,
     TOP_LABEL,
-    IntervalSource,
-    Metric,
 )
 from metacal.metrics.replicates import one_blas_thread
 from metacal.metrics.resampling import RandomState, Resampling
@@ -40,9 +41,6 @@ from metacal.metrics.toplabel import (
     read_number_column,
 )
 from metacal.rows.memory import release_freed_memory
-
-#: Metrics, each with the counts, the statistic or the value that its interval is computed from.
-MetricSources = list[tuple[Metric, IntervalSource]]
 
 #: Number of classes in the evaluation of scores, which have no probability table.
 _N_CLASSES_WITHOUT_TABLE = 0
@@ -131,15 +129,16 @@ def evaluate(
         )
     table = checked_table(proba, labels, classes=classes)
     columns = ProbabilityColumns(
-        top=table.top_label(), losses=compute_row_losses(table), table=table
+        top_labels=table.top_label(), losses=compute_row_losses(table), table=table
     )
     is_paper_map = False
     if accept is not None:
         is_paper_map = _has_uniform_rejected_rows(table, read_bool_column(accept, "accept"))
+    n_used_resamples = n_resamples if intervals else 0
     return evaluate_columns(
         columns,
         n_classes=table.n_classes,
-        resampling=Resampling(level, n_resamples if intervals else 0, random_state),
+        resampling=Resampling(level, n_used_resamples, random_state),
         n_bins=n_bins,
         accept=accept,
         correct=correct,
@@ -205,8 +204,8 @@ def evaluate_scores(
         # Only calibration errors read the confidence, so the zeros have no effect.
         metrics = [metric for metric in metrics if not metric.calibration_error]
         confidence = np.zeros(len(ranking_score))
-    top = TopLabel(confidence, correct.astype(np.float64))
-    columns = ProbabilityColumns(top, losses={}, metrics=metrics)
+    top_labels = TopLabel(confidence, correct.astype(np.float64))
+    columns = ProbabilityColumns(top_labels, losses={}, metrics=metrics)
     return evaluate_columns(
         columns,
         n_classes=_N_CLASSES_WITHOUT_TABLE,
@@ -262,42 +261,44 @@ def evaluate_columns(
         Metrics that need the whole table are undefined if `columns` has neither the table nor
         accumulators.
     """
-    top = columns.top
+    top_labels = columns.top_labels
     is_accepted: Flags | None = None
     n_accepted: int | None = None
     accepted_intervals: dict[str, Interval] | None = None
     if accept is not None:
         is_accepted = read_bool_column(accept, "accept")
-        check_same_length(proba=top.confidence, accept=is_accepted)
+        check_same_length(proba=top_labels.confidence, accept=is_accepted)
         n_accepted = int(is_accepted.sum())
         if n_accepted > 0:
             accepted_columns = columns.select_accepted(is_accepted)
             accepted_intervals = accepted_columns.compute_intervals(resampling, n_bins)
-            release_freed_memory(len(top) * n_classes)
+            release_freed_memory(len(top_labels) * n_classes)
 
     # The metrics of the gate and of all rows share their resamples, so that they are drawn once.
-    gate_sources = _prepare_gate_sources(top, is_accepted, correct, score)
+    gate_sources = _prepare_gate_sources(top_labels, is_accepted, correct, score)
     metric_sources = [*columns.prepare_metric_sources(n_bins), *gate_sources]
-    known_correct = top.correct
+    known_correct = top_labels.correct
     if is_paper_map:
         # The prediction for a uniform row cannot be read from its probabilities.
-        known_correct = top.correct[is_accepted]
+        known_correct = top_labels.correct[is_accepted]
     all_intervals = resampling.compute_intervals(
-        metric_sources, n_rows=len(top), n_errors=_count_errors(known_correct)
+        metric_sources, n_rows=len(top_labels), n_errors=count_errors(known_correct)
     )
     gate_intervals = {}
     for metric, _ in gate_sources:
         gate_intervals[metric.name] = all_intervals.pop(metric.name)
     if correct is None and is_accepted is not None:
-        gate_intervals = _set_unknown_metrics_to_nan(gate_intervals, top, is_accepted, resampling)
+        gate_intervals = _set_unknown_metrics_to_nan(
+            gate_intervals, top_labels, is_accepted, resampling
+        )
     marginal_check = None
     if predicted_classes is not None:
-        marginal_check = predicted_classes.check_confidence(top, is_accepted)
+        marginal_check = predicted_classes.check_confidence(top_labels, is_accepted)
     return Evaluation(
         all_rows=all_intervals,
         accepted_rows=accepted_intervals,
         gate=gate_intervals,
-        n_rows=len(top),
+        n_rows=len(top_labels),
         n_accepted=n_accepted,
         n_classes=n_classes,
         level=resampling.level,
@@ -307,90 +308,8 @@ def evaluate_columns(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class ProbabilityColumns:
-    """Columns from which the metrics of probabilities are computed, one entry per row.
-
-    The columns of a subset of rows need no second pass over the probability table.
-
-    Attributes
-    ----------
-    top : TopLabel
-        Confidence and correctness.
-
-    losses : mapping of metric name to array of shape (n_rows,)
-        Loss of each row, for each metric that is a mean over rows.
-
-    table : CheckedTable or None
-        The probability table. Without it, metrics of the whole table have no interval.
-
-    accumulators : mapping of metric name to accumulator
-        Accumulators of `Metric.make_accumulator`. They give the value of a metric of the whole table without
-        the table.
-
-    accepted : bool
-        Whether these are the accepted rows only.
-
-    metrics : sequence of Metric
-        Metrics to compute.
-    """
-
-    top: TopLabel
-    losses: Mapping[str, Float]
-    table: CheckedTable | None = None
-    accumulators: Mapping[str, Any] = field(default_factory=dict)
-    accepted: bool = False
-    metrics: Sequence[Metric] = field(
-        default_factory=lambda: registry.list_evaluated_metrics(PROBABILITIES, TOP_LABEL)
-    )
-
-    def select_accepted(self, is_accepted: Flags) -> ProbabilityColumns:
-        """Return the columns of the accepted rows, without a copy of the table."""
-        return replace(
-            self,
-            top=TopLabel(self.top.confidence[is_accepted], self.top.correct[is_accepted]),
-            losses={name: column[is_accepted] for name, column in self.losses.items()},
-            table=None if self.table is None else self.table.subset(is_accepted),
-            accepted=True,
-        )
-
-    def compute_intervals(self, resampling: Resampling, n_bins: int) -> dict[str, Interval]:
-        """Compute the interval of each metric, keyed by the name of the metric."""
-        return resampling.compute_intervals(
-            self.prepare_metric_sources(n_bins),
-            n_rows=len(self.top),
-            n_errors=_count_errors(self.top.correct),
-        )
-
-    def prepare_metric_sources(self, n_bins: int) -> MetricSources:
-        """Prepare each metric: pair it with its counts, statistic or value."""
-        return [(metric, self._prepare_interval_source(metric, n_bins)) for metric in self.metrics]
-
-    def _prepare_interval_source(self, metric: Metric, n_bins: int) -> IntervalSource:
-        """Return the data from which the interval of a metric is computed, NaN if none."""
-        if metric.losses is not None:
-            return build_mean_statistic(self.losses[metric.name])
-        metric_input = self.top if metric.input is TOP_LABEL else self.table
-        if metric_input is not None:
-            options = {"n_bins": n_bins} if metric.has_bins else {}
-            return metric.prepare_interval_source(metric_input, **options)
-        if metric.name in self.accumulators:
-            accumulator = self.accumulators[metric.name]
-            return float(accumulator.value(accepted=self.accepted))
-        return nan
-
-
-def compute_row_losses(table: CheckedTable) -> dict[str, Float]:
-    """Compute the row losses of each evaluated metric that is a mean over rows."""
-    return {
-        metric.name: metric.losses(table)
-        for metric in registry.list_evaluated_metrics(PROBABILITIES)
-        if metric.losses is not None
-    }
-
-
 def _prepare_gate_sources(
-    top: TopLabel,
+    top_labels: TopLabel,
     is_accepted: Flags | None,
     correct: ArrayLike | None,
     score: ArrayLike | None,
@@ -399,7 +318,7 @@ def _prepare_gate_sources(
 
     Parameters
     ----------
-    top : TopLabel
+    top_labels : TopLabel
         Confidence and correctness.
 
     is_accepted : array of bool of shape (n_rows,) or None
@@ -415,8 +334,8 @@ def _prepare_gate_sources(
     -------
     list of tuples (Metric, IntervalSource)
     """
-    is_correct = _read_correctness(top, correct)
-    check_same_length(proba=top.confidence, correct=is_correct)
+    is_correct = _read_correctness(top_labels, correct)
+    check_same_length(proba=top_labels.confidence, correct=is_correct)
     metric_sources: MetricSources = []
     if is_accepted is not None:
         for metric in registry.list_evaluated_metrics(DECISION):
@@ -427,17 +346,17 @@ def _prepare_gate_sources(
                 metric_sources.append((metric, successes_and_trials))
     if score is not None:
         scores = read_number_column(score, "score")
-        check_same_length(proba=top.confidence, score=scores)
+        check_same_length(proba=top_labels.confidence, score=scores)
         ranking = Ranking(scores, is_correct)
         for metric in registry.list_evaluated_metrics(RANKING):
             metric_sources.append((metric, metric.prepare_interval_source(ranking)))
     return metric_sources
 
 
-def _read_correctness(top: TopLabel, correct: ArrayLike | None) -> Flags:
+def _read_correctness(top_labels: TopLabel, correct: ArrayLike | None) -> Flags:
     """Validate the correctness column, or derive it from the top label if it is None."""
     if correct is None:
-        return np.asarray(top.correct == 1.0)
+        return np.asarray(top_labels.correct == 1.0)
     return read_bool_column(correct, "correct")
 
 
@@ -451,13 +370,8 @@ def _has_uniform_rejected_rows(table: CheckedTable, is_accepted: Flags) -> bool:
     return bool(np.allclose(largest_probabilities, 1.0 / table.n_classes, rtol=1e-6, atol=0.0))
 
 
-def _count_errors(correct: Float) -> float:
-    """Count the incorrect rows. A row that is tied with other classes is incorrect."""
-    return float((correct < 1.0).sum())
-
-
 def _set_unknown_metrics_to_nan(
-    intervals: dict[str, Interval], top: TopLabel, is_accepted: Flags, resampling: Resampling
+    intervals: dict[str, Interval], top_labels: TopLabel, is_accepted: Flags, resampling: Resampling
 ) -> dict[str, Interval]:
     """Replace metrics that depend on unknown predictions for rejected rows by NaN.
 
@@ -469,7 +383,7 @@ def _set_unknown_metrics_to_nan(
     intervals : dict of str to Interval
         Intervals of the metrics of the gate.
 
-    top : TopLabel
+    top_labels : TopLabel
         Confidence and correctness.
 
     is_accepted : array of bool of shape (n_rows,)
@@ -482,7 +396,7 @@ def _set_unknown_metrics_to_nan(
     -------
     dict of str to Interval
     """
-    is_partly_correct = (top.correct > 0) & (top.correct < 1)
+    is_partly_correct = (top_labels.correct > 0) & (top_labels.correct < 1)
     has_uniform_rejected_row = np.any(is_partly_correct & ~is_accepted)
     if not has_uniform_rejected_row:
         return intervals

@@ -33,20 +33,20 @@ from metacal.metrics.toplabel import TopLabel
 BinContribution = Callable[[Float, Float, Float], Float]
 
 
-def build_accuracy_statistic(top: TopLabel) -> Statistic:
+def build_accuracy_statistic(top_labels: TopLabel) -> Statistic:
     """Build the statistic of the accuracy, the mean correctness of the rows."""
-    return build_mean_statistic(top.correct)
+    return build_mean_statistic(top_labels.correct)
 
 
-def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
+def count_correct_rows(top_labels: TopLabel) -> tuple[int, int] | None:
     """Count the correct rows and all rows. Return None if a row is partly correct."""
-    if not np.isin(top.correct, (0.0, 1.0)).all():
+    if not np.isin(top_labels.correct, (0.0, 1.0)).all():
         return None
-    return int(top.correct.sum()), len(top)
+    return int(top_labels.correct.sum()), len(top_labels)
 
 
 def build_ece_statistic(
-    top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: object = 1
+    top_labels: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: object = 1
 ) -> Statistic:
     """Build the statistic of the expected calibration error (ECE) in a norm p.
 
@@ -56,7 +56,7 @@ def build_ece_statistic(
 
     Parameters
     ----------
-    top : TopLabel
+    top_labels : TopLabel
         Confidence and correctness.
 
     n_bins, binning, norm
@@ -77,9 +77,9 @@ def build_ece_statistic(
             f" but got {norm!r}."
         )
     power = float(norm)
-    residuals = top.correct - top.confidence
+    residuals = top_labels.correct - top_labels.confidence
     compute_residual_sums, compute_row_counts = _make_bin_sum_functions(
-        top, n_bins, binning, [residuals, np.ones(len(top))]
+        top_labels, n_bins, binning, [residuals, np.ones(len(top_labels))]
     )
 
     def compute_mean_absolute_gap(row_weights: Weights) -> Float:
@@ -106,7 +106,7 @@ def build_ece_statistic(
 
 
 def build_debiased_ece_statistic(
-    top: TopLabel, n_bins: int = 15, binning: Binning = equal_width
+    top_labels: TopLabel, n_bins: int = 15, binning: Binning = equal_width
 ) -> Statistic:
     """Build the statistic of the debiased ECE.
 
@@ -116,11 +116,11 @@ def build_debiased_ece_statistic(
     def compute_debiased_gaps(row_counts: Float, mean_gaps: Float, standard_errors: Float) -> Float:
         return 2.0 * np.abs(mean_gaps) - _compute_folded_normal_mean(mean_gaps, standard_errors)
 
-    return _build_debiased_statistic(top, n_bins, binning, compute_debiased_gaps)
+    return _build_debiased_statistic(top_labels, n_bins, binning, compute_debiased_gaps)
 
 
 def build_debiased_rms_statistic(
-    top: TopLabel, n_bins: int = 15, binning: Binning = equal_width
+    top_labels: TopLabel, n_bins: int = 15, binning: Binning = equal_width
 ) -> Statistic:
     """Build the statistic of the debiased root-mean-square calibration error.
 
@@ -137,24 +137,24 @@ def build_debiased_rms_statistic(
         return np.where(row_counts > 1, debiased_squares, 0.0)
 
     mean_square_statistic = _build_debiased_statistic(
-        top, n_bins, binning, compute_debiased_squares
+        top_labels, n_bins, binning, compute_debiased_squares
     )
     return lambda row_weights: np.sqrt(mean_square_statistic(row_weights))
 
 
-def build_sup_ece_statistic(top: TopLabel) -> Statistic:
+def build_sup_ece_statistic(top_labels: TopLabel) -> Statistic:
     """Build the statistic of the supremum of the ECE over all binnings.
 
     (1/n) Σ_z |Σ_{conf_i = z} (c_i - z)|
     """
-    confidence_ranks = rank_distinct_values(top.confidence)
-    residuals = top.correct - top.confidence
+    confidence_ranks = rank_distinct_values(top_labels.confidence)
+    residuals = top_labels.correct - top_labels.confidence
     # A row with a unique confidence is a bin of its own, so its gap needs no sum over rows.
     n_rows_of_rank = np.bincount(confidence_ranks)
     is_unique = n_rows_of_rank[confidence_ranks] == 1
     gap_if_unique = np.where(is_unique, np.abs(residuals), 0.0)
     tied_rows = np.flatnonzero(~is_unique)
-    tie_of_tied_row = rank_distinct_values(top.confidence[tied_rows])
+    tie_of_tied_row = rank_distinct_values(top_labels.confidence[tied_rows])
     compute_residual_sums_of_ties = GroupSums(
         groups=tie_of_tied_row,
         n_groups=int(tie_of_tied_row.max(initial=-1)) + 1,
@@ -171,14 +171,16 @@ def build_sup_ece_statistic(top: TopLabel) -> Statistic:
     return compute_sup_ece
 
 
-def build_ks_statistic(top: TopLabel) -> Statistic:
+def build_ks_statistic(top_labels: TopLabel) -> Statistic:
     """Build the statistic of the Kolmogorov-Smirnov calibration error.
 
     max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|
     """
-    confidence_ranks = rank_distinct_values(top.confidence)
+    confidence_ranks = rank_distinct_values(top_labels.confidence)
     n_ranks = int(confidence_ranks.max(initial=0)) + 1
-    compute_residual_sums = GroupSums(confidence_ranks, n_ranks, top.correct - top.confidence)
+    compute_residual_sums = GroupSums(
+        confidence_ranks, n_ranks, top_labels.correct - top_labels.confidence
+    )
 
     def compute_largest_cumulative_gap(row_weights: Weights) -> Float:
         n_rows = row_weights.shape[1]
@@ -190,7 +192,7 @@ def build_ks_statistic(top: TopLabel) -> Statistic:
 
 
 def _make_bin_sum_functions(
-    top: TopLabel, n_bins: int, binning: Binning, columns: list[Float]
+    top_labels: TopLabel, n_bins: int, binning: Binning, columns: list[Float]
 ) -> list[GroupSums]:
     """Prepare weighted sums of several columns over the bins of the confidence.
 
@@ -198,7 +200,7 @@ def _make_bin_sum_functions(
 
     Parameters
     ----------
-    top : TopLabel
+    top_labels : TopLabel
         Confidence and correctness.
 
     n_bins, binning
@@ -212,8 +214,8 @@ def _make_bin_sum_functions(
     list of GroupSums
         One entry per column.
     """
-    bin_edges = compute_bin_edges(binning, top.confidence, n_bins)
-    bin_indices = assign_bins(top.confidence, bin_edges)
+    bin_edges = compute_bin_edges(binning, top_labels.confidence, n_bins)
+    bin_indices = assign_bins(top_labels.confidence, bin_edges)
     n_edge_bins = len(bin_edges) - 1
     return [GroupSums(bin_indices, n_edge_bins, column) for column in columns]
 
@@ -227,7 +229,7 @@ def _compute_absolute_weights(row_weights: Weights) -> Float:
 
 
 def _build_debiased_statistic(
-    top: TopLabel, n_bins: int, binning: Binning, compute_contributions: BinContribution
+    top_labels: TopLabel, n_bins: int, binning: Binning, compute_contributions: BinContribution
 ) -> Statistic:
     """Build the statistic max(0, Σ_b (n_b/n) contribution_b) of bin contributions.
 
@@ -237,7 +239,7 @@ def _build_debiased_statistic(
 
     Parameters
     ----------
-    top : TopLabel
+    top_labels : TopLabel
         Confidence and correctness.
 
     n_bins, binning
@@ -251,10 +253,15 @@ def _build_debiased_statistic(
     -------
     Statistic
     """
-    residuals = top.correct - top.confidence
-    summed_columns = [np.ones(len(top)), residuals, top.correct, top.correct**2]
+    residuals = top_labels.correct - top_labels.confidence
+    summed_columns = [
+        np.ones(len(top_labels)),
+        residuals,
+        top_labels.correct,
+        top_labels.correct**2,
+    ]
     compute_row_counts, compute_residual_sums, compute_correct_sums, compute_square_sums = (
-        _make_bin_sum_functions(top, n_bins, binning, summed_columns)
+        _make_bin_sum_functions(top_labels, n_bins, binning, summed_columns)
     )
 
     # Arrays in this function have the shape (n_resamples, n_bins).

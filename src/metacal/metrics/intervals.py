@@ -132,7 +132,9 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
         raise InputError(f"successes must lie between 0 and n = {n}, but got {successes}.")
     if n == 0:
         return Interval(estimate=nan, low=nan, high=nan, level=level, method=EXACT)
-    lower_limit, upper_limit = clopper_pearson_limits(successes, n, tail=(1.0 - level) / 2.0)
+    lower_limit, upper_limit = compute_clopper_pearson_limits(
+        successes, n, tail=(1.0 - level) / 2.0
+    )
     proportion = successes / n
     # Rounding must not move an end past the estimate.
     return Interval(
@@ -144,7 +146,9 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
     )
 
 
-def clopper_pearson_limits(successes: ArrayLike, n: ArrayLike, tail: float) -> tuple[Float, Float]:
+def compute_clopper_pearson_limits(
+    successes: ArrayLike, n: ArrayLike, tail: float
+) -> tuple[Float, Float]:
     """Compute the Clopper-Pearson limits of many proportions.
 
     Parameters
@@ -162,7 +166,7 @@ def clopper_pearson_limits(successes: ArrayLike, n: ArrayLike, tail: float) -> t
 
     Examples
     --------
-    >>> [limits.round(3).tolist() for limits in clopper_pearson_limits([0, 45, 50], 50, 0.025)]
+    >>> [limits.round(3).tolist() for limits in compute_clopper_pearson_limits([0, 45, 50], 50, 0.025)]
     [[0.0, 0.782, 0.929], [0.071, 0.967, 1.0]]
     """
     n_successes = np.asarray(successes, dtype=np.float64)

@@ -199,10 +199,10 @@ def marginal_check(
     (True, 1, 0.613, 0.783)
     """
     table = checked_table(proba, labels, classes=classes)
-    top = table.top_label()
+    top_labels = table.top_label()
     predicted = find_predicted_columns(table)
     return check_predicted_classes(
-        top.confidence, top.correct, predicted, classes=classes, fitted=fitted
+        top_labels.confidence, top_labels.correct, predicted, classes=classes, fitted=fitted
     )
 
 
@@ -225,17 +225,17 @@ class PredictedClasses(NamedTuple):
     classes: Sequence[Any] | Array | None = None
     fitted: bool = False
 
-    def check_confidence(self, top: TopLabel, accept: Flags | None) -> MarginalCheck | None:
+    def check_confidence(self, top_labels: TopLabel, accept: Flags | None) -> MarginalCheck | None:
         """Run the marginal check on the accepted rows, or on all rows without a gate.
 
         Return None if no row is accepted.
         """
-        is_checked = np.ones(len(top), dtype=bool) if accept is None else accept
+        is_checked = np.ones(len(top_labels), dtype=bool) if accept is None else accept
         if not is_checked.any():
             return None
         return check_predicted_classes(
-            top.confidence[is_checked],
-            top.correct[is_checked],
+            top_labels.confidence[is_checked],
+            top_labels.correct[is_checked],
             self.predicted[is_checked],
             classes=self.classes,
             fitted=self.fitted,

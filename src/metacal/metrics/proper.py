@@ -257,7 +257,7 @@ class _CellSums:
         # Only entries above the first bin are listed, so each sum needs the total of its class.
         total_count = np.full(n_classes, float(n_rows))
         unit_weights = np.ones((1, n_rows), dtype=np.intp)
-        total_probability = compute_weighted_column_sums(table, unit_weights)[0]
+        (total_probability,) = compute_weighted_column_sums(table, unit_weights)
         total_square = _compute_column_sums_of_squares(table)
         total_true = sum_by_group(table.label_codes, table.true_probability, n_classes)
         return cls(
@@ -278,7 +278,7 @@ class _CellSums:
 def _sum_entries_by_cell(
     upper: UpperEntries, values: Float, column_totals: Float, n_bins: int
 ) -> Float:
-    """Sum values of all entries per class and bin, given those above the first bin.
+    """Sum values per class and bin, from the entries above the first bin.
 
     Parameters
     ----------

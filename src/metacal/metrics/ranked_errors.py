@@ -157,7 +157,7 @@ class ErrorBlocks:
         h_through_block = harmonic_numbers[self.rows_through_block.astype(np.intp)]
         block_sizes = self.rows_through_block - self.rows_before_block
         error_rates = self.n_errors / np.maximum(block_sizes, 1.0)
-        # The ranks after a block add w (H_n - H_b), those in it w - w / (b - a) a (H_b - H_a).
+        # Ranks after a block add w (H_n - H_b), ranks in it w - w / (b - a) a (H_b - H_a).
         terms_of_blocks = self.n_errors * (h_of_all_rows - h_through_block + 1.0)
         terms_of_blocks = terms_of_blocks - error_rates * self.rows_before_block * (
             h_through_block - h_before_block

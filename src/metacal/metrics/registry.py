@@ -255,7 +255,7 @@ def list_evaluated_metrics(*inputs: Input | None) -> list[Metric]:
 
 
 def describe_calibration_metrics(metric_names: Iterable[str]) -> list[dict[str, Any]]:
-    """Describe those of the given metrics of probabilities that the report shows.
+    """Describe the calibration metrics that the report shows.
 
     Parameters
     ----------

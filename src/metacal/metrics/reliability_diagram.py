@@ -64,20 +64,20 @@ def reliability_curve(
     >>> curve.accuracy
     array([nan, nan, 0.5, 1. ])
     """
-    top = read_top_label(proba, labels, classes=classes)
-    bin_edges = compute_bin_edges(binning, top.confidence, n_bins)
-    return compute_reliability_curve(top, bin_edges)
+    top_labels = read_top_label(proba, labels, classes=classes)
+    bin_edges = compute_bin_edges(binning, top_labels.confidence, n_bins)
+    return compute_reliability_curve(top_labels, bin_edges)
 
 
-def compute_reliability_curve(top: TopLabel, edges: Float) -> ReliabilityCurve:
+def compute_reliability_curve(top_labels: TopLabel, edges: Float) -> ReliabilityCurve:
     """Count the rows in each bin and average their confidence and correctness."""
-    bin_indices = assign_bins(top.confidence, edges)
+    bin_indices = assign_bins(top_labels.confidence, edges)
     n_bins = len(edges) - 1
     counts = np.bincount(bin_indices, minlength=n_bins)
     divisors = np.where(counts > 0, counts, np.nan)
     return ReliabilityCurve(
         edges=edges,
         counts=counts,
-        mean_confidence=np.bincount(bin_indices, top.confidence, n_bins) / divisors,
-        accuracy=np.bincount(bin_indices, top.correct, n_bins) / divisors,
+        mean_confidence=np.bincount(bin_indices, top_labels.confidence, n_bins) / divisors,
+        accuracy=np.bincount(bin_indices, top_labels.correct, n_bins) / divisors,
     )

@@ -16,25 +16,25 @@ from metacal.metrics.registry import DECISION, register
 from metacal.metrics.toplabel import check_same_length, read_bool_column
 
 
-def coverage_counts(accept: ArrayLike, correct: ArrayLike | None = None) -> tuple[int, int]:
+def count_accepted_rows(accept: ArrayLike, correct: ArrayLike | None = None) -> tuple[int, int]:
     """Count the accepted rows and all rows. `correct` is not used."""
     is_accepted = read_bool_column(accept, "accept")
     return int(is_accepted.sum()), len(is_accepted)
 
 
-def miscoverage_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
+def count_rejected_correct_rows(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
     """Count the rejected correct rows and all correct rows."""
     is_accepted, is_correct = _read_decisions(accept, correct)
     return int((is_correct & ~is_accepted).sum()), int(is_correct.sum())
 
 
-def selective_accuracy_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
+def count_correct_accepted_rows(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
     """Count the accepted correct rows and all accepted rows."""
     is_accepted, is_correct = _read_decisions(accept, correct)
     return int((is_correct & is_accepted).sum()), int(is_accepted.sum())
 
 
-def type_2_error_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
+def count_incorrect_accepted_rows(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
     """Count the accepted incorrect rows and all incorrect rows."""
     is_accepted, is_correct = _read_decisions(accept, correct)
     return int((is_accepted & ~is_correct).sum()), int((~is_correct).sum())
@@ -46,7 +46,7 @@ _register_proportion = partial(register, input=DECISION, evaluated=True)
 @_register_proportion(
     title="coverage, P(accept)",
     heading="coverage",
-    compute_counts=coverage_counts,
+    compute_counts=count_accepted_rows,
     smaller_is_better=False,
     needs_rejected=False,
 )
@@ -67,14 +67,14 @@ def coverage(accept: ArrayLike) -> float:
     >>> coverage([True, True, False, True])
     0.75
     """
-    n_accepted, n_rows = coverage_counts(accept)
-    return _ratio(n_accepted, n_rows)
+    n_accepted, n_rows = count_accepted_rows(accept)
+    return _divide_or_nan(n_accepted, n_rows)
 
 
 @_register_proportion(
     title="miscoverage, P(reject | correct)",
     heading="miscoverage",
-    compute_counts=miscoverage_counts,
+    compute_counts=count_rejected_correct_rows,
 )
 def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
     """Compute the miscoverage (false rejection rate), P(reject | correct).
@@ -94,14 +94,14 @@ def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
     >>> miscoverage([True, False, False], [True, True, False])
     0.5
     """
-    n_rejected, n_correct = miscoverage_counts(accept, correct)
-    return _ratio(n_rejected, n_correct)
+    n_rejected, n_correct = count_rejected_correct_rows(accept, correct)
+    return _divide_or_nan(n_rejected, n_correct)
 
 
 @_register_proportion(
     title="selective accuracy, P(correct | accept)",
     heading="selective accuracy",
-    compute_counts=selective_accuracy_counts,
+    compute_counts=count_correct_accepted_rows,
     smaller_is_better=False,
     needs_rejected=False,
 )
@@ -123,12 +123,14 @@ def selective_accuracy(accept: ArrayLike, correct: ArrayLike) -> float:
     >>> selective_accuracy([True, True, False], [True, False, False])
     0.5
     """
-    n_correct, n_accepted = selective_accuracy_counts(accept, correct)
-    return _ratio(n_correct, n_accepted)
+    n_correct, n_accepted = count_correct_accepted_rows(accept, correct)
+    return _divide_or_nan(n_correct, n_accepted)
 
 
 @_register_proportion(
-    title="type I error, P(reject | correct)", printed_title=None, compute_counts=miscoverage_counts
+    title="type I error, P(reject | correct)",
+    printed_title=None,
+    compute_counts=count_rejected_correct_rows,
 )
 def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
     """Compute the type I error P(reject | correct), which is the miscoverage.
@@ -156,7 +158,7 @@ def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
 @_register_proportion(
     title="type II error, P(accept | incorrect)",
     printed_title="P(accept | incorrect)",
-    compute_counts=type_2_error_counts,
+    compute_counts=count_incorrect_accepted_rows,
 )
 def type_2_error(accept: ArrayLike, correct: ArrayLike) -> float:
     """Compute the type II error, P(accept | incorrect).
@@ -176,8 +178,8 @@ def type_2_error(accept: ArrayLike, correct: ArrayLike) -> float:
     >>> type_2_error([True, False, True], [False, False, True])
     0.5
     """
-    n_accepted, n_incorrect = type_2_error_counts(accept, correct)
-    return _ratio(n_accepted, n_incorrect)
+    n_accepted, n_incorrect = count_incorrect_accepted_rows(accept, correct)
+    return _divide_or_nan(n_accepted, n_incorrect)
 
 
 def _read_decisions(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags]:
@@ -188,7 +190,7 @@ def _read_decisions(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags
     return is_accepted, is_correct
 
 
-def _ratio(numerator: int, denominator: int) -> float:
+def _divide_or_nan(numerator: int, denominator: int) -> float:
     """Divide two counts. Return NaN if the denominator is 0."""
     if not denominator:
         return float("nan")

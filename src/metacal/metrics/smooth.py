@@ -41,18 +41,19 @@ _RESAMPLE_TOLERANCE = 1e-6
 _MAX_STEPS = 60
 
 
-def build_smooth_ece_statistic(top: TopLabel) -> Statistic:
+def build_smooth_ece_statistic(top_labels: TopLabel) -> Statistic:
     """Build the statistic of the smooth ECE."""
-    n_rows = len(top)
-    sum_on_fine_mesh = _make_mesh_sum_function(top, n_cells=MESH_CELLS)
+    n_rows = len(top_labels)
+    sum_on_fine_mesh = _make_mesh_sum_function(top_labels, n_cells=MESH_CELLS)
     sample_sums = sum_on_fine_mesh(np.ones((1, n_rows)))
     sample_coefficients = _compute_cosine_coefficients(sample_sums, n_rows)
-    smooth_ece_of_sample = float(_find_fixed_points(sample_coefficients)[0])
+    (fixed_point_of_sample,) = _find_fixed_points(sample_coefficients)
+    smooth_ece_of_sample = float(fixed_point_of_sample)
     # The bandwidth at the fixed point is the smooth ECE itself.
     cells_per_kernel_width = MESH_CELLS * smooth_ece_of_sample
     n_halvings = int(np.log2(max(cells_per_kernel_width / _MIN_CELLS_PER_WIDTH, 1.0)))
     n_coarse_cells = MESH_CELLS >> n_halvings
-    sum_on_coarse_mesh = _make_mesh_sum_function(top, n_cells=n_coarse_cells)
+    sum_on_coarse_mesh = _make_mesh_sum_function(top_labels, n_cells=n_coarse_cells)
 
     def compute_smooth_ece(row_weights: Weights) -> Float:
         # Random signs can give a far smaller error than the sample, so they need the fine mesh.
@@ -67,16 +68,16 @@ def build_smooth_ece_statistic(top: TopLabel) -> Statistic:
     return compute_smooth_ece
 
 
-def _make_mesh_sum_function(top: TopLabel, n_cells: int) -> GroupSums:
+def _make_mesh_sum_function(top_labels: TopLabel, n_cells: int) -> GroupSums:
     """Prepare the sums of the residuals at the nodes of a mesh on [0, 1].
 
     Each residual is divided linearly between the two nodes next to its confidence.
     """
-    positions = top.confidence * n_cells
+    positions = top_labels.confidence * n_cells
     left_nodes = np.minimum(positions.astype(np.intp), n_cells - 1)
     right_shares = positions - left_nodes
-    residuals = top.correct - top.confidence
-    row_indices = np.arange(len(top))
+    residuals = top_labels.correct - top_labels.confidence
+    row_indices = np.arange(len(top_labels))
     return GroupSums(
         groups=np.concatenate((left_nodes, left_nodes + 1)),
         n_groups=n_cells + 1,

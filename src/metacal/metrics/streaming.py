@@ -134,9 +134,9 @@ class StreamingECE(Streaming):
         self.state = np.zeros((self.n_bins, 2))
 
     def _batch_sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
-        top = top_label(proba, labels, **options)
-        codes = assign_bins(top.confidence, equal_width(top.confidence, self.n_bins))
-        gap_sums = sum_by_group(codes, top.confidence - top.correct, self.n_bins)
+        top_labels = top_label(proba, labels, **options)
+        codes = assign_bins(top_labels.confidence, equal_width(top_labels.confidence, self.n_bins))
+        gap_sums = sum_by_group(codes, top_labels.confidence - top_labels.correct, self.n_bins)
         row_counts = np.bincount(codes, minlength=self.n_bins)
         return np.column_stack([gap_sums, row_counts])
 

@@ -79,7 +79,7 @@ class BadAnswerLimit:
         # With one threshold, tested rows finally get the answer of the last model, which is never bad.
         n_bad_that_do_not_count = n_bad if has_one_threshold else 0
         n_bad_if_just_broken = max_bad_in_pool + 1 + n_bad_that_do_not_count
-        return _hypergeometric_cdf(
+        return _compute_hypergeometric_cdf(
             n_bad,
             population_size=self.population_size,
             n_marked=min(n_bad_if_just_broken, self.population_size),
@@ -170,12 +170,14 @@ def compute_rows_needed_without_bad_answer(max_bad_share: float, significance_le
     return math.ceil(math.log(significance_level) / math.log1p(-max_bad_share))
 
 
-def _hypergeometric_cdf(k: int, *, population_size: int, n_marked: int, n_draws: int) -> float:
+def _compute_hypergeometric_cdf(
+    k: int, *, population_size: int, n_marked: int, n_draws: int
+) -> float:
     """Compute the hypergeometric probability of at most k marked rows among the draws.
 
     Examples
     --------
-    >>> round(_hypergeometric_cdf(1, population_size=10, n_marked=4, n_draws=3), 4)
+    >>> round(_compute_hypergeometric_cdf(1, population_size=10, n_marked=4, n_draws=3), 4)
     0.6667
     """
     n_unmarked = population_size - n_marked
@@ -183,13 +185,13 @@ def _hypergeometric_cdf(k: int, *, population_size: int, n_marked: int, n_draws:
     max_marked_draws = min(k, n_draws, n_marked)
     n_marked_draws = np.arange(min_marked_draws, max_marked_draws + 1)
     log_probabilities = (
-        _log_binomial_coefficient(n_marked, n_marked_draws)
-        + _log_binomial_coefficient(n_unmarked, n_draws - n_marked_draws)
-        - _log_binomial_coefficient(population_size, n_draws)
+        _compute_log_binomial_coefficient(n_marked, n_marked_draws)
+        + _compute_log_binomial_coefficient(n_unmarked, n_draws - n_marked_draws)
+        - _compute_log_binomial_coefficient(population_size, n_draws)
     )
     return float(np.exp(log_probabilities).sum())
 
 
-def _log_binomial_coefficient(n: int, k: int | Codes) -> Float:
+def _compute_log_binomial_coefficient(n: int, k: int | Codes) -> Float:
     """Compute the logarithm of the number of ways to choose k of n rows."""
     return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))

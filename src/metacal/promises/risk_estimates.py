@@ -25,7 +25,7 @@ _MAX_NEWTON_STEPS = 30
 _MAX_STEP_SIZE = 2.0
 _STEP_TOLERANCE = 1e-8
 
-# The first parameter of `betainc` must be positive, so it is at least this.
+# Smallest first parameter of `betainc`, which must be positive.
 _MIN_BETA_PARAMETER = 1e-9
 
 

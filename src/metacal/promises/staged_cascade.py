@@ -253,8 +253,10 @@ class CascadeScores(Evidence):
         if self.n_models == 1:
             paths = [pilot.build_common_rank_path()]
         else:
-            # With people, the accuracy is that of the answers of models, so 1 - beta may be wrong.
-            tolerated_bad_share = 1.0 - promise.beta if self.has_human_review else 0.0
+            tolerated_bad_share = 0.0
+            if self.has_human_review:
+                # The accuracy is that of the answers of models, so 1 - beta of them may be wrong.
+                tolerated_bad_share = 1.0 - promise.beta
             paths = self._build_threshold_paths(pilot, tolerated_bad_share)
         significance_level = (promise.delta or 0.0) / len(paths)
 

@@ -35,7 +35,7 @@ def build_loss_certificate(
     n_pilot: int,
     pool_size: int | None,
 ) -> Certificate:
-    """Build the certificate of a loss, without the number of wrong answers.
+    """Build the certificate of a limited loss, which needs no labels.
 
     Parameters
     ----------

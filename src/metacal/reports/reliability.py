@@ -10,7 +10,7 @@ import numpy as np
 
 from metacal.formulas import Flags, Float
 from metacal.metrics.binning import assign_bins, equal_mass, equal_width
-from metacal.metrics.intervals import Interval, clopper_pearson_limits
+from metacal.metrics.intervals import Interval, compute_clopper_pearson_limits
 from metacal.metrics.reliability_diagram import ReliabilityCurve, compute_reliability_curve
 from metacal.metrics.toplabel import TopLabel
 
@@ -241,8 +241,8 @@ def add_accuracy_limits(curve: ReliabilityCurve, level: float) -> ReliabilityBin
     # A prediction with tied top classes is partly correct, so counts can be fractional.
     n_correct_floor = np.floor(n_correct + _COUNT_TOLERANCE)
     n_correct_ceil = np.ceil(n_correct - _COUNT_TOLERANCE)
-    lower_limits, _ = clopper_pearson_limits(n_correct_floor, counts, tail_probability)
-    _, upper_limits = clopper_pearson_limits(n_correct_ceil, counts, tail_probability)
+    lower_limits, _ = compute_clopper_pearson_limits(n_correct_floor, counts, tail_probability)
+    _, upper_limits = compute_clopper_pearson_limits(n_correct_ceil, counts, tail_probability)
     return ReliabilityBins(
         edges=curve.edges,
         count=counts,

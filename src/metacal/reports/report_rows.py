@@ -210,15 +210,15 @@ def make_report_rows_from_logits(
         gate, rows, true_codes, settings.resampling, settings.n_bins, decision_groups
     )
     accept = columns.accept
-    confidence = columns.gate_metrics.top.confidence
+    confidence = columns.gate_metrics.top_labels.confidence
     calibrated_top_label: TopLabel | None
     if columns.softmax_metrics is None:
         # Without a calibrator, the only confidence is that of the softmax.
-        softmax_top_label = columns.gate_metrics.top
+        softmax_top_label = columns.gate_metrics.top_labels
         calibrated_top_label = None
     else:
-        softmax_top_label = columns.softmax_metrics.top
-        calibrated_top_label = columns.gate_metrics.top
+        softmax_top_label = columns.softmax_metrics.top_labels
+        calibrated_top_label = columns.gate_metrics.top_labels
         if accept is not None and effective_gate.default_rejected == "uniform":
             # The paper's map has the same confidence, 1/K, for every rejected row.
             confidence = np.where(accept, confidence, softmax_top_label.confidence)

@@ -20,7 +20,7 @@ from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Gate
 from metacal.gate.thresholds import check_groups
-from metacal.metrics.intervals import clopper_pearson_limits
+from metacal.metrics.intervals import compute_clopper_pearson_limits
 from metacal.reports.operating import CurveWithBand
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ def make_class_table(names: Array, report_rows: ReportRows) -> dict[str, Any]:
         miscoverage = 1.0 - _divide_counts(n_accepted_correct, n_correct)
         n_violations = n_correct - n_accepted_correct
         n_trials = n_correct
-    lower_limits, _ = clopper_pearson_limits(n_violations, n_trials, _ORDER_TAIL_PROBABILITY)
+    lower_limits, _ = compute_clopper_pearson_limits(
+        n_violations, n_trials, _ORDER_TAIL_PROBABILITY
+    )
     lower_limits = np.where(n_trials > 0, lower_limits, np.nan)
 
     # Classes without a row come last. Ties are ordered by error rate, then by column.
@@ -353,7 +355,7 @@ def list_subgroup_thresholds(
 
 def _compute_proportions(numerators: Float, denominators: Float, alpha: float) -> CurveWithBand:
     """Compute proportions with Clopper-Pearson intervals of level 1 - alpha each."""
-    lower_limits, upper_limits = clopper_pearson_limits(numerators, denominators, alpha / 2)
+    lower_limits, upper_limits = compute_clopper_pearson_limits(numerators, denominators, alpha / 2)
     is_defined = denominators > 0
     return CurveWithBand(
         estimate=_divide_counts(numerators, denominators),

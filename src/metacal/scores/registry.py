@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 ValueRange = Callable[[int], tuple[float, float]]
 
 
-def unbounded_range(n_classes: int) -> tuple[float, float]:
+def get_unbounded_range(n_classes: int) -> tuple[float, float]:
     """Return the range of a score without bounds."""
     return -math.inf, math.inf
 
 
-def entropy_range(n_classes: int) -> tuple[float, float]:
+def get_entropy_range(n_classes: int) -> tuple[float, float]:
     """Return the range of an entropy, [0, log K]."""
     return 0.0, math.log(n_classes)
 
 
-def error_probability_range(n_classes: int) -> tuple[float, float]:
+def get_error_probability_range(n_classes: int) -> tuple[float, float]:
     """Return the range of one minus the largest of K probabilities, [0, 1 - 1/K]."""
     return 0.0, 1.0 - 1.0 / n_classes
 
 
-def non_positive_range(n_classes: int) -> tuple[float, float]:
+def get_non_positive_range(n_classes: int) -> tuple[float, float]:
     """Return the range of a score that is at most 0."""
     return -math.inf, 0.0
 
 
-def non_negative_range(n_classes: int) -> tuple[float, float]:
+def get_non_negative_range(n_classes: int) -> tuple[float, float]:
     """Return the range of a score that is at least 0."""
     return 0.0, math.inf
 
@@ -94,7 +94,7 @@ class NamedScore:
     formula: str
     kernel: str = ""
     replaces_finite_masks: bool = True
-    value_range: ValueRange = unbounded_range
+    value_range: ValueRange = get_unbounded_range
     absolute_error: bool = False
     needs_logits: bool = False
     unit: str = ""
@@ -135,23 +135,23 @@ def _score_with_kernel(name: str, formula: str, **properties: Any) -> NamedScore
 
 
 _SCORES = (
-    _score_with_kernel("entropy", "entropy", value_range=entropy_range, unit="nats"),
+    _score_with_kernel("entropy", "entropy", value_range=get_entropy_range, unit="nats"),
     _score_with_kernel(
         "max_probability",
         "one_minus_max_probability",
-        value_range=error_probability_range,
+        value_range=get_error_probability_range,
         unit="1 - probability",
     ),
     _score_with_kernel(
         "margin",
         "negative_margin",
-        value_range=non_positive_range,
+        value_range=get_non_positive_range,
         unit="difference of logits",
     ),
     NamedScore(
         "maxlogit_pnorm",
         formula="metacal.formulas.rowwise:maxlogit_pnorm",
-        value_range=non_negative_range,
+        value_range=get_non_negative_range,
         unit="ratio of logits",
     ),
     _score_with_kernel(

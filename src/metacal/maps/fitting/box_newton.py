@@ -221,7 +221,7 @@ def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float,
     min_step_0, min_step_1 = min_step
     max_step_0, max_step_1 = max_step
     step_0, step_1 = model.find_unbounded_step()
-    # A parameter outside of the box is set to its bound; then the other one gets its best value.
+    # A parameter outside of the box is set to its bound, and the other one is optimised again.
     if not min_step_1 <= step_1 <= max_step_1:
         step_1 = min(max(step_1, min_step_1), max_step_1)
         step_0 = model.find_best_step_0(step_1)

@@ -44,7 +44,7 @@ class _Fold:
     test: LabelledRows
 
 
-def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Generator) -> Codes:
+def draw_random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Generator) -> Codes:
     """Assign the rows to folds at random, with sizes that differ by at most one.
 
     The folds are deliberately not stratified. If every fold had the same class frequencies, a
@@ -69,7 +69,7 @@ def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Genera
 
     Examples
     --------
-    >>> np.bincount(random_folds(7, 3, 0))
+    >>> np.bincount(draw_random_folds(7, 3, 0))
     array([3, 2, 2])
     """
     fold_of_row = np.empty(n_rows, dtype=np.intp)
@@ -202,7 +202,7 @@ def _sample_folds(
     stride = math.ceil(len(sample.labels) / max_rows)
     sample = sample.every_nth_row(stride).load_into_memory()
     n_rows = len(sample.labels)
-    fold_of_row = random_folds(n_rows, min(n_folds, n_rows), random_state)
+    fold_of_row = draw_random_folds(n_rows, min(n_folds, n_rows), random_state)
     n_used_folds = 1 if is_large else int(fold_of_row.max()) + 1
     folds = []
     for fold_number in range(n_used_folds):

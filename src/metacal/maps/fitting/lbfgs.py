@@ -102,7 +102,7 @@ class _Evaluation:
 
 
 def _no_preconditioner(gradient: Float) -> Float:
-    """Multiply by the identity."""
+    """Return a gradient unchanged, as the identity preconditioner."""
     return gradient
 
 

@@ -183,7 +183,7 @@ def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
         model = _OffsetModel(features, is_masked, sample, precision)
         theta = model.find_mode(theta)
         posterior = model.evaluate(theta)
-        log_determinant = np.linalg.slogdet(posterior.hessian)[1]
+        _, log_determinant = np.linalg.slogdet(posterior.hessian)
         log_evidence = -posterior.loss - n_classes * np.log(deviation) - 0.5 * log_determinant
         candidate = ClassOffsets(
             scale=inverse_temperature * theta[-1],

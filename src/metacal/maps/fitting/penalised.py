@@ -239,7 +239,7 @@ class SoftmaxRegression:
         )
 
     def _prepare_regression(self, sample: LabelledRows) -> _PreparedRegression:
-        """Drop unusable rows, then determine feature scale and curvature from the others.
+        """Drop unusable rows, and determine the feature scale and the curvature.
 
         Returns
         -------
@@ -307,7 +307,7 @@ class SoftmaxRegression:
         )
 
     def _convert_to_unscaled_features(self, theta: Float) -> Float:
-        """Convert coefficients of scaled features to those of the unscaled features."""
+        """Convert coefficients of scaled features to coefficients of the features."""
         theta = theta.copy()
         theta[:-1] *= self.feature_scale or 1.0
         return theta

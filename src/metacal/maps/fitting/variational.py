@@ -133,7 +133,7 @@ class _DataSums:
 
 @dataclass(frozen=True)
 class EvidenceData:
-    """Rows of the bound, and the rows from which Newton's curvature is computed.
+    """Rows of the evidence bound, and rows for the curvature of Newton's method.
 
     Attributes
     ----------

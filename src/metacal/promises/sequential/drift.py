@@ -37,7 +37,7 @@ from metacal.formulas import Codes, Float
 from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_FRACTION, Monitor
 from metacal.promises.sequential.profile import (
     Profile,
-    uniform_numbers_at_positions,
+    generate_uniform_numbers,
 )
 from metacal.promises.sequential.wager import (
     MAX_LOST_CAPITAL_SHARE,
@@ -306,7 +306,7 @@ class ScoreMonitor(Monitor):
     def update(self, scores: ArrayLike) -> Self:
         """Update the evidence with the scores of new rows, in the order of their arrival."""
         new_scores = np.atleast_1d(np.asarray(scores, dtype=np.float64))
-        tie_breakers = uniform_numbers_at_positions(
+        tie_breakers = generate_uniform_numbers(
             self.n_rows_before_restart + self.n_rows, len(new_scores)
         )
         bin_of_row = self.profile.assign_bins(new_scores, tie_breakers)

@@ -228,7 +228,6 @@ class PromiseMonitor(Monitor):
     ) -> tuple[Self, ...]:
         """Build a monitor for each class or group that accepts rows, with equal deltas."""
         assert certificate.subgroups is not None
-        # Certified subgroups come first, then those that accept every row.
         monitored_subgroups = []
         for accepting_status in ("certified", "accepts everything"):
             for subgroup in certificate.subgroups.items:
@@ -355,8 +354,11 @@ class PromiseMonitor(Monitor):
         bets = build_bets_on_mean_above(bet_values, limit=self.limit, weights=bet_weights)
         self.current_capital.bet([bets])
         self.n_rows += len(event_values)
-        event_sum = float(event_values.sum())
-        self.event_sum += event_sum if quantity.is_mean_cost else int(event_sum)
+        new_event_sum = float(event_values.sum())
+        if quantity.is_mean_cost:
+            self.event_sum += new_event_sum
+        else:
+            self.event_sum += int(new_event_sum)
 
     def _compute_relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
         """Return the cost of each counted row as a fraction of the largest cost."""

@@ -275,12 +275,12 @@ def assign_confidence_bins(confidence: Float) -> Codes:
     return np.searchsorted(CONFIDENCE_BIN_STARTS, confidence, side="right") - 1
 
 
-def uniform_numbers_at_positions(first_position: int, n_positions: int) -> Float:
+def generate_uniform_numbers(first_position: int, n_positions: int) -> Float:
     """Return a pseudorandom number in [0, 1) for each of some consecutive positions.
 
     The number of a position never changes. The generator is SplitMix64.
 
-    >>> bool((uniform_numbers_at_positions(0, 10)[4:] == uniform_numbers_at_positions(4, 6)).all())
+    >>> bool((generate_uniform_numbers(0, 10)[4:] == generate_uniform_numbers(4, 6)).all())
     True
     """
     positions = np.arange(first_position, first_position + n_positions, dtype=np.uint64)
