@@ -53,6 +53,8 @@ SKETCH_SIZE = 256
 _COARSE_GRID = Grid(RELATIVE_GRID.floor, bits=12)
 #: Rows are hashed in blocks of this size, which fit into the cache of a core.
 _BLOCK_SIZE = 1 << 16
+#: Number of rows of the first block. From then on the hashes of a sketch are bounded.
+_FIRST_BLOCK_SIZE = 1 << 12
 #: Largest value of a row hash, which has 64 bits.
 _LARGEST_HASH = 2**64 - 1
 #: Number of hexadecimal digits of a row hash.
@@ -305,15 +307,45 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     """
     correct = np.asarray(correct, dtype=bool)
     fingerprint = _EMPTY_FINGERPRINT
-    for start in range(0, len(correct), _BLOCK_SIZE):
-        block_rows = slice(start, start + _BLOCK_SIZE)
-        block_digest = digest_rows(_hash_coarse_scores(scores[block_rows], correct[block_rows]))
-        # Only hashes up to the bound can enter the sketch, so the others need not be sorted.
-        block_hashes = _hash_fine_scores(scores[block_rows])
-        sketch_hashes = block_hashes[block_hashes <= np.uint64(fingerprint.bound)]
+    start = 0
+    # The first block is small, because its hashes have no bound and are all sorted.
+    stop = _FIRST_BLOCK_SIZE
+    while start < len(correct):
+        block = slice(start, stop)
+        # Only hashes up to the bound can enter the sketch.
+        block_digest, sketch_hashes = _hash_block(
+            scores[block], correct[block], bound=fingerprint.bound
+        )
         distinct_hashes, hash_counts = np.unique(sketch_hashes, return_counts=True)
         fingerprint += Fingerprint(digest=block_digest, hashes=distinct_hashes, counts=hash_counts)
+        start, stop = stop, stop + _BLOCK_SIZE
     return fingerprint
+
+
+def _hash_block(scores: Any, correct: Flags, bound: int) -> tuple[RowsDigest, NDArray[np.uint64]]:
+    """Return the digest of a block of rows, and the hashes of its finely rounded scores.
+
+    Parameters
+    ----------
+    scores : array of shape (n_rows,)
+        Ranking score of each row.
+    correct : array of bool, shape (n_rows,)
+        Whether each prediction is correct.
+    bound : int
+        Largest hash to return.
+
+    Returns
+    -------
+    digest : RowsDigest
+    hashes : ndarray of uint64
+    """
+    hash_scores = getattr(kernels.host_kernels, "hash_scores", None)
+    if hash_scores is not None:
+        sums, hashes = hash_scores(scores, correct, _COARSE_GRID, RELATIVE_GRID, bound)
+        return RowsDigest(len(correct), sums), hashes
+    digest = digest_rows(_hash_coarse_scores(scores, correct))
+    hashes = _hash_fine_scores(scores)
+    return digest, hashes[hashes <= np.uint64(bound)]
 
 
 def hash_in_order(scores: Any) -> str:

@@ -33,6 +33,7 @@ from metacal.gate.learned_decision import learn_decision
 from metacal.gate.logits_source import LogitsSource, Recipe
 from metacal.gate.long_rows import check_long_table, expects_repeated_rows
 from metacal.gate.ranking_score import check_score
+from metacal.maps.heldout import draw_sample_in_advance
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
@@ -151,6 +152,8 @@ class LogitsData:
         if len(self._classes) == 2:
             check_positive_class(promise, self._classes.tolist())
         input_suspicion = warn_if_implausible(self.rows.table, self.input)
+        if self.labels is not None and len(self.rows) >= MIN_ROWS_FOR_THREAD:
+            draw_sample_in_advance(self.rows)
         certified_table = self._certify_table(promise)
         # Another thread computes the fingerprint, if possible, until `get_fingerprint` is called.
         certified_table = _start_fingerprint(certified_table)

@@ -614,6 +614,33 @@ static PyObject *class_units(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
+static PyObject *hash_scores(PyObject *self, PyObject *args) {
+    PyObject *scores, *flags, *sums, *hashes;
+    int coarse, fine;
+    double floor;
+    unsigned long long bound;
+    void *score, *sum, *hash;
+    unsigned char *flag;
+    struct opened opened = {0};
+    if (!PyArg_ParseTuple(args, "OOdiiKOO", &scores, &flags, &floor, &coarse, &fine, &bound, &sums, &hashes))
+        return NULL;
+    if (coarse < 1 || coarse > 52 || fine < 1 || fine > 52)
+        return PyErr_Format(PyExc_ValueError, "no grid drops %d bits", coarse < 1 || coarse > 52 ? coarse : fine);
+    int opens = open_column(&opened, scores, -1, 1, 0, &score);
+    const Py_ssize_t n = opens ? last_length(&opened) : 0;
+    opens = opens && open_flags(&opened, flags, n, 0, &flag) &&
+                   open_column(&opened, sums, DIGEST_SUMS, 0, 1, &sum) && open_column(&opened, hashes, n, 0, 1, &hash);
+    Py_ssize_t kept = 0;
+    if (opens) {
+        Py_BEGIN_ALLOW_THREADS
+        kept = hash_scored_rows(score, flag, n, floor, coarse, fine, bound, sum, hash);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *done = release(&opened, opens);
+    Py_XDECREF(done);
+    return done ? PyLong_FromSsize_t(kept) : NULL;
+}
+
 static PyObject *instruction_sets(PyObject *self, PyObject *none) {
     PyObject *names = PyList_New(0);
     for (int i = 0; names && i < N_KERNELS; i++) {
@@ -672,6 +699,8 @@ static PyMethodDef methods[] = {
      "blocks(keys, ranks, errors, wrong, sorted): blocks of equal scores, in place of the keys; how many, and of wrong."},
     {"count_in_cells", count_in_cells, METH_VARARGS,
      "count_in_cells(scores, flags, stretches, counts, seen): add rows to the counts of the cells that their keys lie in."},
+    {"hash_scores", hash_scores, METH_VARARGS,
+     "hash_scores(scores, flags, floor, coarse, fine, bound, sums, hashes): add to a digest; how many hashes to keep."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},
     {"use", use, METH_O, "use(name): run the kernels of that instruction set."},
     {NULL, NULL, 0, NULL},

@@ -393,6 +393,48 @@ def summarise_keys(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, A
     )
 
 
+def hash_scores(
+    scores: Float, is_correct: Flags, coarse_grid: Grid, fine_grid: Grid, bound: int
+) -> tuple[tuple[int, ...], NDArray[np.uint64]]:
+    """Hash the scores and the correctness of rows in one pass, as `rows.row_hashes` does.
+
+    Parameters
+    ----------
+    scores : array of shape (n_rows,)
+        Scores.
+
+    is_correct : array of bool of shape (n_rows,)
+        Correctness of the predictions.
+
+    coarse_grid, fine_grid : Grid
+        Grids of the two hashes, which have the same floor.
+
+    bound : int
+        Largest hash to return.
+
+    Returns
+    -------
+    digest_sums : tuple of int
+        Sums of the digest of the coarsely rounded scores with the correctness.
+
+    hashes : array of uint64
+        Hashes of the finely rounded scores, up to the bound.
+    """
+    sums = np.zeros(4, dtype=np.int64)
+    hashes = np.empty(len(scores), dtype=np.int64)
+    n_hashes = _fused.hash_scores(
+        _as_column(scores),
+        np.ascontiguousarray(is_correct, dtype=bool),
+        coarse_grid.floor,
+        coarse_grid.n_dropped_bits,
+        fine_grid.n_dropped_bits,
+        bound,
+        sums,
+        hashes,
+    )
+    return tuple(sums.view(np.uint64).tolist()), hashes[:n_hashes].view(np.uint64)
+
+
 def count_in_cells(
     scores: Float,
     is_correct: Flags,

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import make_generator
+from metacal.rows.executors import start_or_defer
 
 #: Largest number of sampled rows. It is halved for maps that are refitted on each fold.
 _MAX_ROWS = 4_000
@@ -174,14 +176,15 @@ def compute_out_of_fold_quality(
     (True, 3000)
     """
     temperature_map = find_temperature_map(fitted)
-    max_rows = min(_MAX_ROWS, _MAX_ENTRIES // rows.n_classes)
+    max_rows = _get_max_sampled_rows(rows)
     if temperature_map is None:
         # A map without row statistics is refitted on each fold, which takes longer.
         max_rows //= 2
     n_sampled_rows = min(len(rows), max_rows)
     if n_sampled_rows < _MIN_ROWS:
         return None
-    positions = _draw_row_positions(len(rows), max_rows)
+    # The array is shared by all callers, so each gets a copy.
+    positions = _draw_row_positions(len(rows), max_rows).copy()
     device_sample = LabelledRows(rows, labels, weights).take(positions)
     host_sample = _copy_labels_to_host(device_sample, positions)
     if temperature_map is None:
@@ -193,6 +196,28 @@ def compute_out_of_fold_quality(
         device_labels=device_sample.labels,
         in_sample_quality_suffices=in_sample_quality_suffices,
     )
+
+
+def draw_sample_in_advance(rows: Rows) -> None:
+    """Draw the positions that `compute_out_of_fold_quality` will sample, in another thread.
+
+    Drawing them takes as long as several reads of a column. Without another thread, nothing is
+    drawn here.
+    """
+    max_rows = _get_max_sampled_rows(rows)
+    if _MIN_ROWS <= max_rows < len(rows):
+        start_or_defer(
+            rows.executor,
+            _draw_row_positions,
+            len(rows),
+            max_rows,
+            may_create_thread=rows.is_on_device,
+        )
+
+
+def _get_max_sampled_rows(rows: Rows) -> int:
+    """Return the largest number of sampled rows of a table."""
+    return min(_MAX_ROWS, _MAX_ENTRIES // rows.n_classes)
 
 
 def _copy_labels_to_host(device_sample: LabelledRows, positions: Codes) -> _HostSample:
@@ -305,10 +330,11 @@ def _join_positions_and_quality(
     )
 
 
+@lru_cache(maxsize=4)
 def _draw_row_positions(n_rows: int, max_rows: int) -> Codes:
     """Draw at random the sorted positions of at most `max_rows` rows.
 
-    Every s-th row would not be a random sample of a file in which kinds of rows alternate, such
+    The positions depend only on the arguments, so a result is kept for the next call. Every s-th row would not be a random sample of a file in which kinds of rows alternate, such
     as an image and its mirror image.
     """
     rows_per_draw = math.ceil(n_rows / max_rows)
