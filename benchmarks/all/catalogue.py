@@ -512,6 +512,13 @@ def _entries() -> list[Entry]:
             also=("benchmarks.speed.worker:main",),
         ),
         Entry(
+            "speed-against",
+            "benchmarks speed --against 9b14db2 --sizes B,C --repeats 25 -o {out}",
+            seconds=240,
+            timed=True,
+            also=("benchmarks.speed.against_worker:main",),
+        ),
+        Entry(
             "threads-16-cores",
             "benchmarks.speed.threads --out {out}",
             about=("maps", "gate"),

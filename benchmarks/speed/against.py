@@ -112,6 +112,8 @@ def compare(comparison: Comparison, progress: Progress) -> dict[str, Any]:
     return {
         "format": 1,
         "against": _resolve_commit(comparison.commit),
+        "commit": _resolve_commit("HEAD"),
+        "has_uncommitted_changes": _has_uncommitted_changes(),
         "machine": machine.description(),
         "load_average": {"before": load_before, "after": machine.load_average()},
         "threads": comparison.n_threads,
@@ -133,6 +135,13 @@ def _resolve_commit(commit: str) -> str:
     if found.returncode:
         raise BenchmarkError(f"there is no commit {commit!r} in this repository.")
     return found.stdout.strip()
+
+
+def _has_uncommitted_changes() -> bool:
+    """Check whether a file of the package differs from the last commit."""
+    command = ["git", "status", "--porcelain", "--", "src"]
+    changes = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return bool(changes.stdout.strip())
 
 
 @contextmanager

@@ -6,7 +6,6 @@ is rejected: masked entries, tensors without values (on the "meta" device), and 
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -94,17 +93,6 @@ def find_first_true(flags: Flags) -> int | None:
     return int(flags.argmax()) if flags.any() else None
 
 
-def is_masked_array(values: Any) -> bool:
-    """Check whether an object is a masked array, without importing `numpy.ma`.
-
-    A masked array exists only if the module has been imported..
-
-    >>> is_masked_array(np.ma.array([1])), is_masked_array(np.array([1]))
-    (True, False)
-    """
-    return "numpy.ma" in sys.modules and isinstance(values, np.ma.MaskedArray)
-
-
 def raise_if_masked(values: Any, name: str) -> None:
     """Raise InputError if entries are masked.
 
@@ -113,7 +101,7 @@ def raise_if_masked(values: Any, name: str) -> None:
     arrays = values if isinstance(values, list | tuple) else (values,)
     n_masked = 0
     for array in arrays:
-        if is_masked_array(array):
+        if isinstance(array, np.ma.MaskedArray):
             n_masked += int(np.ma.getmaskarray(array).sum())
     if n_masked:
         entries = "1 entry" if n_masked == 1 else f"{n_masked:,} entries"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, NumberError, ShapeError, choose_spelling
 from metacal.formulas import Flags
-from metacal.rows.arrays import as_plain_array, find_first_true, is_masked_array
+from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.labels import is_missing
 
 #: Accepted spellings of true and false, lower case.
@@ -78,7 +78,7 @@ def check_scores(
     Traceback (most recent call last):
     metacal.errors.NumberError: row 0: the score is 'high', which is not a number. Pass numbers, and ...
     """
-    if is_masked_array(values):
+    if np.ma.isMA(values):
         values = np.ma.filled(np.ma.asarray(values, dtype=object), np.nan)
     array = _flatten(values, name)
     if array.dtype.kind in "OU":
@@ -183,7 +183,7 @@ def check_known_correctness(
     >>> check_known_correctness([1, None, "no"])
     (array([ True, False, False]), array([ True, False,  True]))
     """
-    if is_masked_array(values):
+    if np.ma.isMA(values):
         values = np.ma.filled(np.ma.asarray(values, dtype=object), None)
     array = _flatten(values, name)
     is_known = ~find_missing_labels(array)
