@@ -292,7 +292,10 @@ def test_tensors_that_stand_for_more_than_they_hold(tmp_path):
         torch.zeros((2, 1), dtype=torch.long), torch.ones(1), (10**9, 1000)
     )
     torch.save({"logits": sparse}, tmp_path / "sparse.pt")
-    refuse("'logits' is a sparse tensor. Save tensor.to_dense", tmp_path / "sparse.pt")
+    refuse(
+        r"'logits' is a sparse tensor, but a dense one is required\. Save tensor\.to_dense\(\)\.",
+        tmp_path / "sparse.pt",
+    )
 
 
 @pytest.mark.slow

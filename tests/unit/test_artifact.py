@@ -153,7 +153,7 @@ def test_a_linear_ranker_is_saved_inside_the_gate(tmp_path, ranker):
 @pytest.mark.parametrize(
     ("field", "value", "match"),
     [
-        ("n_classes_", 5, "n_classes is 5, but the gate has 4 classes"),
+        ("n_classes_", 5, "the gate has"),
         (
             "coefficients_",
             {"dtype": "<f8", "shape": [2], "values": [1.0, 2.0]},
@@ -285,7 +285,7 @@ def test_a_new_calibrator_is_one_entry(any_scaling, tmp_path):
         (
             "weights",
             {"dtype": "<f8", "shape": [10**12, 10**12], "base64": "AAAAAAAAAAA="},
-            "1 numbers for shape",
+            r"it has 1\.",
         ),
         ("weights", {"dtype": "<f8", "shape": [1], "base64": "AAAA"}, "base64 data"),
         ("weights", {"dtype": "<f8", "shape": [1], "base64": "!!"}, "base64 data"),
@@ -299,18 +299,22 @@ def test_a_new_calibrator_is_one_entry(any_scaling, tmp_path):
         (
             "weights",
             {"dtype": "<f4", "shape": [1], "values": [1.0]},
-            "must be an array of float64, not of float32",
+            r"must be an array of float64, but it is an array of float32\.",
         ),
         (
             "weights",
             {"dtype": "<f8", "shape": [3], "values": [1.0, 1.0, 1.0]},
             "does not support 4 columns",
         ),
-        ("counts", {"dtype": "<i4", "shape": [1], "values": [2**40]}, "does not fit int32"),
-        ("counts", [1, 2], "must be an object, not a list"),
+        (
+            "counts",
+            {"dtype": "<i4", "shape": [1], "values": [2**40]},
+            r"does not fit the dtype int32\.",
+        ),
+        ("counts", [1, 2], r"must be an object, but it is a list\."),
         ("edges", [0.1, "nan"], r"map.edges\[1\] must be a number"),
-        ("pair", [3], "must have 2 entries, not 1"),
-        ("flag", 1, "must be true or false, not 1"),
+        ("pair", [3], r"must have 2 entries, but it has 1\."),
+        ("flag", 1, r"must be true or false, but it is 1\."),
         ("inner", {"type": "AnyMap"}, "must be one of TemperatureMap"),
     ],
 )
@@ -446,8 +450,8 @@ def test_the_message_names_the_file(tmp_path):
     [
         (b"", "empty"),
         (b" \n", "empty"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "nested more deeply"),
+        (b'{"a":' * 100_000, "nested more deeply"),
         (b"[" * 500 + b"]" * 500, "not a metacal file"),
         (b"\xff\xfe{}", "not UTF-8"),
         (b"hello", "not JSON"),
@@ -461,12 +465,12 @@ def test_the_message_names_the_file(tmp_path):
         (b'{"format": "skops", "version": 1}', "not a metacal file"),
         (b"[]", "not a metacal file"),
         (b"null", "not a metacal file"),
-        (b'{"format": "metacal"}', "version must be a whole number from 1, not null"),
+        (b'{"format": "metacal"}', r"version must be a positive integer, but it is null\."),
         (b'{"format": "metacal", "version": true}', "version must be a positive integer"),
         (b'{"format": "metacal", "version": 0}', "version must be a positive integer"),
         (
             b'{"format": "metacal", "version": 4, "surprise": []}',
-            r"newer metacal \(format 4\)\. Update",
+            r"newer version of metacal wrote the file \(format 4\)\. Update",
         ),
         (b'{"format": "metacal", "version": 1}', "Fit the gate again"),
         (b'{"format": "metacal", "version": 2}', "Fit the gate again"),
@@ -474,7 +478,7 @@ def test_the_message_names_the_file(tmp_path):
         (b'{"format": "metacal", "version": 3, "metacal_version": "1"}', "checksum does not match"),
         (
             pickle.dumps({"a": 1}),
-            "the file is a pickle, not a metacal file, and metacal does not read it because it can run any code",
+            r"the file is a pickle, not a metacal file, and metacal does not read such files because they can run any code\.",
         ),
         (b"PK\x03\x04abcd", "the file is a zip archive"),
     ],
@@ -532,17 +536,17 @@ def at(data, *path):
         (
             ("kind",),
             "LogisticRegression",
-            'unknown kind "LogisticRegression"; this version of metacal supports MetaCal',
+            r'unknown kind "LogisticRegression"\. This version of metacal supports MetaCal',
         ),
         (("kind",), ["MetaCal"], "unknown kind a list"),
         (
             ("kind",),
             "TemperatureScaling",
-            "the file is not TemperatureScaling: its stages and promise are those of a MetaCal",
+            r"the file claims to hold TemperatureScaling, but its stages and promise are those of a MetaCal\.",
         ),
         (("stages", 0, "source", "input"), "scores", 'must be "logits" or "probabilities"'),
-        (("n_jobs",), 0, "n_jobs must not be 0"),
-        (("n_jobs",), 1.5, "n_jobs must be a whole number or null, not 1.5"),
+        (("n_jobs",), 0, "n_jobs must be a number of threads other than 0"),
+        (("n_jobs",), 1.5, r"n_jobs must be a whole number or null, but it is 1\.5\."),
         (("stages", 0, "source", "score"), "os.system", "must be one of entropy"),
         (
             ("reject_label",),
@@ -589,7 +593,7 @@ def at(data, *path):
         (
             ("stages", 0, "source", "map", "first", "inverse_temperature"),
             "1",
-            'must be a number, not "1"',
+            r'must be a number, but it is "1"\.',
         ),
         (
             ("stages", 0, "source", "map", "first", "inverse_temperature"),
@@ -620,11 +624,11 @@ def at(data, *path):
         (("certificate", "guarantee"), "sure", 'must be "certified" or'),
         (("certificate", "guarantee"), "none", "does not belong to the promise"),
         (("certificate", "quantity"), "miscoverage", "does not belong to the promise"),
-        (("certificate", "threshold"), None, "threshold must be a number, not null"),
+        (("certificate", "threshold"), None, r"must be a number, but it is null\."),
         (("certificate", "threshold"), "inf", "does not separate|disagree"),
         (("certificate", "n_rows"), 10, "rows cannot be right"),
-        (("certificate", "n_rows"), 600.0, "n_rows must be a whole number, not 600.0"),
-        (("certificate", "n_rows"), True, "n_rows must be a whole number, not true"),
+        (("certificate", "n_rows"), 600.0, r"must be a whole number, but it is 600\.0\."),
+        (("certificate", "n_rows"), True, r"must be a whole number, but it is true\."),
         (("certificate", "n_accepted"), 601, "601 of 595 rows cannot be accepted"),
         (("certificate", "n_accepted"), -1, "-1 of 595 rows cannot be accepted"),
         (("certificate", "n_correct_accepted"), 599, "cannot be both accepted and right"),
@@ -634,13 +638,13 @@ def at(data, *path):
         (("certificate", "score"), "margin", "has a different score than the certificate"),
         (("certificate", "coverage"), 0.5, "coverage 0.5 does not follow from the counts"),
         (("certificate", "notes"), "all fine", "notes must be a list"),
-        (("certificate", "notes"), [1], r"notes\[0\] must be an object, not 1"),
+        (("certificate", "notes"), [1], r"must be an object, but it is 1\."),
         (
             ("certificate", "notes"),
             [{"kind": "remark", "text": "\ud800"}],
             r"notes\[0\].text must be text",
         ),
-        (("certificate",), [], "certificate must be an object, not a list"),
+        (("certificate",), [], r"certificate must be an object, but it is a list\."),
         (("surprise",), 1, 'unexpected entry "surprise"'),
     ],
 )
@@ -665,7 +669,7 @@ def test_forged_values(path, value, match):
 def test_missing_values(path):
     data = document()
     del at(data, *path[:-1])[path[-1]]
-    refuse(f"{path[-1]!r} is missing", data)
+    refuse(f"{path[-1]!r}, which is missing", data)
 
 
 def test_a_recipe_does_not_say_what_a_calibrator_reads():

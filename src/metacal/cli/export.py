@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def input_option(what: str) -> Any:
     """Return a field for --input, the kind of table that a graph reads."""
     return option(
-        f"{what}.  [default: what GATE was fitted on]",
+        f"{what}.  [default: the input that GATE was fitted on]",
         "--input",
         type=click.Choice(["logits", "probabilities"]),
     )

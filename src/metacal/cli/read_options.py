@@ -19,7 +19,7 @@ class ReadOptions:
         "LARGEFILE",
     )
     input: str | None = option(
-        "Kind of numbers in FILE.  [default: logits, or what the gate was fitted on]",
+        "Kind of numbers in FILE.  [default: logits, or the input that the gate was fitted on]",
         type=click.Choice(["logits", "probabilities"]),
     )
     labels: str | None = file_option(

@@ -65,7 +65,7 @@ class Options:
         "The share of the rows that can be reviewed.  [default: 0.2]", "S"
     )
     promise: str | None = option(
-        "What must hold. precision, npv and recall need two classes; automated-cases and all-cases"
+        "Promise to certify. precision, npv and recall need two classes; automated-cases and all-cases"
         " need scores of the items of cases.  [default: automated-cases if there are cases, or else"
         " accuracy]",
         type=click.Choice(list(PROMISES)),
@@ -77,7 +77,7 @@ class Options:
         "Column that says which rows depend on each other, such as the rows of one document.",
         "NAME",
     )
-    output: str = output_option("Folder for what is written.", "DIR", default=".")
+    output: str = output_option("Folder for the output files.", "DIR", default=".")
     reading: ReadOptions = option_group(
         ReadOptions, excluded_fields=("large", "agree_key", "loss_key", "rows")
     )
@@ -85,27 +85,27 @@ class Options:
 
 @as_command(Options, "FILE", groups_options=True, has_json_option=False)
 def command(file: str, options: Options) -> None:
-    """Start with a file of your own: detect its columns, fit a gate, and judge it on other rows.
+    """Start with a file of your own: detect its columns, fit a gate, and test it on other rows.
 
-    FILE holds a classifier's predictions on rows whose truth is known: a column of logits or
-    probabilities per class, one score for two classes, a prediction with its confidence, or
-    responses of a language model. It may be a folder or a pattern. What each column seems to be is
-    printed, with the reason. If that is ambiguous, start names the option that decides, and writes
-    nothing. Options that you give are not questioned.
+    FILE contains the predictions of a classifier for labelled rows: one column of logits or
+    probabilities per class, one score for two classes, predictions with their confidence, or
+    responses of a language model. FILE may be a folder or a pattern. start prints the meaning of
+    each column, with the reason. If a column may have two meanings, start names the option that
+    decides, and writes nothing.
 
-    Two or three questions follow. How many reviews does one mistake cost? For N, at least 1 - 1/N
-    of the accepted predictions must be correct; mistakes then cost no more than reviewing every row
-    would. For two classes, the promise may be about one class: precision, negative predictive value
-    or recall. Which share of the rows can be reviewed? If more would have to be, start shows the
-    alternative.
+    start asks two or three questions. How many reviews does one mistake cost? For the answer N, at
+    least 1 - 1/N of the accepted predictions must be correct, so that mistakes cost no more than a
+    review of every row. For two classes, the promise may be about one class: precision, negative
+    predictive value or recall. Which fraction of the rows can be reviewed? If the gate would need
+    more reviews, start shows an alternative.
 
-    If several scores belong to one case, such as the fields of a document, the promise may be about
-    cases: of the cases with an accepted item, at most 1/N contain an incorrect one. If a column names
-    the case, start offers this first. Otherwise name the column with --case-key.
+    If each case has several scores, such as the fields of a document, the promise may be about
+    cases: at most 1/N of the cases with an accepted item contain an incorrect one. If a column
+    names the case, start offers this promise first. Otherwise name the column with --case-key.
 
-    70% of the rows fit the gate and 30% judge it. With fewer than 300 rows all are needed to fit,
-    and the gate is not judged. If the target is not supported, the best one is chosen from the rows
-    of the fit and certified on the others.
+    start fits the gate on 70% of the rows, and tests it on the other 30%. With fewer than 300 rows,
+    it fits the gate on all of them. If the rows do not support the target, start chooses the best
+    target from the rows of the fit, and certifies it on the other rows.
 
     \b
     Examples:

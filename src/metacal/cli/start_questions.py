@@ -73,7 +73,7 @@ def ask_case_mistake_cost() -> float:
 
 def ask_promise(mistake_cost: float | None, inspection: Inspection) -> OfferedPromise:
     """Ask which promise must hold. Without a cost, the targets are those of the default costs."""
-    print_note("\nWhat must hold?")
+    print_note("\nWhich promise must hold?")
     offered_promises = list_offered_promises(inspection)
     for number, promise in enumerate(offered_promises, start=1):
         target = promise.find_target(mistake_cost or default_mistake_cost(promise))

@@ -122,7 +122,7 @@ class RawFile:
         self.check_unchanged()
         if n_filled < len(view):
             raise FileContentError(
-                f"{self.display_path}: the file is damaged or incomplete. Copy the file again, or"
+                f"{self.display_path}: the file is damaged or cut short. Copy the file again, or"
                 " write it again."
             )
 
