@@ -1,4 +1,4 @@
-"""Monitor of a promise on labelled traffic: an e-process, valid at any time.
+"""Monitor of a promise on labelled traffic: an anytime-valid e-process.
 
 A certificate is about rows from the source of the calibration rows. If the source changes, the
 promise may be broken without notice, so labelled traffic has to be monitored. Frequent inspection
