@@ -384,7 +384,8 @@ def _class_names(predictions: Predictions, positive: str | None) -> Any:
     has_two_unnamed_columns = not predictions.class_names and predictions.table.shape[1] == 2
     if not has_two_unnamed_columns or predictions.labels is None:
         return predictions.class_names
-    from metacal.rows.labels import check_labels, find_two_classes
+    from metacal.rows.binary import find_two_classes
+    from metacal.rows.labels import check_labels
 
     labels = check_labels(predictions.labels).tolist()
     positive_label = _find_label(positive, labels)

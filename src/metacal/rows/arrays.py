@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.errors import InputError, NumberError, ShapeError, WeightsError
+from metacal.errors import InputError, NumberError, ShapeError, WeightsError, WrongTypeError
 from metacal.formulas import Flags, Float
 
+#: Integers beyond this limit may be equal after conversion to float64.
+_MAX_EXACT_INTEGER = 1 << 53
 #: Smallest valid fraction. A smaller one is a mistake.
 _MIN_FRACTION = 1e-15
 
@@ -211,6 +213,43 @@ def check_row_weights(
     # All weights are multiplied by the same power of two.
     target_exponent = int(np.sign(largest_exponent)) * _MAX_WEIGHT_EXPONENT
     return np.ldexp(array, target_exponent - largest_exponent)
+
+
+def convert_integers_to_double(block: NDArray[Any], name: str = "logits") -> Float:
+    """Convert integers to float64; raise InputError if the largest of a row is not exact."""
+    if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
+        largest = block if block.ndim == 1 else block.max(axis=1)
+        is_too_large: Flags = largest >= _MAX_EXACT_INTEGER
+        if block.dtype.kind == "i":
+            is_too_large = is_too_large | (largest < -_MAX_EXACT_INTEGER)
+        row = find_first_true(is_too_large)
+        if row is not None:
+            raise NumberError(
+                f"{name} are integers that are too large to be exact as floats: the largest of"
+                f" row {row} is {largest[row]}, above 2^53. Subtract the largest integer of each"
+                " row, or divide all by a constant."
+            )
+    return block.astype(np.float64)
+
+
+def as_native_floats(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Convert an array to native floats of at most 64 bits, without a copy if it has them."""
+    dtype_kind = array.dtype.kind
+    if dtype_kind in "iub":
+        return convert_integers_to_double(array, name)
+    if dtype_kind == "f" and array.dtype.itemsize <= 8:
+        if array.dtype.isnative:
+            return array
+        return array.astype(array.dtype.newbyteorder("="))
+    if dtype_kind in "fOUST":
+        try:
+            with np.errstate(over="ignore"):
+                return array.astype(np.float64)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise WrongTypeError(
+                f"{name} must be numbers, but got an array of type {array.dtype} ({error})."
+            ) from None
+    raise NumberError(f"{name} must be numbers, but got an array of type {array.dtype}.")
 
 
 def _weights_as_float(array: NDArray[Any], name: str) -> Float:

@@ -68,7 +68,7 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
     if array.ndim != 1 or array.dtype.kind not in valid_kinds:
         raise errors.ClassMismatchError(
             "classes must be a flat list of integers or a flat list of strings, but got"
-            f" {_shorten(classes)}."
+            f" {shorten_values(classes)}."
         )
     if len(array) != n_classes:
         raise errors.ClassMismatchError(
@@ -77,7 +77,7 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
         )
     if len(np.unique(array)) != len(array):
         raise errors.ClassMismatchError(
-            f"classes must not contain a name twice, but got {_shorten(classes)}."
+            f"classes must not contain a name twice, but got {shorten_values(classes)}."
         )
     return array
 
@@ -97,7 +97,7 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
     if not is_flat_list:
         raise errors.ClassMismatchError(
             "Class names must be a flat list of strings or of integers, but got"
-            f" {_shorten(values)}."
+            f" {shorten_values(values)}."
         )
     # A list is used, because an array would store every name at the width of the longest.
     texts = [str(name) for name in names]
@@ -109,99 +109,6 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
 def is_integer_text(text: str) -> bool:
     """Check whether a text is the canonical form of a 64-bit integer; "007" and "-0" are not."""
     return _INTEGER_TEXT.fullmatch(text) is not None and -_INT64_RANGE <= int(text) < _INT64_RANGE
-
-
-def find_two_classes(
-    labels: Any, positive: Any = None, *, has_one_score: bool = False
-) -> NDArray[Any] | None:
-    """Return the two distinct labels in column order.
-
-    Parameters
-    ----------
-    labels : array-like of shape (n,)
-        Booleans, numbers or names.
-
-    positive : label, default=None
-        Class that a higher score favours.
-
-    has_one_score : bool, default=False
-        Whether there is one score per row. The second class is then `positive`, or the larger of two
-        numbers. Two names have no order, so they need `positive`.
-
-    Returns
-    -------
-    array of shape (2,) or None
-        None if the labels are 0 and 1, or if there are not two of them. In the second case
-        `encode_labels` raises the error.
-
-    Raises
-    ------
-    InputError
-        If there is one score per row and more than two labels, if `positive` is not a label, or if
-        it is missing for two names.
-
-    Examples
-    --------
-    >>> find_two_classes([True, False]), find_two_classes([-1, 1, 1]), find_two_classes([0, 1])
-    (array([False,  True]), array([-1,  1]), None)
-    >>> find_two_classes(["fraud", "fine"], "fraud", has_one_score=True)
-    array(['fine', 'fraud'], dtype='<U5')
-    """
-    array = check_labels(labels)
-    dtype_kind = array.dtype.kind
-    distinct_labels = np.unique(array)
-    # Booleans, and the numbers 0 and 1, stand for both classes even if only one of them occurs.
-    is_boolean = dtype_kind == "b"
-    if is_boolean or (dtype_kind == "f" and np.isin(distinct_labels, (0.0, 1.0)).all()):
-        distinct_labels = np.array([0, 1], dtype=array.dtype)
-    _check_positive_class(distinct_labels, positive, has_one_score=has_one_score)
-    if dtype_kind == "U" and not has_one_score:
-        return None
-    are_binary_integers = dtype_kind in "iu" and np.isin(distinct_labels, (0, 1)).all()
-    if are_binary_integers:
-        distinct_labels = np.array([0, 1])
-    if len(distinct_labels) != 2:
-        return None
-    is_first_positive = positive is not None and positive == distinct_labels[0]
-    if has_one_score and is_first_positive:
-        return distinct_labels[::-1]
-    # The integers 0 and 1 are column numbers already.
-    return None if are_binary_integers else distinct_labels
-
-
-def _check_positive_class(
-    distinct_labels: NDArray[Any], positive: Any, *, has_one_score: bool
-) -> None:
-    """Raise InputError if the positive class is invalid or missing.
-
-    Parameters
-    ----------
-    distinct_labels : array
-        Distinct labels, sorted.
-
-    positive : label or None
-        Class that a higher score favours.
-
-    has_one_score : bool
-        Whether there is one score per row.
-    """
-    if has_one_score and len(distinct_labels) > 2:
-        raise errors.ShapeError(
-            "scores must be 2-D (one column per class) for more than two classes, but got"
-            f" one score per row (n_features=1) and labels with {len(distinct_labels)} values"
-            f" ({_shorten(distinct_labels[:5])}). Reshape your data: at least 2 columns are"
-            " needed."
-        )
-    if positive is not None and positive not in distinct_labels.tolist():
-        raise errors.PositiveClassError(
-            f"positive must be one of the labels ({_shorten(distinct_labels[:5])}), but got"
-            f" {positive!r}."
-        )
-    if has_one_score and distinct_labels.dtype.kind == "U" and positive is None:
-        raise errors.PositiveClassError(
-            f"Cannot tell which of the labels ({_shorten(distinct_labels)}) a higher score"
-            f" favours. Pass this label with {format_option('positive')}."
-        )
 
 
 def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
@@ -496,12 +403,12 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
         )
     raise errors.LabelError(
         f"The label {label!r} of row {row} is not one of the {n_classes} classes"
-        f" ({_shorten(classes)}). Correct the label, or pass {format_option('classes')} with the"
+        f" ({shorten_values(classes)}). Correct the label, or pass {format_option('classes')} with the"
         " name of every column, in the order of the columns."
     )
 
 
-def _shorten(values: object) -> str:
+def shorten_values(values: object) -> str:
     """Return a list of values as text of at most 80 characters."""
     text = repr(np.asarray(values, dtype=object).tolist())
     if len(text) <= _MAX_SHOWN_LENGTH:

@@ -17,21 +17,28 @@ from numpy.typing import NDArray
 
 from metacal import errors, kernels
 from metacal.errors import format_option, warn_caller
-from metacal.formulas import Flags, Float
 from metacal.formulas.logits import (
     find_finite_masks,
     replace_finite_masks,
     replace_zero_probabilities,
 )
 from metacal.formulas.operations import NUMPY
-from metacal.rows.arrays import as_plain_array, check_choice, find_first_true
+from metacal.rows.arrays import (
+    as_native_floats,
+    as_plain_array,
+    check_choice,
+    convert_integers_to_double,
+    find_first_true,
+)
 from metacal.rows.arrays import check_row_weights as check_row_weights
 from metacal.rows.arrays import raise_if_masked as raise_if_masked
 from metacal.rows.arrays import to_numpy as to_numpy
+from metacal.rows.binary import find_two_classes as find_two_classes
+from metacal.rows.binary import has_one_score_per_row as has_one_score_per_row
+from metacal.rows.binary import scores_to_two_columns as scores_to_two_columns
 from metacal.rows.labels import check_classes as check_classes
 from metacal.rows.labels import encode_labels as encode_labels
 from metacal.rows.labels import find_class_columns as find_class_columns
-from metacal.rows.labels import find_two_classes as find_two_classes
 from metacal.rows.output_buffer import get_probability_buffer as get_probability_buffer
 from metacal.rows.stored import ConvertedTable, StoredTable, iterate_blocks
 
@@ -43,8 +50,6 @@ _MIN_THREADED_ELEMENTS = 1 << 21
 
 #: Largest distance of the sum of a row of probabilities from 1, by type of the table.
 _SUM_TOLERANCE = {"bfloat16": 1e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-4}
-#: Integers beyond this limit may be equal after conversion to float64.
-_MAX_EXACT_INTEGER = 1 << 53
 
 
 def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any]:
@@ -108,74 +113,6 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     return np.concatenate(
         [replace_finite_masks(block) for _, block in iterate_blocks(array, BLOCK_ELEMENTS)]
     )
-
-
-def has_one_score_per_row(table: Any) -> bool:
-    """Check whether there is one score per row, shape (n,) or (n, 1), for two classes.
-
-    This is the output of `decision_function` of a binary classifier.
-
-    Examples
-    --------
-    >>> has_one_score_per_row([0.2, -1.3]), has_one_score_per_row(np.zeros((5, 1))), has_one_score_per_row(np.zeros((5, 2)))
-    (True, True, False)
-    """
-    if (
-        isinstance(table, StoredTable)
-        or hasattr(table, "toarray")
-        or kernels.is_device_tensor(table)
-    ):
-        return False
-    if isinstance(table, list | tuple):
-        return bool(table) and all(isinstance(item, int | float | np.number) for item in table)
-    # Reading the shape of a nested tensor raises RuntimeError.
-    try:
-        shape = tuple(table.shape)
-    except (AttributeError, TypeError, RuntimeError):
-        return False
-    dtype = getattr(table, "dtype", None)
-    is_numeric = getattr(dtype, "kind", "f") in "iubf"
-    is_column = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
-    return is_numeric and is_column and shape[0] > 0
-
-
-def scores_to_two_columns(table: Any, input_kind: str) -> NDArray[Any]:
-    """Convert one score per row to a table of two classes.
-
-    Parameters
-    ----------
-    table : array-like of shape (n,) or (n, 1)
-        Log-odds s, or probabilities p, of the second (positive) class.
-
-    input_kind : {"logits", "probabilities"}
-        Content of the table.
-
-    Returns
-    -------
-    array of shape (n, 2)
-        [0, s] for log-odds and [1 - p, p] for probabilities.
-
-    Raises
-    ------
-    InputError
-        If a probability is outside of [0, 1].
-
-    Examples
-    --------
-    >>> scores_to_two_columns([2.0, -1.0], "logits"), scores_to_two_columns([[0.25]], "probabilities")
-    (array([[ 0.,  2.], [ 0., -1.]]), array([[0.75, 0.25]]))
-    """
-    scores = _as_float(as_plain_array(table, "scores").reshape(-1), "scores")
-    if input_kind != "probabilities":
-        # The softmax of (0, s) depends on the score s alone.
-        return np.column_stack([np.zeros_like(scores), scores])
-    row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
-    if row is not None:
-        raise errors.InputKindError(
-            f"probabilities must lie in [0, 1], but row {row} holds {scores[row]}. If the numbers"
-            f" are values of a decision_function, pass {format_option('input', 'logits')}."
-        )
-    return np.column_stack([1.0 - scores, scores])
 
 
 def _inspect_blocks(
@@ -393,9 +330,9 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     if is_on_device:
         array = kernels.device_kernels().as_float_table(array)
     elif not isinstance(table, StoredTable):
-        array = _as_float(array, name)
+        array = as_native_floats(array, name)
     elif table.dtype.kind != "f":
-        array = ConvertedTable(table, _integers_as_double, np.float64)
+        array = ConvertedTable(table, convert_integers_to_double, np.float64)
     if shape[0] < 1:
         raise errors.NoRowsError(
             f"{name} is empty: Found array with 0 sample(s) (shape={shape}); at least 1 is"
@@ -408,43 +345,6 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
             " Only two classes may have one score per row."
         )
     return array
-
-
-def _integers_as_double(block: NDArray[Any], name: str = "logits") -> Float:
-    """Convert integers to float64; raise InputError if the largest of a row is not exact."""
-    if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
-        largest = block if block.ndim == 1 else block.max(axis=1)
-        is_too_large: Flags = largest >= _MAX_EXACT_INTEGER
-        if block.dtype.kind == "i":
-            is_too_large = is_too_large | (largest < -_MAX_EXACT_INTEGER)
-        row = find_first_true(is_too_large)
-        if row is not None:
-            raise errors.NumberError(
-                f"{name} are integers that are too large to be exact as floats: the largest of"
-                f" row {row} is {largest[row]}, above 2^53. Subtract the largest integer of each"
-                " row, or divide all by a constant."
-            )
-    return block.astype(np.float64)
-
-
-def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Convert an array to native floats of at most 64 bits, without a copy if it has them."""
-    dtype_kind = array.dtype.kind
-    if dtype_kind in "iub":
-        return _integers_as_double(array, name)
-    if dtype_kind == "f" and array.dtype.itemsize <= 8:
-        if array.dtype.isnative:
-            return array
-        return array.astype(array.dtype.newbyteorder("="))
-    if dtype_kind in "fOUST":
-        try:
-            with np.errstate(over="ignore"):
-                return array.astype(np.float64)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise errors.WrongTypeError(
-                f"{name} must be numbers, but got an array of type {array.dtype} ({error})."
-            ) from None
-    raise errors.NumberError(f"{name} must be numbers, but got an array of type {array.dtype}.")
 
 
 def _raise_invalid_logit(table: Any, row: int) -> None:
