@@ -171,12 +171,17 @@ def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float 
     (True, False)
     """
     if delta is None:
-        allowed_error_rate = 1 - to_exact_fraction(beta)
-        return n_incorrect + 1 <= allowed_error_rate * (n_rows + 1)
+        return _is_accurate_in_expectation(n_incorrect, n_rows, beta)
     if n_rows <= 0:
         return False
     p_value = binomial_p_value(n_incorrect, n_rows, 1.0 - beta)
     return bool(p_value <= ONE_PLUS_ROUNDING_ERROR * delta)
+
+
+def _is_accurate_in_expectation(n_incorrect: int, n_rows: int, accuracy: float) -> bool:
+    """Check whether the errors among accepted rows keep an accuracy in expectation."""
+    allowed_error_rate = 1 - to_exact_fraction(accuracy)
+    return n_incorrect + 1 <= allowed_error_rate * (n_rows + 1)
 
 
 def format_confidence_suffix(delta: float | None) -> str:
