@@ -148,9 +148,10 @@ def certifies_violation_rate(
 def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float | None) -> bool:
     """Check whether the errors among accepted rows certify an accuracy.
 
-    The accuracy is at least beta. For n rows, of which e are incorrect, the condition is P(Bin(n, 1 - beta) <= e) <= delta, or
-    e + 1 <= (1 - beta)(n + 1) in expectation. It is necessary for every rule that tests ranks
-    exactly and splits delta among its tests: the rank that such a rule returns satisfies it.
+    The accuracy is at least beta. For n rows, of which e are incorrect, the condition is
+    P(Bin(n, 1 - beta) <= e) <= delta, or e + 1 <= (1 - beta)(n + 1) in expectation. It is necessary
+    for every rule that tests ranks exactly and splits delta among its tests: the rank that such a
+    rule returns satisfies it.
 
     Parameters
     ----------
