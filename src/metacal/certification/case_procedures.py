@@ -259,5 +259,6 @@ class CaseCutoffProcedure(CaseProcedure):
             return None
         return (
             f"{case_counts.n_broken:,} {self.quantity.violations_text}, of"
-            f" {case_counts.n_counted:,}, do not certify the limit {self.target:g}{bounds.format_confidence_suffix(delta)}"
+            f" {case_counts.n_counted:,}, do not certify the limit {self.target:g}"
+            f"{bounds.format_confidence_suffix(delta)}"
         )
