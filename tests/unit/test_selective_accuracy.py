@@ -63,7 +63,7 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
     correct, incorrect = counts((100, 3), (40, 0), (600, 150), (15, 1))
     mixture = selective_accuracy._MixtureEvidence.from_counts(correct, incorrect, 1000, 0.1)
     rate = 1.0 - bound_selective_accuracy(correct, incorrect, 1000, 0.1)
-    smallest = mixture.compute_smallest_log_evidence_over_limit(rate)
+    smallest = mixture.compute_smallest_log_excess(rate)
     for weight in np.linspace(0.0, 1.0, 21):
         inner = (1 - weight) * mixture.log_coverage[0] + weight * mixture.log_coverage[1]
         at_one_coverage = selective_accuracy._MixtureEvidence(
@@ -75,7 +75,7 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
             mixture.log_limit,
         )
         assert (
-            at_one_coverage.compute_smallest_log_evidence_over_limit(rate) >= smallest - 1e-9
+            at_one_coverage.compute_smallest_log_excess(rate) >= smallest - 1e-9
         ).all()
 
 

@@ -225,6 +225,11 @@ def _halve_delta_if_given(delta: float | None) -> float | None:
     return delta / 2
 
 
+def _compute_expected_miscoverage(n_correct: int, n_correct_accepted: int) -> float:
+    """Compute the expected miscoverage of a threshold from its accepted correct rows."""
+    return (n_correct + 1 - n_correct_accepted) / (n_correct + 1)
+
+
 def _find_smallest_certified_miscoverage(
     n_correct: int, n_correct_accepted: int, delta: float | None
 ) -> float:
@@ -232,7 +237,7 @@ def _find_smallest_certified_miscoverage(
     if n_correct_accepted == 0:
         return 1.0
     if delta is None:
-        exact_miscoverage = (n_correct + 1 - n_correct_accepted) / (n_correct + 1)
+        exact_miscoverage = _compute_expected_miscoverage(n_correct, n_correct_accepted)
     else:
         exact_miscoverage = bounds.miscoverage_quantile(
             n_correct, rank=n_correct_accepted, level=1.0 - delta

@@ -258,6 +258,7 @@ class CaseCutoffProcedure(CaseProcedure):
         if is_certified:
             return None
         return (
-            f"{case_counts.n_broken:,} {self.quantity.violations_text}, of {case_counts.n_counted:,}, do not"
-            f" certify the limit {self.target:g}{bounds.format_confidence_suffix(delta)}"
+            f"{case_counts.n_broken:,} {self.quantity.violations_text}, of"
+            f" {case_counts.n_counted:,}, do not certify the limit {self.target:g}"
+            f"{bounds.format_confidence_suffix(delta)}"
         )

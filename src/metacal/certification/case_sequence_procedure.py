@@ -246,8 +246,9 @@ class CaseSequenceProcedure(CaseProcedure):
         if can_pass_test:
             return None
         return (
-            f"{case_counts.n_broken:,} {self.quantity.violations_text}, of {case_counts.n_counted:,}, do not"
-            f" certify the limit {self.target:g}{bounds.format_confidence_suffix(delta)}"
+            f"{case_counts.n_broken:,} {self.quantity.violations_text}, of"
+            f" {case_counts.n_counted:,}, do not certify the limit {self.target:g}"
+            f"{bounds.format_confidence_suffix(delta)}"
         )
 
     def _could_pass_exact_test(self, counts: CaseCounts, delta: float) -> bool:

@@ -95,7 +95,7 @@ def build_uncovered_items_error(
     InfeasibleTargetError
     """
     if delta is None:
-        max_uncovered_rate = (n_uncovered + 1) / (n_cases + 1)
+        max_uncovered_rate = _bound_rate_in_expectation(n_uncovered, n_cases)
         delta_of_bound = _DEFAULT_DELTA
     else:
         max_uncovered_rate = bounds.clopper_pearson_upper(n_uncovered, n_cases, delta)
@@ -119,6 +119,11 @@ def build_uncovered_items_error(
         n_uncovered=n_uncovered,
         floor_low=min_uncovered_rate,
     )
+
+
+def _bound_rate_in_expectation(n_events: int, n_cases: int) -> float:
+    """Compute an upper bound on the rate of events that holds in expectation."""
+    return (n_events + 1) / (n_cases + 1)
 
 
 def build_no_passing_cutoffs_error(

@@ -161,12 +161,15 @@ def _certify_clusters(
         )
         return betting_rule.certify(test_rows, candidate_plan, significance_level=delta).threshold
 
-    limit = quantity.max_violation_rate(target)
-    threshold = find_threshold(limit)
+    def certifies_error_rate(max_error_rate: float) -> bool:
+        return find_threshold(max_error_rate) is not None
+
+    promised_error_rate = quantity.max_violation_rate(target)
+    threshold = find_threshold(promised_error_rate)
     notes: tuple[Note, ...] = ()
     if threshold is None and betting_rule.fallback_threshold == REJECT_ALL_ROWS:
         highest_accuracy = betting_rule.find_highest_accuracy(
-            limit, lambda max_error_rate: find_threshold(max_error_rate) is not None
+            promised_error_rate, certifies_error_rate
         )
         raise build_infeasible_clusters_error(
             quantity,

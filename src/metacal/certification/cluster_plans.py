@@ -167,7 +167,7 @@ def _estimate_error_free_log_capital(
         reference_scores = pilot_rows.scores
         max_reference_rows_per_cluster = pilot_rows.clusters.max_size
 
-    # The reference rows at a threshold are the accepted ones, with a score of at most the threshold.
+    # The reference rows at a threshold are the accepted ones, which score at most the threshold.
     n_reference_rows = np.searchsorted(np.sort(reference_scores), thresholds, side="right")
     mean_reference_rows_per_cluster = n_reference_rows / pilot_rows.clusters.n_clusters
     return (

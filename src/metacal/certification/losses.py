@@ -320,11 +320,7 @@ class MeanLossLimit:
         """Check whether a mean loss on the accepted rows can certify the limit."""
         n_accepted = certificate.n_accepted
         if delta is None:
-            # The rule in expectation adds one row with the largest loss.
-            loss_with_one_more_row = mean_loss * n_accepted + self.max_loss
-            n_rows_with_one_more = n_accepted + 1
-            max_loss_of_rows = bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * n_rows_with_one_more
-            return loss_with_one_more_row <= max_loss_of_rows
+            return self._keeps_limit_in_expectation(n_accepted, mean_loss)
         if certificate.rule == BETTING:
             mean_loss_is_within_limit = mean_loss <= self.limit * bounds.ONE_PLUS_ROUNDING_ERROR
             return mean_loss_is_within_limit and self._can_win_bets(certificate.n_rows, delta)
@@ -334,6 +330,14 @@ class MeanLossLimit:
             n_errors = 0
         p_value = bounds.binomial_p_value(n_errors, n_accepted, self.relative_limit)
         return bool(p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta)
+
+    def _keeps_limit_in_expectation(self, n_accepted: int, mean_loss: float) -> bool:
+        """Check whether the accepted rows keep the limit in expectation."""
+        # The rule in expectation adds one row with the largest loss.
+        loss_with_one_more_row = mean_loss * n_accepted + self.max_loss
+        n_rows_with_one_more = n_accepted + 1
+        max_loss_of_rows = bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * n_rows_with_one_more
+        return loss_with_one_more_row <= max_loss_of_rows
 
     def _can_win_bets(self, n_rows: int, delta: float) -> bool:
         """Check whether bets on some rows can certify the limit if no row has a loss."""

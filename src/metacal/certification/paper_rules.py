@@ -125,8 +125,9 @@ class PaperAccuracy:
         highest_accuracy = float(accuracy_up_to_bins[0])
         if highest_accuracy < self.min_accuracy:
             message = (
-                f"The paper's estimate of the accuracy is below {self.min_accuracy:g} at every threshold on"
-                f" these {len(rows)} rows. Lower the target to at most {highest_accuracy:.4f}."
+                f"The paper's estimate of the accuracy is below {self.min_accuracy:g} at every"
+                f" threshold on these {len(rows)} rows. Lower the target to at most"
+                f" {highest_accuracy:.4f}."
             )
             raise InfeasibleTargetError(message, target=self.min_accuracy, best=highest_accuracy)
         threshold = _find_largest_score_with_accuracy(

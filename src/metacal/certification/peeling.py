@@ -143,7 +143,8 @@ class LeastCertainRowReader:
     def read_down_to_rank(self, max_unread_rows: int) -> None:
         """Read the least certain tie blocks until few enough rows are unread.
 
-        At most `max_unread_rows` rows are then unread. Reading stops earlier at `highest_score_never_read`.
+        At most `max_unread_rows` rows are then unread. Reading stops earlier at
+        `highest_score_never_read`.
         """
         n_blocks_up_to_rank = bisect_right(self._block_ends, max_unread_rows) - 1
         min_unread_blocks = max(n_blocks_up_to_rank, self._n_blocks_never_read)

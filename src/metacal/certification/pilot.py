@@ -6,10 +6,10 @@ of them are correct, the least certain rows are read before the tests are planne
 scores are equal.
 
 **Equal scores.** Scores that a user passes are often equal, for example grades by an LLM judge or
-confidences with two decimals. A threshold cannot separate equal scores, so a test at a rank inside a block of equal scores
-certifies no threshold. Sorting the errors of a block first is valid, but leaves little to certify.
-Instead, the *values* of the score are tested, each on all rows at or below it, from a first value
-upward.
+confidences with two decimals. A threshold cannot separate equal scores, so a test at a rank inside
+a block of equal scores certifies no threshold. Sorting the errors of a block first is valid, but
+leaves little to certify. Instead, the *values* of the score are tested, each on all rows at or
+below it, from a first value upward.
 
 **Proof.** Let the first value v0 be independent of the tested rows, and let R(v) be the true error
 rate of the rows that score at most v. All values from v0 on are tested in increasing order at level

@@ -154,7 +154,8 @@ def certified_miscoverage(
 ) -> Float:
     """Compute simultaneous upper bounds on the miscoverage.
 
-    They hold at every threshold at once. They are the upper side of `miscoverage_band`, with all of delta.
+    They hold at every threshold at once. They are the upper side of `miscoverage_band`, with all of
+    delta.
     """
     check_fraction("delta", delta)
     threshold_array = np.asarray(thresholds, dtype=np.float64)
@@ -167,7 +168,8 @@ def certified_accuracy(
 ) -> Float:
     """Compute simultaneous lower bounds on the selective accuracy.
 
-    They hold at every threshold at once. They are the lower side of `accuracy_band`, with all of delta.
+    They hold at every threshold at once. They are the lower side of `accuracy_band`, with all of
+    delta.
 
     Parameters
     ----------
@@ -194,8 +196,8 @@ def largest_supporting_threshold(
 ) -> float | None:
     """Find the largest score that is certified as a threshold for an accuracy.
 
-    `certified_accuracy` is then at least `accuracy`. Returns None if there is no such score. The bounds hold at every threshold at once with
-    probability 1 - delta.
+    `certified_accuracy` is then at least `accuracy`. Returns None if there is no such score. The
+    bounds hold at every threshold at once with probability 1 - delta.
 
     Examples
     --------
@@ -410,7 +412,7 @@ def certified_frontier(
         score_array[is_correct], rising_thresholds, delta_per_bound
     )
     min_accuracies = certified_accuracy(score_array, is_correct, rising_thresholds, delta_per_bound)
-    # As the threshold falls, the miscoverage rises. A pair is useful only if its accuracy rises too.
+    # As the threshold falls, the miscoverage rises. A useful pair has a higher accuracy too.
     falling_thresholds = rising_thresholds[::-1]
     rising_miscoverages = max_miscoverages[::-1]
     accuracies_at_falling = min_accuracies[::-1]

@@ -148,9 +148,10 @@ def certifies_violation_rate(
 def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float | None) -> bool:
     """Check whether the errors among accepted rows certify an accuracy.
 
-    The accuracy is at least beta. For n rows, of which e are incorrect, the condition is P(Bin(n, 1 - beta) <= e) <= delta, or
-    e + 1 <= (1 - beta)(n + 1) in expectation. It is necessary for every rule that tests ranks
-    exactly and splits delta among its tests: the rank that such a rule returns satisfies it.
+    The accuracy is at least beta. For n rows, of which e are incorrect, the condition is
+    P(Bin(n, 1 - beta) <= e) <= delta, or e + 1 <= (1 - beta)(n + 1) in expectation. It is necessary
+    for every rule that tests ranks exactly and splits delta among its tests: the rank that such a
+    rule returns satisfies it.
 
     Parameters
     ----------
@@ -171,12 +172,17 @@ def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float 
     (True, False)
     """
     if delta is None:
-        allowed_error_rate = 1 - to_exact_fraction(beta)
-        return n_incorrect + 1 <= allowed_error_rate * (n_rows + 1)
+        return _is_accurate_in_expectation(n_incorrect, n_rows, beta)
     if n_rows <= 0:
         return False
     p_value = binomial_p_value(n_incorrect, n_rows, 1.0 - beta)
     return bool(p_value <= ONE_PLUS_ROUNDING_ERROR * delta)
+
+
+def _is_accurate_in_expectation(n_incorrect: int, n_rows: int, accuracy: float) -> bool:
+    """Check whether the errors among accepted rows keep an accuracy in expectation."""
+    allowed_error_rate = 1 - to_exact_fraction(accuracy)
+    return n_incorrect + 1 <= allowed_error_rate * (n_rows + 1)
 
 
 def format_confidence_suffix(delta: float | None) -> str:

@@ -106,7 +106,7 @@ _PEAK_WIDTHS_PER_PANEL = 3.0
 #: Step to the middle of a bracket, as a fraction of its width.
 _BISECTION_STEP = 0.5
 #: Largest absolute value of log Z less its limit, in place of infinity.
-_MAX_LOG_EVIDENCE_OVER_LIMIT = 1e6
+_MAX_LOG_EXCESS = 1e6
 
 
 def bound_selective_accuracy(
@@ -177,10 +177,8 @@ def certifies_selective_accuracy(
             n_correct[chunk_indices], n_incorrect[chunk_indices], n_rows=n_rows, delta=delta
         )
         error_rates = np.full(len(chunk_indices), 1.0 - accuracy)
-        log_evidence_over_limit = chunk_evidence.compute_smallest_log_evidence_over_limit(
-            error_rates
-        )
-        rules_out_error_rate = log_evidence_over_limit >= -_LOG_EVIDENCE_TOLERANCE
+        log_excess = chunk_evidence.compute_smallest_log_excess(error_rates)
+        rules_out_error_rate = log_excess >= -_LOG_EVIDENCE_TOLERANCE
         is_certified[chunk_indices] = rules_out_error_rate
     return is_certified
 
@@ -272,17 +270,17 @@ class _MixtureEvidence:
             log_integral = max_log_ratio + np.log(scaled_integral)
         return np.asarray(log_integral - math.log(self.log_max_s - self.log_min_s))
 
-    def compute_log_evidence_over_limit(self, error_rate: Float) -> Float:
+    def compute_log_excess(self, error_rate: Float) -> Float:
         """Compute log Z less its limit, clipped to a finite range, for each coverage."""
         return np.clip(
             self.compute_log_evidence(error_rate) - self.log_limit,
-            -_MAX_LOG_EVIDENCE_OVER_LIMIT,
-            _MAX_LOG_EVIDENCE_OVER_LIMIT,
+            -_MAX_LOG_EXCESS,
+            _MAX_LOG_EXCESS,
         )
 
-    def compute_smallest_log_evidence_over_limit(self, error_rate: Float) -> Float:
+    def compute_smallest_log_excess(self, error_rate: Float) -> Float:
         """Compute log Z less its limit, and take the smaller of both coverage ends."""
-        return np.asarray(self.compute_log_evidence_over_limit(error_rate).min(axis=0))
+        return np.asarray(self.compute_log_excess(error_rate).min(axis=0))
 
     def _choose_quadrature(self) -> tuple[Float, Float]:
         """Choose Gauss-Legendre nodes and weights on [0, 1].
@@ -312,32 +310,49 @@ class _BracketEnds(NamedTuple):
     ----------
     rate : array of float of shape (n_brackets,)
         Error rate at the end of each bracket.
-    excess : array of float of shape (n_brackets,)
-        Logarithm of Z less its limit at this error rate. A root is a rate with excess 0.
+    log_excess : array of float of shape (n_brackets,)
+        Logarithm of Z less its limit at this error rate. It is 0 at a root, and at least 0 if the
+        error rate is ruled out.
     """
 
     rate: Float
-    excess: Float
+    log_excess: Float
 
     def copy(self) -> _BracketEnds:
         """Return a copy that can be changed in place."""
-        return _BracketEnds(self.rate.copy(), self.excess.copy())
+        return _BracketEnds(self.rate.copy(), self.log_excess.copy())
 
     def select(self, brackets: Codes) -> _BracketEnds:
         """Return the ends of the selected brackets."""
-        return _BracketEnds(self.rate[brackets], self.excess[brackets])
+        return _BracketEnds(self.rate[brackets], self.log_excess[brackets])
 
     def update(self, brackets: Codes, new_ends: _BracketEnds) -> None:
         """Replace the ends of the selected brackets in place."""
         self.rate[brackets] = new_ends.rate
-        self.excess[brackets] = new_ends.excess
+        self.log_excess[brackets] = new_ends.log_excess
+
+
+class _RootBrackets(NamedTuple):
+    """Brackets around the largest error rates that are not ruled out.
+
+    Attributes
+    ----------
+    low_ends, high_ends : _BracketEnds
+        Ends of the brackets, with negative and with nonnegative log excess.
+    deciding_coverage_end : array of int
+        End of the coverage interval with the smaller evidence at Clopper & Pearson's high bound.
+    """
+
+    low_ends: _BracketEnds
+    high_ends: _BracketEnds
+    deciding_coverage_end: Codes
 
 
 def _choose_ends(condition: Flags, if_true: _BracketEnds, if_false: _BracketEnds) -> _BracketEnds:
     """Choose between two ends of each bracket."""
     return _BracketEnds(
         rate=np.where(condition, if_true.rate, if_false.rate),
-        excess=np.where(condition, if_true.excess, if_false.excess),
+        log_excess=np.where(condition, if_true.log_excess, if_false.log_excess),
     )
 
 
@@ -346,32 +361,34 @@ def _find_largest_possible_error_rate(evidence: _MixtureEvidence) -> Float:
 
     The rates are rounded up, to the safe side.
     """
-    low_ends, high_ends, deciding_coverage_end = _bracket_largest_possible_error_rate(evidence)
+    brackets = _bracket_largest_possible_error_rate(evidence)
     # The coverage that decides at the high rate usually decides at the root as well.
     error_rate = _find_root_by_chandrupatla(
-        evidence.with_coverage_end(deciding_coverage_end), low_ends=low_ends, high_ends=high_ends
+        evidence.with_coverage_end(brackets.deciding_coverage_end),
+        low_ends=brackets.low_ends,
+        high_ends=brackets.high_ends,
     )
-    excess_below_1 = evidence.compute_smallest_log_evidence_over_limit(
+    log_excess_below_1 = evidence.compute_smallest_log_excess(
         np.minimum(error_rate, _LARGEST_RATE_BELOW_1)
     )
     # An error rate of 1 cannot be raised further.
-    excess_at_rate = np.where(error_rate < 1.0, excess_below_1, 0.0)
-    is_below_root = excess_at_rate < -_LOG_EVIDENCE_TOLERANCE
+    log_excess_at_rate = np.where(error_rate < 1.0, log_excess_below_1, 0.0)
+    is_below_root = log_excess_at_rate < -_LOG_EVIDENCE_TOLERANCE
     unfinished_thresholds = np.flatnonzero(is_below_root)
     if len(unfinished_thresholds) > 0:
         error_rate[unfinished_thresholds] = _find_root_by_chandrupatla(
             evidence.select_thresholds(unfinished_thresholds),
             low_ends=_BracketEnds(
-                error_rate[unfinished_thresholds], excess_at_rate[unfinished_thresholds]
+                error_rate[unfinished_thresholds], log_excess_at_rate[unfinished_thresholds]
             ),
-            high_ends=high_ends.select(unfinished_thresholds),
+            high_ends=brackets.high_ends.select(unfinished_thresholds),
         )
     return error_rate
 
 
 def _bracket_largest_possible_error_rate(
     evidence: _MixtureEvidence,
-) -> tuple[_BracketEnds, _BracketEnds, Codes]:
+) -> _RootBrackets:
     """Bracket the largest error rate that is not ruled out at each threshold.
 
     By Chernoff's bound, Z is at most 1 / P(Bin(M, R) <= E) with M = E + K. So the root is not
@@ -380,10 +397,7 @@ def _bracket_largest_possible_error_rate(
 
     Returns
     -------
-    low_ends, high_ends : _BracketEnds
-        Ends of the brackets, with negative and with nonnegative excess.
-    deciding_coverage_end : array of int
-        End of the coverage interval with the smaller evidence at Clopper & Pearson's high bound.
+    _RootBrackets
     """
     n_correct = evidence.n_correct[:, 0]
     n_incorrect = evidence.n_incorrect[:, 0]
@@ -391,30 +405,30 @@ def _bracket_largest_possible_error_rate(
     low_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, evidence_level)
     smaller_level = evidence_level * math.exp(-_BRACKET_LOG_FACTOR)
     high_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, smaller_level)
-    low_excess = evidence.compute_smallest_log_evidence_over_limit(low_rate)
-    high_excess_by_coverage_end = evidence.compute_log_evidence_over_limit(high_rate)
-    high_excess = high_excess_by_coverage_end.min(axis=0)
+    low_log_excess = evidence.compute_smallest_log_excess(low_rate)
+    log_excess_by_coverage_end = evidence.compute_log_excess(high_rate)
+    high_log_excess = log_excess_by_coverage_end.min(axis=0)
 
-    low_ends = _BracketEnds(low_rate, low_excess)
-    high_ends = _BracketEnds(high_rate, high_excess)
+    low_ends = _BracketEnds(low_rate, low_log_excess)
+    high_ends = _BracketEnds(high_rate, high_log_excess)
     ends_at_rate_1 = _BracketEnds(
         rate=np.ones(len(high_rate)),
-        excess=np.full(len(high_rate), _MAX_LOG_EVIDENCE_OVER_LIMIT),
+        log_excess=np.full(len(high_rate), _MAX_LOG_EXCESS),
     )
-    root_is_above_high_rate = high_excess < 0.0
-    return (
-        _choose_ends(root_is_above_high_rate, if_true=high_ends, if_false=low_ends),
-        _choose_ends(root_is_above_high_rate, if_true=ends_at_rate_1, if_false=high_ends),
-        high_excess_by_coverage_end.argmin(axis=0),
+    root_is_above_high_rate = high_log_excess < 0.0
+    return _RootBrackets(
+        low_ends=_choose_ends(root_is_above_high_rate, if_true=high_ends, if_false=low_ends),
+        high_ends=_choose_ends(root_is_above_high_rate, if_true=ends_at_rate_1, if_false=high_ends),
+        deciding_coverage_end=log_excess_by_coverage_end.argmin(axis=0),
     )
 
 
 def _find_root_by_chandrupatla(
     evidence: _MixtureEvidence, low_ends: _BracketEnds, high_ends: _BracketEnds
 ) -> Float:
-    """Find the error rate with excess 0 in each bracket, rounded up.
+    """Find the error rate with a log excess of 0 in each bracket, rounded up.
 
-    The excess is negative at `low_ends` and nonnegative at `high_ends`.
+    The log excess is negative at `low_ends` and nonnegative at `high_ends`.
     """
     newest_ends = high_ends.copy()
     opposite_ends = low_ends.copy()
@@ -430,11 +444,11 @@ def _find_root_by_chandrupatla(
         )
         open_evidence = evidence.select_thresholds(open_brackets)
         inner_points = _BracketEnds(
-            inner_rate, open_evidence.compute_smallest_log_evidence_over_limit(inner_rate)
+            inner_rate, open_evidence.compute_smallest_log_excess(inner_rate)
         )
 
-        # The root lies between the inner point and the end whose excess has the other sign.
-        has_sign_of_newest = (inner_points.excess >= 0.0) == (newest_point.excess >= 0.0)
+        # The root lies between the inner point and the end with the other sign of the log excess.
+        has_sign_of_newest = (inner_points.log_excess >= 0.0) == (newest_point.log_excess >= 0.0)
         replaced_point = _choose_ends(
             has_sign_of_newest, if_true=newest_point, if_false=opposite_point
         )
@@ -450,7 +464,7 @@ def _find_root_by_chandrupatla(
         )
         bracket_widths = np.abs(opposite_point.rate - inner_points.rate)
         open_brackets = open_brackets[bracket_widths > _MAX_BRACKET_WIDTH]
-    return np.where(newest_ends.excess >= 0.0, newest_ends.rate, opposite_ends.rate)
+    return np.where(newest_ends.log_excess >= 0.0, newest_ends.rate, opposite_ends.rate)
 
 
 def _choose_chandrupatla_step(

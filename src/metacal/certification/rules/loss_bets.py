@@ -247,7 +247,7 @@ class LossRanking:
         block_end_rank = int(self.ranking.tie_block_end_ranks[tie_block])
         if rank == block_end_rank:
             return block_end_rank
-        # The largest losses of a block come first, so the loss after the rank bounds all later ones.
+        # The largest losses of a block come first, so the next loss bounds all later ones.
         largest_later_loss = self.sorted_losses[rank]
         if largest_later_loss <= limit:
             return block_end_rank
