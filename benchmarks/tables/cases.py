@@ -14,6 +14,7 @@ _RECEIPT_METHODS = {
     "one raw scale": "one cut",
     "metacal": "**metacal**",
     "scale of the file": "known scale",
+    "monotone scale of the file": "known monotone scale",
 }
 _SYNTHETIC_METHODS = {
     "each type": "a cut for each type",

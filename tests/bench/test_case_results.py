@@ -55,6 +55,8 @@ def test_learned_cuts_accept_more_receipt_fields_than_the_other_methods(n_cases,
     assert shares["metacal"] >= 1.1 * max(shares["one raw scale"], shares["each type"])
     # No rule knows a scale that was fitted on all receipts.
     assert shares["metacal"] >= 0.85 * shares["scale of the file"]
+    # A scale that fits the judging file too closely is a bound for every learned scale.
+    assert shares["metacal"] <= shares["monotone scale of the file"]
     # The best thresholds in hindsight break as many cases as the rule does on average.
     assert shares["metacal"] >= 0.7 * cell["hindsight within the mean share"]
 
