@@ -101,8 +101,9 @@ class Stages:
     def _find_mismatch_with_certificate(self, certificate: Certificate) -> str | None:
         """Describe a threshold, score or count that the certificate states differently."""
         first_stage = self.items[0]
+        has_same_threshold = certificate.threshold == first_stage.threshold
         has_same_score = certificate.score == first_stage.score
-        if certificate.threshold != first_stage.threshold or not has_same_score:
+        if not has_same_threshold or not has_same_score:
             return "the first model's threshold or score is not the certificate's"
         if self.n_wrong is None:
             has_same_counts = not certificate.has_labels
@@ -144,13 +145,15 @@ class Stages:
 
     def _find_unanswered_rows(self, n_rows: int) -> str | None:
         """Describe why the stages cannot have answered all rows, or return None."""
-        if len(self.items) < 2 or self.n_answered > n_rows:
+        is_single_model = len(self.items) < 2
+        if is_single_model or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
         if self.has_human_review:
             return None
         if self.n_answered < n_rows:
             return "rows are left to people in a cascade without people"
-        if self.items[-1].threshold != math.inf:
+        last_stage = self.items[-1]
+        if last_stage.threshold != math.inf:
             return "the last model turns rows away in a cascade without people"
         return None
 

@@ -93,14 +93,15 @@ def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -
     traffic = certificate.traffic
     tested_counts = certificate.tested_counts
     n_tested_rejected = tested_counts.n_rows - tested_counts.n_accepted
-    are_tested_rows_subset = (
+    n_traffic_rejected = traffic.n_rows - traffic.n_accepted
+    tested_rows_may_be_subset = (
         tested_counts.n_rows <= traffic.n_rows
         and tested_counts.n_accepted <= traffic.n_accepted
         and tested_counts.n_correct <= traffic.n_correct
         and tested_counts.n_correct_accepted <= traffic.n_correct_accepted
-        and n_tested_rejected <= traffic.n_rows - traffic.n_accepted
+        and n_tested_rejected <= n_traffic_rejected
     )
-    if withholds_rows and are_tested_rows_subset:
+    if withholds_rows and tested_rows_may_be_subset:
         return None
     return (
         f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its"
@@ -128,11 +129,11 @@ def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: boo
         return None
     tested_counts = certificate.tested_counts
     subgroups = certificate.subgroups
-    n_rejected = tested_counts.n_rows - tested_counts.n_accepted
+    max_planning_rows = tested_counts.n_rows - tested_counts.n_accepted
     if subgroups is not None and subgroups.is_two_sided:
         # A row may be read for both classes, and accepted as the other one.
-        n_rejected = 2 * tested_counts.n_rows
-    if can_read_rows and n_planning_rows <= n_rejected:
+        max_planning_rows = 2 * tested_counts.n_rows
+    if can_read_rows and n_planning_rows <= max_planning_rows:
         return None
     return (
         f"{n_planning_rows:,} of {tested_counts.n_rows:,} rows cannot have been only read to plan the tests of the"
@@ -149,12 +150,14 @@ def find_score_value_contradiction(certificate: Certificate) -> str | None:
     has_valid_counts = all(0 <= value.n_wrong <= value.n_rows for value in value_counts)
     accepted_values = [value for value in value_counts if value.score <= certificate.threshold]
     n_rows = sum(value.n_rows for value in value_counts)
+    n_wrong = sum(value.n_wrong for value in value_counts)
     n_accepted = sum(value.n_rows for value in accepted_values)
+    n_wrong_accepted = sum(value.n_wrong for value in accepted_values)
     summed_counts = TestedCounts(
         n_rows=n_rows,
         n_accepted=n_accepted,
-        n_correct=n_rows - sum(value.n_wrong for value in value_counts),
-        n_correct_accepted=n_accepted - sum(value.n_wrong for value in accepted_values),
+        n_correct=n_rows - n_wrong,
+        n_correct_accepted=n_accepted - n_wrong_accepted,
     )
     if is_sorted and has_valid_counts and summed_counts == certificate.tested_counts:
         return None

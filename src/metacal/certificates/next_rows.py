@@ -159,7 +159,8 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
         threshold = math.inf
     else:
         # A cascade can reject rows even if its first threshold is +inf, so it is made finite.
-        threshold = min(certificate.threshold, sys.float_info.max)
+        largest_finite_threshold = sys.float_info.max
+        threshold = min(certificate.threshold, largest_finite_threshold)
     row_rate = _estimate_review_rate_from_counts(certificate, certificate.traffic, threshold)
     # The rows of a cluster are dependent, so each cluster is only counted as a single row.
     max_cluster_size = certificate.circumstances.largest_cluster or 1
@@ -326,6 +327,7 @@ def predict_review_count(
             f"rows must be an integer between 1 and {_MAX_ROWS:,}, but got {n_rows!r}."
         )
     check_fraction("level", level)
+    # The number k of reviewed rows among n has a beta-binomial distribution.
     n = int(n_rows)
     a = review_rate.a
     b = review_rate.b

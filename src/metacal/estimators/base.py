@@ -135,16 +135,18 @@ def match_array_library(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def convert_result(self: Any, X: Any, *args: Any, **options: Any) -> Any:
-        result = method(self, X, *args, **options)
-        is_numeric_array = isinstance(result, np.ndarray) and result.dtype.kind in "biuf"
+        method_result = method(self, X, *args, **options)
+        is_numeric_array = (
+            isinstance(method_result, np.ndarray) and method_result.dtype.kind in "biuf"
+        )
         if not is_numeric_array or isinstance(X, np.ndarray):
-            return result
+            return method_result
         if not get_config()["array_api_dispatch"]:
-            return result
+            return method_result
         namespace, is_array_api = get_namespace(X)
         if not is_array_api:
-            return result
-        return namespace.asarray(result, device=device(X))
+            return method_result
+        return namespace.asarray(method_result, device=device(X))
 
     return convert_result
 

@@ -163,30 +163,33 @@ def compare_scores(
         promise = MinAccuracy(0.9)
     is_correct = check_correctness(correct)
     n_rows = len(is_correct)
-    scores = {name: check_scores(column).astype(np.float64) for name, column in columns.items()}
-    if not scores or any(len(score) != n_rows for score in scores.values()):
+    score_by_name = {
+        name: check_scores(column).astype(np.float64) for name, column in columns.items()
+    }
+    if not score_by_name or any(len(score) != n_rows for score in score_by_name.values()):
         raise ShapeError(
             f"Each entry of scores must be an array with one number for each of the {n_rows} rows."
         )
-    if is_correct.all() or not is_correct.any():
+    has_both_outcomes = is_correct.any() and not is_correct.all()
+    if not has_both_outcomes:
         raise OneOutcomeError(
             "A comparison of scores requires both correct and incorrect rows, but all rows are"
             " of one kind. Pass more rows."
         )
 
     n_fusion_rows = math.ceil(_FUSION_FRACTION * n_rows)
-    row_order = make_generator(random_state).permutation(n_rows)
+    random_order = make_generator(random_state).permutation(n_rows)
     is_fusion_row = np.zeros(n_rows, dtype=bool)
-    is_fusion_row[row_order[:n_fusion_rows]] = True
-    fusion_model = _fit_fusion_model(scores, is_correct, is_fusion_row)
+    is_fusion_row[random_order[:n_fusion_rows]] = True
+    fusion_model = _fit_fusion_model(score_by_name, is_correct, is_fusion_row)
 
-    confidences = {}
-    for name, score in scores.items():
-        confidences[name] = -score if name in doubtful else score
-    confidences[FUSED_SCORE_NAME] = _compute_fused_score(fusion_model, scores)
+    confidence_by_name = {}
+    for name, score in score_by_name.items():
+        confidence_by_name[name] = -score if name in doubtful else score
+    confidence_by_name[FUSED_SCORE_NAME] = _compute_fused_score(fusion_model, score_by_name)
     is_test_row = ~is_fusion_row
     score_rows = []
-    for name, confidence in confidences.items():
+    for name, confidence in confidence_by_name.items():
         score_rows.append(
             _evaluate_score(name, confidence[is_test_row], is_correct[is_test_row], promise)
         )

@@ -142,8 +142,7 @@ def measure_rows(
     scores, predicted_codes, accept, *metric_columns = (
         np.ascontiguousarray(column) for column in all_columns.T
     )
-    table_metrics = list(_split_metrics(metric_columns, sums))
-    gate_metrics = table_metrics[0]
+    gate_metrics, *softmax_metrics = _split_metrics(metric_columns, sums)
     if buffer is not None:
         probability_table = CheckedTable(buffer, codes, gate_metrics.top_labels.confidence)
         gate_metrics = replace(gate_metrics, table=probability_table)
@@ -152,7 +151,7 @@ def measure_rows(
         predicted_codes=predicted_codes.astype(np.intp),
         accept=None if gate.is_calibrator else accept > 0.0,
         gate_metrics=gate_metrics,
-        softmax_metrics=table_metrics[1] if with_softmax else None,
+        softmax_metrics=softmax_metrics[0] if with_softmax else None,
     )
 
 

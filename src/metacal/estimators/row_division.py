@@ -58,8 +58,8 @@ def draw_calibration_rows(
     n_units = n_rows
     if units is not None and n_rows > 0:
         n_units = int(units.max()) + 1
-    n_held_out = min(round(holdout * n_units), n_units - 1)
-    if n_held_out < 1:
+    n_held_out_units = min(round(holdout * n_units), n_units - 1)
+    if n_held_out_units < 1:
         unit_name = "samples" if units is None else "clusters"
         raise TooFewRowsError(
             f"Got {n_units} {unit_name} (n_samples={n_rows}), which are too few to fit the"
@@ -70,10 +70,10 @@ def draw_calibration_rows(
     if units is None:
         random_order = row_draws.draw_row_order(purpose="held-out rows")
         is_held_out = np.zeros(n_rows, dtype=bool)
-        is_held_out[random_order[:n_held_out]] = True
+        is_held_out[random_order[:n_held_out_units]] = True
     else:
         random_cluster_numbers = row_draws.draw_cluster_numbers("held-out units")
-        is_held_out = random_cluster_numbers < n_held_out
+        is_held_out = random_cluster_numbers < n_held_out_units
     fit_rows = np.flatnonzero(~is_held_out)
     calibration_rows = np.flatnonzero(is_held_out)
     return fit_rows, calibration_rows
