@@ -253,7 +253,8 @@ class Fingerprint:
     def sketch(self) -> RowSketch:
         """Sample of the rows, in the form that a gate stores."""
         hashes = self.hashes[:SKETCH_SIZE].astype(">u8").tobytes().hex()
-        counts = "".join(str(min(count, 3)) for count in self.counts[:SKETCH_SIZE].tolist())
+        digits = np.minimum(self.counts[:SKETCH_SIZE], 3) + ord("0")
+        counts = digits.astype(np.uint8).tobytes().decode("ascii")
         return RowSketch(
             n_rows=self.digest.n_rows, bound=f"{self.bound:016x}", hashes=hashes, counts=counts
         )
