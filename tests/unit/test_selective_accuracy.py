@@ -74,9 +74,7 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
             mixture.log_max_s,
             mixture.log_limit,
         )
-        assert (
-            at_one_coverage.compute_smallest_log_excess(rate) >= smallest - 1e-9
-        ).all()
+        assert (at_one_coverage.compute_smallest_log_excess(rate) >= smallest - 1e-9).all()
 
 
 def test_the_supermartingale_has_mean_one():

@@ -271,11 +271,12 @@ class Fingerprint:
         """Sample of the rows, in the form that a gate stores."""
         big_endian_hashes = self.hashes[:SKETCH_SIZE].astype(">u8")
         stored_counts = np.minimum(self.counts[:SKETCH_SIZE], _LARGEST_STORED_COUNT)
+        ascii_digits = (stored_counts + ord("0")).astype(np.uint8)
         return RowSketch(
             n_rows=self.digest.n_rows,
             bound=f"{self.bound:0{_HASH_DIGITS}x}",
             hashes=big_endian_hashes.tobytes().hex(),
-            counts="".join(str(count) for count in stored_counts.tolist()),
+            counts=ascii_digits.tobytes().decode("ascii"),
         )
 
 

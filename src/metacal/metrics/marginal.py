@@ -44,6 +44,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +65,10 @@ _MIN_BIN_VARIANCE = 5.0
 _SMALLEST_DIVISOR = 1e-300
 #: Eigenvalues smaller than this fraction of the largest variance count as 0.
 _RELATIVE_RANK_TOLERANCE = 1e-6
+#: Smallest number of cells for which LAPACK multiplies matrices, so that BLAS may start threads.
+_MIN_CELLS_OF_THREADS = 25
+#: Lock of the number of threads of BLAS.
+_blas_lock = Lock()
 #: Significance level of the test.
 LEVEL = 0.05
 #: Smallest gap that matters, as a probability and as a fraction of the expected error rate.
@@ -290,7 +297,7 @@ def check_predicted_classes(
         gaps, gap_covariance = _remove_gaps_explained_by_confidence(
             gaps, np.diag(cell_variance), cell_of_row, confidence, is_correct
         )
-        eigenvalues, eigenvectors = np.linalg.eigh(gap_covariance)
+        eigenvalues, eigenvectors = _decompose(gap_covariance)
         gap_variance = np.maximum(np.diag(gap_covariance), 0.0)
     else:
         eigenvalues = cell_variance
@@ -322,6 +329,29 @@ def check_predicted_classes(
         worst_right=float(n_correct[worst_cell] / n_worst),
         worst_confidence=float(confidence_sums[worst_cell] / n_worst),
     )
+
+
+def _decompose(covariance: Float) -> tuple[Float, Float]:
+    """Return the eigenvalues and eigenvectors of a covariance matrix, computed by one thread.
+
+    The threads of OpenBLAS wait for each other in a loop. On a busy machine, two of them take a
+    hundred times as long as one for a matrix of a hundred cells.
+    """
+    if len(covariance) < _MIN_CELLS_OF_THREADS:
+        eigenvalues, eigenvectors = np.linalg.eigh(covariance)
+        return eigenvalues, eigenvectors
+    # If two threads changed the limit at a time, one would restore the limit of the other.
+    with _blas_lock, _find_blas().limit(limits=1):
+        eigenvalues, eigenvectors = np.linalg.eigh(covariance)
+    return eigenvalues, eigenvectors
+
+
+@cache
+def _find_blas() -> Any:
+    """Return the control of the threads of BLAS. Finding the library takes a millisecond."""
+    # scikit-learn depends on threadpoolctl, so the module is installed.
+    threadpoolctl = import_module("threadpoolctl")
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
 def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:

@@ -100,3 +100,30 @@ def test_fit_notes_a_wrong_offset_and_evaluate_and_the_report_say_it():
     )
     assert "off_by_class" not in [note.kind for note in honest.certificate_.notes]
     assert not mc.evaluate(honest, logits[3000:], labels[3000:], n_resamples=0).after.marginal.off
+
+
+def test_many_classes_are_checked_by_one_thread(monkeypatch):
+    """On a busy machine, several threads of OpenBLAS take a hundred times as long as one."""
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+
+    def count_threads():
+        pools = threadpoolctl.threadpool_info()
+        return [pool["num_threads"] for pool in pools if pool["user_api"] == "blas"]
+
+    before, inside = count_threads(), []
+    decompose = np.linalg.eigh
+
+    def count_and_decompose(matrix):
+        inside.append(count_threads())
+        return decompose(matrix)
+
+    monkeypatch.setattr(np.linalg, "eigh", count_and_decompose)
+    logits, labels = drawn(0, 4000, 60)
+    proba = softmax(logits, axis=1)
+    predicted = proba.argmax(axis=1)
+    check_predicted_classes(
+        proba.max(axis=1), predicted == labels, predicted, classes=None, fitted=True
+    )
+    assert len(inside) == 1
+    assert set(inside[0]) == {1}
+    assert count_threads() == before
