@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec
 
 from metacal.certificates.number_format import ceil_to_4_decimals
-from metacal.errors import choose_spelling, format_option, warn_caller
+from metacal.errors import warn_caller
 from metacal.rows.plausibility import Suspected, Suspicion
+from metacal.spelling import choose_spelling, format_option
 
 Facts = ParamSpec("Facts")
 #: For each kind of note, the function that formats its facts as a sentence.

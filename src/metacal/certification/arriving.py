@@ -47,15 +47,10 @@ from metacal.certification.statements import (
     build_infeasible_accuracy_error,
     build_target_ruled_out_error,
 )
-from metacal.errors import (
-    InfeasibleTargetError,
-    InputError,
-    LabellingError,
-    TooFewRowsError,
-    choose_spelling,
-)
+from metacal.errors import InfeasibleTargetError, InputError, LabellingError, TooFewRowsError
 from metacal.formulas import Float
 from metacal.kernels.grid import RELATIVE_GRID
+from metacal.spelling import choose_spelling
 from metacal.statistics import bounds
 
 # Values of `PartialLabels.states`.

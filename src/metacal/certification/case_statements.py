@@ -12,7 +12,8 @@ from metacal.certificates.number_format import (
 )
 from metacal.certificates.quantity import Quantity
 from metacal.certification.statements import format_confidence_level
-from metacal.errors import CasesError, InfeasibleTargetError, InputError, choose_spelling
+from metacal.errors import CasesError, InfeasibleTargetError, InputError
+from metacal.spelling import choose_spelling
 from metacal.statistics import bounds
 
 # Error probability of the confidence bound in a message if the promise has no delta.

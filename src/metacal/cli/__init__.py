@@ -30,8 +30,8 @@ from metacal.errors import (
     SizeLimitError,
     StrictWarningError,
     format_help_link,
-    use_command_line_spelling,
 )
+from metacal.spelling import use_command_line_spelling
 
 # One-line summaries that `metacal --help` shows, in the order in which people need the commands.
 SUMMARIES = {

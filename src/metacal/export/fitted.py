@@ -10,12 +10,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from metacal.errors import ExportError, InputKindError, MissingPromiseError, choose_spelling
+from metacal.errors import ExportError, InputKindError, MissingPromiseError
 from metacal.gate import Gate, LogitsSource
 from metacal.gate.find_gate import find_gate
 from metacal.maps.methods import find_map_method
 from metacal.rows.arrays import check_choice
 from metacal.scores import NAMED, get_score_name, needs_logits
+from metacal.spelling import choose_spelling
 
 #: Largest deviation of the sum of a row of probabilities from one, as in `metacal.rows.validate`.
 SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}

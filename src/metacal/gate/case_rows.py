@@ -17,11 +17,12 @@ from metacal.certificates.notes import Note, note_unlabelled_cases
 from metacal.certificates.quantity import Quantity
 from metacal.certification.case_items import Cases
 from metacal.certification.units import find_missing_names
-from metacal.errors import CasesError, MissingLabelsError, NoRowsError, ShapeError, choose_spelling
+from metacal.errors import CasesError, MissingLabelsError, NoRowsError, ShapeError
 from metacal.formulas import Codes, Flags
 from metacal.gate.thresholds import check_groups
 from metacal.rows.arrays import as_plain_array
 from metacal.rows.score_columns import check_known_correctness, check_scores
+from metacal.spelling import choose_spelling
 
 
 class _ItemColumns(NamedTuple):

@@ -32,7 +32,7 @@ from metacal.certification.arriving import (
 )
 from metacal.certification.pilot import choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
-from metacal.errors import InfeasibleTargetError, LabellingError, choose_spelling
+from metacal.errors import InfeasibleTargetError, LabellingError
 from metacal.formulas import Codes, Flags
 from metacal.gate.gate import Gate
 from metacal.gate.gate_from_labels import build_gate_from_labels, check_promise_for_labelling
@@ -41,6 +41,7 @@ from metacal.gate.unlabelled_pool import PoolAnswers, UnlabelledPool
 from metacal.promises.promise import Promise
 from metacal.rows.draws import check_random_state
 from metacal.scores import Score, get_rounding_grid, get_score_name
+from metacal.spelling import choose_spelling
 
 #: By default, `propose` divides the drawn rows into this many batches.
 _N_DEFAULT_BATCHES = 40

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.subgroups import Name, SubgroupCertificates, SubgroupKind
-from metacal.errors import GroupsError, ShapeError, choose_spelling, warn_caller
+from metacal.errors import GroupsError, ShapeError, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.kernels.grid import Grid
 from metacal.rows.labels import check_labels, find_class_columns
+from metacal.spelling import choose_spelling
 
 # Code of a group that has no threshold.
 _UNKNOWN_GROUP = -1

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from metacal.display import format_names
-from metacal.errors import ColumnError, format_option, warn_caller
+from metacal.errors import ColumnError, warn_caller
 from metacal.io.named_columns import (
     find_named_column,
     missing_remembered_column_error,
@@ -26,6 +26,7 @@ from metacal.io.request import (
     Request,
 )
 from metacal.rows.labels import as_class_names
+from metacal.spelling import format_option
 
 
 def find_list_column(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metacal.display import format_names
-from metacal.errors import ColumnError, InputError, format_option
+from metacal.errors import ColumnError, InputError
 from metacal.io.class_columns import (
     find_class_columns,
     find_class_names,
@@ -24,6 +24,7 @@ from metacal.io.named_columns import find_named_column, find_role_columns, missi
 from metacal.io.opening import build_kept_column, single_score_hint
 from metacal.io.request import DEFAULT_CLASS_LIST_NAMES, DEFAULT_TABLE_NAMES, ClassNames, Request
 from metacal.rows.labels import as_class_names
+from metacal.spelling import format_option
 
 #: Number of arrays that a message describes, and length of each description.
 _MAX_DESCRIBED_ARRAYS = 8

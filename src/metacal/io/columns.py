@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import MissingLabelsError, TooFewRowsError, format_option
+from metacal.errors import MissingLabelsError, TooFewRowsError
 from metacal.io.request import ROLE_PARAMETERS, ClassNames
 from metacal.rows.stored import SelectedRows, StoredTable
+from metacal.spelling import format_option
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import ClassMismatchError, InputKindError, format_option, warn_caller
+from metacal.errors import ClassMismatchError, InputKindError, warn_caller
 from metacal.io.input_paths import Paths
 from metacal.io.named_columns import OtherKindError
 from metacal.io.predictions import Predictions, read_requested_predictions
 from metacal.io.request import ClassNames, Request
 from metacal.rows.plausibility import inspect_table
 from metacal.rows.validate import check_classes, encode_labels
+from metacal.spelling import format_option
 
 if TYPE_CHECKING:
     from metacal.gate import Gate

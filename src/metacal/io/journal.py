@@ -48,15 +48,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
-from metacal.errors import (
-    ArtifactError,
-    FileWriteError,
-    ForeignFileError,
-    format_option,
-    warn_caller,
-)
+from metacal.errors import ArtifactError, FileWriteError, ForeignFileError, warn_caller
 from metacal.io.disk import DISK, Disk, input_error_if_write_fails
 from metacal.io.opening import input_error_if_read_fails
+from metacal.spelling import format_option
 
 #: Version of the line format. Journals of other versions are rejected.
 VERSION = 1

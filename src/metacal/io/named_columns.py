@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from metacal.display import format_names
-from metacal.errors import ColumnError, InputError, InputKindError, choose_spelling, format_option
+from metacal.errors import ColumnError, InputError, InputKindError
 from metacal.io.opening import NoScoreError
 from metacal.io.request import (
     DEFAULT_ID_NAMES,
@@ -17,6 +17,7 @@ from metacal.io.request import (
     ROLE_PARAMETERS,
     Request,
 )
+from metacal.spelling import choose_spelling, format_option
 
 #: Meaning in messages of the columns that a gate reads.
 _MEANINGS = {

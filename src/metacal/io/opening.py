@@ -33,10 +33,9 @@ from metacal.errors import (
     NoRowsError,
     ShapeError,
     SizeLimitError,
-    choose_spelling,
-    format_option,
 )
 from metacal.rows.executors import set_context_variable
+from metacal.spelling import choose_spelling, format_option
 
 SAVE_AS_NPZ = "save it from Python with np.savez('predictions.npz', logits=logits, labels=labels)"
 #: Magic bytes of each kind of binary file.

@@ -19,7 +19,6 @@ from metacal.errors import (
     InputError,
     MissingLabelsError,
     ShapeError,
-    format_option,
     warn_caller,
 )
 from metacal.io.columns import Columns
@@ -31,6 +30,7 @@ from metacal.io.strays import find_stray_columns
 from metacal.rows.arrays import check_choice
 from metacal.rows.labels import advise_on_label_table, as_class_names
 from metacal.rows.validate import scores_to_two_columns
+from metacal.spelling import format_option
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,6 @@ from metacal.errors import (
     FileContentError,
     NoRowsError,
     ShapeError,
-    format_option,
 )
 from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS
@@ -32,6 +31,7 @@ from metacal.io.remote import get_suffix
 from metacal.io.request import OPTIONAL_ROLE_PARAMETERS, ROLE_PARAMETERS, STREAM_BYTES, Request
 from metacal.io.source_file import open_source
 from metacal.rows.stored import JoinedTable
+from metacal.spelling import format_option
 
 #: Suffixes of files that hold only labels.
 _LABEL_FILE_SUFFIXES = (".npy", ".csv", ".tsv", ".txt")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import CombinationError, MissingLabelsError, ShapeError, format_option
+from metacal.errors import CombinationError, MissingLabelsError, ShapeError
 from metacal.io.columns import Columns
 from metacal.io.formats.item_lists import LINE_KEY, find_item_list
 from metacal.io.input_paths import Paths
@@ -25,6 +25,7 @@ from metacal.rows.score_columns import (
     check_scores,
     compare_answers,
 )
+from metacal.spelling import format_option
 
 
 @dataclass(frozen=True, eq=False)

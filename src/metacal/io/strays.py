@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import format_option
 from metacal.io.request import LABEL_NAME_PATTERN, ClassNames
 from metacal.rows.plausibility import draw_sample
+from metacal.spelling import format_option
 
 #: Names of columns that are often stored beside predictions.
 NON_CLASS_NAME_PATTERN = re.compile(

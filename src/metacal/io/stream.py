@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from metacal.display import format_names
-from metacal.errors import FileContentError, InputError, format_option
+from metacal.errors import FileContentError, InputError
 from metacal.io.formats.item_lists import find_item_list, iterate_items
 from metacal.io.formats.jsonl import (
     LineError,
@@ -40,6 +40,7 @@ from metacal.io.stream_cells import (
 )
 from metacal.io.stream_layout import StreamLayout, determine_layout
 from metacal.rows.score_columns import compare_answers
+from metacal.spelling import format_option
 
 #: Supported formats of streams.
 STREAM_FORMATS = ("csv", "tsv", "jsonl", "ndjson")

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from metacal.certificates.subgroups import Name
 from metacal.certification.unsuitable_rows import build_unknown_class_error
-from metacal.errors import InputError, PositiveClassError, choose_spelling, format_option
+from metacal.errors import InputError, PositiveClassError
 from metacal.promises.promise import Promise
+from metacal.spelling import choose_spelling, format_option
 
 PromiseType = TypeVar("PromiseType", bound=Promise)
 

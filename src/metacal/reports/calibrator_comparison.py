@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import CombinationError, choose_spelling
+from metacal.errors import CombinationError
 from metacal.formulas import Codes
 from metacal.rows.plausibility import skip_plausibility_checks
+from metacal.spelling import choose_spelling
 
 
 def compare_calibrators(

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import errors, kernels
-from metacal.errors import format_option
 from metacal.rows.arrays import as_native_floats, as_plain_array, find_first_true
 from metacal.rows.labels import check_labels, shorten_values
 from metacal.rows.stored import StoredTable
+from metacal.spelling import format_option
 
 
 def has_one_score_per_row(table: Any) -> bool:

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import errors
-from metacal.errors import choose_spelling, format_option
 from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.reject_labels import check_reject_label as check_reject_label
 from metacal.rows.reject_labels import default_reject_label as default_reject_label
 from metacal.rows.reject_labels import replace_rejected_labels as replace_rejected_labels
+from metacal.spelling import choose_spelling, format_option
 
 #: Code of a missing label. As a label it also means a missing one, unless it is a class.
 NO_LABEL = -1

@@ -14,10 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import format_option, warn_caller
+from metacal.errors import warn_caller
 from metacal.formulas import Float
 from metacal.rows.arrays import to_numpy
 from metacal.rows.executors import set_context_variable
+from metacal.spelling import format_option
 
 #: Largest number of rows and elements of a sample.
 _MAX_SAMPLE_ROWS = 512

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, NumberError, ShapeError, choose_spelling
+from metacal.errors import InputError, NumberError, ShapeError
 from metacal.formulas import Flags
 from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.labels import is_missing
+from metacal.spelling import choose_spelling
 
 #: Accepted spellings of true and false, lower case.
 VERDICTS: dict[str, bool] = {

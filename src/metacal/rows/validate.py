@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import errors, kernels
-from metacal.errors import format_option, warn_caller
+from metacal.errors import warn_caller
 from metacal.formulas.logits import (
     find_finite_masks,
     replace_finite_masks,
@@ -41,6 +41,7 @@ from metacal.rows.labels import encode_labels as encode_labels
 from metacal.rows.labels import find_class_columns as find_class_columns
 from metacal.rows.output_buffer import get_probability_buffer as get_probability_buffer
 from metacal.rows.stored import ConvertedTable, StoredTable, iterate_blocks
+from metacal.spelling import format_option
 
 #: Elements per block of a validation pass. A block fits into the cache.
 BLOCK_ELEMENTS = 1 << 17

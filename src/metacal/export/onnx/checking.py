@@ -21,20 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import (
-    ArtifactError,
-    ExportError,
-    InputError,
-    InputKindError,
-    OnnxModelError,
-    format_option,
-)
+from metacal.errors import ArtifactError, ExportError, InputError, InputKindError, OnnxModelError
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.probe import COLUMN_GUARD_NAME
 from metacal.export.onnx.probe_rows import generate_probe_rows
 from metacal.formulas import Array, Flags
 from metacal.gate import Decision, Gate, Rejected
 from metacal.rows.validate import scores_to_two_columns
+from metacal.spelling import format_option
 
 if TYPE_CHECKING:
     from metacal.export.onnx.gate import AttachedGate

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from metacal.errors import ExportError, InputError, InputKindError, OnnxModelError, format_option
+from metacal.errors import ExportError, InputError, InputKindError, OnnxModelError
 from metacal.export.onnx.graph import ELEMENT_TYPES, import_onnx
+from metacal.spelling import format_option
 
 # Names of the floating-point dtypes, keyed by their number in the ONNX format.
 _FLOAT_DTYPES = {

@@ -19,8 +19,6 @@ from metacal.errors import (
     InputError,
     MissingExtraError,
     OnnxModelError,
-    choose_spelling,
-    format_option,
 )
 from metacal.export.fitted import check_exportable_gate, extract_gate
 from metacal.export.onnx.checking import ModelCheck, check_attached_model, check_gate_model
@@ -33,6 +31,7 @@ from metacal.gate import Gate, Rejected
 from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import open_atomic_path
 from metacal.rows.arrays import check_choice
+from metacal.spelling import choose_spelling, format_option
 
 # The default versions work in every recent onnxruntime and include all operators of a gate.
 _OPSET = 17

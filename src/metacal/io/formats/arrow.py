@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import FileContentError, NoRowsError, NumberError, format_option
+from metacal.errors import FileContentError, NoRowsError, NumberError
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.arrow_columns import (
@@ -39,6 +39,7 @@ from metacal.io.named_columns import label_column_advice
 from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
+from metacal.spelling import format_option
 
 # Maximum size of a decoded batch when a whole file is read.
 _BATCH_BYTES = 1 << 22

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import FileContentError, NoRowsError, NumberError, format_option
+from metacal.errors import FileContentError, NoRowsError, NumberError
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
@@ -36,6 +36,7 @@ from metacal.io.formats.text_cells import (
 from metacal.io.named_columns import label_column_advice
 from metacal.io.opening import SAVE_AS_NPZ
 from metacal.io.request import Request
+from metacal.spelling import format_option
 
 # Maximum number of characters that an error message quotes from a cell or a parser.
 _MAX_QUOTED = 40

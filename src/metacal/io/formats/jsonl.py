@@ -18,14 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import (
-    FileContentError,
-    InputError,
-    LabelError,
-    NoRowsError,
-    NumberError,
-    format_option,
-)
+from metacal.errors import FileContentError, InputError, LabelError, NoRowsError, NumberError
 from metacal.formulas import Float
 from metacal.io.artifact.messages import describe_json, object_without_duplicates
 from metacal.io.column_selection import ColumnSelection, select_columns
@@ -37,6 +30,7 @@ from metacal.io.nested import add_nested_entries
 from metacal.io.opening import check_text_array_size, uneven_row_error
 from metacal.io.request import ROLE_PARAMETERS, Request
 from metacal.io.responses import find_response_entries
+from metacal.spelling import format_option
 
 #: Maximum number of bytes in a line, which bounds the memory of a file without line breaks.
 MAX_LINE_BYTES = 1 << 26

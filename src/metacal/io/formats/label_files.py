@@ -7,11 +7,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metacal.errors import ColumnError, FileContentError, format_option
+from metacal.errors import ColumnError, FileContentError
 from metacal.io.formats.delimited import open_text
 from metacal.io.formats.text_cells import parse_labels
 from metacal.io.named_columns import find_named_column
 from metacal.io.request import DEFAULT_LABEL_NAMES, Request
+from metacal.spelling import format_option
 
 
 def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import MonitoringError, format_option
+from metacal.errors import MonitoringError
 from metacal.formulas import Codes, Flags, Float
+from metacal.spelling import format_option
 
 
 def compute_sampling_weights(
