@@ -26,6 +26,7 @@ from metacal.estimators.classifier_checks import (
     check_classifier_parameters,
     check_features_and_labels,
     choose_skipped_checks,
+    make_group_keywords,
 )
 from metacal.estimators.crossfit import ClassifierFitResult, ClassifierFitter, mark_approximate
 from metacal.estimators.fit_params import RoutedParams, check_no_fit_params, route_fit_params
@@ -377,7 +378,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         array of shape (n_rows, n_classes)
         """
         logits = self.logits(X)
-        predict_keywords = _group_keywords(groups)
+        predict_keywords = make_group_keywords(groups)
         if self.promise is not None:
             predict_keywords["rejected"] = rejected
         return np.asarray(self.calibrator_.predict_proba(logits, **predict_keywords))
@@ -416,7 +417,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     def predict(self, X: Any, *, groups: Any = None) -> Array:
         """Return the class of each accepted row, and `reject_label` for rejected rows."""
         logits = self.logits(X)
-        predictions = self.calibrator_.predict(logits, **_group_keywords(groups))
+        predictions = self.calibrator_.predict(logits, **make_group_keywords(groups))
         if not isinstance(self.calibrator_, MetaCal | Calibrator):
             # A calibrator of another package predicts column indices instead of classes.
             predictions = self.classes_[predictions]
@@ -499,8 +500,3 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         )
         fit_result = fitter.fit_held_out(X, y, fit_rows, calibration_rows)
         return replace(fit_result, uses_random_state=True)
-
-
-def _group_keywords(groups: Any) -> dict[str, Any]:
-    """Return `groups` as a keyword if it is set, because calibrators do not accept it."""
-    return {} if groups is None else {"groups": groups}

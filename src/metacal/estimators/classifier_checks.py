@@ -179,3 +179,10 @@ def _count_repeated_features(X: Any, rows: Codes) -> int | None:
         return None
     distinct_rows = np.unique(X[rows], axis=0)
     return len(rows) - len(distinct_rows)
+
+
+def make_group_keywords(groups: Any) -> dict[str, Any]:
+    """Return `groups` as a keyword if it is set, because calibrators do not accept it."""
+    if groups is None:
+        return {}
+    return {"groups": groups}

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from metacal.gate.logits_data import LogitsData as LogitsData
     from metacal.gate.logits_data import check_logits_gate_options as check_logits_gate_options
     from metacal.gate.logits_source import LogitsSource as LogitsSource
-    from metacal.gate.logits_source import Recipe as Recipe
     from metacal.gate.score_cascade_data import ScoreCascadeData as ScoreCascadeData
     from metacal.gate.score_data import ScoreData as ScoreData
     from metacal.gate.score_source import ScoreSource as ScoreSource
+    from metacal.gate.source import Recipe as Recipe
     from metacal.gate.stages import Stage as Stage
     from metacal.maps.map import FitMap as FitMap
 else:

@@ -363,10 +363,8 @@ class Certifier:
         """Return the fraction of the drawn rows up to a threshold, None without one."""
         if threshold is None:
             return None
-        is_accepted = accept_up_to_threshold(
-            self.unlabelled_pool.uncertainty_scores[self.drawn_rows], threshold
-        )
-        return float(is_accepted.mean())
+        drawn_scores = self.unlabelled_pool.uncertainty_scores[self.drawn_rows]
+        return float(accept_up_to_threshold(drawn_scores, threshold).mean())
 
     def _list_started_phases(self) -> list[_Phase]:
         """Return the first phase and, after an extension, the second one."""

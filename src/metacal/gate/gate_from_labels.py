@@ -11,8 +11,9 @@ from metacal.gate.base_map import FittedMap
 from metacal.gate.calibrate import assemble_gate
 from metacal.gate.calibration_data import FittedSources
 from metacal.gate.gate import Gate
-from metacal.gate.logits_source import LogitsSource, Recipe
+from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import ScoreSource, check_score_gate_options
+from metacal.gate.source import Recipe
 from metacal.gate.unlabelled_pool import PoolPredictions
 from metacal.maps.confidence import fit_confidence
 from metacal.maps.methods import METHODS

@@ -30,9 +30,10 @@ from metacal.gate.calibration_data import FittedSources
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
 from metacal.gate.certify_table import certify_table, find_subgroups_by_class_or_group
 from metacal.gate.learned_decision import learn_decision
-from metacal.gate.logits_source import LogitsSource, Recipe
+from metacal.gate.logits_source import LogitsSource
 from metacal.gate.long_rows import check_long_table, expects_repeated_rows
 from metacal.gate.ranking_score import check_score
+from metacal.gate.source import Recipe
 from metacal.maps.heldout import draw_sample_in_advance
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS

@@ -12,7 +12,6 @@ this shift.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -29,7 +28,7 @@ from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.device_rows import accept_rows_on_device, decide_rows_on_device
 from metacal.gate.file_layout import FileLayout
 from metacal.gate.shifted_rows import shift_rows, shift_second_class
-from metacal.gate.source import BaseSource
+from metacal.gate.source import BaseSource, Recipe
 from metacal.gate.thresholds import (
     SingleThreshold,
     Thresholds,
@@ -55,14 +54,6 @@ from metacal.scores import (
     resolve_score,
     score_rows,
 )
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Name and parameters of the estimator that fitted a map."""
-
-    estimator: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

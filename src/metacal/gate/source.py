@@ -7,7 +7,8 @@ depends on the source: `Rows` of logits, or an array of scores.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from metacal.errors import CascadeError
@@ -16,6 +17,14 @@ from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.thresholds import Thresholds, encode_groups_if_needed
 
 CheckedRows = TypeVar("CheckedRows", bound=Sized)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Name and parameters of the estimator that fitted a map."""
+
+    estimator: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 class BaseSource(ABC, Generic[CheckedRows]):

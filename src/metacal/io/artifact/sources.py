@@ -14,8 +14,9 @@ from typing import Any, Literal, NewType
 from metacal.errors import ArtifactError, SavingError
 from metacal.formulas import Float
 from metacal.gate.file_layout import FileLayout
-from metacal.gate.logits_source import LogitsSource, Recipe
+from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import HigherIs, ScoreSource, Truth
+from metacal.gate.source import Recipe
 from metacal.gate.stages import Source
 from metacal.io.artifact.labels import Labels
 from metacal.io.artifact.messages import with_article
