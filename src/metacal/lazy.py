@@ -71,7 +71,7 @@ def read_typed_imports(module_name: str) -> dict[str, str]:
         raise ImportError(
             f"{module_name} reads its public names from its own source file, which is missing;"
             " bundle it with its .py files (PyInstaller:"
-            f" module_collection_mode={'metacal': 'py'})"
+            f" module_collection_mode={{'metacal': 'py'}})"
         ) from error
     typed_imports = _TYPED_IMPORT.findall(source)
     return {alias: f"{origin}:{name}" for origin, name, alias in typed_imports}

@@ -420,7 +420,7 @@ def test_json_on_stdout(small):
         (["paper", "-n", "0"], 2, "0 processes cannot work"),
         (["selective", "--rules", "sgd"], 2, "there is no rule 'sgd'"),
         (["selective", "--sizes", "300,many"], 2, "is not a list of sizes"),
-        (["selective", "--delta", "10"], 2, "write 10% as 0.1"),
+        (["selective", "--delta", "10"], 2, "Write 10% as 0.1"),
     ],
 )
 def test_wrong_usage(options, code, said, tmp_path):

@@ -293,11 +293,11 @@ def test_fit_in_expectation_excludes_after_looking(folder):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--min-accuracy", 97), "write 97% as 0.97"),
+        (("--min-accuracy", 97), "Write 97% as 0.97"),
         (("--min-accuracy", 1), "not strictly between 0 and 1"),
         (("--max-miscoverage", "nan"), "not strictly between 0 and 1"),
         (("--max-miscoverage", "few"), "'few' is not a number"),
-        (("--min-accuracy", 0.9, "--confidence", 90), "write 90% as 0.9"),
+        (("--min-accuracy", 0.9, "--confidence", 90), "Write 90% as 0.9"),
         (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "cannot be combined"),
         (
             ("--min-accuracy", 0.9, "--rule", "paper", "--confidence", 0.9),
@@ -328,7 +328,7 @@ def test_fit_in_expectation_excludes_after_looking(folder):
         (("--min-accuracy", 0.9, "--calibrator", "plat"), "temperature"),
         (("--min-accuracy", 0.9, "-n", 0), "-1 for one thread per core"),
         (("--min-accuracy", 0.9, "--reject-label", "none"), "--reject-label must be an integer"),
-        (("--min-accuracy", 0.9, "--classes", "cat"), "at least two"),
+        (("--min-accuracy", 0.9, "--classes", "cat"), "at least two class names"),
     ],
 )
 def test_fit_wrong_usage(folder, args, says):

@@ -101,7 +101,7 @@ def test_show_names_classes_and_numbers(folder):
         ("val.npz", None, "zip archive such as .npz, not a metacal file"),
         ("none.json", None, "the file does not exist"),
         ("text.json", "hello", "not JSON"),
-        ("other.json", '{"a": 1}', "the file is JSON but not a metacal"),
+        ("other.json", '{"a": 1}', "the file is JSON but not a metacal file"),
         (
             "new.json",
             '{"format": "metacal", "version": 9}',
@@ -184,7 +184,7 @@ def test_rows_that_say_nothing(folder):
     ("arguments", "message"),
     [
         (["plain.json", "test.npz"], "without a gate, so it has no promise to"),
-        (["accuracy.json", "test.npz", "--confidence", "95"], "write 95% as 0.95"),
+        (["accuracy.json", "test.npz", "--confidence", "95"], "Write 95% as 0.95"),
         (["accuracy.json", "test.npz", "--confidence", "0.3"], "not above 0.5"),
         (["accuracy.json", "test.npz", "--input", "probabilities"], "was fitted on logits"),
     ],

@@ -107,7 +107,7 @@ def test_without_its_sources_it_says_what_to_do(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert "specifier ' 'py'' for object" in done.stderr
+    assert "bundle it with its .py files" in done.stderr
 
 
 def test_report_is_a_function_also_after_its_package_was_imported():

@@ -243,7 +243,7 @@ def test_two_sources_of_the_same_name_are_told_apart(two_days, tmp_path):
     done = mc.apply(CAL, [str(path) for path in two_days], f"{tmp_path}/out/")
     assert done.n_files == 2
     assert sorted(n_rows_by_name(tmp_path / "out").values()) == [30, 60]
-    with pytest.raises(mc.InputError, match=r"are the same"):
+    with pytest.raises(mc.InputError, match=r"are the same file\. Pass this file once"):
         mc.apply(CAL, [str(two_days[0]), str(two_days[0])], f"{tmp_path}/other/")
 
 

@@ -201,10 +201,10 @@ def test_a_header_that_claims_more_than_there_is(tmp_path, shape):
     (tmp_path / "x.npy").write_bytes(_header(shape) + mutate.TABLE.tobytes())
     said = refuse("damaged or cut short", tmp_path / "x.npy")
     assert "should have" in said
-    assert "960" not in said.split("claims")[0]
+    assert "960" not in said.split("should have")[0]
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("logits.npy", _header(shape) + mutate.TABLE.tobytes())
-    refuse("should have", tmp_path / "x.npz")
+    refuse("should have .* bytes", tmp_path / "x.npz")
 
 
 def _bomb(path, kind, n_bytes):

@@ -32,12 +32,12 @@ CALIBRATORS = [
     mc.SplineCalibration(),
 ]
 REFUSED = {
-    "words": (["a"] * N, "sample_weight must have one"),
-    "digits as strings": (["1"] * N, "sample_weight must have one"),
-    "complex": (np.ones(N) + 0j, "sample_weight must have one"),
-    "dates": (np.zeros(N, dtype="datetime64[s]"), "sample_weight must have one"),
+    "words": (["a"] * N, "sample_weight must have one number per row"),
+    "digits as strings": (["1"] * N, "sample_weight must have one number per row"),
+    "complex": (np.ones(N) + 0j, "sample_weight must have one number per row"),
+    "dates": (np.zeros(N, dtype="datetime64[s]"), "sample_weight must have one number per row"),
     "None inside": ([None] * N, "finite and nonnegative"),
-    "beyond all floats": ([10**400] * N, "sample_weight must have one"),
+    "beyond all floats": ([10**400] * N, "sample_weight must have one number per row"),
     "nan": (np.where(np.arange(N) == 3, np.nan, 1.0), "row 3 has nan"),
     "infinite": (np.where(np.arange(N) == 4, np.inf, 1.0), "row 4 has inf"),
     "negative": (np.where(np.arange(N) == 5, -1e-300, 1.0), "row 5 has -1e-300"),
@@ -59,7 +59,7 @@ def test_refused_in_a_sentence(case):
 
 @pytest.mark.parametrize("estimator", [mc.TemperatureScaling(), mc.MetaCal(mc.MaxMiscoverage(0.1))])
 def test_estimators_refuse_them_too(estimator):
-    with pytest.raises(mc.InputError, match="sample_weight must have one"):
+    with pytest.raises(mc.InputError, match="sample_weight must have one number per row"):
         clone(estimator).fit(LOGITS, LABELS, sample_weight=["a"] * N)
 
 

@@ -104,7 +104,7 @@ def test_delta_outside_zero_one(value):
 
 
 def test_percentages_get_a_hint():
-    with pytest.raises(mc.InputError, match=r"write 97% as 0\.97"):
+    with pytest.raises(mc.InputError, match=r"Write 97% as 0\.97"):
         mc.MinAccuracy(97)
 
 

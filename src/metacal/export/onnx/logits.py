@@ -285,7 +285,7 @@ def _check_not_dictionaries(output: Any) -> None:
     if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
         raise ExportError(
             f"Output {output.name!r} is a list of dictionaries (the ZipMap of skl2onnx) instead"
-            f" of a table. Export the model with options={'zipmap': False, 'raw_scores': True},"
+            f" of a table. Export the model with options={{'zipmap': False, 'raw_scores': True}},"
             " then attach the gate again."
         )
 
