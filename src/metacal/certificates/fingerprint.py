@@ -320,9 +320,7 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     return fingerprint
 
 
-def _hash_block(
-    scores: Any, correct: Flags, bound: int
-) -> tuple[RowsDigest, NDArray[np.uint64]]:
+def _hash_block(scores: Any, correct: Flags, bound: int) -> tuple[RowsDigest, NDArray[np.uint64]]:
     """Return the digest of a block of rows, and the hashes of its finely rounded scores.
 
     Parameters
