@@ -20,7 +20,7 @@ from metacal.kernels.triton import _load_tile, jit, tl
 def _add_term(smaller, reference, b_log2, TERM_TYPE: tl.constexpr):
     """Return 2^v and v of logits relative to a reference, v being at least `MIN_POWER`."""
     # 2^-150 is 0 in float32, and negligible in a sum of float64.
-    MIN_POWER: tl.constexpr = -1100.0 if TERM_TYPE == tl.float64 else -150.0
+    MIN_POWER: tl.constexpr = -1100.0 if tl.float64 == TERM_TYPE else -150.0
     power = (smaller - reference[:, None]).to(TERM_TYPE) * b_log2
     return tl.exp2(power), tl.maximum(power, MIN_POWER)
 
