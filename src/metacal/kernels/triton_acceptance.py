@@ -166,7 +166,7 @@ def _acceptance_kernel(
     if N_TILES == 1:
         x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
         largest, prediction, second, tail, moment, _, lowest = summarise_tile(
-            x, columns, b_log2, tl.float32, True, False, FINDS_MASKS
+            x, columns, b_log2, tl.float32, KIND == "entropy", False, FINDS_MASKS
         )
     else:
         largest, prediction, second, tail, moment, _, lowest = summarise_rows(
@@ -176,7 +176,7 @@ def _acceptance_kernel(
             n_classes,
             b_log2,
             tl.float32,
-            True,
+            KIND == "entropy",
             False,
             FINDS_MASKS,
             IS_DOUBLE,
