@@ -39,8 +39,8 @@ HOST_THREADS = (1, 16)
 TILES: dict[str, list[dict[str, int]]] = {
     "D": [
         {"TILE_ELEMENTS": tile, "THREAD_ELEMENTS": share, "MAX_REGISTERS": registers}
-        for tile, share in ((1024, 32), (1024, 16), (2048, 32), (1024, 8))
-        for registers in (255, 128, 96)
+        for tile, share in ((1024, 32), (1024, 16))
+        for registers in (168, 128, 96)
     ],
     "V": [
         {
@@ -48,17 +48,12 @@ TILES: dict[str, list[dict[str, int]]] = {
             "LONG_THREAD_ELEMENTS": share,
             "LONG_MAX_REGISTERS": registers,
             "PIPELINE_STAGES": stages,
+            "ACCEPTANCE_STAGES": stages,
         }
-        for tile, share in ((2048, 8), (4096, 16), (8192, 16))
-        for registers in (128, 80)
+        for tile, share in ((2048, 8), (4096, 8), (2048, 16))
+        for registers in (128, 96, 64)
         for stages in (1, 4)
-    ]
-    + [
-        {"LONG_DOUBLE_TILE_ELEMENTS": tile, "PIPELINE_STAGES": stages}
-        for tile in (256, 512, 1024)
-        for stages in (1, 4)
-    ]
-    + [{"MAX_REGISTER_CLASSES": 32768, "MAX_REGISTERS": 64}],
+    ],
 }
 
 

@@ -240,22 +240,20 @@ def answer_compare(request: dict[str, Any]) -> dict[str, float]:
 
 
 def answer_tune(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Time the kernel of probabilities with other sizes of its tiles."""
-    from metacal.kernels import torch as device_kernels
+    """Time probabilities and acceptance with other sizes of the tiles."""
     from metacal.kernels import triton as fused
 
     table, _ = table_and_labels(request["size"])
-    row_map = fitted(request["size"], "default").gate_.source.map.row_map
-    out = device_kernels.empty_probabilities(table)
+    gate = fitted(request["size"], "default")
     lines = []
     for constants in request["constants"]:
         saved = {name: getattr(fused, name) for name in constants}
         for name, value in constants.items():
             setattr(fused, name, value)
-        call = partial(device_kernels.write_probabilities, table, row_map, out)
-        line = {**constants, "probabilities": float(np.median(timed(call, 5, warm_up=2)))}
-        call = partial(fitted(request["size"], "default").accepts, table)
-        line["accepts"] = float(np.median(timed(call, 5, warm_up=2)))
+        line: dict[str, Any] = dict(constants)
+        for name in ("predict_proba", "accepts"):
+            call = partial(getattr(gate, name), table)
+            line[name] = float(np.median(timed(call, 5, warm_up=2)))
         lines.append(line)
         for name, value in saved.items():
             setattr(fused, name, value)

@@ -130,8 +130,8 @@ def test_one_pass_more_is_noticed(calls, table_and_labels, name):
 FUSED_KERNELS = {
     "predict_proba, temperature": (["decision_kernel"], 2),
     "predict_proba, default": (["decision_kernel"], 3),
-    "accepts": (["_score_kernel"], 0),
-    "decide": (["_score_kernel", "decision_kernel"], 4),
+    "accepts": (["_acceptance_kernel"], 0),
+    "decide": (["_acceptance_kernel", "decision_kernel"], 4),
 }
 
 

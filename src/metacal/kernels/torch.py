@@ -26,9 +26,9 @@ from metacal.formulas.logits import (
     replace_zero_probabilities,
 )
 from metacal.formulas.torch import TORCH
+from metacal.kernels import triton_acceptance
 from metacal.kernels import triton_columns as fused_columns
 from metacal.kernels import triton_mixed as fused_mixed
-from metacal.kernels import triton_scores as fused_scores
 from metacal.kernels.columns import (
     LABEL_GAP,
     MEAN,
@@ -228,7 +228,9 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
 
     Unlike on the host, -inf counts as a possible mask.
     """
-    codes = fused_scores.acceptance_codes(table, "negative_margin", math.inf, LARGEST_FINITE_MASK)
+    codes = triton_acceptance.acceptance_codes(
+        table, "negative_margin", math.inf, LARGEST_FINITE_MASK
+    )
     if codes is not None and not bool((codes == NEEDS_INSPECTION).any()):
         return None, False
     smallest, largest = torch.aminmax(table, dim=1)

@@ -17,6 +17,7 @@ from torch import Tensor
 from metacal.formulas import rowwise
 from metacal.formulas.logits import LARGEST_FINITE_MASK
 from metacal.formulas.torch import TORCH
+from metacal.kernels import triton_acceptance
 from metacal.kernels import triton_scores as fused
 from metacal.kernels.grid import Grid
 from metacal.kernels.torch_chunks import iterate_chunks, predict_chunk
@@ -116,7 +117,7 @@ def acceptance_codes(
     """
     if formula in FUSED_SCORES:
         largest_mask = LARGEST_FINITE_MASK if is_unvalidated else None
-        codes = fused.acceptance_codes(block, formula.__name__, threshold, largest_mask)
+        codes = triton_acceptance.acceptance_codes(block, formula.__name__, threshold, largest_mask)
         if codes is not None:
             return codes
     scores = score_by_formula(block, formula, is_unvalidated=is_unvalidated)

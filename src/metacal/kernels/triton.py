@@ -56,11 +56,13 @@ LONG_THREAD_ELEMENTS = 8
 LONG_DOUBLE_TILE_ELEMENTS = 256
 #: Number of tiles of a long row that are loaded at the same time.
 PIPELINE_STAGES = 4
+#: The same for the acceptance of rows.
+ACCEPTANCE_STAGES = 1
 #: Largest number of registers per thread of a kernel that writes a table. With fewer registers, more
 #: rows are in flight.
-MAX_REGISTERS = 128
+MAX_REGISTERS = 96
 #: The same if a row needs several tiles.
-LONG_MAX_REGISTERS = 80
+LONG_MAX_REGISTERS = 128
 
 #: Whether Triton is available and has not failed so far.
 is_available = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"

@@ -8,9 +8,9 @@ from metacal.kernels.triton import _join_floats, _load_tile, _locate_rows, jit, 
 from metacal.kernels.triton_scores import (
     _acceptance_code,
     _exp_relative_to_second,
-    _mark_invalid,
     _score_from_sums,
 )
+from metacal.kernels.triton_sweep import summarise_rows, summarise_tile
 
 
 @jit
@@ -75,36 +75,37 @@ def _row_factors(MAP: tl.constexpr, tail, second_term, n_possible, uniform_weigh
 
 
 @jit
+def _limit(p, smallest_p, largest_p):
+    """Move probabilities into an interval; NaN remains NaN."""
+    p = tl.maximum(p, smallest_p, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(p, largest_p, propagate_nan=tl.PropagateNan.ALL)
+
+
+@jit
 def _map_tile(
     x,
     largest,
-    b,
+    b_log2,
     is_prediction,
     scale,
     shift,
     prediction_p,
     next_smaller_p,
-    has_several_classes,
     smallest_p,
     largest_p,
     MAP: tl.constexpr,
 ):
-    """Compute the probabilities of a tile from the factors of its rows."""
-    w = tl.exp((x - largest[:, None]) * b)
-    p = w * scale[:, None]
-    if MAP == "curve":
-        p = tl.where(x == float("-inf"), 0.0, p + shift[:, None])
-        p = tl.where(is_prediction, prediction_p[:, None], p)
-    else:
-        if MAP == "mixture":
-            p = tl.where(x == float("-inf"), p, p + shift[:, None])
+    """Compute the probabilities of a tile from the factors and the limits of its rows."""
+    p = tl.exp2((x - largest[:, None]) * b_log2) * scale[:, None]
+    if MAP != "softmax":
+        p += shift[:, None]
+    if MAP != "curve":
         # Rounding must not tie the predicted class with a class whose logit is smaller.
-        p = tl.where(
-            x == largest[:, None], prediction_p[:, None], tl.minimum(p, next_smaller_p[:, None])
-        )
-    has_floor = (x > float("-inf")) & has_several_classes[:, None]
-    p = tl.where((p < smallest_p) & has_floor, smallest_p, p)
-    return tl.where((p > largest_p) & has_several_classes[:, None], largest_p, p)
+        p = tl.minimum(p, next_smaller_p[:, None], propagate_nan=tl.PropagateNan.ALL)
+        is_prediction = x == largest[:, None]
+    p = _limit(p, smallest_p[:, None], largest_p[:, None])
+    p = tl.where(x == float("-inf"), 0.0, p)
+    return tl.where(is_prediction, prediction_p[:, None], p)
 
 
 @jit
@@ -115,69 +116,6 @@ def _next_smaller(value, IS_DOUBLE: tl.constexpr):
     else:
         result = (value.to(tl.int32, bitcast=True) - 1).to(tl.float32, bitcast=True)
     return result
-
-
-@jit
-def _summarise_rows(
-    row_addresses,
-    row_mask,
-    columns,
-    n_classes,
-    b,
-    largest_mask,
-    FINDS_MASKS: tl.constexpr,
-    IS_DOUBLE: tl.constexpr,
-    TILE_ROWS: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
-    N_TILES: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Return the numbers of long rows in one sweep.
-
-    Each column of the tile holds its largest logit so far and the sum of its other terms relative to
-    it, so the sum is rescaled if a larger logit follows. The predicted class is never part of the sum,
-    which preserves the digits of confident rows.
-    """
-    LARGEST_INT32: tl.constexpr = 2147483647
-    WORK_TYPE: tl.constexpr = tl.float64 if IS_DOUBLE else tl.float32
-    shape: tl.constexpr = [TILE_ROWS, TILE_COLUMNS]
-    largest_per_column = tl.full(shape, float("-inf"), WORK_TYPE)
-    second_per_column = tl.full(shape, float("-inf"), WORK_TYPE)
-    tail_per_column = tl.zeros(shape, WORK_TYPE)
-    largest_index = tl.zeros(shape, tl.int32) + columns[None, :]
-    possible_per_column = tl.zeros(shape, tl.int32)
-    invalid = tl.zeros(shape, tl.int32)
-    for tile_start in tl.range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES):
-        x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
-        invalid = _mark_invalid(x, invalid, largest_mask, FINDS_MASKS)
-        is_larger = x > largest_per_column
-        is_possible = x > float("-inf")
-        gap = tl.where(is_larger, largest_per_column - x, x - largest_per_column)
-        w = tl.exp(gap * b)
-        tail_per_column = tl.where(
-            is_larger,
-            (tail_per_column + 1.0) * w,
-            tl.where(x == float("-inf"), tail_per_column, tail_per_column + w),
-        )
-        second_per_column = tl.where(
-            is_larger, largest_per_column, tl.maximum(second_per_column, x)
-        )
-        largest_index = tl.where(is_larger, (tile_start + columns)[None, :], largest_index)
-        largest_per_column = tl.where(is_larger, x, largest_per_column)
-        possible_per_column += tl.where(is_possible, 1, 0)
-    largest = tl.max(largest_per_column, axis=1)
-    prediction = tl.min(
-        tl.where(largest_per_column == largest[:, None], largest_index, LARGEST_INT32), axis=1
-    )
-    has_prediction = largest_index == prediction[:, None]
-    second = tl.max(tl.where(has_prediction, second_per_column, largest_per_column), axis=1)
-    column_factor = tl.exp((largest_per_column - largest[:, None]) * b)
-    tail_per_column = tl.where(
-        has_prediction, tail_per_column, (tail_per_column + 1.0) * column_factor
-    )
-    tail = tl.sum(tail_per_column, axis=1)
-    n_possible = tl.sum(possible_per_column, axis=1)
-    return largest, prediction, second, tail, n_possible, tl.max(invalid, axis=1)
 
 
 @jit
@@ -218,36 +156,28 @@ def decision_kernel(
 ):
     """Write the probabilities of rows and, with a score, the decision on each row."""
     WORK_TYPE: tl.constexpr = tl.float64 if IS_DOUBLE else tl.float32
-    LARGEST_INT32: tl.constexpr = 2147483647
+    LOG2_OF_E: tl.constexpr = 1.4426950408889634
     rows, row_mask, row_addresses, columns, n_classes = _locate_rows(
         table, stride_in_units, n_rows, classes_in_units, UNIT_ELEMENTS, TILE_ROWS, TILE_COLUMNS
     )
     row_out = out + rows.to(tl.int64)[:, None] * n_classes
     b_double = _join_floats(b_high, b_low)
-    b = b_double.to(WORK_TYPE)
+    b_log2 = (b_double * LOG2_OF_E).to(WORK_TYPE)
     if N_TILES == 1:
         x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
-        invalid = _mark_invalid(
-            x, tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.int32), largest_mask, FINDS_MASKS
+        largest, prediction, second, tail, _, n_possible, lowest = summarise_tile(
+            x, columns, b_log2, WORK_TYPE, False, True, FINDS_MASKS
         )
-        has_invalid_logit = tl.max(invalid, axis=1)
-        largest = tl.max(x, axis=1)
-        prediction = tl.min(
-            tl.where(x == largest[:, None], columns[None, :], LARGEST_INT32), axis=1
-        )
-        is_prediction = columns[None, :] == prediction[:, None]
-        second = tl.max(tl.where(is_prediction, float("-inf"), x), axis=1)
-        w = tl.exp((x - largest[:, None]) * b)
-        tail = tl.sum(tl.where(is_prediction, 0.0, w), axis=1)
-        n_possible = tl.sum(tl.where(x > float("-inf"), 1, 0), axis=1)
     else:
-        largest, prediction, second, tail, n_possible, has_invalid_logit = _summarise_rows(
+        largest, prediction, second, tail, _, n_possible, lowest = summarise_rows(
             row_addresses,
             row_mask,
             columns,
             n_classes,
-            b,
-            largest_mask,
+            b_log2,
+            WORK_TYPE,
+            False,
+            True,
             FINDS_MASKS,
             IS_DOUBLE,
             TILE_ROWS,
@@ -257,8 +187,11 @@ def decision_kernel(
         )
     # A row with NaN, +inf, or every class masked has no score and the probabilities NaN.
     is_finite = (largest < float("inf")) & (largest > float("-inf"))
+    has_invalid_logit = tail != tail
+    if FINDS_MASKS:
+        has_invalid_logit |= lowest <= largest_mask
     if REPORTS:
-        is_reported = row_mask & ((has_invalid_logit > 0) | ~is_finite)
+        is_reported = row_mask & (has_invalid_logit | ~is_finite)
         has_reported_row = tl.max(tl.where(is_reported, 1, 0), axis=0) > 0
         tl.store(needs_inspection, 1, mask=has_reported_row)
     tail = tl.where(is_finite, tail.to(tl.float64), float("nan"))
@@ -279,9 +212,11 @@ def decision_kernel(
     prediction_p = tl.where(is_valid, prediction_p, float("nan")).to(WORK_TYPE)
     next_smaller_p = _next_smaller(prediction_p, IS_DOUBLE)
     has_several_classes = n_possible > 1
-    # A number compared with a float64 tensor would be rounded to float32.
-    smallest_p = tl.full([], SMALLEST, WORK_TYPE)
-    largest_p = tl.full([], LARGEST, WORK_TYPE)
+    # A number compared with a float64 tensor would be rounded to float32. The only possible class of
+    # a row keeps the probability 1.
+    smallest_p = tl.where(has_several_classes, tl.full([], SMALLEST, WORK_TYPE), 0.0)
+    largest_p = tl.where(has_several_classes, tl.full([], LARGEST, WORK_TYPE), 2.0)
+    stored_prediction_p = _limit(prediction_p, smallest_p, largest_p)
     equal_p = _join_floats(equal_high, equal_low).to(WORK_TYPE)
     has_equal_p = tl.zeros([TILE_ROWS], tl.int32) > 0
     if SCORE != "none":
@@ -303,12 +238,10 @@ def decision_kernel(
             mass = tl.sum(mass_per_column, axis=1)
             moment = tl.sum(moment_per_column, axis=1)
         score = _score_from_sums(SCORE, largest, second, mass, moment)
-        is_scored = is_finite & (has_invalid_logit == 0)
+        is_scored = is_finite & ~has_invalid_logit
         code = _acceptance_code(score, is_scored, threshold_bits)
         has_equal_p = ~is_scored
-        is_too_large = has_several_classes & (prediction_p > largest_p)
-        stored_confidence = tl.where(is_too_large, largest_p, prediction_p)
-        stored_confidence = tl.where(is_scored, stored_confidence, equal_p)
+        stored_confidence = tl.where(is_scored, stored_prediction_p, equal_p)
         stored_prediction = tl.where(prediction < n_classes, prediction, 0).to(tl.int64)
         tl.store(scores + rows, tl.where(is_scored, score, float("nan")), mask=row_mask)
         tl.store(predictions + rows, stored_prediction, mask=row_mask)
@@ -323,13 +256,12 @@ def decision_kernel(
         p = _map_tile(
             x,
             largest,
-            b,
+            b_log2,
             tile_columns[None, :] == prediction[:, None],
             scale,
             shift,
-            prediction_p,
+            stored_prediction_p,
             next_smaller_p,
-            has_several_classes,
             smallest_p,
             largest_p,
             MAP,

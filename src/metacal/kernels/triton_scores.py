@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
 # mypy: allow-incomplete-defs, allow-any-generics
-"""Fused kernels in Triton of the ranking scores, the predictions and the acceptance of rows.
+"""Fused kernels in Triton of the ranking scores and the predictions of rows.
 
 Exponentials and sums of scores are in float64 for every type of table, as on the host, because a
 decision must not depend on the device, and the grid of the scores (`metacal.kernels.grid`) is finer
@@ -20,7 +20,6 @@ from metacal.kernels.triton import (
     _load_tile,
     _locate_rows,
     _log1p,
-    float_bits,
     jit,
     tl,
 )
@@ -63,40 +62,14 @@ def score(
     return scores if was_launched else None
 
 
-def acceptance_codes(
-    block: Tensor, kind: str, threshold: float, largest_mask: float | None = None
-) -> Tensor | None:
-    """Compute the codes of `kernels.torch.acceptance_codes` without storing the scores.
-
-    Parameters
-    ----------
-    block, kind, largest_mask
-        As in `score`.
-
-    threshold : float
-        Largest score of an accepted row.
-
-    Returns
-    -------
-    tensor of uint8 of shape (n_rows,) or None
-        None if Triton cannot run.
-    """
-    codes = torch.empty(len(block), dtype=torch.uint8, device=block.device)
-    was_launched = _launch_score_kernel(
-        block, kind, codes, predictions_out=None, largest_mask=largest_mask, threshold=threshold
-    )
-    return codes if was_launched else None
-
-
 def _launch_score_kernel(
     block: Tensor,
     kind: str,
     out: Tensor,
     predictions_out: Tensor | None,
     largest_mask: float | None,
-    threshold: float | None = None,
 ) -> bool:
-    """Start the kernel of scores, which writes acceptance codes if there is a threshold.
+    """Start the kernel of scores.
 
     Parameters
     ----------
@@ -104,10 +77,7 @@ def _launch_score_kernel(
         As in `score`.
 
     out : tensor of shape (n_rows,)
-        Buffer for the scores or the codes.
-
-    threshold : float, default=None
-        Largest score of an accepted row.
+        Buffer for the scores.
 
     Returns
     -------
@@ -125,9 +95,7 @@ def _launch_score_kernel(
         out=out,
         predictions=unused_tensor if predictions_out is None else predictions_out,
         largest_mask=unused_number if largest_mask is None else largest_mask,
-        threshold_bits=float_bits(unused_number if threshold is None else threshold),
         KIND=kind,
-        STORES_CODES=threshold is not None,
         STORES_PREDICTIONS=predictions_out is not None,
         FINDS_MASKS=largest_mask is not None,
         STAGES=fused.PIPELINE_STAGES,
@@ -197,12 +165,10 @@ def _score_kernel(
     out,
     predictions,
     largest_mask,
-    threshold_bits,
     stride_in_units,
     n_rows,
     classes_in_units,
     KIND: tl.constexpr,
-    STORES_CODES: tl.constexpr,
     STORES_PREDICTIONS: tl.constexpr,
     FINDS_MASKS: tl.constexpr,
     IS_DOUBLE: tl.constexpr,
@@ -275,10 +241,7 @@ def _score_kernel(
             mass = tl.sum(mass_per_column, axis=1)
             moment = tl.sum(moment_per_column, axis=1)
         value = _score_from_sums(KIND, largest, second, mass, moment)
-        if STORES_CODES:
-            tl.store(out + rows, _acceptance_code(value, is_valid, threshold_bits), mask=row_mask)
-        else:
-            tl.store(out + rows, tl.where(is_valid, value, float("nan")), mask=row_mask)
+        tl.store(out + rows, tl.where(is_valid, value, float("nan")), mask=row_mask)
 
 
 @jit
