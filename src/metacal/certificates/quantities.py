@@ -235,7 +235,7 @@ def get_quantity(name: str) -> Quantity:
     '>='
     >>> get_quantity("profit")
     Traceback (most recent call last):
-    metacal.errors.InputError: quantity must be one of 'miscoverage', 'selective accuracy', ...; got 'profit'.
+    metacal.errors.InputError: quantity must be one of 'miscoverage', ..., but got 'profit'.
     """
     if isinstance(name, str) and name in QUANTITIES:
         return QUANTITIES[name]

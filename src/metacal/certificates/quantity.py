@@ -188,7 +188,7 @@ class Quantity(str):
         array([False,  True])
         >>> MISCOVERAGE.compute_event_and_counted_masks(np.array([True, False]), None)
         Traceback (most recent call last):
-        metacal.errors.MissingLabelsError: Testing whether miscoverage is kept requires labelled rows. Pass the true labels.
+        metacal.errors.MissingLabelsError: The test of miscoverage requires labelled rows, ...
         """
         if self.needs_labels:
             self.check_labels(correct)

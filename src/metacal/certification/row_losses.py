@@ -184,7 +184,7 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
     (50.0, ((0.0, 1.0), (5.0, 0.0)))
     >>> validate_error_costs([[0, 1], [5]])
     Traceback (most recent call last):
-    metacal.errors.ShapeError: A cost matrix must have one row for each true class and ...
+    metacal.errors.ShapeError: A cost matrix must be square, with one row per true class and ...
     """
     if _is_number(costs):
         return validate_positive_cost("wrong", costs)
@@ -243,7 +243,7 @@ def validate_positive_cost(name: str, value: Any) -> float:
     --------
     >>> validate_positive_cost("limit", 0)
     Traceback (most recent call last):
-    metacal.errors.InputError: limit must be a positive number, got 0.
+    metacal.errors.InputError: limit must be a positive number, but got 0.
     """
     if not _is_number(value) or not 0.0 < value <= _MAX_COST:
         raise InputError(f"{name} must be a positive number, but got {value!r}.")

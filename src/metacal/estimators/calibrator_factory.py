@@ -20,7 +20,7 @@ def make_calibrator(calibrator_or_name: Any) -> Any:
     (SplineCalibration(), PlattScaling())
     >>> make_calibrator("splin")
     Traceback (most recent call last):
-    metacal.errors.InputError: Unknown calibrator 'splin'. The calibrators are temperature, uniform-temperature, ...
+    metacal.errors.InputError: Unknown calibrator 'splin'. The available calibrators are ...
     """
     if isinstance(calibrator_or_name, str):
         return get_calibrator_class(calibrator_or_name)()

@@ -132,7 +132,7 @@ def extract_gate(cal: Any, *, requires_logits_gate: bool = False) -> Gate:
     --------
     >>> extract_gate(0.5)
     Traceback (most recent call last):
-    metacal.errors.UnfittedError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
+    metacal.errors.UnfittedError: Expected a Gate, or a fitted MetaCal, calibrator or ...
     """
     gate = find_gate(cal, _EXPORTABLE_TYPES)
     if requires_logits_gate and not gate.is_logits_gate:

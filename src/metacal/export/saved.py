@@ -166,7 +166,7 @@ def loads(
     --------
     >>> loads(b'{"format": "metacal", "version": 4}')
     Traceback (most recent call last):
-    metacal.errors.ForeignFileError: the file was written by a newer metacal (format 4). Update metacal.
+    metacal.errors.ForeignFileError: a newer version of metacal wrote the file ... Update metacal.
     """
     verification_key = None if key is None else read_key(key)
     content, _ = load_bytes(raw, verification_key, max_bytes)

@@ -239,7 +239,7 @@ def find_class_order(
     [1, 0]
     >>> find_class_order(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
     Traceback (most recent call last):
-    metacal.errors.ClassMismatchError: new.csv does not have the classes that cal.json was fitted on: ...
+    metacal.errors.ClassMismatchError: new.csv has different classes than cal.json was fitted ...
     """
     if table_classes is None or table_classes == gate_classes:
         return None

@@ -136,7 +136,7 @@ def get_nested(row: Mapping[str, Any], key: str) -> Any:
     0.562
     >>> get_nested(row, "mean(judge.score)")
     Traceback (most recent call last):
-    metacal.errors.NumberError: 'judge.score' is 8, but mean(...) needs a list of numbers.
+    metacal.errors.NumberError: mean(...) requires a list of numbers, but 'judge.score' is 8.
     """
     if key in row:
         return row[key]

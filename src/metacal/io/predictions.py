@@ -181,7 +181,7 @@ def read_predictions(
     ((2, 2), ('cat', 'dog'), ['cat', 'dog'])
     >>> read_predictions("predictions.xlsx")
     Traceback (most recent call last):
-    metacal.errors.FileContentError: predictions.xlsx: cannot read '.xlsx' files. ...
+    metacal.errors.FileContentError: predictions.xlsx: metacal does not read '.xlsx' files, ...
     """
     check_choice("input", input, *DEFAULT_TABLE_NAMES)
     requested_classes = None

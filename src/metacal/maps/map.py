@@ -251,7 +251,7 @@ def check_positive(name: str, value: object) -> None:
     --------
     >>> check_positive("inverse_temperature", 0.0)
     Traceback (most recent call last):
-    metacal.errors.InputError: inverse_temperature must be a positive finite number, got 0.0.
+    metacal.errors.InputError: inverse_temperature must be a positive finite number, but got 0.0.
     """
     if not _is_number(value) or not 0.0 < value < np.inf:  # type: ignore[operator]
         raise InputError(f"{name} must be a positive finite number, but got {value!r}.")

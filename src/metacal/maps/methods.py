@@ -86,7 +86,7 @@ class Method:
         --------
         >>> METHODS["isotonic"].check_fits_on_cluster()
         Traceback (most recent call last):
-        metacal.errors.CombinationError: IsotonicCalibration needs the probabilities of all rows in one process, so it cannot ...
+        metacal.errors.CombinationError: IsotonicCalibration ... does not support an executor. ...
         """
         if self.fits_from_sums:
             return
@@ -312,7 +312,7 @@ def get_calibrator_class(name: str) -> Any:
     --------
     >>> get_calibrator_class("plat")
     Traceback (most recent call last):
-    metacal.errors.InputError: Unknown calibrator 'plat'. The calibrators are temperature, uniform-temperature, ...
+    metacal.errors.InputError: Unknown calibrator 'plat'. The available calibrators are ...
     """
     methods = get_all_methods()
     if name not in methods:

@@ -103,7 +103,7 @@ def compute_bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) 
     array([0. , 0.5, 0.9, 1. ])
     >>> compute_bin_edges([0.5, 0.9], np.array([0.7]))
     Traceback (most recent call last):
-    metacal.errors.InputError: Bin edges must increase from 0 to 1; got [0.5 0.9].
+    metacal.errors.InputError: Bin edges must increase from 0 to 1, but got [0.5 0.9].
     """
     if isinstance(binning, str) or not (callable(binning) or np.ndim(binning) == 1):
         raise InputError(
@@ -241,7 +241,7 @@ def check_n_bins(n_bins: object) -> int:
     --------
     >>> check_n_bins(0)
     Traceback (most recent call last):
-    metacal.errors.InputError: n_bins must be a whole number of at least 1, got 0. A usual value ...
+    metacal.errors.InputError: n_bins must be a positive integer, but got 0. A usual value is 15.
     """
     if isinstance(n_bins, bool) or not isinstance(n_bins, Integral) or n_bins < 1:
         raise InputError(

@@ -279,7 +279,7 @@ def read_top_label(
     array([1. , 0.5])
     >>> read_top_label([0.5, 2.0], [1, 0])
     Traceback (most recent call last):
-    metacal.errors.NumberError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
+    metacal.errors.NumberError: confidence must lie in [0, 1], but row 1 holds 2.0. ...
     """
     if len(get_shape_or_empty(proba)) != 1:
         return top_label(proba, labels, classes=classes)
@@ -332,7 +332,7 @@ def read_bool_column(values: ArrayLike, name: str) -> Flags:
     array([ True, False])
     >>> read_bool_column([0.5], "correct")
     Traceback (most recent call last):
-    metacal.errors.NumberError: correct must be True or False in each row; row 0 holds 0.5. ...
+    metacal.errors.NumberError: correct must be True or False in each row, but row 0 holds 0.5. ...
     """
     column = read_number_column(values, name)
     raise_if_any(
@@ -366,7 +366,7 @@ def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
     --------
     >>> raise_if_labels_come_first([0, 1], [[0.9, 0.1], [0.2, 0.8]])
     Traceback (most recent call last):
-    metacal.errors.CombinationError: proba and labels are swapped: the first argument has ...
+    metacal.errors.CombinationError: proba and labels are swapped, ...
     """
     proba_shape = get_shape_or_empty(proba)
     labels_shape = get_shape_or_empty(labels)
@@ -385,7 +385,7 @@ def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> No
     --------
     >>> raise_if_correct_comes_first(np.array([1, 0]), np.array([0.9, 0.3]), "confidence")
     Traceback (most recent call last):
-    metacal.errors.CombinationError: confidence and correct are swapped: the first argument ...
+    metacal.errors.CombinationError: confidence and correct are swapped, ...
     """
     first_is_binary = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
     if not first_is_binary or correct.dtype.kind != "f":

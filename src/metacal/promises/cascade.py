@@ -104,7 +104,7 @@ class MaxLoss(Promise):
     MaxLoss(epsilon=0.01, delta=0.1)
     >>> MaxLoss(1)
     Traceback (most recent call last):
-    metacal.errors.InputError: epsilon must be strictly between 0 and 1, got 1.
+    metacal.errors.InputError: epsilon must be strictly between 0 and 1, but got 1.
     """
 
     epsilon: float

@@ -217,7 +217,7 @@ class MaxErrorsPerCase(CasePromise):
     --------
     >>> MaxErrorsPerCase(0.1)
     Traceback (most recent call last):
-    metacal.errors.InputError: MaxErrorsPerCase needs the largest number of errors counted in one case. ...
+    metacal.errors.InputError: MaxErrorsPerCase requires largest, the largest number of errors ...
     """
 
     limit: float

@@ -167,7 +167,7 @@ class MaxRisk(CostPromise):
     (0.74, 0.094)
     >>> MaxRisk(10)
     Traceback (most recent call last):
-    metacal.errors.InputError: limit must be strictly between 0 and 1, got 10; write 10% as 0.1.
+    metacal.errors.InputError: limit must be strictly between 0 and 1, but got 10. Write 10% as 0.1.
     """
 
     limit: float

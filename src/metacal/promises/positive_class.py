@@ -86,7 +86,7 @@ def check_positive_class(promise: Promise, class_names: Sequence[Name]) -> None:
     >>> check_positive_class(mc.MinPrecision(0.9), [0, 1])
     >>> check_positive_class(mc.MinPrecision(0.9), ["fine", "fraud"])
     Traceback (most recent call last):
-    metacal.errors.PositiveClassError: MinPrecision needs a positive class, 'fine' or 'fraud'. ...
+    metacal.errors.PositiveClassError: MinPrecision requires a positive class, 'fine' or 'fraud'...
     """
     for positive in promise.positive_classes:
         if positive is None and isinstance(class_names[0], str):

@@ -57,7 +57,7 @@ def as_plain_array(values: Any, name: str) -> NDArray[Any]:
     (2, 2)
     >>> as_plain_array(np.ma.array([1, 2], mask=[0, 1]), "labels")
     Traceback (most recent call last):
-    metacal.errors.NumberError: labels is a masked array with 1 entry masked; leave such ...
+    metacal.errors.NumberError: labels is a masked array with 1 entry masked. Leave such rows out.
     """
     if type(values) is np.ndarray:
         return values
@@ -272,7 +272,7 @@ def check_choice(name: str, value: object, *choices: str) -> None:
     --------
     >>> check_choice("input", "probs", "logits", "probabilities")
     Traceback (most recent call last):
-    metacal.errors.InputError: input must be 'logits' or 'probabilities', got 'probs'.
+    metacal.errors.InputError: input must be 'logits' or 'probabilities', but got 'probs'.
     """
     if value not in choices:
         *first_choices, last_choice = map(repr, choices)
@@ -290,7 +290,7 @@ def check_fraction(name: str, value: object) -> float:
     0.05
     >>> check_fraction("alpha", 5)
     Traceback (most recent call last):
-    metacal.errors.InputError: alpha must be strictly between 0 and 1, got 5; write 5% as 0.05.
+    metacal.errors.InputError: alpha must be strictly between 0 and 1, but got 5. Write 5% as 0.05.
     """
     is_number = isinstance(value, int | float | np.integer | np.floating)
     if not is_number or isinstance(value, bool | np.bool_):

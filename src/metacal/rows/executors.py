@@ -105,7 +105,7 @@ def resolve_executor(executor: ExecutorLike | None) -> Executor | None:
     >>> resolve_executor(None)
     >>> resolve_executor(4)
     Traceback (most recent call last):
-    metacal.errors.WrongTypeError: executor must be a concurrent.futures.Executor or a Dask Client; got int. ...
+    metacal.errors.WrongTypeError: executor must be a concurrent.futures.Executor or a Dask ...
     """
     # A caller that has a Dask client has imported distributed, so it is not imported here.
     distributed: Any = sys.modules.get("distributed")

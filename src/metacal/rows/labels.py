@@ -141,7 +141,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     array([1, 0])
     >>> encode_labels([0, 3], 2, check_classes(None, 3))
     Traceback (most recent call last):
-    metacal.errors.LabelError: labels must be classes 0..2 (3 columns), but row 1 has label 3. ...
+    metacal.errors.LabelError: labels must lie between 0 and 2, ... but row 1 has label 3. ...
     >>> encode_labels([1, 0], 2, check_classes(["cat", "dog"], 2))
     array([1, 0])
     """

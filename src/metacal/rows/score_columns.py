@@ -76,7 +76,7 @@ def check_scores(
     array([0.8 , 0.85, 0.  , 0.5 ])
     >>> check_scores(["high", "low"])
     Traceback (most recent call last):
-    metacal.errors.NumberError: row 0: the score is 'high', which is not a number. Pass numbers, and ...
+    metacal.errors.NumberError: row 0: the score must be a number, but it is 'high'. ...
     """
     if np.ma.isMA(values):
         values = np.ma.filled(np.ma.asarray(values, dtype=object), np.nan)
@@ -126,7 +126,7 @@ def check_correctness(
     (array([ True, False,  True]), array([ True, False]))
     >>> check_correctness([1, 0, 2])
     Traceback (most recent call last):
-    metacal.errors.NumberError: row 2: correct is 2. Write whether the row is correct as true or false, ...
+    metacal.errors.NumberError: row 2: correct must mark whether the row is correct, ...
     """
     array = _flatten(values, name)
     if array.dtype.kind in "biuf" and bool(((array == 0) | (array == 1)).all()):
@@ -288,10 +288,10 @@ def check_losses(
     (array([0.  , 0.25, 0.5 ]), array([0, 1]))
     >>> check_losses([0.5, 3])
     Traceback (most recent call last):
-    metacal.errors.NumberError: row 1: the loss is 3.0, but a loss must lie between 0 and 1. Divide ...
+    metacal.errors.NumberError: row 1: the loss must lie between 0 and 1, but it is 3.0. ...
     >>> check_losses([True, False])
     Traceback (most recent call last):
-    metacal.errors.NumberError: row 0: the loss is True, but it must be a number. Write 0 for ...
+    metacal.errors.NumberError: row 0: the loss must be a number, but it is True. ...
     """
     array = _flatten(values, name)
     _raise_if_verdict(array, name, get_row_name)
@@ -378,7 +378,7 @@ def check_scores_and_correctness(
     --------
     >>> check_scores_and_correctness([0.5, None], ["yes"])
     Traceback (most recent call last):
-    metacal.errors.ShapeError: Got 2 scores but 1 entries of correct. Pass one of each per row.
+    metacal.errors.ShapeError: score and correct must have the same length, but got 2 and 1 entries.
     """
     scores = check_scores(score)
     is_correct = check_correctness(correct)

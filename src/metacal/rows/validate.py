@@ -84,7 +84,7 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     dtype('float64')
     >>> check_logits([0.2, 0.8])
     Traceback (most recent call last):
-    metacal.errors.ShapeError: logits must be 2-D, one row per item and one column per class; got ...
+    metacal.errors.ShapeError: logits must be 2-D with one row per item and ...
     """
     array: Any = _read_float_table(table, "logits")
     is_on_device = kernels.is_device_tensor(array)
@@ -168,7 +168,7 @@ def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any
     (1, 2)
     >>> check_probabilities([[3.0, 0.5]])
     Traceback (most recent call last):
-    metacal.errors.InputKindError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are ...
+    metacal.errors.InputKindError: probabilities must lie in [0, 1], but row 0 holds 3.0. ...
     """
     array = _read_float_table(table, "probabilities")
     tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]

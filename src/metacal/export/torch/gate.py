@@ -450,7 +450,7 @@ def extract_logits(output: Any) -> Tensor:
     torch.Size([1, 2])
     >>> extract_logits("cat")
     Traceback (most recent call last):
-    metacal.errors.ExportError: The model returned str. A CalibratedModule needs logits as a tensor, ...
+    metacal.errors.ExportError: The model must return logits as a tensor, as the first item of ...
     """
     logits = output
     if isinstance(output, Mapping):

@@ -118,7 +118,7 @@ def score_module(score: str | Score) -> FixedDtypeModule:
     tensor([-2.])
     >>> score_module(len)
     Traceback (most recent call last):
-    metacal.errors.ExportError: The score 'len' is a Python function and cannot be exported. Use one of 'entropy', ...
+    metacal.errors.ExportError: The score 'len' is a Python function, so it cannot be exported. ...
     """
     if isinstance(score, str) and score in NAMED:
         return NamedScore(score)

@@ -111,7 +111,7 @@ def open_certifier(
     >>> with open_certifier(path, scores, labels=400):
     ...     pass
     Traceback (most recent call last):
-    metacal.errors.LabellingError: ...labels.journal was started with labels=200, not 400, which cannot change after ...
+    metacal.errors.LabellingError: ...labels.journal was started with labels=200, but got 400. ...
     """
     with open_journal(os.fspath(path), key=key) as journal:
         yield certifier_from_journal(journal, pool, promise, **options)

@@ -213,7 +213,7 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
     (1.0, inf)
     >>> decode(float | None, "one", "x")
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: x must be a number or null, not "one".
+    metacal.errors.ArtifactError: x must be a number or null, but it is "one".
     """
     if depth > _MAX_DEPTH:
         raise ArtifactError(f"{location} is nested too deeply.")

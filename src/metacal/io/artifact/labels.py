@@ -118,7 +118,7 @@ def decode_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
     --------
     >>> decode_labels(LabelList("int8", (1, 300)))
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: classes[1] must be of type int8, not 300.
+    metacal.errors.ArtifactError: classes[1] must be of type int8, but it is 300.
     """
     dtype_name: str = labels.dtype
     values: tuple[Any, ...] = labels.values

@@ -36,7 +36,7 @@ def check_keys(data: Any, names: Sequence[str], location: str) -> None:
     --------
     >>> check_keys({"a": 1, "c": 2}, ["a", "b"], "map")
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: map: 'b' is missing.
+    metacal.errors.ArtifactError: map must have the entry 'b', which is missing.
     """
     if not isinstance(data, dict):
         raise ArtifactError(f"{location} must be an object, but it is {describe_json(data)}.")
@@ -57,7 +57,7 @@ def prefix_errors_with(path: str) -> Iterator[None]:
     >>> with prefix_errors_with("cal.json"):
     ...     check_keys([], ["a"], "map")
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: cal.json: map must be an object, not a list.
+    metacal.errors.ArtifactError: cal.json: map must be an object, but it is a list.
     """
     try:
         yield

@@ -69,7 +69,7 @@ def check_map(fitted: Gate | Map, n_classes: int) -> None:
     >>> check_map(TemperatureMap(0.5), 3)
     >>> check_map(TemperatureMap(1e50), 3)
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: the map does not return probabilities for flat rows in float32: some are not finite.
+    metacal.errors.ArtifactError: the calibration map ... flat rows in float32: some are not finite.
     """
     for dtype in _TOLERANCE:
         row_by_kind = build_probe_rows(n_classes, dtype)

@@ -144,7 +144,7 @@ def read_key(source: KeySource) -> Key:
     --------
     >>> read_key(b"correct horse")
     Traceback (most recent call last):
-    metacal.errors.KeyFileError: the key has 13 bytes, but a secret needs at least 32. Create a key with: openssl rand ...
+    metacal.errors.KeyFileError: the key has 13 bytes, but a secret must have at least 32. ...
     """
     if isinstance(source, bytes):
         return _parse_key(source, "the key")
@@ -190,7 +190,7 @@ def parse_signature(data: Any) -> Signature:
     --------
     >>> parse_signature({"algorithm": "none", "value": ""})
     Traceback (most recent call last):
-    metacal.errors.SignatureError: signature.algorithm must be hmac-sha256 or ed25519, not "none".
+    metacal.errors.SignatureError: signature.algorithm must be hmac-sha256 or ed25519, ... "none".
     """
     check_keys(data, ["algorithm", "value"], "signature")
     algorithm = data["algorithm"]
