@@ -460,11 +460,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         return tags
 
     def _fit_classifier(
-        self,
-        X: Any,
-        y: Array,
-        routed_params: RoutedParams,
-        cluster_codes: Codes | None,
+        self, X: Any, y: Array, routed_params: RoutedParams, cluster_codes: Codes | None
     ) -> ClassifierFitResult:
         """Fit the classifier unless frozen, and compute logits of calibration rows.
 
