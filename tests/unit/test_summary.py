@@ -465,5 +465,5 @@ def test_a_cascade_has_the_usual_numbers_and_who_answers(promise):
     with pytest.raises(InputError, match="large"):
         summarise(small[rows], y[rows], cascade)
     few = np.where(np.arange(2000) < 5, -1, y[rows])
-    with pytest.raises(InputError, match="have no label"):
+    with pytest.raises(InputError, match=r"have none\. Label these rows"):
         summarise(small[rows], few, cascade, large=large[rows])
