@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal import kernels
+from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.kernels import exact
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, confidence_log_odds, mixture_loss_sums
@@ -512,3 +513,24 @@ def test_the_environment_is_checked():
         [sys.executable, "-c", "import metacal.kernels"], env=env, capture_output=True, text=True
     )
     assert "must be auto, numpy or fused" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["continuous", "few values", "special", "float16"])
+def test_fingerprints_do_not_depend_on_the_kernel(kind, monkeypatch):
+    if not hasattr(kernels.host_kernels, "hash_scores"):
+        pytest.skip("the C kernel is not built")
+    random = np.random.default_rng(0)
+    scale = random.choice([1e-300, -1e-5, 1.0, 1e5], 70_000)
+    scores = {
+        "continuous": random.random(70_000) * scale,
+        "few values": random.integers(5, size=70_000).astype(float),
+        "special": random.choice([0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, 1.5], 70_000),
+        "float16": random.choice(np.array([-np.inf, np.inf], dtype=np.float16), 70_000),
+    }[kind]
+    is_correct = random.random(70_000) < 0.8
+    from_c = fingerprint_rows(scores, is_correct)
+    monkeypatch.delattr(kernels.host_kernels, "hash_scores")
+    from_numpy = fingerprint_rows(scores, is_correct)
+    assert from_c.data_hash == from_numpy.data_hash
+    assert from_c.sketch == from_numpy.sketch
+    assert from_c.data_hash != fingerprint_rows(scores, ~is_correct).data_hash

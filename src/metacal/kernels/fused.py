@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,11 @@ from numpy.typing import NDArray
 import metacal.kernels._fused as _fused
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.kernels.columns import Curve
+from metacal.kernels.fused_columns import as_column
+from metacal.kernels.fused_columns import count_in_cells as count_in_cells
+from metacal.kernels.fused_columns import hash_scores as hash_scores
+from metacal.kernels.fused_columns import rank_scores as rank_scores
+from metacal.kernels.fused_columns import summarise_keys as summarise_keys
 from metacal.kernels.grid import Grid
 
 #: Indices of rows in a block. None stands for all rows.
@@ -174,8 +178,8 @@ def tempered_loss(
     _fused.tempered_loss(
         _as_readable(block),
         rows,
-        _as_column(labels, np.int64),
-        _as_column(weights),
+        as_column(labels, np.int64),
+        as_column(weights),
         inverse_temperature,
         strip_ends,
         sums,
@@ -211,7 +215,7 @@ def temperature_statistics(
     """
     if out is None:
         out = np.empty((8, len(labels))).T
-    label_column = _as_column(labels, np.int64)
+    label_column = as_column(labels, np.int64)
     _fused.mixed_rows(_as_readable(block), rows, label_column, inverse_temperature, out.T)
     return out
 
@@ -256,7 +260,7 @@ def write_scores_and_correctness(
         _as_readable(block),
         _SCORE_NAMES.index(score),
         is_unvalidated,
-        _as_column(labels, np.int64),
+        as_column(labels, np.int64),
         grid.n_dropped_bits,
         grid.floor,
         scores,
@@ -277,7 +281,7 @@ def add_class_units(
 def round_to_grid(values: Float, grid: Grid) -> Float:
     """Return the nearest grid point of each value, as `Grid.round` does."""
     result = np.empty(len(values))
-    _fused.rounded(_as_column(values), grid.n_dropped_bits, grid.floor, result)
+    _fused.rounded(as_column(values), grid.n_dropped_bits, grid.floor, result)
     return result
 
 
@@ -306,9 +310,9 @@ def bin_linearly(
     """Distribute the weight of each row over the two neighbouring points of an even grid."""
     sums = np.empty((2, n_points))
     _fused.on_grid(
-        _as_column(values),
-        _as_column(is_correct),
-        _as_column(weights),
+        as_column(values),
+        as_column(is_correct),
+        as_column(weights),
         grid_spacing,
         max_abs_value,
         first_index,
@@ -330,7 +334,7 @@ def mixture_loss_sums(
     sums = np.empty(6)
     step = b - expansion_b
     _fused.mixed_sums(
-        _as_column(columns), _as_column(weights), b, step, uniform_weight, start, stop, sums
+        as_column(columns), as_column(weights), b, step, uniform_weight, start, stop, sums
     )
     return sums
 
@@ -340,7 +344,7 @@ def ensemble_label_probabilities(
 ) -> Float:
     """Compute the three probabilities of the true class that ensemble temperature scaling mixes."""
     probabilities = np.empty((len(labels), 3))
-    label_column = _as_column(labels, np.int64)
+    label_column = as_column(labels, np.int64)
     flat_probabilities = probabilities.reshape(-1)
     _fused.members(_as_readable(block), rows, label_column, inverse_temperature, flat_probabilities)
     return probabilities
@@ -352,99 +356,6 @@ def inspect_logits(block: Array) -> tuple[int | None, bool]:
     invalid_row = row_or_code if row_or_code >= 0 else None
     may_hold_masks = row_or_code == _MAY_BE_MASKED
     return invalid_row, may_hold_masks
-
-
-def rank_scores(scores: Float, flags: Flags) -> tuple[Float, Any, Any, Any] | None:
-    """Return the result of `kernels.keys.rank_scores`, None if a score uses its last bit."""
-    keys = np.empty(len(scores), dtype=np.int64)
-    flags = np.ascontiguousarray(flags, dtype=bool)
-    is_packed = _fused.keys(_as_column(scores), flags, keys)
-    if not is_packed:
-        return None
-    return summarise_keys(keys, in_order=False)
-
-
-def summarise_keys(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any, Any]:
-    """Return the result of `kernels.keys.rank_scores` for keys with a flag in the last bit.
-
-    Parameters
-    ----------
-    keys : array of int64 of shape (n_rows,)
-        Output of `kernels.keys.pack_keys`, which is overwritten.
-
-    in_order : bool
-        Whether the keys are sorted already.
-
-    Returns
-    -------
-    distinct_scores, last_ranks, n_unflagged, unflagged_ranks : arrays
-    """
-    last_ranks = np.empty(len(keys), dtype=np.int64)
-    n_unflagged = np.empty(len(keys), dtype=np.int64)
-    unflagged_ranks = np.empty(len(keys), dtype=np.int64)
-    n_distinct, n_ranks = _fused.blocks(keys, last_ranks, n_unflagged, unflagged_ranks, in_order)
-    # The C code writes the distinct scores over the keys.
-    distinct_scores = keys.view(np.float64)[:n_distinct]
-    return (
-        distinct_scores,
-        last_ranks[:n_distinct],
-        n_unflagged[:n_distinct],
-        unflagged_ranks[:n_ranks],
-    )
-
-
-def hash_scores(
-    scores: Float, is_correct: Flags, coarse_grid: Grid, fine_grid: Grid, bound: int
-) -> tuple[tuple[int, ...], NDArray[np.uint64]]:
-    """Hash the scores and the correctness of rows in one pass, as `rows.row_hashes` does.
-
-    Parameters
-    ----------
-    scores : array of shape (n_rows,)
-        Scores.
-
-    is_correct : array of bool of shape (n_rows,)
-        Correctness of the predictions.
-
-    coarse_grid, fine_grid : Grid
-        Grids of the two hashes, which have the same floor.
-
-    bound : int
-        Largest hash to return.
-
-    Returns
-    -------
-    digest_sums : tuple of int
-        Sums of the digest of the coarsely rounded scores with the correctness.
-
-    hashes : array of uint64
-        Hashes of the finely rounded scores, up to the bound.
-    """
-    sums = np.zeros(4, dtype=np.int64)
-    hashes = np.empty(len(scores), dtype=np.int64)
-    n_hashes = _fused.hash_scores(
-        _as_column(scores),
-        np.ascontiguousarray(is_correct, dtype=bool),
-        coarse_grid.floor,
-        coarse_grid.n_dropped_bits,
-        fine_grid.n_dropped_bits,
-        bound,
-        sums,
-        hashes,
-    )
-    return tuple(sums.view(np.uint64).tolist()), hashes[:n_hashes].view(np.uint64)
-
-
-def count_in_cells(
-    scores: Float,
-    is_correct: Flags,
-    packed_ranges: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    totals: NDArray[np.int64],
-) -> None:
-    """Add rows to the counts of their cells in place, as `kernels.keys.CellCounter.add` does."""
-    is_correct = np.ascontiguousarray(is_correct, dtype=bool)
-    _fused.count_in_cells(_as_column(scores), is_correct, packed_ranges.reshape(-1), counts, totals)
 
 
 def _score(
@@ -492,14 +403,6 @@ entropy, one_minus_max_probability, negative_margin, free_energy = (
 def _count_rows(block: Array, rows: RowIndices) -> int:
     """Return the number of rows to use."""
     return len(block) if rows is None else len(rows)
-
-
-def _as_column(values: Any, dtype: Any = np.float64) -> Any:
-    """Return a contiguous and aligned array for the C code; None stays None.
-
-    `ascontiguousarray` would accept an array that is not aligned.
-    """
-    return None if values is None else np.require(values, dtype, ("C_CONTIGUOUS", "ALIGNED"))
 
 
 def _as_readable(block: Array) -> Array:
