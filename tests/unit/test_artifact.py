@@ -287,8 +287,16 @@ def test_a_new_calibrator_is_one_entry(any_scaling, tmp_path):
             {"dtype": "<f8", "shape": [10**12, 10**12], "base64": "AAAAAAAAAAA="},
             r"it has 1\.",
         ),
-        ("weights", {"dtype": "<f8", "shape": [1], "base64": "AAAA"}, "base64 data of .* are damaged"),
-        ("weights", {"dtype": "<f8", "shape": [1], "base64": "!!"}, "base64 data of .* are damaged"),
+        (
+            "weights",
+            {"dtype": "<f8", "shape": [1], "base64": "AAAA"},
+            "base64 data of .* are damaged",
+        ),
+        (
+            "weights",
+            {"dtype": "<f8", "shape": [1], "base64": "!!"},
+            "base64 data of .* are damaged",
+        ),
         (
             "weights",
             {"dtype": "<f8", "shape": [-1], "values": [1.0]},

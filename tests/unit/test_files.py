@@ -144,7 +144,10 @@ def test_a_column_that_is_no_number(tmp_path):
     refuse("column 'text' must hold numbers, but it holds string", path)
     assert read_predictions(path, classes=["b", "a"]).table.tolist() == [[2, 1]]
     refuse("'a', 'b', 'text'|a, b, text", path, logits_key="q")
-    refuse(r"required, but 1 class column\(s\) were", save(pa.table({"a": [1.0]}), tmp_path / "b.parquet"))
+    refuse(
+        r"required, but 1 class column\(s\) were",
+        save(pa.table({"a": [1.0]}), tmp_path / "b.parquet"),
+    )
 
 
 def test_what_pandas_writes(tmp_path):

@@ -77,7 +77,7 @@ def test_missing_in_pandas_is_missing():
 
 @pytest.mark.parametrize("values", [["a", "b"], [[0.1, 0.9], [0.2, 0.8]], [0.1, [0.2]], "abc", 3.0])
 def test_what_is_no_column_of_numbers_is_refused(values):
-    with pytest.raises(InputError, match="must be a number|one entry per row|rectangular"):
+    with pytest.raises(InputError, match=r"must be a number|one entry per row|rectangular"):
         check_scores(values)
 
 

@@ -317,7 +317,7 @@ def test_what_does_not_fit_is_said():
             mc.Cascade(mc.MaxLoss(0.01)).fit(**wrong)
     with pytest.raises(InputError, match="pool=True supports only MaxLoss"):
         mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, correct=agrees, pool=True)
-    with pytest.raises(InputError, match="and the correctness of the last one.*, but got 2 and 1"):
+    with pytest.raises(InputError, match=r"and the correctness of the last one.*, but got 2 and 1"):
         mc.Cascade(mc.MinAccuracy(0.9), people=False).fit(scores=scores, correct=agrees[:1])
     with pytest.raises(
         mc.InfeasibleTargetError, match=r"of .* predictions are incorrect, which supports 0.9"
