@@ -59,7 +59,9 @@ def test_without_a_constraint_probabilities_improve_and_nothing_is_rejected(clas
     assert nll(calibrated.predict_proba(X[TEST])) < nll(fitted.predict_proba(X[TEST]))
     np.testing.assert_array_equal(calibrated.predict(X[TEST]), fitted.predict(X[TEST]))
     assert calibrated.accepts(X[TEST]).all()
-    with pytest.raises(AttributeError, match=r"has no certificate_, because it was fitted without a promise\."):
+    with pytest.raises(
+        AttributeError, match=r"has no certificate_, because it was fitted without a promise\."
+    ):
         _ = calibrated.certificate_
 
 

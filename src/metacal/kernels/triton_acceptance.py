@@ -7,7 +7,7 @@ than reading the row. But most scores are far from the threshold. The kernel the
 approximate score of each row in float32, in one sweep. Only rows whose approximate score h is near
 the threshold are computed in float64.
 
-The error of h is below 2^-8·s + 2^-95 for rows of at most 2^20 classes, where s = h for the entropy
+The error of h is below 2^-7·s + 2^-95 for rows of at most 2^20 classes, where s = h for the entropy
 and for 1 - max p, and s = T/(1 + T) for the free energy. Here m is the largest logit, m_2 the second
 largest, T the sum of e^d and M the sum of d·e^d over all classes but the predicted one, where
 d = x - m <= 0. The sums are computed relative to a reference r (`triton_sweep.py`), which is m or at
