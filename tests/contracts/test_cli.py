@@ -293,11 +293,11 @@ def test_fit_in_expectation_excludes_after_looking(folder):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--min-accuracy", 97), "write 97% as 0.97"),
+        (("--min-accuracy", 97), "Write 97% as 0.97"),
         (("--min-accuracy", 1), "not strictly between 0 and 1"),
         (("--max-miscoverage", "nan"), "not strictly between 0 and 1"),
         (("--max-miscoverage", "few"), "'few' is not a number"),
-        (("--min-accuracy", 0.9, "--confidence", 90), "write 90% as 0.9"),
+        (("--min-accuracy", 0.9, "--confidence", 90), "Write 90% as 0.9"),
         (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "cannot be combined"),
         (
             ("--min-accuracy", 0.9, "--rule", "paper", "--confidence", 0.9),

@@ -184,7 +184,7 @@ def test_rows_that_say_nothing(folder):
     ("arguments", "message"),
     [
         (["plain.json", "test.npz"], "without a gate, so it has no promise to"),
-        (["accuracy.json", "test.npz", "--confidence", "95"], "write 95% as 0.95"),
+        (["accuracy.json", "test.npz", "--confidence", "95"], "Write 95% as 0.95"),
         (["accuracy.json", "test.npz", "--confidence", "0.3"], "not above 0.5"),
         (["accuracy.json", "test.npz", "--input", "probabilities"], "was fitted on logits"),
     ],

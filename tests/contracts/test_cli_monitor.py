@@ -405,11 +405,15 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
         (
             ["good.csv", "--input", "probabilities"],
             2,
-            "was fitted on logits, so FILE must hold logits",
+            "FILE must hold logits, because cal.json was fitted on logits",
         ),
-        (["good.csv", "--score-key", "mark"], 2, "--score-key needs scores instead of logits"),
+        (
+            ["good.csv", "--score-key", "mark"],
+            2,
+            "--score-key requires scores, but cal.json was fitted on logits",
+        ),
         (["good.csv", "--state", "nowhere/state.json"], 2, "does not exist"),
-        (["good.csv", "--append"], 2, "--append needs --state"),
+        (["good.csv", "--append"], 2, "--append has no effect without --state"),
         (["good.csv", "--least-probability", 0.1], 2, "--probability-key"),
         (["good.csv", "--state", "good.csv"], 2, "Error: good.csv is also an input file"),
         (
@@ -420,10 +424,14 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
         (
             ["wide.jsonl", "--format", "csv"],
             2,
-            "wide.jsonl: the file starts like JSON, but is read as csv. Pass --format",
+            "wide.jsonl: the file looks like JSON, but it is read as csv. Pass --format",
         ),
         (["good.npz", "--probability-key", "p"], 2, "support only text formats"),
-        (["good.csv", "--probability-key", "q"], 2, "no 'q' found"),
+        (
+            ["good.csv", "--probability-key", "q"],
+            2,
+            "--probability-key names 'q', which the file does not have",
+        ),
         (
             ["good.csv", "--probability-key", "p", "--least-probability", 0.9],
             2,
@@ -445,7 +453,7 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
         (
             ["short.csv"],
             2,
-            "short.csv: no line could be read. The first error: short.csv:2: this line has 2 cells",
+            "short.csv: no line could be read. The first error is: short.csv:2: this line has 2 cells",
         ),
         (["text.csv"], 2, "text.csv:2: 'logits_a' holds 'x'"),
         (["nan.csv", "--strict"], 2, "nan.csv:3: number 2 of the row is NaN; drop such rows"),
@@ -459,7 +467,11 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
             2,
             "wide.jsonl:2: this row has 3 numbers, but the gate was fitted on 10 classes",
         ),
-        (["lost.jsonl", "--strict"], 2, "lost.jsonl:2: a line that has no row"),
+        (
+            ["lost.jsonl", "--strict"],
+            2,
+            "lost.jsonl:2: a line without a row must have the id of an earlier row",
+        ),
         (["torn.jsonl", "--strict"], 2, "torn.jsonl:2: this line is not one complete JSON object"),
     ],
 )
