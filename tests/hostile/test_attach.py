@@ -102,7 +102,7 @@ def test_the_reason_names_both_numbers(gate, tmp_path):
     )
     with pytest.raises(
         mc.InputError,
-        match=r"comes out with 6 columns, .* the calibration has 5 classes; attach the one",
+        match=r"has 6 columns for every input, but the calibration has 5 classes",
     ):
         save_attached(path, gate, tmp_path / "out.onnx")
 

@@ -246,7 +246,11 @@ def test_a_small_file_that_unpacks_to_much(tmp_path, kind, monkeypatch):
     monkeypatch.setenv(limits.UNPACK_LIMIT_VARIABLE, "100000000")
     assert len(read_predictions(path, **options)) >= 800_000
     monkeypatch.setenv(limits.UNPACK_LIMIT_VARIABLE, "much")
-    refuse("METACAL_UNPACK_LIMIT must be a number of bytes", path, **options)
+    refuse(
+        "METACAL_UNPACK_LIMIT must be a positive number of bytes, .* but got 'much'",
+        path,
+        **options,
+    )
 
 
 def test_gigabytes_are_refused_before_memory_is_taken(tmp_path):
