@@ -53,8 +53,8 @@ def run(*words, code=0):
 
 
 @pytest.mark.parametrize("command", ["cascade", "verify", "evaluate", "apply"])
-@pytest.mark.parametrize("told", ["id", "labels"])
-def test_files_in_another_order_are_refused_where_ids_or_labels_tell(folder, command, told):
+@pytest.mark.parametrize(("told", "named"), [("id", "ids"), ("labels", "labels")])
+def test_files_in_another_order_are_refused_where_ids_or_labels_tell(folder, command, told, named):
     (small, large), y = drawn(800, 1)
     known = {"id": np.arange(800), "labels": y}[told]
     labels = {} if told == "labels" else {"labels": y}
@@ -66,7 +66,7 @@ def test_files_in_another_order_are_refused_where_ids_or_labels_tell(folder, com
         files = [folder / "loss.json", files[0], "--large", files[1]]
     result = run(command, *files, *words, code=2)
     assert "in the same order, but the column" in result.output
-    assert f"of {told} differs in row" in result.output
+    assert f"of {named} differs in row" in result.output
 
 
 @pytest.mark.parametrize("name", ["loss", "accuracy"])

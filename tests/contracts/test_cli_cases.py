@@ -131,7 +131,7 @@ def test_cases_with_unlabelled_items_are_left_out(folder):
         (f"{FIT} {CASES} --max-errors-per-case 0.2", "requires --largest-per-case"),
         (
             "fit cal.csv --case-key document --max-case-errors 0.1",
-            "requires scores instead of logits",
+            "requires scores, but this command needs logits",
         ),
         (f"{FIT} {CASES} --max-case-errors 0.1 --min-accuracy 0.9", "cannot be combined"),
     ],
@@ -295,7 +295,10 @@ def test_a_wrong_label_of_an_item_is_named_with_its_line(folder):
     (folder / "cal.csv").write_text("\n".join(text))
     for options in ("--group-key field --min-accuracy 0.7", f"{CASES} --max-case-errors 0.2"):
         done = run(f"{FIT} {options} -o gate.json", code=2)
-        assert "cal.csv:101: ok is 'maybe'" in " ".join(done.stderr.split())
+        assert (
+            "cal.csv:101: ok must mark whether the row is correct, but it is 'maybe'"
+            in " ".join(done.stderr.split())
+        )
 
 
 # ── monitor ───────────────────────────────────────────────────────────────────────────────────────

@@ -262,7 +262,7 @@ def test_wrong_usage_says_what_to_do(run):
         ),
         ("--seed 3", "random_state=None, but got 3."),
         ("--extend", "without a declared extension"),
-        ("--may-extend", "may_extend=False, not True"),
+        ("--may-extend", "may_extend=False, but got True"),
     ):
         assert says in run(f"label pool.csv {change} -o other.csv", code=2).stderr
     assert (

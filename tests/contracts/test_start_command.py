@@ -437,8 +437,8 @@ def test_a_promise_that_holds_without_a_gate_is_not_offered():
         *("start", "loans.csv", "--yes", "--mistake-cost", 5, "--promise", "npv", "-o", "npv"),
         codes=(2,),
     )
-    assert "met without a gate" in done.stderr
-    assert "Nothing was written: pass a higher --mistake-cost" in done.stderr
+    assert "requires no gate" in done.stderr
+    assert "Nothing was written. Pass a higher --mistake-cost" in done.stderr
     assert not os.listdir("npv")
 
 

@@ -64,10 +64,10 @@ def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRo
     other_class_name = rows.class_names[1 - class_code]
     class_share = float((rows.true_class_codes == class_code).mean())
     return UnsupportedPromiseError(
-        f"A precision of {class_promise.target:g} for {class_name} requires no gate, because"
+        f"A precision of {class_promise.target:g} for {class_name!r} requires no gate, because"
         f" {class_share:.1%} of the rows have this class. Pass a precision above"
         f" {class_share:.1%}, or limit the missed rows of the other class with MinRecall(0.95,"
-        f" positive={other_class_name}) (--min-recall)."
+        f" positive={other_class_name!r}) (--min-recall)."
     )
 
 
@@ -83,6 +83,6 @@ def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> In
 def build_same_class_error(class_name: Name) -> InputError:
     """Build the error for two promises about the rows accepted as one class."""
     return UnsupportedPromiseError(
-        f"Both promises limit the rows that are predicted as {class_name}. Promise one quantity"
+        f"Both promises limit the rows that are predicted as {class_name!r}. Promise one quantity"
         " for each class, for example TwoSided(MinPrecision(0.9), MinRecall(0.95))."
     )

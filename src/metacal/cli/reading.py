@@ -137,7 +137,8 @@ def check_no_score_options(reading: ReadOptions, why: str = "this command needs 
     """Raise a usage error if an option for scores was given."""
     for name in _SCORE_OPTIONS:
         if getattr(reading, name) is not None:
-            raise click.UsageError(f"{option_flag(name)} requires scores instead of logits; {why}.")
+            flag = option_flag(name)
+            raise click.UsageError(f"{flag} requires scores, but {why}. Leave out {flag}.")
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:

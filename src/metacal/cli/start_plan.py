@@ -181,7 +181,7 @@ def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
         run = run_command(plan.fit_arguments())
     except UnsupportedPromiseError as error:
         raise UnsupportedPromiseError(
-            f"{error} Nothing was written: pass a higher --mistake-cost, or another --promise."
+            f"{error} Nothing was written. Pass a higher --mistake-cost, or another --promise."
         ) from None
     if run.error is None:
         return plan, run

@@ -26,7 +26,7 @@ parse_mistake_cost = number_between(
     1.0,
     1e6,
     "one above 1, such as 20",
-    "is not above 1; a mistake that costs no more needs no review",
+    "is not above 1, and a mistake that costs no more needs no review",
 )
 
 

@@ -63,7 +63,7 @@ def number_between(
     low, high : float
         Limits, which are excluded.
     valid_description : str
-        Description of a valid value, for the error about a text that is not a number.
+        Description of a valid value, for the advice in errors.
     problem : str
         Description of the problem, for the error about a number outside the limits.
 
@@ -87,11 +87,11 @@ def number_between(
                 f"{str(value)[:40]!r} is not a number. Pass {valid_description}."
             ) from None
         if not low < number < high:
-            hint = ""
+            advice = f"Pass {valid_description}"
             looks_like_percentage = high == 1.0 and 1.0 < number < 100.0
             if looks_like_percentage:
-                hint = f". Write {number:g}% as {number / 100:g}"
-            raise click.BadParameter(f"{value} {problem}{hint}.")
+                advice = f"Write {number:g}% as {number / 100:g}"
+            raise click.BadParameter(f"{value} {problem}. {advice}.")
         return number
 
     return parse

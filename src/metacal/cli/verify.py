@@ -21,7 +21,7 @@ parse_confidence = number_between(
     0.5,
     1.0,
     "one above 0.5, such as 0.95",
-    "is not above 0.5 and below 1; give a confidence such as 0.95",
+    "is not above 0.5 and below 1",
 )
 
 

@@ -24,7 +24,8 @@ most m_2.
 4. The entropy is log(1 + T) - M/(1 + T). Neither part is negative, and the first one is at least
    T/(1 + T). So its relative error is at most 2^-13·44 < 2^-7.5, and below the margin of 2^-7. The
    probability T/(1 + T) has the relative error of T. The free energy -(m + log(1 + T)) has at most
-   the error of log(1 + T), which is 2^-13·T/(1 + T).
+   the error of log(1 + T), which is 2^-13·T/(1 + T). The logarithm of the rounded sum 1 + T would not
+   do: it loses all digits of T near 2^-53, where an entropy is 40 times as large.
 
 A relative margin alone would not suffice for thresholds near 0, because of the terms that step 1
 omits.
@@ -36,7 +37,7 @@ import torch
 from torch import Tensor
 
 from metacal.kernels import triton as fused
-from metacal.kernels.triton import _Layout, _load_tile, _locate_rows, float_bits, jit, tl
+from metacal.kernels.triton import _Layout, _load_tile, _locate_rows, _log1p, float_bits, jit, tl
 from metacal.kernels.triton_scores import (
     _acceptance_code,
     _exp_relative_to_second,
@@ -123,12 +124,10 @@ def _approximate_score(KIND: tl.constexpr, largest, tail, moment):
         score = other_p
         scale = score
     elif KIND == "entropy":
-        score = tl.log(1.0 + tail) - moment / (1.0 + tail)
-        # For small T the logarithm above loses digits; T/(1 + T) is a lower bound of it.
-        score = tl.maximum(score, other_p - moment / (1.0 + tail))
+        score = _log1p(tail) - moment / (1.0 + tail)
         scale = score
     else:
-        score = -(largest.to(tl.float64) + tl.log(1.0 + tail))
+        score = -(largest.to(tl.float64) + _log1p(tail))
         scale = other_p
     return score, scale
 
