@@ -26,7 +26,7 @@ from metacal.io.stream import StreamReader, StreamRecord
 from metacal.io.stream_cells import invalid_line_error
 from metacal.io.stream_layout import HeaderError
 from metacal.io.tail import Tail
-from metacal.rows.score_columns import VERDICTS
+from metacal.rows.score_columns import FLAG_OF_VERDICT
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -103,7 +103,7 @@ class LineSource:
         self.name = name
         self.strict = strict
         # The keys are labels as text. For scores, the values are flags of correct predictions.
-        self.labels: Mapping[str, Any] = VERDICTS
+        self.labels: Mapping[str, Any] = FLAG_OF_VERDICT
         if watch.gate.has_classes:
             self.labels = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0

@@ -212,7 +212,9 @@ def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
     -------
     table of the same shape
     """
-    knot_index = xp.find_piece(fitted.lookup_knots, fitted.offsets, fitted.max_knots, points)
+    knot_index = xp.find_last_knots_below(
+        fitted.lookup_knots, fitted.offsets, fitted.max_knots, points
+    )
     value_at_knot = xp.take(fitted.values, knot_index)
     if fitted.interpolation == "step":
         return value_at_knot

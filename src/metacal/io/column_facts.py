@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metacal.formulas import Float
 from metacal.io.strays import NON_CLASS_NAME_PATTERN
-from metacal.rows.score_columns import VERDICTS, parse_score_text
+from metacal.rows.score_columns import FLAG_OF_VERDICT, parse_score_text
 
 #: Words in the names of scores and probabilities.
 _SCORE_WORDS = frozenset(
@@ -145,7 +145,7 @@ def _is_positive_label(label: str) -> bool | None:
         return True
     if word in _NEGATIVE_LABELS:
         return False
-    return VERDICTS.get(word)
+    return FLAG_OF_VERDICT.get(word)
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class ColumnFacts:
     def holds_flags(self) -> bool:
         """Whether every value is a spelling of true or false."""
         return bool(self.distinct_texts) and {text.lower() for text in self.distinct_texts} <= set(
-            VERDICTS
+            FLAG_OF_VERDICT
         )
 
     @property

@@ -18,7 +18,7 @@ from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
 from metacal.io.inspection import AmbiguousFileError, Inspection
 from metacal.io.request import DEFAULT_CORRECT_NAMES, DEFAULT_LABEL_NAMES
 from metacal.io.truth_inspection import PREDICTION_NAME_PATTERN, Truth
-from metacal.rows.score_columns import VERDICTS
+from metacal.rows.score_columns import FLAG_OF_VERDICT
 
 #: Typical names of score columns.
 _SCORE_NAME_PATTERN = re.compile(
@@ -250,7 +250,7 @@ def _record_confidence_score(inspection: Inspection, correctness: str, score_nam
         default_values=DEFAULT_CORRECT_NAMES,
     )
     if not is_loss:
-        verdicts = [VERDICTS.get(text.lower()) for text in facts.texts.tolist()]
+        verdicts = [FLAG_OF_VERDICT.get(text.lower()) for text in facts.texts.tolist()]
         is_known = np.array([verdict is not None for verdict in verdicts])
         is_correct = np.array([verdict is True for verdict in verdicts])
         _check_direction(inspection, score_name, is_correct, is_known)

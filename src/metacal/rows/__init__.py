@@ -9,6 +9,7 @@ executor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
@@ -24,8 +25,8 @@ from metacal.rows.block_sizes import choose_rows_per_share, choose_strips_per_bl
 from metacal.rows.executors import (
     ExecutorLike,
     is_remote,
-    report_progress,
     resolve_executor,
+    yield_and_report_progress,
 )
 from metacal.rows.executors import open_executor as open_executor
 from metacal.rows.executors import report_finished_rows as report_finished_rows
@@ -39,7 +40,6 @@ from metacal.rows.strips import (
     EntryType,
     HostCopies,
     RowSubset,
-    Span,
     Strips,
     Task,
 )
@@ -113,7 +113,7 @@ class Rows(Strips):
         self._requested_block_rows = block_rows
         if block_rows is None:
             block_rows = BLOCK_ELEMENTS // self.n_classes
-        strips_per_block = max(1, -(-block_rows // self.rows_per_strip))
+        strips_per_block = max(1, math.ceil(block_rows / self.rows_per_strip))
         self.block_rows = self.rows_per_strip * strips_per_block
 
     def copy_with(self, **changes: Any) -> Rows:
@@ -200,20 +200,23 @@ class Rows(Strips):
         array
         """
         if self.is_on_device and not kernels.reads_tensors(fn):
-            return self._with_host_strips().sum(fn, *map(to_numpy, columns))
+            return self._with_strips_on_host().sum(fn, *map(to_numpy, columns))
         if self.is_on_device:
-            return to_numpy(reduce(add, self._device_results(fn, columns)))
+            return to_numpy(reduce(add, self._compute_results_on_device(fn, columns)))
         total: Any = None
         for strip_sums in self._run_on_blocks(Strips._compute_strip_sums, fn, columns):
-            if isinstance(strip_sums, np.ndarray):
-                # A kernel that takes whole blocks returns the sums of all strips in one array.
-                # `np.add.accumulate` adds them one after another, with the same bits as a loop.
+            # A kernel that takes whole blocks returns the sums of all strips in one array.
+            are_sums_in_one_array = isinstance(strip_sums, np.ndarray)
+            if are_sums_in_one_array:
+                sums_to_add = strip_sums
                 if total is not None:
-                    strip_sums = np.concatenate((total[None], strip_sums))
-                total = np.add.accumulate(strip_sums)[-1]
-                continue
-            for strip_sum in strip_sums:
-                total = strip_sum.copy() if total is None else total + strip_sum
+                    sums_to_add = np.concatenate((total[None], strip_sums))
+                # `np.add.accumulate` adds the strips one after another, with the bits of a loop.
+                cumulative_sums = np.add.accumulate(sums_to_add)
+                total = cumulative_sums[-1]
+            else:
+                for strip_sum in strip_sums:
+                    total = strip_sum.copy() if total is None else total + strip_sum
         return np.asarray(total)
 
     def compute_column(
@@ -237,9 +240,11 @@ class Rows(Strips):
         array of shape (n_selected_rows,)
         """
         if self.is_on_device and not kernels.reads_tensors(fn):
-            return self._with_host_strips().compute_column(fn, *map(to_numpy, columns))
+            return self._with_strips_on_host().compute_column(fn, *map(to_numpy, columns))
         if self.is_on_device:
-            column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
+            column = kernels.device_kernels().concatenate(
+                self._compute_results_on_device(fn, columns)
+            )
             return column if keep_on_device else to_numpy(column)
         pieces: list[NDArray[Any]] = []
         for block_pieces in self._run_on_blocks(Strips._compute_column_pieces, fn, columns):
@@ -309,9 +314,9 @@ class Rows(Strips):
         ------
         object
         """
-        host_rows = self._with_host_strips()
+        host_rows = self._with_strips_on_host()
         accumulation = Accumulation(
-            fn, make_accumulator, takes_whole_blocks=not host_rows._copies_rows
+            fn, make_accumulator, takes_whole_blocks=not host_rows._must_copy_rows
         )
         return host_rows._run_on_blocks(Strips._accumulate_blocks, accumulation, columns)
 
@@ -344,7 +349,7 @@ class Rows(Strips):
         array
         """
         columns = (out, *other_columns)
-        can_pass_whole_blocks = kernels.takes_whole_blocks and not self._copies_rows
+        can_pass_whole_blocks = kernels.takes_whole_blocks and not self._must_copy_rows
         writing = ColumnWriting(fn, takes_whole_blocks=takes_whole_blocks and can_pass_whole_blocks)
         if is_remote(self.executor) and isinstance(self.table, StoredTable):
             self._fill_remotely(writing, columns)
@@ -392,14 +397,14 @@ class Rows(Strips):
             return self
         return Rows(to_numpy(self.table), row_mask=self.row_mask)
 
-    def _with_host_strips(self) -> Rows:
+    def _with_strips_on_host(self) -> Rows:
         """Return rows whose strips are copied to the host if the table is on a device."""
         if not self.is_on_device:
             return self
         strips: Any = HostCopies(self.table)
         return Rows(strips, row_mask=self.row_mask)
 
-    def _device_results(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
+    def _compute_results_on_device(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
         """Return fn of each strip on the device, as tensors."""
         device_columns = tuple(self.move_column_to_device(column) for column in columns)
         results: list[Any] = []
@@ -441,15 +446,11 @@ class Rows(Strips):
         """
         if strips_per_block is None:
             strips_per_block = self.block_rows // self.rows_per_strip
-            if not self._requested_block_rows:
+            is_default_block_size = not self._requested_block_rows
+            if is_default_block_size:
                 strips_per_block = choose_strips_per_block(self, self.executor, strips_per_block)
-        spans = []
-        n_rows_of_spans = []
-        for first_strip in range(0, self.n_strips, strips_per_block):
-            span = Span(first_strip, min(first_strip + strips_per_block, self.n_strips))
-            _, selected_slice = self._find_slices(span)
-            spans.append(span)
-            n_rows_of_spans.append(selected_slice.stop - selected_slice.start)
+        spans = self._divide_into_spans(strips_per_block)
+        n_rows_of_spans = [self._count_selected_rows(span) for span in spans]
         run_task = partial(task, self, work, columns)
         results: Iterator[Any]
         if self.executor is None or len(spans) == 1:
@@ -465,7 +466,7 @@ class Rows(Strips):
                 max_pending=_PENDING_FACTOR * max_running,
                 describe_piece=_describe_piece,
             )
-        return report_progress(results, n_rows_of_spans)
+        return yield_and_report_progress(results, n_rows_of_spans)
 
 
 def _copy_block(block: NDArray[Any], out: NDArray[Any]) -> None:

@@ -20,12 +20,12 @@ _MAX_EXACT_INTEGER = 1 << 53
 _MIN_FRACTION = 1e-15
 
 _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
-#: If the largest weight is not between 2^-64 and 2^64, all weights are multiplied by a power of two.
-#: Sums and squares then neither overflow nor vanish. Weights that count rows or money are never
-#: changed.
+#: All weights are multiplied by a power of two if the largest is not between 2^-64 and 2^64.
+#: Sums and squares then neither overflow nor vanish.
+#: Weights that count rows or money are never changed.
 _MAX_WEIGHT_EXPONENT = 64
 #: Advice about masked entries, by the name of the argument.
-_UNMASK_ADVICE = {
+_UNMASK_ADVICE_BY_NAME = {
     "logits": "Write -inf where a class is masked out: logits.filled(-np.inf)",
     "probabilities": "Write 0 where a class is masked out: probabilities.filled(0.0)",
 }
@@ -107,7 +107,7 @@ def raise_if_masked(values: Any, name: str) -> None:
             n_masked += int(np.ma.getmaskarray(array).sum())
     if n_masked:
         entries = "1 entry" if n_masked == 1 else f"{n_masked:,} entries"
-        advice = _UNMASK_ADVICE.get(name, "Leave such rows out")
+        advice = _UNMASK_ADVICE_BY_NAME.get(name, "Leave such rows out")
         raise NumberError(f"{name} is a masked array with {entries} masked. {advice}.")
 
 

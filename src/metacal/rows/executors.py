@@ -196,9 +196,10 @@ def count_threads(pool: Executor) -> int:
     return int(pool._max_workers) if isinstance(pool, ThreadPoolExecutor) else 1
 
 
-#: Pools of threads that are not in use, keyed by their number of threads. Creating sixteen threads
-#: takes longer than work on a small table. A pool in use is not shared, so that nested work cannot
-#: wait for itself. A forked process starts without pools.
+#: Pools of threads that are not in use, keyed by their number of threads.
+#: Pools are reused because creating sixteen threads takes longer than work on a small table.
+#: A pool in use is not shared, so that nested work cannot wait for itself.
+#: A forked process starts without pools.
 _idle_pools: dict[int, list[ThreadPoolExecutor]] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle_pools.clear)
@@ -238,8 +239,10 @@ def report_finished_rows(n_rows: int) -> None:
         callback(n_rows)
 
 
-def report_progress(results: Iterator[Any], n_rows_of_results: list[int]) -> Iterator[Any]:
-    """Yield the results and report the number of rows of each."""
+def yield_and_report_progress(
+    results: Iterator[Any], n_rows_of_results: list[int]
+) -> Iterator[Any]:
+    """Yield each result, then report its number of rows as progress."""
     for result, n_rows in zip(results, n_rows_of_results):
         yield result
         report_finished_rows(n_rows)

@@ -23,8 +23,10 @@ from metacal.rows.reject_labels import replace_rejected_labels as replace_reject
 
 #: Code of a missing label. As a label it also means a missing one, unless it is a class.
 NO_LABEL = -1
+#: Integers as text, without leading zeros. Longer ones do not fit into int64.
 _INTEGER_TEXT = re.compile("0|-?[1-9][0-9]{0,18}")
-_INT64_RANGE = 1 << 63
+#: Smallest positive integer that is too large for int64.
+_INT64_LIMIT = 1 << 63
 #: Largest number of characters of a list of values in a message.
 _MAX_SHOWN_LENGTH = 80
 
@@ -61,11 +63,12 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
     array = as_plain_array(classes, "classes")
     if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
         array = array.astype(np.str_)
+    valid_dtype_kinds = "iubU"
     # The labels of two classes may be floats, such as 0.0 and 1.0.
-    valid_kinds = "iubU"
-    if array.ndim == 1 and len(array) == 2:
-        valid_kinds = "iubfU"
-    if array.ndim != 1 or array.dtype.kind not in valid_kinds:
+    are_two_classes = array.ndim == 1 and len(array) == 2
+    if are_two_classes:
+        valid_dtype_kinds += "f"
+    if array.ndim != 1 or array.dtype.kind not in valid_dtype_kinds:
         raise errors.ClassMismatchError(
             "classes must be a flat list of integers or a flat list of strings, but got"
             f" {shorten_values(classes)}."
@@ -108,7 +111,7 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
 
 def is_integer_text(text: str) -> bool:
     """Check whether a text is the canonical form of a 64-bit integer; "007" and "-0" are not."""
-    return _INTEGER_TEXT.fullmatch(text) is not None and -_INT64_RANGE <= int(text) < _INT64_RANGE
+    return _INTEGER_TEXT.fullmatch(text) is not None and -_INT64_LIMIT <= int(text) < _INT64_LIMIT
 
 
 def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
@@ -156,7 +159,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
     if are_numbers and array.dtype.kind == "f":
-        array = _whole_numbers(array)
+        array = _convert_to_whole_numbers(array)
     if are_numbers and array.dtype.kind == "U":
         hint = choose_spelling("For a scikit-learn model, pass classes=model.classes_.", "")
         if len(classes) == 2:
@@ -214,7 +217,7 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
     if NO_LABEL in class_values or str(NO_LABEL) in class_values:
         missing_marks = ("",)
     is_unlabelled = np.array(
-        [is_missing(item) or item in missing_marks for item in array.tolist()], dtype=bool
+        [is_missing(label) or label in missing_marks for label in array.tolist()], dtype=bool
     )
     if is_unlabelled.all():
         raise errors.MissingLabelsError(
@@ -300,7 +303,7 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
         raise errors.LabelError(f"{noun}s must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
         raise errors.LabelError(f"{noun}s must be integers or strings, but got type {array.dtype}.")
-    if array.dtype == np.uint64 and array.max(initial=0) < _INT64_RANGE:
+    if array.dtype == np.uint64 and array.max(initial=0) < _INT64_LIMIT:
         # NumPy has no integer type for both uint64 and a negative label of rejected rows.
         return array.astype(np.int64)
     return array
@@ -322,7 +325,7 @@ def advise_on_label_table(array: NDArray[Any]) -> str:
     return "If the labels are one-hot, pass labels.argmax(axis=1)."
 
 
-def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
+def _convert_to_whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     """Convert floats without a fraction to int64; raise InputError for other floats."""
     _raise_if_missing(np.isnan(array), "label")
     row = find_first_true(~(np.isfinite(array) & (array == np.floor(array))))

@@ -259,7 +259,7 @@ class Strips:
         return task(self, work, columns, all_strips)
 
     @property
-    def _copies_rows(self) -> bool:
+    def _must_copy_rows(self) -> bool:
         """Whether rows are copied before they are passed to a function."""
         return self.row_mask is not None or isinstance(self.table, RowSubset)
 
@@ -270,6 +270,20 @@ class Strips:
         selected_start = int(self._n_selected_before[span.start])
         selected_stop = int(self._n_selected_before[span.stop])
         return slice(table_start, table_stop), slice(selected_start, selected_stop)
+
+    def _divide_into_spans(self, strips_per_span: int) -> list[Span]:
+        """Divide all strips into consecutive spans. The last span may be shorter."""
+        spans = []
+        for first_strip in range(0, self.n_strips, strips_per_span):
+            stop_strip = min(first_strip + strips_per_span, self.n_strips)
+            spans.append(Span(first_strip, stop_strip))
+        return spans
+
+    def _count_selected_rows(self, span: Span) -> int:
+        """Return the number of selected rows in a span of strips."""
+        n_before_start = self._n_selected_before[span.start]
+        n_before_stop = self._n_selected_before[span.stop]
+        return int(n_before_stop - n_before_start)
 
     def _extract_piece(self, columns: Columns, span: Span) -> tuple[Strips, Columns]:
         """Extract the rows and columns of a span, to send them to another process.

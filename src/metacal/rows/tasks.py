@@ -240,14 +240,14 @@ def _lost_piece_error(
 
 def describe_sources(table: Any) -> str:
     """Return the names of the files of a table as text, "" for a table in memory."""
-    names = list(dict.fromkeys(_source_names(table)))
+    names = list(dict.fromkeys(_iterate_source_names(table)))
     text = ", ".join(names[:_MAX_NAMES])
     if len(names) > _MAX_NAMES:
         text += f" and {len(names) - _MAX_NAMES} more files"
     return text
 
 
-def _source_names(table: Any) -> Iterator[str]:
+def _iterate_source_names(table: Any) -> Iterator[str]:
     """Yield the names of the files of a table, found in its attributes."""
     is_joined_table = hasattr(table, "names") and hasattr(table, "tables")
     if is_joined_table:
@@ -262,5 +262,5 @@ def _source_names(table: Any) -> Iterator[str]:
     for attribute in ("source", "file", "table"):
         inner_table = getattr(table, attribute, None)
         if inner_table is not None:
-            yield from _source_names(inner_table)
+            yield from _iterate_source_names(inner_table)
             return
