@@ -148,6 +148,12 @@ def _is_positive_label(label: str) -> bool | None:
     return FLAG_OF_VERDICT.get(word)
 
 
+#: Smallest number of distinct values in a column of case ids.
+_MIN_CASES = 20
+#: Largest mean number of rows per distinct value in a column of case ids.
+_MAX_ROWS_PER_CASE = 20
+
+
 @dataclass(frozen=True)
 class ColumnFacts:
     """Facts about the first rows of a column.
@@ -237,7 +243,7 @@ class ColumnFacts:
         return bool(_SCORE_WORDS.intersection(split_words(self.name)))
 
     @property
-    def is_id(self) -> bool:
+    def looks_like_row_ids(self) -> bool:
         """Whether every row has its own value, and the name is that of an id."""
         return (
             self.is_unique
@@ -246,17 +252,18 @@ class ColumnFacts:
         )
 
     @property
-    def is_case(self) -> bool:
+    def looks_like_case_ids(self) -> bool:
         """Whether the name is that of a document or case, to which several rows belong."""
         if _CASE_NAME_PATTERN.fullmatch(self.name) is None or self.has_fractions:
             return False
         n_cases = len(self.distinct_texts)
         n_rows = len(self.values)
         # Few distinct values are categories, such as the type of a document.
-        return n_rows / 20 <= n_cases < n_rows and n_cases >= 20
+        has_enough_cases = n_cases >= max(_MIN_CASES, n_rows / _MAX_ROWS_PER_CASE)
+        return has_enough_cases and n_cases < n_rows
 
     @property
-    def is_field(self) -> bool:
+    def looks_like_field_names(self) -> bool:
         """Whether the column names the extracted field of each row."""
         is_field_name = _FIELD_NAME_PATTERN.fullmatch(self.name) is not None
         return is_field_name and 2 <= len(self.distinct_texts) <= len(self.values) / 2

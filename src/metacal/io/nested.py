@@ -82,10 +82,10 @@ def _perplexity(log_probabilities: Sequence[float]) -> float:
     return math.exp(min(-_mean(log_probabilities), _MAX_EXPONENT))
 
 
-#: Functions that reduce a list to one number. For the log-probabilities of tokens: the mean, the
-#: minimum, the sum (log-probability of the whole text) and the perplexity. For several answers, or
-#: for clusters of answers with the same meaning: the agreement and the entropy (semantic entropy
-#: for clusters). A higher perplexity or entropy means less confidence.
+#: Functions that reduce a list to one number, keyed by the name in a nested key.
+#: Mean, minimum, sum and perplexity are for the log-probabilities of the tokens of a text.
+#: Agreement and entropy are for several answers, or for clusters of answers of the same meaning.
+#: A higher perplexity or entropy means less confidence.
 REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "mean": _mean,
     "min": min,
@@ -143,7 +143,10 @@ def get_nested(row: Mapping[str, Any], key: str) -> Any:
     parsed_key = _parse_key(key)
     values: list[Any] = [row]
     for step in parsed_key.steps:
-        values = [next_value for value in values for next_value in _follow_step(value, step)]
+        next_values: list[Any] = []
+        for value in values:
+            next_values.extend(_follow_step(value, step))
+        values = next_values
 
     if _EVERY_ELEMENT in parsed_key.steps:
         result: Any = values
@@ -153,7 +156,7 @@ def get_nested(row: Mapping[str, Any], key: str) -> Any:
         result = None
     if parsed_key.reduction is None or result is None:
         return result
-    return _reduce(parsed_key.reduction, key, result)
+    return _apply_reduction(parsed_key.reduction, key, result)
 
 
 def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
@@ -164,15 +167,15 @@ def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
         return []
     if isinstance(step, int):
         if isinstance(value, list):
-            # For index -1 the end of the slice is None, because 0 would give an empty slice.
-            return value[step : step + 1 or None]
+            has_element = -len(value) <= step < len(value)
+            return [value[step]] if has_element else []
         return []
     if isinstance(value, dict) and value.get(step) is not None:
         return [value[step]]
     return []
 
 
-def _reduce(reduction: str, key: str, values: Any) -> float | None:
+def _apply_reduction(reduction: str, key: str, values: Any) -> float | None:
     """Apply a reduction to a list, ignoring null elements.
 
     Return None for an empty list.
@@ -184,7 +187,7 @@ def _reduce(reduction: str, key: str, values: Any) -> float | None:
         present_values = [value for value in values if value is not None]
         is_suitable = takes_answers or all(map(_is_number, present_values))
     if not is_suitable:
-        path = key[len(reduction) + 1 : -1]
+        path = key.removeprefix(f"{reduction}(").removesuffix(")")
         required_type = "answers" if takes_answers else "numbers"
         raise NumberError(
             f"{reduction}(...) requires a list of {required_type}, but {path!r} is"

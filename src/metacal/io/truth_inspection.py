@@ -46,28 +46,28 @@ _SPLIT_NAME_PATTERN = re.compile(r"(data)?[_ ]?(split|partition|subset|set)", re
 
 
 @dataclass(frozen=True)
-class Truth:
+class TruthColumns:
     """Columns that say what is correct.
 
     Attributes
     ----------
-    labels : str or None
+    label_name : str or None
         Column of the true classes.
-    correctness : str or None
+    correctness_name : str or None
         Column that marks each row as correct or incorrect, or holds its loss.
-    predictions : str or None
+    prediction_name : str or None
         Column of the predictions, in the words of the labels.
     reason : str
         Reason for the choice of the labels.
     """
 
-    labels: str | None = None
-    correctness: str | None = None
-    predictions: str | None = None
+    label_name: str | None = None
+    correctness_name: str | None = None
+    prediction_name: str | None = None
     reason: str = ""
 
 
-def find_truth(inspection: Inspection) -> Truth:
+def find_truth_columns(inspection: Inspection) -> TruthColumns:
     """Find the columns that say what is correct.
 
     Raise AmbiguousFileError if more than one column can hold the labels.
@@ -76,19 +76,19 @@ def find_truth(inspection: Inspection) -> Truth:
     for name in ("label_key", "correct_key", "loss_key", "prediction_key"):
         if options.get(name) is not None:
             _check_column_exists(inspection, options[name])
-    correctness = options.get("correct_key") or options.get("loss_key")
-    if correctness is not None:
-        return Truth(correctness=correctness, reason="you named it")
+    correctness_name = options.get("correct_key") or options.get("loss_key")
+    if correctness_name is not None:
+        return TruthColumns(correctness_name=correctness_name, reason="you named it")
     prediction_names = _list_prediction_names(inspection)
     if options.get("label_key") is not None:
-        labels, reason = options["label_key"], "you named it"
+        label_name, reason = options["label_key"], "you named it"
     elif options.get("labels") is not None:
-        return Truth()
+        return TruthColumns()
     else:
-        correctness = _find_correctness(inspection)
-        labels, reason = _find_labels(inspection, prediction_names, correctness)
-    predictions = _find_predictions(inspection, labels, prediction_names)
-    return Truth(labels, correctness, predictions, reason)
+        correctness_name = _find_correctness(inspection)
+        label_name, reason = _find_labels(inspection, prediction_names, correctness_name)
+    prediction_name = _find_predictions(inspection, label_name, prediction_names)
+    return TruthColumns(label_name, correctness_name, prediction_name, reason)
 
 
 def missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
@@ -106,7 +106,7 @@ def check_split(inspection: Inspection) -> None:
     for name, facts in inspection.facts.items():
         if _SPLIT_NAME_PATTERN.fullmatch(name) is None or facts.is_number:
             continue
-        inspection.roles["split"] = name
+        inspection.column_of_role["split"] = name
         training_values = [text for text in facts.distinct_texts if text.lower() == "train"]
         if training_values:
             raise AmbiguousFileError(
@@ -167,7 +167,7 @@ def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
 
 
 def _find_labels(
-    inspection: Inspection, prediction_names: Sequence[str], correctness: str | None
+    inspection: Inspection, prediction_names: Sequence[str], correctness_name: str | None
 ) -> tuple[str | None, str]:
     """Return the column of the labels and the reason, or None if there is no candidate."""
     excluded_names = {
@@ -177,7 +177,7 @@ def _find_labels(
     }
     pool = []
     for name, facts in inspection.facts.items():
-        if name not in excluded_names and name != correctness and not _is_score(facts):
+        if name not in excluded_names and name != correctness_name and not _is_score(facts):
             pool.append(facts)
     pool = _without_copies(pool)
 
@@ -188,7 +188,7 @@ def _find_labels(
             return matching[0].name, reason
         if matching:
             pool, is_narrowed = matching, True
-    if is_narrowed and correctness is None:
+    if is_narrowed and correctness_name is None:
         names = [facts.name for facts in pool]
         raise AmbiguousFileError(
             f"Several columns may hold the true classes: {format_names(names)}. Name one of them"
@@ -266,19 +266,19 @@ def _name_matches(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
 
 
 def _find_predictions(
-    inspection: Inspection, labels: str | None, prediction_names: Sequence[str]
+    inspection: Inspection, label_name: str | None, prediction_names: Sequence[str]
 ) -> str | None:
     """Return the column of predictions in the words of the labels, or None."""
-    if labels is None or labels not in inspection.facts:
+    if label_name is None or label_name not in inspection.facts:
         return None
-    label_facts = inspection.facts[labels]
+    label_facts = inspection.facts[label_name]
     candidates = list(prediction_names)
-    if _GOLD_NAME_PATTERN.fullmatch(labels):
+    if _GOLD_NAME_PATTERN.fullmatch(label_name):
         # Beside a column such as gold_label, a column "label" is the prediction.
         candidates += [name for name in DEFAULT_LABEL_NAMES if name in inspection.facts]
     matching = []
     for name in candidates:
-        if name == labels:
+        if name == label_name:
             continue
         agreement = (inspection.facts[name].texts == label_facts.texts).mean()
         if 0.0 < agreement < 1.0:
