@@ -11,9 +11,9 @@ from typing import NamedTuple
 from metacal.display import format_names
 from metacal.errors import ColumnError, format_option, warn_caller
 from metacal.io.named_columns import (
+    build_missing_remembered_column_error,
+    build_missing_table_error,
     find_named_column,
-    missing_remembered_column_error,
-    missing_table_error,
 )
 from metacal.io.opening import single_score_parameter
 from metacal.io.request import (
@@ -54,7 +54,7 @@ def find_list_column(
         f", of which {format_names(list_column_names)} hold lists; name the column of"
         f" {request.input} with {format_option('logits_key')}."
     )
-    raise missing_table_error(
+    raise build_missing_table_error(
         request, "column", list_column_names, f"it has {format_names(header)}", advice
     )
 
@@ -235,7 +235,7 @@ def find_class_columns(
     if single_score is not None:
         return [single_score]
     if "logits_key" in request.remembered_fields:
-        raise missing_remembered_column_error(request, header, "logits_key")
+        raise build_missing_remembered_column_error(request, header, "logits_key")
     if request.logits_key is not None:
         raise ColumnError(
             f"{request.path}: the file has no column {request.logits_key!r} of lists, and no"

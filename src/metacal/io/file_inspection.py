@@ -29,7 +29,7 @@ from metacal.io.class_inspection import (
 )
 from metacal.io.column_facts import choose_positive
 from metacal.io.first_rows import read_first_rows
-from metacal.io.formats.item_lists import LINE_KEY, find_item_list
+from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
 from metacal.io.inspection import (
     AmbiguousFileError,
     Inspection,
@@ -44,9 +44,9 @@ from metacal.io.request import (
 from metacal.io.score_inspection import find_score_column, inspect_single_score
 from metacal.io.truth_inspection import (
     TruthColumns,
+    build_missing_truth_question,
     check_split,
     find_truth_columns,
-    missing_truth_question,
 )
 
 #: Maximum deviation from 100 of the sum of the percentages in a row.
@@ -170,7 +170,7 @@ def _inspect_flat_columns(inspection: Inspection, truth: TruthColumns) -> None:
     if truth.label_name is not None or truth.correctness_name is not None:
         score_name = find_score_column(inspection, truth)
     elif options.get("labels") is None:
-        raise missing_truth_question(inspection)
+        raise build_missing_truth_question(inspection)
     if score_name is None or score_name not in inspection.facts:
         raise AmbiguousFileError(
             "No column was recognised as scores. The columns are"
@@ -197,7 +197,7 @@ def _check_has_labels(inspection: Inspection, truth: TruthColumns) -> None:
             " correct rows. Name the true class with --label-key NAME, or name one score for"
             " each prediction with --score-key NAME."
         )
-    raise missing_truth_question(inspection)
+    raise build_missing_truth_question(inspection)
 
 
 def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
@@ -330,7 +330,7 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
             inspection.column_of_role.setdefault("group", name)
         elif facts.looks_like_case_ids:
             inspection.column_of_role.setdefault("case", name)
-    if find_item_list(inspection.options.get("score_key")) is not None:
+    if find_item_list_key(inspection.options.get("score_key")) is not None:
         inspection.column_of_role.setdefault("case", LINE_KEY)
     case_name = inspection.column_of_role.get("case")
     if case_name is not None and "id_key" not in inspection.options:

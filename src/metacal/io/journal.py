@@ -101,7 +101,7 @@ class _RepairedLine:
 
 
 @dataclass(frozen=True)
-class _Content:
+class _JournalContent:
     """Content of a journal file.
 
     Attributes
@@ -255,7 +255,7 @@ class Journal:
         seal = self.seal.compute(previous_seal.encode() + b" " + text_bytes)
         return seal.encode("ascii") + b" " + text_bytes + b"\n"
 
-    def _read_records(self) -> _Content:
+    def _read_records(self) -> _JournalContent:
         """Read the records and return the content, whose last line may be incomplete.
 
         Raises
@@ -287,7 +287,7 @@ class Journal:
             )
         self.records = records[1:]
         self.size = valid_size
-        return _Content(file_bytes[:valid_size], tail, repaired_line)
+        return _JournalContent(file_bytes[:valid_size], tail, repaired_line)
 
     def _parse_lines(self, content: bytes) -> tuple[list[Record], int]:
         """Parse lines up to the first one without a valid seal.
@@ -384,14 +384,14 @@ class Journal:
         seal = first_line.partition(b" ")[0]
         raise ArtifactError(f"{self.path}:1: {self._explain_invalid_header(seal)}")
 
-    def _repair(self, content: _Content) -> None:
+    def _repair(self, content: _JournalContent) -> None:
         """Repair or remove a last line that a crash has left incomplete."""
         if content.repaired_line is not None:
             self._write_repaired_line(content, content.repaired_line.line)
         elif content.tail:
             self._remove_tail(content.tail)
 
-    def _write_repaired_line(self, content: _Content, line: bytes) -> None:
+    def _write_repaired_line(self, content: _JournalContent, line: bytes) -> None:
         """Complete the last line, or replace it if a byte of it is damaged."""
         is_only_incomplete = line.startswith(content.tail)
         with input_error_if_write_fails(self.path):

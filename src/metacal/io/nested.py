@@ -48,7 +48,7 @@ class _ParsedKey:
     steps: tuple[str | int, ...]
 
 
-def _answer_frequencies(answers: Sequence[Any]) -> list[float]:
+def _compute_answer_frequencies(answers: Sequence[Any]) -> list[float]:
     """Return the relative frequency of each distinct answer.
 
     Texts are equal if they differ only in case and in surrounding white space.
@@ -65,12 +65,12 @@ def _answer_frequencies(answers: Sequence[Any]) -> list[float]:
 
 def _agreement(answers: Sequence[Any]) -> float:
     """Return the relative frequency of the most common answer."""
-    return max(_answer_frequencies(answers))
+    return max(_compute_answer_frequencies(answers))
 
 
 def _entropy(answers: Sequence[Any]) -> float:
     """Return the entropy of the distribution of answers."""
-    frequencies = _answer_frequencies(answers)
+    frequencies = _compute_answer_frequencies(answers)
     return math.fsum(-frequency * math.log(frequency) for frequency in frequencies)
 
 
@@ -257,7 +257,7 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
         if key is None or key in row:
             continue
         if key.endswith(".*"):
-            nested_entries.update(_entries_of_object(row, key.removesuffix(".*")))
+            nested_entries.update(_flatten_object(row, key.removesuffix(".*")))
             continue
         first_step = _parse_key(key).steps[0]
         if first_step in row:
@@ -267,7 +267,7 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
     return {**row, **nested_entries}
 
 
-def _entries_of_object(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _flatten_object(row: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the entries of a nested object by their dotted keys, or {} if it is no object."""
     nested_object = get_nested(row, key)
     if not isinstance(nested_object, Mapping):

@@ -28,6 +28,8 @@ from metacal.rows.executors import set_context_variable
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
 #: Number of seconds without data after which a download fails.
 TIMEOUT_SECONDS = 60.0
+#: Largest number of characters of the reason for an error.
+_MAX_REASON_LENGTH = 200
 #: Keys under which fsspec file systems report a checksum or a modification time.
 _VERSION_KEYS = (
     "ETag",
@@ -183,7 +185,7 @@ def delete_downloads_after_use() -> Iterator[None]:
         yield
 
 
-def remote_fingerprint(url: str) -> dict[str, Any] | None:
+def compute_remote_fingerprint(url: str) -> dict[str, Any] | None:
     """Return the size of a remote file with its checksum or modification time.
 
     Returns
@@ -195,7 +197,7 @@ def remote_fingerprint(url: str) -> dict[str, Any] | None:
     --------
     >>> import fsspec
     >>> fsspec.filesystem("memory").pipe("/mark/x.csv", b"1,2")
-    >>> remote_fingerprint("memory://mark/x.csv")["bytes"]
+    >>> compute_remote_fingerprint("memory://mark/x.csv")["bytes"]
     3
     """
     try:
@@ -204,10 +206,13 @@ def remote_fingerprint(url: str) -> dict[str, Any] | None:
     except Exception:
         # The download, which follows, reports the error.
         return None
-    versions = {key: str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None}
-    if not versions:
+    version_entries = {}
+    for key in _VERSION_KEYS:
+        if info.get(key) is not None:
+            version_entries[key] = str(info[key])
+    if not version_entries:
         return None
-    return {"bytes": info.get("size"), **versions}
+    return {"bytes": info.get("size"), **version_entries}
 
 
 def is_remote_file_gone(url: str) -> bool:
@@ -275,7 +280,9 @@ def _describe_remote_error(error: Exception) -> str:
     for error_class in type(error).__mro__:
         template = _ERROR_MESSAGES.get(error_class.__name__)
         if template is not None:
-            message = template.format(error=error, text=str(error)[:200], seconds=TIMEOUT_SECONDS)
+            message = template.format(
+                error=error, text=str(error)[:_MAX_REASON_LENGTH], seconds=TIMEOUT_SECONDS
+            )
             return message.rstrip()
 
     connection_error = getattr(error, "os_error", None)
@@ -285,5 +292,5 @@ def _describe_remote_error(error: Exception) -> str:
             reason = os.strerror(connection_error.errno)
         return f"no server answers there ({reason})"
     one_line = " ".join(str(error).split())
-    reason = one_line[:200].rstrip(" .") or type(error).__name__
+    reason = one_line[:_MAX_REASON_LENGTH].rstrip(" .") or type(error).__name__
     return f"it cannot be read ({reason})"

@@ -26,6 +26,8 @@ from metacal.errors import FileContentError
 from metacal.formulas import Float
 from metacal.io.nested import REDUCTIONS, get_nested
 
+#: Largest number of characters of a list of columns in a message.
+_MAX_SHOWN_COLUMNS_LENGTH = 200
 #: Nested keys of the token log-probabilities of a response, in order of preference.
 LOGPROB_KEYS = (
     "choices[0].logprobs.content[*].logprob",
@@ -192,7 +194,7 @@ def result_scores(result: Any) -> dict[str, Float]:
     if not columns:
         raise FileContentError(
             "The result must have a column of numbers, but its columns are"
-            f" {', '.join(map(str, table))[:200]}."
+            f" {', '.join(map(str, table))[:_MAX_SHOWN_COLUMNS_LENGTH]}."
         )
     return columns
 

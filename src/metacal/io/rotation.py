@@ -42,7 +42,8 @@ class RotationRank(NamedTuple):
 
     def is_comparable(self, other: RotationRank) -> bool:
         """Check whether two files are named by the same scheme."""
-        return self[:2] == other[:2]
+        has_same_scheme = self.naming_scheme == other.naming_scheme
+        return has_same_scheme and self.is_numbered == other.is_numbered
 
 
 class _RotatedKey(NamedTuple):
@@ -109,7 +110,7 @@ def iterate_neighbours(
     """
     directory, base_name = os.path.split(path)
     for name in logs.list_directory_of(path):
-        rank = rotation_rank(name, base_name)
+        rank = parse_rotation_rank(name, base_name)
         if name == base_name or (rank is None and only_rotated):
             continue
         # Files that belong to other users may not be readable.
@@ -173,7 +174,7 @@ def _find_oldest(
     return rotated_logs[min(keys)]
 
 
-def rotation_rank(name: str, base_name: str) -> RotationRank | None:
+def parse_rotation_rank(name: str, base_name: str) -> RotationRank | None:
     """Return the rank of a rotated file, the oldest first.
 
     Return None for any other name.
@@ -192,11 +193,11 @@ def rotation_rank(name: str, base_name: str) -> RotationRank | None:
 
     Examples
     --------
-    >>> sorted(["a.log.1", "a.log.3", "a.log.2"], key=lambda name: rotation_rank(name, "a.log"))
+    >>> sorted(["a.log.1", "a.log.3", "a.log.2"], key=lambda name: parse_rotation_rank(name, "a.log"))
     ['a.log.3', 'a.log.2', 'a.log.1']
-    >>> rotation_rank("a-20260101.log", "a.log") < rotation_rank("a-20260102.log", "a.log")
+    >>> parse_rotation_rank("a-20260101.log", "a.log") < parse_rotation_rank("a-20260102.log", "a.log")
     True
-    >>> rotation_rank("a.log.gz", "a.log") is None
+    >>> parse_rotation_rank("a.log.gz", "a.log") is None
     True
     """
     stem, suffix = os.path.splitext(base_name)

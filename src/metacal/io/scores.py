@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metacal.display import format_names
 from metacal.errors import CombinationError, MissingLabelsError, ShapeError, format_option
 from metacal.io.columns import Columns
-from metacal.io.formats.item_lists import LINE_KEY, find_item_list
+from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
 from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
 from metacal.io.request import DEFAULT_AGREEMENT_NAMES, DEFAULT_CORRECT_NAMES, Request
@@ -165,7 +165,7 @@ def read_scores(
     >>> scores.score, scores.correct
     (array([0.9, nan]), array([ True, False]))
     """
-    if case_key is None and unit_key is None and find_item_list(score_key) is not None:
+    if case_key is None and unit_key is None and find_item_list_key(score_key) is not None:
         case_key = LINE_KEY
     request = build_score_request(
         score_key=score_key,

@@ -149,7 +149,7 @@ def _describe_excluded_columns(class_names: ClassNames, stray_indices: Sequence[
     advice = f"list all classes with {format_option('classes')}."
     label_name = _find_label_name(stray_names)
     if label_name is not None:
-        advice += f" If {_label_advice(label_name)}."
+        advice += f" If {_advise_on_labels(label_name)}."
     if len(stray_names) > 1:
         return (
             f"Columns {format_names(stray_names)} are left out, because no label names them and they do"
@@ -181,7 +181,7 @@ def _describe_doubtful_columns(
     label_advice = ""
     label_name = _find_label_name(stray_names)
     if label_name is not None:
-        label_advice = f" If {_label_advice(label_name)}."
+        label_advice = f" If {_advise_on_labels(label_name)}."
 
     class_list = None
     other_names = [
@@ -205,6 +205,6 @@ def _find_label_name(names: Sequence[str | int]) -> str | None:
     return None
 
 
-def _label_advice(label_name: str) -> str:
+def _advise_on_labels(label_name: str) -> str:
     """Return the advice to name the column of labels, for use after "if"."""
     return f"{label_name!r} holds the labels, pass {format_option('label_key', label_name)}"

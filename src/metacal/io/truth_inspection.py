@@ -85,13 +85,13 @@ def find_truth_columns(inspection: Inspection) -> TruthColumns:
     elif options.get("labels") is not None:
         return TruthColumns()
     else:
-        correctness_name = _find_correctness(inspection)
-        label_name, reason = _find_labels(inspection, prediction_names, correctness_name)
-    prediction_name = _find_predictions(inspection, label_name, prediction_names)
+        correctness_name = _find_correctness_name(inspection)
+        label_name, reason = _find_label_name(inspection, prediction_names, correctness_name)
+    prediction_name = _find_prediction_name(inspection, label_name, prediction_names)
     return TruthColumns(label_name, correctness_name, prediction_name, reason)
 
 
-def missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
+def build_missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
     """Build the question for a file in which no column says what is correct."""
     return AmbiguousFileError(
         "No column was recognised as the true class. The columns are"
@@ -136,13 +136,13 @@ def _list_prediction_names(inspection: Inspection) -> list[str]:
     return names
 
 
-def _find_correctness(inspection: Inspection) -> str | None:
+def _find_correctness_name(inspection: Inspection) -> str | None:
     """Return the column that marks rows as correct, unless a score is about that column."""
     candidates = []
     for name, facts in inspection.facts.items():
-        has_name = CORRECTNESS_NAME_PATTERN.fullmatch(name) is not None
+        has_typical_name = CORRECTNESS_NAME_PATTERN.fullmatch(name) is not None
         may_hold_flags = facts.holds_flags or name in DEFAULT_CORRECT_NAMES
-        if has_name and may_hold_flags and not _is_subject_of_score(inspection, name):
+        if has_typical_name and may_hold_flags and not _is_subject_of_score(inspection, name):
             candidates.append(name)
     default_names = [name for name in candidates if name in DEFAULT_CORRECT_NAMES]
     candidates = default_names or candidates
@@ -166,7 +166,7 @@ def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
     )
 
 
-def _find_labels(
+def _find_label_name(
     inspection: Inspection, prediction_names: Sequence[str], correctness_name: str | None
 ) -> tuple[str | None, str]:
     """Return the column of the labels and the reason, or None if there is no candidate."""
@@ -175,21 +175,22 @@ def _find_labels(
         *DEFAULT_CLASS_LIST_NAMES,
         *inspection.options.get("drop", ()),
     }
-    pool = []
+    candidates = []
     for name, facts in inspection.facts.items():
         if name not in excluded_names and name != correctness_name and not _is_score(facts):
-            pool.append(facts)
-    pool = _without_copies(pool)
+            candidates.append(facts)
+    candidates = _drop_copies(candidates)
 
     is_narrowed = False
-    for evidence, reason in _list_evidence(inspection, prediction_names):
-        matching = [facts for facts in pool if evidence(facts)]
-        if len(matching) == 1:
-            return matching[0].name, reason
-        if matching:
-            pool, is_narrowed = matching, True
+    for is_supported, reason in _list_label_tests(inspection, prediction_names):
+        supported_candidates = [facts for facts in candidates if is_supported(facts)]
+        if len(supported_candidates) == 1:
+            return supported_candidates[0].name, reason
+        if supported_candidates:
+            candidates = supported_candidates
+            is_narrowed = True
     if is_narrowed and correctness_name is None:
-        names = [facts.name for facts in pool]
+        names = [facts.name for facts in candidates]
         raise AmbiguousFileError(
             f"Several columns may hold the true classes: {format_names(names)}. Name one of them"
             " with --label-key NAME."
@@ -202,16 +203,16 @@ def _is_score(facts: ColumnFacts) -> bool:
     return facts.numbers is not None and facts.has_fractions
 
 
-def _without_copies(pool: Sequence[ColumnFacts]) -> list[ColumnFacts]:
-    """Return the columns without later columns of the same values, such as label.1."""
-    distinct: list[ColumnFacts] = []
-    for facts in pool:
-        if not any(np.array_equal(facts.texts, other.texts) for other in distinct):
-            distinct.append(facts)
-    return distinct
+def _drop_copies(candidates: Sequence[ColumnFacts]) -> list[ColumnFacts]:
+    """Drop columns that repeat the values of an earlier column, such as label.1."""
+    distinct_columns: list[ColumnFacts] = []
+    for facts in candidates:
+        if not any(np.array_equal(facts.texts, other.texts) for other in distinct_columns):
+            distinct_columns.append(facts)
+    return distinct_columns
 
 
-def _list_evidence(
+def _list_label_tests(
     inspection: Inspection, prediction_names: Sequence[str]
 ) -> list[tuple[Callable[[ColumnFacts], bool], str]]:
     """Return the kinds of evidence for a column of labels, the strongest first."""
@@ -230,10 +231,10 @@ def _list_evidence(
         return find_label_pattern(facts.distinct_texts, other_names) is not None
 
     return [
-        (_name_matches(_GOLD_NAME_PATTERN), "its name"),
+        (_match_name(_GOLD_NAME_PATTERN), "its name"),
         (lambda facts: facts.name.lower() in DEFAULT_LABEL_NAMES, "its name"),
-        (_name_matches(LABEL_NAME_PATTERN), "its name"),
-        (_name_matches(_OTHER_LABEL_NAME_PATTERN), "its name"),
+        (_match_name(LABEL_NAME_PATTERN), "its name"),
+        (_match_name(_OTHER_LABEL_NAME_PATTERN), "its name"),
         (shares_predicted_values, "its values are those of the predictions"),
         (names_class_columns, "its values are in the names of other columns"),
         (lambda facts: _is_subject_of_score(inspection, facts.name), "a score has its name"),
@@ -256,16 +257,16 @@ def _is_named_by_score(inspection: Inspection, facts: ColumnFacts) -> bool:
 def _has_positive_value(facts: ColumnFacts) -> bool:
     """Check whether a column has two values, such as yes and no, of which one is positive."""
     values = facts.distinct_texts
-    is_pair = len(values) == 2 and choose_positive(values) is not None
-    return is_pair and not facts.has_non_class_name
+    has_positive_value = len(values) == 2 and choose_positive(values) is not None
+    return has_positive_value and not facts.has_non_class_name
 
 
-def _name_matches(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
+def _match_name(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
     """Return a function that checks the name of a column."""
     return lambda facts: pattern.fullmatch(facts.name) is not None
 
 
-def _find_predictions(
+def _find_prediction_name(
     inspection: Inspection, label_name: str | None, prediction_names: Sequence[str]
 ) -> str | None:
     """Return the column of predictions in the words of the labels, or None."""
@@ -276,16 +277,16 @@ def _find_predictions(
     if _GOLD_NAME_PATTERN.fullmatch(label_name):
         # Beside a column such as gold_label, a column "label" is the prediction.
         candidates += [name for name in DEFAULT_LABEL_NAMES if name in inspection.facts]
-    matching = []
+    possible_names = []
     for name in candidates:
         if name == label_name:
             continue
-        agreement = (inspection.facts[name].texts == label_facts.texts).mean()
-        if 0.0 < agreement < 1.0:
-            matching.append(name)
-    if len(matching) > 1:
+        is_equal_to_label = inspection.facts[name].texts == label_facts.texts
+        if is_equal_to_label.any() and not is_equal_to_label.all():
+            possible_names.append(name)
+    if len(possible_names) > 1:
         raise AmbiguousFileError(
-            f"Several columns may hold the predictions: {format_names(matching)}. Name one of"
+            f"Several columns may hold the predictions: {format_names(possible_names)}. Name one of"
             " them with --prediction-key NAME."
         )
-    return next(iter(matching), None)
+    return next(iter(possible_names), None)

@@ -210,13 +210,13 @@ def run_as_completed(
             try:
                 result = finished_future.result()
             except (MemoryError, BrokenExecutor, CancelledError) as error:
-                raise _lost_piece_error(error, piece, describe_piece) from error
+                raise _build_lost_piece_error(error, piece, describe_piece) from error
             yield piece, result
     finally:
         submitted_pieces.cancel_all()
 
 
-def _lost_piece_error(
+def _build_lost_piece_error(
     error: BaseException, piece: Piece, describe_piece: PieceDescriber | None
 ) -> InputError:
     """Build the error about a piece whose workers were lost."""

@@ -15,8 +15,8 @@ from metacal.certificates.counts import Counts
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError
 
-#: Largest relative rounding error of a score. A threshold may differ by this much from the score
-#: that it was computed from.
+#: Largest relative rounding error of a score.
+#: A threshold may differ by this much from the score that it was computed from.
 SCORE_TOLERANCE = 2.0**-29
 
 #: Maximum number of rows. Every count up to this number is exact in a float.

@@ -80,7 +80,7 @@ def object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return json_object
 
 
-def error_summary(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """Return the message of an error on one line of limited length.
 
     Characters that cannot be printed are escaped, because the message may quote the file.

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.io.artifact.messages import error_summary
+from metacal.io.artifact.messages import summarize_error
 from metacal.maps.map import Map
 from metacal.rows.arrays import find_first_true
 
 # Largest deviation of a row sum from one: far above rounding errors, but small for a probability.
-_TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
+_TOLERANCE_OF_DTYPE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
 
 
 def build_probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
@@ -71,7 +71,7 @@ def check_map(fitted: Gate | Map, n_classes: int) -> None:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: the map does not return probabilities for flat rows in float32: some are not finite.
     """
-    for dtype in _TOLERANCE:
+    for dtype in _TOLERANCE_OF_DTYPE:
         row_by_kind = build_probe_rows(n_classes, dtype)
         logits = np.stack(list(row_by_kind.values()))
         probabilities = _apply_to_logits(fitted, logits)
@@ -84,12 +84,14 @@ def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
     try:
         with np.errstate(all="ignore"):
             if isinstance(fitted, Gate):
-                probabilities = np.asarray(fitted(logits, groups=_probe_groups(fitted, n_rows)))
+                probabilities = np.asarray(
+                    fitted(logits, groups=_choose_probe_groups(fitted, n_rows))
+                )
             else:
                 probabilities = np.asarray(fitted(logits))
     except Exception as error:
         raise ArtifactError(
-            f"the calibration map does not support {n_classes} columns ({error_summary(error)})."
+            f"the calibration map does not support {n_classes} columns ({summarize_error(error)})."
         ) from error
     if probabilities.shape != logits.shape:
         raise ArtifactError(
@@ -98,7 +100,7 @@ def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
     return probabilities
 
 
-def _probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
+def _choose_probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
     """Return a known group for each row, or None if the gate has no thresholds by group."""
     thresholds = gate.subgroup_thresholds
     if thresholds is None or thresholds.subgroup_kind != "group":
@@ -108,7 +110,7 @@ def _probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
 
 def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> None:
     """Raise ArtifactError for the first row that does not contain probabilities."""
-    tolerance = _TOLERANCE[probabilities.dtype.type]
+    tolerance = _TOLERANCE_OF_DTYPE[probabilities.dtype.type]
     with np.errstate(all="ignore"):
         row_sums = probabilities.sum(axis=1, dtype=np.float64)
     is_finite = np.isfinite(probabilities).all(axis=1)

@@ -28,14 +28,14 @@ from metacal.io.formats.arrow_columns import (
     TableLayout,
     check_no_nulls,
     column_to_array,
-    float_dtype,
+    get_float_dtype,
     import_pyarrow,
     is_type,
     scores_to_array,
     table_to_array,
 )
 from metacal.io.formats.arrow_metadata import read_class_names
-from metacal.io.named_columns import label_column_advice
+from metacal.io.named_columns import advise_on_label_column
 from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
@@ -186,8 +186,7 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
         side_columns = _read_columns(source, selection.other_names, path)
 
     class_names = None
-    has_list_column = layout.list_size is not None
-    if has_list_column:
+    if layout.has_list_column:
         class_names = read_class_names(source.schema, path)
     return selection.build_columns(
         table, side_columns.read_array, side_columns.read_list, class_names=class_names
@@ -350,7 +349,7 @@ def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> 
         content = f"lists of {arrow_type.value_type}" if is_list else str(arrow_type)
         label_hint = ""
         if "labels" not in selection.role_names and not is_list:
-            label_hint = label_column_advice(name)
+            label_hint = advise_on_label_column(name)
         raise NumberError(
             f"{path}: the column {name!r} must hold numbers, but it holds {content};"
             f" {label_hint}list the class columns with {format_option('classes')}, or name the"
@@ -395,7 +394,7 @@ def determine_table_layout(
     """
     arrow_types = [source.schema.field(name).type for name in selection.table_names]
     if selection.has_column_per_class:
-        dtypes = {float_dtype(arrow_type) for arrow_type in arrow_types}
+        dtypes = {get_float_dtype(arrow_type) for arrow_type in arrow_types}
         common_dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float64)
         return TableLayout(columns=selection.table_names, list_size=None, dtype=common_dtype)
 
@@ -405,7 +404,7 @@ def determine_table_layout(
     if list_size < 0:
         list_size = _first_list_size(source, name, path)
     return TableLayout(
-        columns=(name,), list_size=list_size, dtype=float_dtype(list_type.value_type)
+        columns=(name,), list_size=list_size, dtype=get_float_dtype(list_type.value_type)
     )
 
 

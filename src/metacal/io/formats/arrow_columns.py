@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import NumberError, needs_extra
-from metacal.io.opening import check_text_array_size, check_unpacked_size, uneven_row_error
+from metacal.io.opening import build_uneven_row_error, check_text_array_size, check_unpacked_size
 from metacal.rows.arrays import find_first_true
 
 # Categories of Arrow types, named as in `pyarrow.types`.
@@ -44,6 +44,11 @@ class TableLayout:
     columns: tuple[str, ...]
     list_size: int | None
     dtype: np.dtype[Any]
+
+    @property
+    def has_list_column(self) -> bool:
+        """Whether one column holds a list for each row."""
+        return self.list_size is not None
 
     @property
     def n_classes(self) -> int:
@@ -87,9 +92,8 @@ def table_to_array(batch: Any, layout: TableLayout, path: str, first_row: int) -
     array of shape (n_rows, n_classes)
         New C-ordered array.
     """
-    has_list_column = layout.list_size is not None
-    if has_list_column:
-        return _table_from_lists(batch.column(layout.columns[0]), layout, path, first_row)
+    if layout.has_list_column:
+        return _convert_lists_to_table(batch.column(layout.columns[0]), layout, path, first_row)
     table = np.empty((batch.num_rows, len(layout.columns)), dtype=layout.dtype)
     for class_index, name in enumerate(layout.columns):
         class_column = combine_chunks(batch.column(name))
@@ -98,7 +102,9 @@ def table_to_array(batch: Any, layout: TableLayout, path: str, first_row: int) -
     return table
 
 
-def _table_from_lists(column: Any, layout: TableLayout, path: str, first_row: int) -> NDArray[Any]:
+def _convert_lists_to_table(
+    column: Any, layout: TableLayout, path: str, first_row: int
+) -> NDArray[Any]:
     """Convert a list column to an array with one row per list; see `table_to_array`."""
     name = layout.columns[0]
     n_classes = layout.n_classes
@@ -111,12 +117,12 @@ def _table_from_lists(column: Any, layout: TableLayout, path: str, first_row: in
         row = find_first_true(list_lengths != n_classes)
         if row is not None:
             row_text = f"{path}: row {first_row + row} of column {name!r}"
-            raise uneven_row_error(row_text, int(list_lengths[row]), n_classes)
+            raise build_uneven_row_error(row_text, int(list_lengths[row]), n_classes)
 
     # flatten() respects slices, whereas the attribute .values ignores them.
     values = list_array.flatten()
     if values.null_count:
-        row, class_index = divmod(_first_null(values), n_classes)
+        row, class_index = divmod(_find_first_null(values), n_classes)
         raise NumberError(
             f"{path}: the list in row {first_row + row} of the column {name!r} has a null at"
             f" position {class_index}, and these {len(list_array):,} rows have"
@@ -185,7 +191,7 @@ def scores_to_array(column: Any, name: str, path: str) -> NDArray[np.floating[An
         )
     if not is_type(arrow_type, ("floating",)):
         arrow_array = arrow_array.cast("float64")
-    return np.array(arrow_array.to_numpy(zero_copy_only=False), dtype=float_dtype(arrow_type))
+    return np.array(arrow_array.to_numpy(zero_copy_only=False), dtype=get_float_dtype(arrow_type))
 
 
 def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
@@ -207,7 +213,7 @@ def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
     """
     if not column.null_count:
         return
-    row = first_row + _first_null(column)
+    row = first_row + _find_first_null(column)
     percentage = 100 * column.null_count / len(column)
     raise NumberError(
         f"{path}: row {row} of the column {name!r} is null, and {column.null_count:,} rows are"
@@ -216,7 +222,7 @@ def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
     )
 
 
-def _first_null(column: Any) -> int:
+def _find_first_null(column: Any) -> int:
     """Return the index of the first null of a column that has at least one."""
     is_null = column.is_null().to_numpy(zero_copy_only=False)
     return int(np.flatnonzero(is_null)[0])
@@ -233,7 +239,7 @@ def combine_chunks(column: Any) -> Any:
     return combined_array
 
 
-def float_dtype(arrow_type: Any) -> np.dtype[Any]:
+def get_float_dtype(arrow_type: Any) -> np.dtype[Any]:
     """Return the dtype of a floating-point Arrow type, and float64 for any other type."""
     if is_type(arrow_type, ("floating",)):
         return np.dtype(arrow_type.to_pandas_dtype())

@@ -22,12 +22,12 @@ _RESPONSE_LISTS = ("choices", "messages", "content", "tool_calls", "top_logprobs
 _ITEM_KEY_PATTERN = re.compile(r"([^()\[\]]+)\[\*\](?:\.(.+))?")
 
 
-def find_item_list(score_key: str | None) -> str | None:
+def find_item_list_key(score_key: str | None) -> str | None:
     """Return the key of the list whose elements a score key selects, or None if it selects no list.
 
     Examples
     --------
-    >>> find_item_list("fields[*].score"), find_item_list("mean(tokens[*].logprob)")
+    >>> find_item_list_key("fields[*].score"), find_item_list_key("mean(tokens[*].logprob)")
     ('fields', None)
     """
     match = _ITEM_KEY_PATTERN.fullmatch(score_key or "")

@@ -31,15 +31,18 @@ from metacal.io.artifact.messages import describe_json, object_without_duplicate
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
-from metacal.io.formats.item_lists import expand_item_lists, find_item_list, iterate_items
+from metacal.io.formats.item_lists import expand_item_lists, find_item_list_key, iterate_items
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
-from metacal.io.opening import check_text_array_size, uneven_row_error
+from metacal.io.opening import build_uneven_row_error, check_text_array_size
 from metacal.io.request import ROLE_PARAMETERS, Request
 from metacal.io.responses import find_response_entries
 
 #: Maximum number of bytes in a line, which bounds the memory of a file without line breaks.
 MAX_LINE_BYTES = 1 << 26
+#: Largest number of characters of a key, and of the message of the JSON parser, in an error.
+_MAX_SHOWN_KEY = 80
+_MAX_PARSER_MESSAGE = 120
 
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -81,10 +84,14 @@ def read(request: Request) -> Columns:
 
     selection = entries.selection
     if selection.has_column_per_class:
-        table = np.column_stack([entries.number_column(name) for name in selection.table_names])
+        table = np.column_stack(
+            [entries.convert_number_column(name) for name in selection.table_names]
+        )
     else:
-        table = entries.list_table(selection.table_names[0])
-    return selection.build_columns(table, entries.label_column, entries.values_by_name.__getitem__)
+        table = entries.convert_list_column(selection.table_names[0])
+    return selection.build_columns(
+        table, entries.convert_label_column, entries.values_by_name.__getitem__
+    )
 
 
 def _build_score_columns(entries: _Entries) -> Columns:
@@ -95,11 +102,11 @@ def _build_score_columns(entries: _Entries) -> Columns:
 
     def read_side_column(name: str) -> NDArray[Any]:
         if name in truth_names:
-            return _object_array(entries.values_by_name[name])
-        return entries.label_column(name)
+            return _convert_to_object_array(entries.values_by_name[name])
+        return entries.convert_label_column(name)
 
     return selection.build_columns(
-        _object_array(entries.values_by_name[score_name]),
+        _convert_to_object_array(entries.values_by_name[score_name]),
         read_side_column,
         entries.values_by_name.__getitem__,
         line_numbers=entries.line_numbers,
@@ -174,7 +181,7 @@ def _read_entries(request: Request) -> _Entries:
 
 def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and entries of each row: each object, or each item of its list of items."""
-    list_key = find_item_list(request.logits_key) if request.reads_scores else None
+    list_key = find_item_list_key(request.logits_key) if request.reads_scores else None
     for line_number, json_object in iterate_objects(request.path, file):
         row = add_requested_entries(request, line_number, json_object)
         if list_key is None or request.logits_key in json_object:
@@ -188,7 +195,7 @@ def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict
             raise LineError(request.path, line_number, str(error)) from None
 
 
-def _object_array(values: Sequence[Any]) -> NDArray[Any]:
+def _convert_to_object_array(values: Sequence[Any]) -> NDArray[Any]:
     """Convert values to a 1-D array of objects; a list stays one element."""
     return np.fromiter(values, dtype=object, count=len(values))
 
@@ -332,11 +339,11 @@ def parse_json_line(path: str, line_number: int, line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         reason = "this line is not UTF-8 text; save the file as UTF-8"
     except KeyError as error:
-        reason = f"the entry {str(error.args[0])[:80]!r} occurs twice; keep one"
+        reason = f"the entry {str(error.args[0])[:_MAX_SHOWN_KEY]!r} occurs twice; keep one"
     except RecursionError:
         reason = "this line is nested too deeply; write each value as a plain number or string"
     except ValueError as error:
-        parser_message = " ".join(str(error).split())[:120]
+        parser_message = " ".join(str(error).split())[:_MAX_PARSER_MESSAGE]
         reason = (
             f"this line is not one complete JSON object ({parser_message}); write one object"
             " per line (for example with jq -c '.' FILE)"
@@ -368,7 +375,7 @@ class _Entries:
     values_by_name: dict[str, list[Any]]
     line_numbers: list[int]
 
-    def list_table(self, name: str) -> Float:
+    def convert_list_column(self, name: str) -> Float:
         """Convert an entry that holds lists of numbers to an array, one row per list."""
         lists = self.values_by_name[name]
         first_length = len(lists[0])
@@ -380,16 +387,16 @@ class _Entries:
                 )
             if len(row) != first_length:
                 entry_text = f"{self.path}:{line_number}: the entry {name!r}"
-                raise uneven_row_error(entry_text, len(row), first_length)
+                raise build_uneven_row_error(entry_text, len(row), first_length)
             for value in row:
                 if not _is_number(value):
                     raise NumberError(
                         f"{self.path}:{line_number}: the entry {name!r} must hold only numbers,"
                         f" but it holds {describe_json(value)}."
                     )
-        return self._float_array(lists)
+        return self._convert_to_float_array(lists)
 
-    def number_column(self, name: str) -> Float:
+    def convert_number_column(self, name: str) -> Float:
         """Convert an entry that holds numbers to an array."""
         values = self.values_by_name[name]
         for line_number, value in zip(self.line_numbers, values):
@@ -402,9 +409,9 @@ class _Entries:
                 f"{self.path}:{line_number}: the entry {name!r} {problem}. Correct the entry, or"
                 f" list the class entries with {format_option('classes')}."
             )
-        return self._float_array(values)
+        return self._convert_to_float_array(values)
 
-    def label_column(self, name: str) -> NDArray[Any]:
+    def convert_label_column(self, name: str) -> NDArray[Any]:
         """Convert labels or ids, which must all have the same type, to an array."""
         values = self.values_by_name[name]
         self._check_label_types(name, values)
@@ -436,7 +443,7 @@ class _Entries:
                     " or write all as strings."
                 )
 
-    def _float_array(self, values: list[Any]) -> Float:
+    def _convert_to_float_array(self, values: list[Any]) -> Float:
         """Convert checked numbers to an array of float64."""
         try:
             return np.array(values, dtype=np.float64)
@@ -462,7 +469,7 @@ class JsonLinesWriter(TextWriter):
 
     def write_rows(self, columns: dict[str, NDArray[Any]]) -> None:
         """Write one line per row."""
-        rows = zip(*map(_json_values, columns.values()))
+        rows = zip(*map(_convert_to_json_values, columns.values()))
         self.file.writelines(
             json.dumps(dict(zip(columns, row)), allow_nan=False) + "\n" for row in rows
         )
@@ -474,10 +481,10 @@ class JsonLinesWriter(TextWriter):
         return super().split_columns(columns)
 
 
-def _json_values(values: NDArray[Any]) -> list[Any]:
+def _convert_to_json_values(values: NDArray[Any]) -> list[Any]:
     """Convert an array to JSON values, with None for numbers that are not finite."""
     if values.ndim == 2:
-        flat_values = np.array(_json_values(values.ravel()), dtype=object)
+        flat_values = np.array(_convert_to_json_values(values.ravel()), dtype=object)
         return flat_values.reshape(values.shape).tolist()
     json_values: list[Any] = values.tolist()
     if values.dtype.kind != "f":

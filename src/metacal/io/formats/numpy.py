@@ -25,8 +25,8 @@ from metacal.errors import FileContentError
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows
-from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, writable_bytes
-from metacal.io.opening import SAVE_AS_NPZ, check_unpacked_size
+from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, view_as_writable_bytes
+from metacal.io.opening import SAVE_AS_NPZ_ADVICE, check_unpacked_size
 from metacal.io.request import Request
 
 # Number of bytes to read for an .npy header, which NumPy limits to 10,000 bytes.
@@ -113,7 +113,7 @@ def _find_array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfil
     if file_names and not members:
         raise FileContentError(
             f"{path}: the file is a zip archive, but not an npz file (it holds"
-            f" {format_names(file_names)}); {SAVE_AS_NPZ}."
+            f" {format_names(file_names)}); {SAVE_AS_NPZ_ADVICE}."
         )
     return members
 
@@ -124,7 +124,7 @@ def _read_member(
     """Read the array in an archive member, and verify its checksum."""
 
     def fill(array: NDArray[Any]) -> None:
-        view = writable_bytes(array)
+        view = view_as_writable_bytes(array)
         n_filled = 0
         member_file: Any
         with archive.open(member) as member_file:

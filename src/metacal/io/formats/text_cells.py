@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import FileContentError
 from metacal.formulas import Float
-from metacal.io.opening import check_text_array_size, uneven_row_error
+from metacal.io.opening import build_uneven_row_error, check_text_array_size
 from metacal.rows.labels import is_integer_text
 
 # First characters of a text that a spreadsheet may execute.
@@ -326,6 +326,6 @@ def _raise_for_invalid_list(path: str, name: str, list_texts: Sequence[str]) -> 
                     f" holds {entry[:_MAX_QUOTED]!r}{hint}."
                 )
         if len(entries) != first_length:
-            raise uneven_row_error(
+            raise build_uneven_row_error(
                 f"{path}: row {row} of the column {name!r}", len(entries), first_length
             )
