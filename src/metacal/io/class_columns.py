@@ -77,7 +77,7 @@ class ClassColumnPattern(NamedTuple):
 
     @classmethod
     def from_key(cls, logits_key: str) -> ClassColumnPattern:
-        """Return the pattern of a key: the name of a class replaces "*", or follows "KEY_"."""
+        """Return the pattern of a key, in which "*" stands for the name of a class."""
         prefix, star, suffix = logits_key.partition("*")
         if not star:
             return cls(f"{logits_key}_")
@@ -248,7 +248,7 @@ def find_class_columns(
 def _find_matching_columns(
     request: Request, candidates: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> list[str]:
-    """Return the columns of the first pattern that matches enough columns, or an empty list."""
+    """Return the columns of the first pattern that matches enough columns."""
     # A pattern with a prefix that the user named may match a single column.
     min_columns = 1
     if request.logits_key is None:

@@ -1,4 +1,4 @@
-"""Search for the class columns of an unknown file: one column of numbers for each class."""
+"""Search for the class columns of an unknown file, one column per class."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ClassColumnGroup:
 
     @property
     def logits_key(self) -> str | None:
-        """Key with which the readers find the columns, or None if they have the classes' names."""
+        """Key that selects the columns, or None if their names are the classes."""
         if self.pattern == _BARE_PATTERN:
             return None
         if self.pattern.prefix.endswith("_") and not self.pattern.suffix:
@@ -72,7 +72,7 @@ def find_label_pattern(
     """
     if len(labels) < 2:
         return None
-    columns = set(column_names)
+    existing_names = set(column_names)
     first_label = labels[0]
     patterns = set()
     for name in column_names:
@@ -82,7 +82,7 @@ def find_label_pattern(
             patterns.add(ClassColumnPattern(name[:start], suffix))
             start = name.find(first_label, start + 1)
     for pattern in sorted(patterns, key=lambda pattern: len(pattern.prefix + pattern.suffix)):
-        if all(f"{pattern.prefix}{label}{pattern.suffix}" in columns for label in labels):
+        if all(f"{pattern.prefix}{label}{pattern.suffix}" in existing_names for label in labels):
             return pattern
     return None
 
@@ -146,27 +146,27 @@ def _select_columns_of_pattern(
 def _select_columns_named_by_labels(
     label_texts: Sequence[str], number_columns: Sequence[ColumnFacts]
 ) -> ClassColumnGroup:
-    """Return the columns that the labels name, and others that may be classes without a row."""
+    """Select the columns with names of labels, and other possible class columns."""
     named_columns = [facts for facts in number_columns if facts.name in label_texts]
     reason = "the labels name them"
     if is_probability_table(_stack_columns(named_columns)):
         return ClassColumnGroup([facts.name for facts in named_columns], _BARE_PATTERN, reason)
-    names = []
+    class_column_names = []
     for facts in number_columns:
         if facts in named_columns or may_be_class(facts):
-            names.append(facts.name)
-    return ClassColumnGroup(names, _BARE_PATTERN, reason)
+            class_column_names.append(facts.name)
+    return ClassColumnGroup(class_column_names, _BARE_PATTERN, reason)
 
 
 def may_be_class(facts: ColumnFacts) -> bool:
-    """Check whether neither the name nor the values of a column of numbers rule out a class."""
+    """Check whether a column of numbers may hold the scores of a class."""
     if facts.has_non_class_name or facts.is_row_counter or facts.looks_like_row_ids:
         return False
     return not facts.has_score_name and not facts.looks_like_case_ids
 
 
 def _find_columns_with_common_prefix(number_columns: Sequence[ColumnFacts]) -> ClassColumnGroup:
-    """Return the largest group of columns whose names share the text before an underscore."""
+    """Return the largest group of columns whose names have a common prefix."""
     names_of_prefix: dict[str, list[str]] = {}
     for facts in number_columns:
         beginning, underscore, remainder = facts.name.partition("_")
@@ -178,13 +178,13 @@ def _find_columns_with_common_prefix(number_columns: Sequence[ColumnFacts]) -> C
         return len(names_of_prefix[prefix])
 
     for prefix in sorted(names_of_prefix, key=count_columns, reverse=True):
-        names = names_of_prefix[prefix]
-        columns = [facts for facts in number_columns if facts.name in names]
+        prefixed_names = names_of_prefix[prefix]
+        prefixed_columns = [facts for facts in number_columns if facts.name in prefixed_names]
         is_known_prefix = prefix in known_prefixes
-        all_have_fractions = all(facts.has_fractions for facts in columns)
-        if len(names) > 1 and (is_known_prefix or all_have_fractions):
+        all_have_fractions = all(facts.has_fractions for facts in prefixed_columns)
+        if len(prefixed_names) > 1 and (is_known_prefix or all_have_fractions):
             return ClassColumnGroup(
-                names, ClassColumnPattern(prefix), f"their names begin with {prefix!r}"
+                prefixed_names, ClassColumnPattern(prefix), f"their names begin with {prefix!r}"
             )
     return ClassColumnGroup()
 
@@ -197,21 +197,23 @@ def _find_numbered_columns(
         # Beside a score, other columns of numbers are features rather than classes.
         return ClassColumnGroup()
     possible_columns = [facts for facts in number_columns if may_be_class(facts)]
-    names = [facts.name for facts in possible_columns]
-    has_numbers_as_names = sorted(names) == sorted(str(number) for number in range(len(names)))
-    if len(names) < 2 or not are_column_numbers(label_facts.values, len(names)):
+    possible_names = [facts.name for facts in possible_columns]
+    has_numbers_as_names = sorted(possible_names) == sorted(
+        str(number) for number in range(len(possible_names))
+    )
+    if len(possible_names) < 2 or not are_column_numbers(label_facts.values, len(possible_names)):
         return ClassColumnGroup()
     if not has_numbers_as_names and not all(facts.has_fractions for facts in possible_columns):
         return ClassColumnGroup()
-    return ClassColumnGroup(names, _BARE_PATTERN, "all other columns of numbers")
+    return ClassColumnGroup(possible_names, _BARE_PATTERN, "all other columns of numbers")
 
 
 def record_class_columns(
     inspection: Inspection, group: ClassColumnGroup, label_name: str | None
 ) -> Float:
     """Record the class columns and the columns to leave out, and return the table."""
-    columns = [inspection.facts[name] for name in group.names]
-    table = _stack_columns(columns)
+    class_columns = [inspection.facts[name] for name in group.names]
+    table = _stack_columns(class_columns)
     default_prefixes = ["", *CLASS_COLUMN_PREFIXES["logits"]]
     if is_probability_table(table):
         default_prefixes += CLASS_COLUMN_PREFIXES["probabilities"]

@@ -1,4 +1,4 @@
-"""Facts about one column of an unknown file, from its name and the values of its first rows."""
+"""Facts about a column of an unknown file, from its name and first rows."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _is_number_text(text: str) -> bool:
 
 
 def _is_positive_label(label: str) -> bool | None:
-    """Return whether a label is positive, or None if it is neither positive nor negative."""
+    """Return True for a positive label, False for a negative one, and None for others."""
     word = label.lower()
     if word in _POSITIVE_LABELS:
         return True
@@ -269,7 +269,7 @@ class ColumnFacts:
         return is_field_name and 2 <= len(self.distinct_texts) <= len(self.values) / 2
 
     def refers_to(self, other_name: str) -> bool:
-        """Check whether the name contains a word of another name, such as p_churn of churned."""
+        """Check whether the name shares a word with another name, as p_churn and churned."""
         # All entries of the items of a list have its name, as fields[*].score and fields[*].ok.
         entry_name = self.name.rpartition("[*].")[2]
         other_entry_name = other_name.rpartition("[*].")[2]

@@ -210,15 +210,15 @@ def _build_missing_array_error(request: Request, arrays: Mapping[str, str]) -> I
     for name, description in list(arrays.items())[:_MAX_DESCRIBED_ARRAYS]:
         short_name = name[:_MAX_DESCRIPTION_LENGTH]
         descriptions.append(f"{short_name} {description[:_MAX_DESCRIPTION_LENGTH]}")
-    content = ", ".join(descriptions) or "nothing"
+    content_text = ", ".join(descriptions) or "nothing"
     if len(arrays) > len(descriptions):
-        content += f" and {len(arrays) - len(descriptions)} more"
+        content_text += f" and {len(arrays) - len(descriptions)} more"
 
     label_advice = ""
     if "labels" not in find_role_columns(request, arrays):
         label_advice = f" and the labels, if any, with {format_option('label_key')}"
     advice = f"; name the table with {format_option('logits_key')}{label_advice}."
-    return build_missing_table_error(request, "array", arrays, f"it holds {content}", advice)
+    return build_missing_table_error(request, "array", arrays, f"it holds {content_text}", advice)
 
 
 def select_columns(
@@ -348,7 +348,7 @@ def _build_too_few_classes_error(
 def _find_kept_names(
     request: Request, header: Sequence[str], table_names: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the columns to copy to the results: those that were requested, or all others."""
+    """Return the columns to copy to the results, as requested or all other columns."""
     if not request.keeps_other_columns:
         return tuple(dict.fromkeys(request.kept_names))
     other_names = [name for name in header if name != "" and name not in table_names]

@@ -109,12 +109,12 @@ class Columns:
         if self.missing_label_name is None:
             return
         other_names = [*self.role_names.values(), *self.unused_names, *self.kept]
-        content = "the file has no other column"
+        content_text = "the file has no other column"
         if other_names:
-            content = f"besides its input, the file has {format_names(other_names)}"
+            content_text = f"besides its input, the file has {format_names(other_names)}"
         raise MissingLabelsError(
             f"{self.path}: no column {self.missing_label_name!r} found, so metacal cannot tell"
-            f" which predictions are correct; {content}. If the column has another name, pass"
+            f" which predictions are correct; {content_text}. If the column has another name, pass"
             f" {format_option(parameter)}."
         )
 

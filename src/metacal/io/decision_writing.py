@@ -195,7 +195,7 @@ def write_decisions(
 
 
 def _find_columns_left_out(predictions: Any, output_file: _Output | None) -> tuple[str, ...]:
-    """Return the input columns that are not in the results although all were to be kept."""
+    """Return the input columns that are missing in the results."""
     if output_file is None or not predictions.keeps_all_columns:
         return ()
     conflicting_names = [name for name in predictions.kept if name not in output_file.kept_columns]

@@ -197,13 +197,13 @@ def rename_to_backup(disk: Disk, temporary_path: str, target: str) -> str:
         Path of the backup.
     """
     stem, suffix = os.path.splitext(target)
-    number = 1
+    backup_number = 1
     while True:
-        backup = f"{stem}.saved-{number}{suffix}"
+        backup = f"{stem}.saved-{backup_number}{suffix}"
         try:
             disk.rename_without_replacing(temporary_path, backup)
         except FileExistsError:
-            number += 1
+            backup_number += 1
         else:
             return backup
 

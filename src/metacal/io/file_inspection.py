@@ -310,15 +310,15 @@ def _record_cases(inspection: Inspection, case_name: str) -> None:
     )
     type_name = inspection.column_of_role.get("group")
     if type_name in inspection.facts:
-        names = inspection.facts[type_name].distinct_texts
+        type_names = inspection.facts[type_name].distinct_texts
         inspection.add_finding(
             f"item types: {type_name}",
-            f"it holds the {len(names):,} names {format_names(names[:6])}",
+            f"it holds the {len(type_names):,} names {format_names(type_names[:6])}",
         )
 
 
 def _record_ids_and_cases(inspection: Inspection) -> None:
-    """Record the ids of the rows, and the documents or cases to which several rows belong."""
+    """Record the columns with ids of rows, and with documents or cases of rows."""
     used_names = set(inspection.column_of_role.values())
     for role, option in (("case", "case_key"), ("group", "group_key")):
         if option in inspection.options:

@@ -99,16 +99,18 @@ def read_for_gate(
     if n_columns != len(gate_classes):
         raise ClassMismatchError(
             f"{path_text} has {n_columns} columns of {gate_input}, but {gate_name} was fitted on"
-            f" {len(gate_classes)} classes ({format_names(gate_classes)}){_describe_column_difference(predictions, gate_classes)}."
+            f" {len(gate_classes)} classes"
+            f" ({format_names(gate_classes)}){_describe_column_difference(predictions, gate_classes)}."
         )
     _warn_if_implausible(gate, gate_name, predictions)
     if uses_gate_classes and predictions.class_names == gate_classes:
         predictions = _recode_labels_to_selected_columns(predictions)
-    order = find_class_order(predictions.class_names, gate_classes, path_text, gate_name)
-    if order is None:
+    column_order = find_class_order(predictions.class_names, gate_classes, path_text, gate_name)
+    if column_order is None:
         return predictions
     return replace(
-        predictions.select_table_columns(order), labels=_renumber_labels(predictions, order)
+        predictions.select_table_columns(column_order),
+        labels=_renumber_labels(predictions, column_order),
     )
 
 
@@ -165,7 +167,7 @@ def remember_columns(
 
 
 def _describe_column_difference(predictions: Predictions, gate_classes: ClassNames) -> str:
-    """Return which columns a file has too much or too little, for use within a message."""
+    """Describe the surplus and missing columns of a file, for a message."""
     if predictions.class_names is None:
         return ""
     return f"; {describe_class_difference(predictions.class_names, gate_classes)}"

@@ -75,10 +75,10 @@ def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
 
 def _expand_pattern(pattern: str) -> list[str]:
     """Return the files that match a pattern."""
-    names = [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
-    if not names:
+    file_names = [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
+    if not file_names:
         raise FileReadError(f"{pattern}: no file matches this pattern.")
-    return _drop_special_files(names)
+    return _drop_special_files(file_names)
 
 
 def _list_directory(directory: str, suffixes: tuple[str, ...]) -> list[str]:

@@ -82,7 +82,7 @@ class Inspection:
 
     @property
     def has_scored_items(self) -> bool:
-        """Whether each row has a confidence score and is correct or not, as an item of a case."""
+        """Whether the rows have confidence scores, as items of cases."""
         return "score" in self.column_of_role and self.two_classes is None
 
     def add_finding(

@@ -197,9 +197,9 @@ class Journal:
             lines.append(self._seal_next_record(self._header))
         record_line = self._seal_next_record(record)
         lines.append(record_line)
-        content = b"".join(lines)
+        new_content = b"".join(lines)
         try:
-            self.disk.append(self.real_path, content)
+            self.disk.append(self.real_path, new_content)
         except OSError as error:
             self._last_seal = seal_before
             self._undo_append()
@@ -207,7 +207,7 @@ class Journal:
                 f"cannot write {self.path}: {error.strerror or error}. Nothing was recorded. Free"
                 " some space on the disk, and call again."
             ) from error
-        self.size += len(content)
+        self.size += len(new_content)
         self.records.append(_parse_sealed_line(record_line))
 
     def rewrite(self, records: Iterable[Record]) -> None:
@@ -219,16 +219,16 @@ class Journal:
         lines = [self._seal_next_record(self._header)]
         for record in records:
             lines.append(self._seal_next_record(record))
-        content = b"".join(lines)
+        new_content = b"".join(lines)
         try:
             with input_error_if_write_fails(self.path):
-                self.disk.write(self.real_path, content)
+                self.disk.write(self.real_path, new_content)
         except BaseException:
             # The file may have the old or the new content.
             self.has_failed = True
             raise
         self.has_failed = False
-        self.size = len(content)
+        self.size = len(new_content)
         self.records = [_parse_sealed_line(line) for line in lines[1:]]
 
     def _undo_append(self) -> None:
@@ -314,7 +314,7 @@ class Journal:
             valid_size = line_end + 1
 
     def _parse_next_record(self, seal: bytes, text: bytes) -> Record | None:
-        """Parse the record after the last one, and store its seal. None if the seal is not valid."""
+        """Parse the next record and store its seal. Return None if the seal is not valid."""
         try:
             seal_text = seal.decode("ascii")
             sealed_content = self._last_seal.encode() + b" " + text
@@ -420,9 +420,9 @@ class Journal:
 
     def _save_tail(self, tail: bytes) -> str:
         """Save an incomplete line to a new file beside the journal, and return its path."""
-        number = 1
+        tail_number = 1
         while True:
-            saved_path = f"{self.real_path}.tail-{number}"
+            saved_path = f"{self.real_path}.tail-{tail_number}"
             existing_content = self.disk.read(saved_path)
             if existing_content is None:
                 self.disk.write(saved_path, tail)
@@ -430,7 +430,7 @@ class Journal:
             if existing_content == tail:
                 # An earlier process saved the line but crashed before it removed it.
                 return saved_path
-            number += 1
+            tail_number += 1
 
     def _explain_invalid_header(self, seal: bytes) -> str:
         """Explain why the seal of the first line is not valid.

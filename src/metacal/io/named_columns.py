@@ -27,7 +27,7 @@ _MEANINGS = {
 
 
 class OtherKindError(InputKindError):
-    """Error about a file of probabilities if logits were requested, or the other way round."""
+    """Error about probabilities instead of logits, or logits instead of probabilities."""
 
 
 def find_role_columns(
@@ -134,7 +134,7 @@ def find_named_column(
 def build_missing_remembered_column_error(
     request: Request, column_names: Collection[str], request_field: str
 ) -> InputError:
-    """Build the error for a file that lacks a column of the file that a gate was fitted on."""
+    """Build the error about a missing column that the gate was fitted on."""
     message = (
         f"{request.path}: the file has no column {getattr(request, request_field)!r}, from which"
         f" {request.gate_name} reads {_MEANINGS[request_field]}. Its columns are"

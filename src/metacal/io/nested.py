@@ -149,14 +149,14 @@ def get_nested(row: Mapping[str, Any], key: str) -> Any:
         values = next_values
 
     if _EVERY_ELEMENT in parsed_key.steps:
-        result: Any = values
+        nested_value: Any = values
     elif values:
-        result = values[0]
+        nested_value = values[0]
     else:
-        result = None
-    if parsed_key.reduction is None or result is None:
-        return result
-    return _apply_reduction(parsed_key.reduction, key, result)
+        nested_value = None
+    if parsed_key.reduction is None or nested_value is None:
+        return nested_value
+    return _apply_reduction(parsed_key.reduction, key, nested_value)
 
 
 def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
@@ -268,7 +268,7 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
 
 
 def _flatten_object(row: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the entries of a nested object by their dotted keys, or {} if it is no object."""
+    """Return the entries of a nested object, keyed by their dotted keys."""
     nested_object = get_nested(row, key)
     if not isinstance(nested_object, Mapping):
         return {}

@@ -161,12 +161,12 @@ def check_first_bytes(
             raise NoRowsError(message)
         raise FileContentError(message)
 
-    kind = detect_file_kind(first_bytes)
+    file_kind = detect_file_kind(first_bytes)
     # A safetensors file begins with a length, which may look like the start of a pickle.
     # The third byte of the length is zero, but that of a pickle is an opcode.
     third_byte = first_bytes[2:3]
     could_be_safetensors = magic_bytes is None and third_byte == b"\x00"
-    if kind == "a pickle" and not could_be_safetensors:
+    if file_kind == "a pickle" and not could_be_safetensors:
         old_torch = ""
         if path.endswith((".pt", ".pth")):
             old_torch = " (or a torch file from before torch 1.6)"
@@ -176,13 +176,13 @@ def check_first_bytes(
         )
 
     if is_text_format:
-        has_other_format = kind is not None
+        has_other_format = file_kind is not None
     else:
         has_other_format = magic_bytes is not None and not first_bytes.startswith(magic_bytes)
     if has_other_format:
         raise FileContentError(
             f"{file_name}: the name ends in {Path(path).suffix}, but the content is"
-            f" {kind or 'of another format'}. Rename the file, or {SAVE_AS_NPZ_ADVICE}."
+            f" {file_kind or 'of another format'}. Rename the file, or {SAVE_AS_NPZ_ADVICE}."
         )
 
 

@@ -137,26 +137,26 @@ def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
         if is_single_page:
             return [str(file_system.unstrip_protocol(path))]
 
-        names = [path]
+        remote_names = [path]
         if glob.has_magic(path):
-            names = file_system.glob(path)
-        if len(names) == 1 and file_system.isdir(names[0]):
-            names = _list_remote_directory(file_system, names[0], suffixes)
-        if not names or (len(names) == 1 and not file_system.exists(names[0])):
+            remote_names = file_system.glob(path)
+        if len(remote_names) == 1 and file_system.isdir(remote_names[0]):
+            remote_names = _list_remote_directory(file_system, remote_names[0], suffixes)
+        if not remote_names or (len(remote_names) == 1 and not file_system.exists(remote_names[0])):
             raise FileReadError(f"{url}: the file does not exist. Check the address.")
-        return [str(file_system.unstrip_protocol(name)) for name in sorted(names)]
+        return [str(file_system.unstrip_protocol(name)) for name in sorted(remote_names)]
 
 
 def _list_remote_directory(
     file_system: Any, directory: str, suffixes: tuple[str, ...]
 ) -> list[str]:
     """Return the visible files of a remote directory that have one of the suffixes."""
-    names = []
+    remote_names = []
     for name in file_system.find(directory):
         is_hidden = Path(name).name.startswith((".", "_"))
         if not is_hidden and get_suffix(name) in suffixes:
-            names.append(name)
-    return names
+            remote_names.append(name)
+    return remote_names
 
 
 def download(url: str) -> str:
@@ -202,17 +202,17 @@ def compute_remote_fingerprint(url: str) -> dict[str, Any] | None:
     """
     try:
         file_system, path = _open_file_system(url)
-        info = file_system.info(path)
+        file_info = file_system.info(path)
     except Exception:
         # The download, which follows, reports the error.
         return None
     version_entries = {}
     for key in _VERSION_KEYS:
-        if info.get(key) is not None:
-            version_entries[key] = str(info[key])
+        if file_info.get(key) is not None:
+            version_entries[key] = str(file_info[key])
     if not version_entries:
         return None
-    return {"bytes": info.get("size"), **version_entries}
+    return {"bytes": file_info.get("size"), **version_entries}
 
 
 def is_remote_file_gone(url: str) -> bool:

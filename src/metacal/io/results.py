@@ -292,7 +292,8 @@ class ResultFolder:
         if len(foreign_names) > 1:
             more_names = f" (and {len(foreign_names) - 1:,} more)"
         raise FileWriteError(
-            f"{self._path_of_result(foreign_names[0])}{more_names} was not written by 'metacal apply',"
+            f"{self._path_of_result(foreign_names[0])}{more_names} was not written by 'metacal"
+            " apply',"
             " or was changed afterwards. metacal does not overwrite such a file. Move or rename"
             " it, or write to another folder."
         )
@@ -439,13 +440,15 @@ class ResultFolder:
         if "removed" in record:
             self.records.pop(record["removed"], None)
             return
-        name = record["result"]
-        self.records[name] = RecordedResult(record=record, settings=self._last_recorded_settings)
+        result_name = record["result"]
+        self.records[result_name] = RecordedResult(
+            record=record, settings=self._last_recorded_settings
+        )
         has_file = "bytes" in record
         if has_file:
             size_and_time = (record["bytes"], record["written_ns"])
-            self._known_sizes_and_times.setdefault(name, set()).add(size_and_time)
-            self._known_checksums.setdefault(name, set()).add(record["checksum"])
+            self._known_sizes_and_times.setdefault(result_name, set()).add(size_and_time)
+            self._known_checksums.setdefault(result_name, set()).add(record["checksum"])
 
 
 def make_folder(folder: str) -> None:
@@ -473,9 +476,10 @@ def _check_distinct(result_names: Sequence[str], sources: Sequence[str]) -> None
     """
     source_of_name: dict[str, str] = {}
     for name, source in zip(result_names, sources, strict=True):
-        key = name.casefold()
-        if key in source_of_name:
+        folded_name = name.casefold()
+        if folded_name in source_of_name:
             raise FileWriteError(
-                f"{source_of_name[key]} and {source} are the same file. Pass this file once."
+                f"{source_of_name[folded_name]} and {source} are the same file. Pass this file"
+                " once."
             )
-        source_of_name[key] = source
+        source_of_name[folded_name] = source

@@ -80,9 +80,9 @@ def find_score_column(inspection: Inspection, truth: TruthColumns) -> str | None
                 if facts.lies_in_unit_interval:
                     return facts.name
             return equally_likely_columns[0].name
-        names = [facts.name for facts in equally_likely_columns]
+        column_names = [facts.name for facts in equally_likely_columns]
         raise AmbiguousFileError(
-            f"Several columns may hold the score: {format_names(names)}. If one of them is"
+            f"Several columns may hold the score: {format_names(column_names)}. If one of them is"
             " the confidence of a prediction, name it with --score-key NAME. If one is the"
             " score of one of two classes, name it with --logits-key NAME."
         )
@@ -133,7 +133,7 @@ def _group_by_likelihood(
 
 
 def _have_same_order(group: Sequence[ColumnFacts]) -> bool:
-    """Check whether all columns order the rows in the same way, as a logit and a probability do."""
+    """Check whether all columns order the rows in the same way."""
     ranks = []
     for facts in group:
         assert facts.numbers is not None
@@ -210,7 +210,7 @@ def _names_probability(score_name: str) -> bool:
 def _find_predicted_class(
     inspection: Inspection, truth: TruthColumns, score_name: str
 ) -> str | None:
-    """Return the class that is predicted where the score is high, or None if there is none."""
+    """Return the class that is predicted where the score is high, or None."""
     assert truth.label_name is not None
     assert truth.prediction_name is not None
     scores = inspection.facts[score_name].numbers
@@ -230,20 +230,23 @@ def _find_positive_class(
     inspection: Inspection, label_name: str, score_name: str
 ) -> tuple[str, str]:
     """Return the class that a higher score favours, and the reason."""
-    values = inspection.facts[label_name].distinct_texts
+    class_names = inspection.facts[label_name].distinct_texts
     requested_class = inspection.options.get("positive")
     if requested_class is not None:
         return str(requested_class), "you named it"
-    named_values = [value for value in values if value.lower() in split_words(score_name)]
+    named_values = [value for value in class_names if value.lower() in split_words(score_name)]
     if len(named_values) == 1 and not inspection.facts[label_name].is_number:
         return named_values[0], f"{score_name!r} names it"
-    positive = choose_positive(values)
+    positive = choose_positive(class_names)
     if positive is None:
         raise AmbiguousFileError(
             f"Cannot tell which class a higher {score_name!r} favours. Pass --positive"
-            f" {values[0]} or --positive {values[1]}."
+            f" {class_names[0]} or --positive {class_names[1]}."
         )
-    return positive, f"{positive!r} is the positive one of {values[0]!r} and {values[1]!r}"
+    return (
+        positive,
+        f"{positive!r} is the positive one of {class_names[0]!r} and {class_names[1]!r}",
+    )
 
 
 def _record_confidence_score(
@@ -429,7 +432,7 @@ def _ask_if_score_is_reversed(
 
 
 def _compute_roc_area(scores: Float, is_favoured: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the area under the ROC curve, and its standard error if there is no relation."""
+    """Compute the area under the ROC curve, and its standard error by chance."""
     from scipy.stats import rankdata
 
     n_favoured = int(is_favoured.sum())
@@ -444,7 +447,7 @@ def _compute_roc_area(scores: Float, is_favoured: NDArray[np.bool_]) -> tuple[fl
 
 
 def _ask_for_table_or_predictions(inspection: Inspection, label_name: str, score_name: str) -> None:
-    """Ask for a wide table or a column of predictions, if there are more than two labels."""
+    """Ask for one score column per class or for a column of predictions."""
     for name, facts in inspection.facts.items():
         n_distinct = len(facts.distinct_texts)
         if name != label_name and not facts.is_number and 2 < n_distinct < inspection.n_rows / 2:

@@ -316,7 +316,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
 def _check_partly_labelled(
     values: Any, *, name: str, get_row_name: RowNamer
 ) -> NDArray[np.floating[Any]]:
-    """Return 1 for correct items, 0 for incorrect ones, and NaN for items without a label."""
+    """Return 1 for correct items, 0 for incorrect ones and NaN for unlabelled ones."""
     is_correct, is_known = check_known_correctness(values, name=name, get_row_name=get_row_name)
     return np.where(is_known, is_correct, np.nan)
 

@@ -102,7 +102,8 @@ def open_source(request: Request) -> Iterator[SourceFile]:
     suffix = _get_suffix_of_name(request)
     if suffix in _PICKLE_SUFFIXES:
         raise FileContentError(
-            f"{path}: metacal does not read pickles, because they can run any code; {SAVE_AS_NPZ_ADVICE}."
+            f"{path}: metacal does not read pickles, because they can run any code;"
+            f" {SAVE_AS_NPZ_ADVICE}."
         )
     with contextlib.ExitStack() as stack:
         if _can_be_read_only_once(request):
@@ -310,7 +311,7 @@ def _is_spreadsheet_text(first_bytes: bytes) -> bool:
 
 
 def _copy_as_plain_text(request: Request, copy_path: str) -> None:
-    """Write text of a spreadsheet to `copy_path` as UTF-8, without a line such as sep=;."""
+    """Copy the text of a spreadsheet as UTF-8, without a line such as sep=;."""
     first_bytes = _read_first_bytes(request.path_to_open)
     is_utf16 = first_bytes.startswith(_UTF16_MARKS)
     encoding = "utf-16" if is_utf16 else "utf-8-sig"

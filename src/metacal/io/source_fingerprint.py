@@ -109,19 +109,19 @@ def read_until_unchanged(
     for _ in range(MAX_ATTEMPTS):
         initial_fingerprint = compute_fingerprint(source, disk)
         try:
-            result = read_source()
+            read_result = read_source()
         except InputError:
             if initial_fingerprint is None or has_fingerprint(initial_fingerprint, source, disk):
                 raise
             continue
         if initial_fingerprint is None:
-            return result, None
+            return read_result, None
         now_ns = disk.now_ns()
         if has_fingerprint(initial_fingerprint, source, disk):
             if "checksum" in initial_fingerprint and _is_settled(initial_fingerprint, now_ns):
                 # From now on, the stamp alone reveals every change.
-                return result, _drop_checksum(initial_fingerprint)
-            return result, initial_fingerprint
+                return read_result, _drop_checksum(initial_fingerprint)
+            return read_result, initial_fingerprint
     raise FileReadError(
         f"{source}: the file changed {MAX_ATTEMPTS} times while it was read. Wait until the file"
         " is complete, and call again."

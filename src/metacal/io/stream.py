@@ -419,17 +419,17 @@ class StreamReader:
         """
         request = self.request
         table_names = self._layout.table_names
-        values = [cells.get(name) for name in table_names]
-        if all(value is None for value in values):
+        row_values = [cells.get(name) for name in table_names]
+        if all(value is None for value in row_values):
             if request.reads_scores and table_names and may_lack_score:
                 return (math.nan,) * len(table_names)
             return None
 
         if self._layout.is_list_column:
-            values = parse_list(request.path, table_names[0], values[0])
+            row_values = parse_list(request.path, table_names[0], row_values[0])
         if request.reads_scores:
-            values = [parse_score_value(value) for value in values]
-        numbers = self._expand_single_score(parse_numbers(table_names, values))
+            row_values = [parse_score_value(value) for value in row_values]
+        numbers = self._expand_single_score(parse_numbers(table_names, row_values))
         n_classes = len(request.classes or ())
         if n_classes and len(numbers) != n_classes:
             raise build_invalid_line_error(

@@ -117,9 +117,9 @@ def parse_list(path: str, name: str, value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     if isinstance(value, str):
-        number = parse_localized_number(value)
-        if number is not None:
-            return [number]
+        single_number = parse_localized_number(value)
+        if single_number is not None:
+            return [single_number]
         with suppress(InputError):
             return list(parse_number_lists(path, name, [value])[0].tolist())
     raise build_invalid_line_error(f"the entry {name!r} is not a list of numbers")

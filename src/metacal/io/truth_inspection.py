@@ -102,7 +102,7 @@ def build_missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
 
 
 def check_split(inspection: Inspection) -> None:
-    """Record the column for the part of the data set. Ask if it marks rows of the training."""
+    """Record the column of the split. Ask if it marks training rows."""
     for name, facts in inspection.facts.items():
         if _SPLIT_NAME_PATTERN.fullmatch(name) is None or facts.is_number:
             continue
@@ -129,15 +129,15 @@ def _list_prediction_names(inspection: Inspection) -> list[str]:
     requested_name = inspection.options.get("prediction_key")
     if requested_name is not None:
         return [requested_name]
-    names = []
+    prediction_names = []
     for name, facts in inspection.facts.items():
         if PREDICTION_NAME_PATTERN.fullmatch(name) and not facts.has_fractions:
-            names.append(name)
-    return names
+            prediction_names.append(name)
+    return prediction_names
 
 
 def _find_correctness_name(inspection: Inspection) -> str | None:
-    """Return the column that marks rows as correct, unless a score is about that column."""
+    """Return the name of the column that marks rows as correct, or None."""
     candidates = []
     for name, facts in inspection.facts.items():
         has_typical_name = CORRECTNESS_NAME_PATTERN.fullmatch(name) is not None
@@ -155,7 +155,7 @@ def _find_correctness_name(inspection: Inspection) -> str | None:
 
 
 def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
-    """Check whether the name of a score refers to a column, as p_churn refers to churn."""
+    """Check whether a score is named after a column, as p_churn is after churn."""
     return any(
         facts.name != name
         and facts.numbers is not None
@@ -169,7 +169,7 @@ def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
 def _find_label_name(
     inspection: Inspection, prediction_names: Sequence[str], correctness_name: str | None
 ) -> tuple[str | None, str]:
-    """Return the column of the labels and the reason, or None if there is no candidate."""
+    """Return the name of the label column, or None, and the reason."""
     excluded_names = {
         *prediction_names,
         *DEFAULT_CLASS_LIST_NAMES,
@@ -190,9 +190,10 @@ def _find_label_name(
             candidates = supported_candidates
             is_narrowed = True
     if is_narrowed and correctness_name is None:
-        names = [facts.name for facts in candidates]
+        candidate_names = [facts.name for facts in candidates]
         raise AmbiguousFileError(
-            f"Several columns may hold the true classes: {format_names(names)}. Name one of them"
+            f"Several columns may hold the true classes: {format_names(candidate_names)}. Name one"
+            " of them"
             " with --label-key NAME."
         )
     return None, ""
@@ -220,8 +221,11 @@ def _list_label_tests(
     number_names = [facts.name for facts in inspection.facts.values() if facts.is_number]
 
     def shares_predicted_values(facts: ColumnFacts) -> bool:
-        values = set(facts.distinct_texts)
-        return any(len(values) >= 2 and values <= predicted for predicted in predicted_values)
+        distinct_values = set(facts.distinct_texts)
+        return any(
+            len(distinct_values) >= 2 and distinct_values <= predicted
+            for predicted in predicted_values
+        )
 
     def names_class_columns(facts: ColumnFacts) -> bool:
         n_values = len(facts.distinct_texts)
@@ -244,20 +248,22 @@ def _list_label_tests(
 
 
 def _is_named_by_score(inspection: Inspection, facts: ColumnFacts) -> bool:
-    """Check whether a score has the name of one of two values, as p_good of good and bad."""
-    values = {text.lower() for text in facts.distinct_texts}
-    if len(values) != 2 or facts.is_number:
+    """Check whether a score is named after one of two values, as p_good after good."""
+    label_values = {text.lower() for text in facts.distinct_texts}
+    if len(label_values) != 2 or facts.is_number:
         return False
     return any(
-        other.has_score_name and other.is_number and values.intersection(split_words(other.name))
+        other.has_score_name
+        and other.is_number
+        and label_values.intersection(split_words(other.name))
         for other in inspection.facts.values()
     )
 
 
 def _has_positive_value(facts: ColumnFacts) -> bool:
-    """Check whether a column has two values, such as yes and no, of which one is positive."""
-    values = facts.distinct_texts
-    has_positive_value = len(values) == 2 and choose_positive(values) is not None
+    """Check whether a column has a positive and a negative value, as yes and no."""
+    distinct_values = facts.distinct_texts
+    has_positive_value = len(distinct_values) == 2 and choose_positive(distinct_values) is not None
     return has_positive_value and not facts.has_non_class_name
 
 

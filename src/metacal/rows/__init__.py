@@ -1,4 +1,4 @@
-"""Tables of logits as `Rows`, which are validated once and processed strip by strip.
+"""Tables of logits that are validated once and processed strip by strip.
 
 Nearly all fitting needs only sums over rows and one-dimensional columns. `Rows` has the methods
 `sum(fn)`, `compute_column(fn)`, and `fill_columns(fn, out)` to write a table of the same shape.
@@ -185,7 +185,7 @@ class Rows(Strips):
         return Rows(sample, executor=self.executor)
 
     def sum(self, fn: BlockFunction, *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """Return Σ over strips of fn(strip, *columns).
+        """Sum fn(strip, *columns) over all strips.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class Rows(Strips):
     def accumulate_blocks(
         self, fn: BlockFunction, make_accumulator: Callable[[], Any], *columns: NDArray[Any] | None
     ) -> Iterator[Any]:
-        """Accumulate fn(block, *columns) over shares of the rows, and yield one result per share.
+        """Accumulate fn(block, *columns) over the rows, and yield one result per share.
 
         A share has a few million logits or more and starts with a run (`get_rows_per_run`). The
         accumulator runs in the process that reads the rows, and only its result is sent back.
@@ -303,7 +303,7 @@ class Rows(Strips):
         make_accumulator: Callable[[], Any],
         *columns: NDArray[Any] | None,
     ) -> Iterator[Any]:
-        """Accumulate fn over blocks that are arrays on the host, and yield one result per block.
+        """Accumulate fn over blocks on the host, and yield one result per block.
 
         Parameters
         ----------
@@ -327,7 +327,7 @@ class Rows(Strips):
         *other_columns: NDArray[Any],
         takes_whole_blocks: bool = False,
     ) -> NDArray[Any]:
-        """Let fn write its results for each strip into `out` and other columns. Return `out`.
+        """Let fn write its results for each strip into columns, and return the first one.
 
         Parameters
         ----------
@@ -381,12 +381,12 @@ class Rows(Strips):
             start = stop
 
     def to_array(self) -> NDArray[Any]:
-        """Return a copy of the selected rows as one array, for repeated passes over a few rows."""
+        """Copy the selected rows to one array."""
         table: NDArray[Any] = np.empty((len(self), self.n_classes), dtype=self.table.dtype)
         return self.fill_columns(_copy_block, table)
 
     def move_column_to_device(self, values: Any) -> Any:
-        """Move a column to the device of the table, so that it is copied once and not per pass."""
+        """Move a column to the device of the table."""
         if values is None or not self.is_on_device:
             return values
         return kernels.device_kernels().move_to_device_of(values, self.table)
@@ -405,7 +405,7 @@ class Rows(Strips):
         return Rows(strips, row_mask=self.row_mask)
 
     def _compute_results_on_device(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
-        """Return fn of each strip on the device, as tensors."""
+        """Apply fn to each strip on the device, and return the results as tensors."""
         device_columns = tuple(self.move_column_to_device(column) for column in columns)
         results: list[Any] = []
         for block_results in self._run_on_blocks(Strips._apply_to_strips, fn, device_columns):

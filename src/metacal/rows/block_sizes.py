@@ -58,11 +58,11 @@ def choose_strips_per_block(
         enlargement = n_strips // (default_strips_per_block * _N_REMOTE_BLOCKS)
         return default_strips_per_block * max(1, min(_MAX_REMOTE_BLOCK_FACTOR, enlargement))
 
-    source = strips.table.table if isinstance(strips.table, RowSubset) else strips.table
-    if isinstance(source, StoredTable):
+    source_table = strips.table.table if isinstance(strips.table, RowSubset) else strips.table
+    if isinstance(source_table, StoredTable):
         return max(1, READ_ELEMENTS // (strips.rows_per_strip * strips.n_classes))
-    if executor is None or not isinstance(source, np.ndarray):
-        if isinstance(source, np.ndarray) and kernels.takes_whole_blocks:
+    if executor is None or not isinstance(source_table, np.ndarray):
+        if isinstance(source_table, np.ndarray) and kernels.takes_whole_blocks:
             return default_strips_per_block * _KERNEL_BLOCK_FACTOR
         return default_strips_per_block
 
@@ -75,7 +75,7 @@ def choose_strips_per_block(
 
 
 def choose_rows_per_share(n_table_rows: int, n_classes: int, executor: Executor | None) -> int:
-    """Return the number of rows in a share with one accumulator, which consists of whole runs.
+    """Return the number of rows that one accumulator processes.
 
     Parameters
     ----------

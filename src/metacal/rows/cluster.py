@@ -193,6 +193,6 @@ def _is_from_distributed(error: BaseException) -> bool:
 
 
 def _retrieve_exception(gather: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of an abandoned gather, which asyncio would log otherwise."""
+    """Retrieve the exception of an abandoned gather, so that asyncio does not log it."""
     if not gather.cancelled():
         gather.exception()

@@ -1,4 +1,4 @@
-"""Executors of work on blocks of rows: threads, processes or a cluster; and progress reports."""
+"""Executors of work on blocks of rows, and progress reports."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def open_executor(
 
 
 def _resolve_n_jobs(n_jobs: int | None) -> int:
-    """Return the number of threads that `n_jobs` stands for; raise InputError if it is invalid."""
+    """Validate `n_jobs`, and return the number of threads."""
     if n_jobs is None:
         return 1
     if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0:
@@ -93,7 +93,7 @@ def _resolve_n_jobs(n_jobs: int | None) -> int:
 
 
 def resolve_executor(executor: ExecutorLike | None) -> Executor | None:
-    """Return the executor to use: a `ClusterExecutor` for a Dask client, else the argument.
+    """Validate an executor, and wrap a Dask client in a `ClusterExecutor`.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def start_or_defer(
     *arguments: Any,
     may_create_thread: bool = False,
 ) -> Callable[[], Any]:
-    """Start a task in a thread if possible, and return a function that returns its result.
+    """Start a task in a thread, or defer it, and return a function for its result.
 
     Without a thread, the task runs when the returned function is called. Other processes are not
     used, because the data of the task would have to be sent to them.
@@ -221,7 +221,7 @@ def set_context_variable(variable: ContextVar[_Value], value: _Value) -> Iterato
 
 
 def report_progress_to(callback: Callable[[int], object] | None) -> AbstractContextManager[None]:
-    """Call `callback(n)` whenever n more rows are finished inside the context, for a progress bar.
+    """Call `callback(n)` whenever n more rows are finished inside the context.
 
     Examples
     --------

@@ -30,7 +30,7 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory(n_elements: int) -> None:
-    """Return the freed memory of all threads to the operating system after a large table."""
+    """Return freed memory to the operating system."""
     if n_elements < _LARGE_TABLE_ELEMENTS:
         return
     malloc_trim = _find_malloc_trim()

@@ -1,4 +1,4 @@
-"""Flags of the models of a cascade: whether each answer is correct, or agrees with the last model."""
+"""Correctness or agreement flags for each row and model of a cascade."""
 
 from __future__ import annotations
 

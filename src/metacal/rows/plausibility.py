@@ -99,7 +99,7 @@ class Suspicion:
 
 
 def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
-    """Detect whether a sample of rows is probably not logits. Return None if it may be.
+    """Return the suspicion that a sample of rows is not logits, or None.
 
     Rows with NaN or +inf are not judged, because later checks reject them.
 

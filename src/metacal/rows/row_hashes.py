@@ -1,4 +1,4 @@
-"""Hashes of rows, and of sets of rows, that do not depend on the order of the rows.
+"""Hashes of rows, and hashes of sets of rows that ignore their order.
 
 A *row hash* is a 64-bit number computed from one row of some columns. A *digest* identifies the
 multiset of row hashes: shuffling the rows leaves it unchanged, and any other change of the rows

@@ -394,7 +394,7 @@ def check_scores_and_correctness(
 
 
 def _flatten(values: Any, name: str) -> NDArray[Any]:
-    """Return a flat array from values of shape (n,) or (n, 1); raise InputError for others."""
+    """Convert values of shape (n,) or (n, 1) to a flat array."""
     array = as_plain_array(values, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -408,7 +408,7 @@ def _flatten(values: Any, name: str) -> NDArray[Any]:
 
 
 def _parse_number(value: Any, name: str, row_name: str) -> float:
-    """Return a number or a mark as a float, NaN for a missing value; raise InputError if neither."""
+    """Parse a number or a mark as a float, and a missing value as NaN."""
     is_number = isinstance(value, int | float | np.integer | np.floating)
     if is_number or type(value).__name__ == "Decimal":
         try:
@@ -425,7 +425,7 @@ def _parse_number(value: Any, name: str, row_name: str) -> float:
 
 
 def parse_score_text(text: str) -> float | None:
-    """Parse a mark: a number, a fraction ("8/10"), a percentage or a verdict; None if invalid."""
+    """Parse a number, fraction ("8/10"), percentage or verdict, else return None."""
     text = text.strip().lower()
     if text in FLAG_OF_VERDICT:
         return float(FLAG_OF_VERDICT[text])

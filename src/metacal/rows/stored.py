@@ -26,7 +26,7 @@ SAMPLE_SHARE = 1 / 32
 
 
 class StoredTable:
-    """Two-dimensional table that is read by slices of rows; subclasses implement `read`.
+    """Base class of two-dimensional tables that are read by slices of rows.
 
     `table[a:b]`, `table[::step]` and `table[mask]` are arrays. `np.asarray(table)` reads the whole
     table. There is no arithmetic.
@@ -94,15 +94,15 @@ class StoredTable:
 
     def _read_rows(self, rows: Codes) -> NDArray[Any]:
         """Return rows by their indices, reading the table once from front to back."""
-        values = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
+        requested_rows = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
         if not len(rows):
-            return values
+            return requested_rows
         if rows.min() < 0 or rows.max() >= len(self):
             raise IndexError(
                 f"Row {int(rows.max())} does not exist, because the table has {len(self)} rows"
             )
-        order = np.argsort(rows, kind="stable")
-        sorted_rows = rows[order]
+        sorting_order = np.argsort(rows, kind="stable")
+        sorted_rows = rows[sorting_order]
         rows_per_block = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
         for block_start in range(int(sorted_rows[0]), int(sorted_rows[-1]) + 1, rows_per_block):
             block_stop = block_start + rows_per_block
@@ -116,8 +116,8 @@ class StoredTable:
             block = self.read(read_start, read_stop)
             requests_in_block = slice(first_index, stop_index)
             rows_in_block = sorted_rows[requests_in_block] - read_start
-            values[order[requests_in_block]] = block[rows_in_block]
-        return values
+            requested_rows[sorting_order[requests_in_block]] = block[rows_in_block]
+        return requested_rows
 
     def fits_in_memory(self, n_rows: int) -> bool:
         """Check whether a sample of this many rows is small enough to be held in memory."""
@@ -125,7 +125,7 @@ class StoredTable:
         return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
 
     def lazy_slice(self, start: int, stop: int) -> StoredTable:
-        """Return rows `start` to `stop` as a table that pickles as a description, not as values."""
+        """Return rows `start` to `stop` as a table that is read later."""
         return LazySlice(self, start, stop)
 
     def read_unconverted(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
@@ -324,7 +324,7 @@ class JoinedTable(StoredTable):
         return np.concatenate(pieces, dtype=self.dtype)
 
     def lazy_slice(self, start: int, stop: int) -> StoredTable:
-        """Return rows `start` to `stop` as a table that contains only the tables of these rows."""
+        """Return rows `start` to `stop` as a table that is read later."""
         tables = []
         names = []
         for rows in self._locate_rows(start, stop):
@@ -342,7 +342,7 @@ class JoinedTable(StoredTable):
         return f"row {row - self._table_starts[table_index]} of {self.names[table_index]}"
 
     def _locate_rows(self, start: int, stop: int) -> list[_RowsOfTable]:
-        """Return the tables that contain some rows, and the range of these rows in each table."""
+        """Return the range of the rows `start` to `stop` within each table."""
         first_table = bisect_right(self._table_starts, start) - 1
         stop_table = bisect_left(self._table_starts, stop)
         row_ranges = []

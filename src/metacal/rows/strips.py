@@ -197,7 +197,7 @@ def _copy_to_strip_buffer(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
 
 
 def _copy_if_buffered(result: Any) -> Any:
-    """Copy the result of a strip if it is a view of the buffer that the next strip overwrites."""
+    """Copy the result of a strip if it is a view of the strip buffer."""
     buffer = thread_buffers.memory_by_name.get("strip")
     if buffer is None or not isinstance(result, np.ndarray):
         return result
@@ -264,7 +264,7 @@ class Strips:
         return self.row_mask is not None or isinstance(self.table, RowSubset)
 
     def _find_slices(self, span: Span) -> tuple[slice, slice]:
-        """Return the slices of the table and of the selected rows that a span of strips covers."""
+        """Return the table slice and the selected-row slice of a span of strips."""
         table_start = span.start * self.rows_per_strip
         table_stop = min(span.stop * self.rows_per_strip, len(self.table))
         selected_start = int(self._n_selected_before[span.start])
@@ -300,7 +300,7 @@ class Strips:
         return Strips(piece_table, piece_mask), _slice_columns(columns, selected_slice)
 
     def _iterate_strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
-        """Yield the selected rows of each strip, and their slice of a column. Skip empty strips."""
+        """Yield the selected rows of each nonempty strip, and their slice of a column."""
         for strip in range(span.start, span.stop):
             table_slice, selected_slice = self._find_slices(Span(strip, strip + 1))
             n_selected = selected_slice.stop - selected_slice.start
@@ -318,7 +318,7 @@ class Strips:
     def _apply_to_strips(
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> list[NDArray[Any]]:
-        """Apply fn to each strip and its part of the columns, and return the list of results."""
+        """Apply fn to each strip and its slices of the columns."""
         results = []
         for strip_rows, selected_slice in self._iterate_strips(span):
             result = fn(strip_rows, *_slice_columns(columns, selected_slice))

@@ -225,24 +225,26 @@ def _check_probability_block(
     smallest = block.min(axis=1)
     largest = block.max(axis=1)
     is_in_range = (smallest >= 0) & (largest <= 1 + tolerance)
-    row = find_first_true(~is_in_range)
-    if row is not None:
-        is_too_small = not smallest[row] >= 0
-        value = smallest[row] if is_too_small else largest[row]
+    invalid_row = find_first_true(~is_in_range)
+    if invalid_row is not None:
+        is_too_small = not smallest[invalid_row] >= 0
+        invalid_value = smallest[invalid_row] if is_too_small else largest[invalid_row]
         hint = advice or f"If the numbers are logits, pass {format_option('input', 'logits')}."
         raise errors.InputKindError(
-            f"probabilities must lie in [0, 1], but row {first_row + row} holds {float(value)}. {hint}"
+            f"probabilities must lie in [0, 1], but row {first_row + invalid_row} holds"
+            f" {float(invalid_value)}. {hint}"
         )
     row_sums = block.sum(axis=1, dtype=np.float64)
-    row = find_first_true(np.abs(row_sums - 1.0) > tolerance)
-    if row is not None:
+    invalid_row = find_first_true(np.abs(row_sums - 1.0) > tolerance)
+    if invalid_row is not None:
         hint = advice or (
             "Divide each row by its sum. If the numbers are logits, pass"
             f" {format_option('input', 'logits')} instead."
         )
         raise errors.InputKindError(
-            f"The probabilities of each row must sum to 1, but row {first_row + row} sums to"
-            f" {row_sums[row]:.6g}. {hint}"
+            f"The probabilities of each row must sum to 1, but row {first_row + invalid_row} sums"
+            " to"
+            f" {row_sums[invalid_row]:.6g}. {hint}"
         )
 
 
@@ -305,7 +307,7 @@ def read_logits(
 
 
 def can_defer_validation(table: Any, input_kind: str) -> bool:
-    """Check whether values can be validated while they are scored, by the C or device kernels.
+    """Check whether a kernel can validate values while it scores them.
 
     Examples
     --------
@@ -329,7 +331,7 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
 
 
 def _read_float_table(table: Any, name: str) -> NDArray[Any]:
-    """Convert a table to floats and check its shape; raise InputError with `name` if invalid."""
+    """Convert a table to floats, check its shape, and use `name` in the errors."""
     if hasattr(table, "toarray"):
         raise errors.NumberError(
             f"{name} must be dense, but got a sparse matrix. Pass {name}.toarray() instead."
@@ -369,12 +371,12 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
 
 def _raise_invalid_logit(table: Any, row: int) -> None:
     """Raise InputError about a row with NaN, with +inf, or with every class masked."""
-    values = to_numpy(table[row : row + 1])[0]
+    row_logits = to_numpy(table[row : row + 1])[0]
     row_text = f"row {row}"
     # Only a table of several files has the method `describe_row`, which names the file.
     if hasattr(table, "describe_row"):
         row_text += f" ({table.describe_row(row)})"
-    for kind, is_invalid in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
+    for kind, is_invalid in (("NaN", np.isnan(row_logits)), ("infinity", np.isposinf(row_logits))):
         if is_invalid.any():
             raise errors.NumberError(
                 f"logits must not contain NaN or +infinity, but {row_text}, column"
@@ -388,7 +390,7 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
 
 
 def encode_labels_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
-    """Return `encode_labels` on the device of the table.
+    """Convert labels to class indices on the device of the table.
 
     Column numbers are validated on the device, other labels on the host.
 

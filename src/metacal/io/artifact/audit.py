@@ -294,17 +294,17 @@ def _note_from_stored(data: Any, location: str) -> Note:
     ArtifactError
         If the kind is unknown, or a fact is missing or invalid.
     """
-    kind = None
+    note_kind = None
     if isinstance(data, dict):
-        kind = data.get("kind")
-    if type(kind) is not str or kind not in NOTE_TEXTS:
-        raise ArtifactError(f"{location} has the unknown kind of note {describe_json(kind)}.")
-    fact_types = note_fact_types(kind)
+        note_kind = data.get("kind")
+    if type(note_kind) is not str or note_kind not in NOTE_TEXTS:
+        raise ArtifactError(f"{location} has the unknown kind of note {describe_json(note_kind)}.")
+    fact_types = note_fact_types(note_kind)
     check_keys(data, ["kind", *fact_types], location)
     facts = []
     for name, fact_type in fact_types.items():
         facts.append((name, decode(fact_type, data[name], f"{location}.{name}")))
-    note = Note(kind, tuple(facts))
+    note = Note(note_kind, tuple(facts))
     _check_note_counts(note, location)
     note_text = str(note)
     if not note_text.isprintable() or len(note_text) > _MAX_NOTE_LENGTH:
@@ -316,7 +316,7 @@ def _note_from_stored(data: Any, location: str) -> Note:
 
 
 def _check_note_counts(note: Note, location: str) -> None:
-    """Raise ArtifactError if a count is negative or exceeds the number of rows of the note."""
+    """Raise ArtifactError if a count is negative or exceeds the number of rows."""
     counts = {name: fact for name, fact in note.facts if type(fact) is int}
     n_rows = counts.get("rows", MAX_ROWS)
     for name, count in counts.items():

@@ -216,22 +216,22 @@ def decode_document(document: Document) -> SavedContent:
 
 def _decode_entries(document: Document) -> SavedGate:
     """Convert the entries of a document to their types."""
-    kind = document.get("kind")
-    is_known_kind = type(kind) is str and (
-        kind in KINDS.values() or find_method_by_public_name(kind) is not None
+    document_kind = document.get("kind")
+    is_known_kind = type(document_kind) is str and (
+        document_kind in KINDS.values() or find_method_by_public_name(document_kind) is not None
     )
     if not is_known_kind:
         known_kinds = ", ".join(NAME_LISTER_OF_TYPE[Kind]())
         raise ForeignFileError(
-            f"the file has the unknown kind {describe_json(kind)}. This version of metacal"
+            f"the file has the unknown kind {describe_json(document_kind)}. This version of metacal"
             f" supports {known_kinds}. Update metacal."
         )
     entry_types = get_field_types(SavedGate)
     check_keys(document, list(entry_types), "the file")
-    entries = {}
+    decoded_entries = {}
     for name, entry_type in entry_types.items():
-        entries[name] = decode(entry_type, document[name], name)
-    return SavedGate(**entries)
+        decoded_entries[name] = decode(entry_type, document[name], name)
+    return SavedGate(**decoded_entries)
 
 
 def _check_promise_entries(saved_gate: SavedGate) -> None:
@@ -434,8 +434,8 @@ def build_verified_text(
     """
     signing_key = None if key is None else read_key(key)
     document = encode_document(content)
-    text = build_file_text(document, signing_key)
-    text_bytes = text.encode()
+    file_text = build_file_text(document, signing_key)
+    text_bytes = file_text.encode()
     n_bytes = len(text_bytes)
     if n_bytes > (max_bytes or MAX_BYTES):
         raise SavingError(
@@ -454,7 +454,7 @@ def build_verified_text(
             "this gate cannot be saved, because the loaded gate would differ from it. This is a"
             " bug in metacal. Please report it."
         )
-    return text
+    return file_text
 
 
 def load_bytes(

@@ -94,7 +94,7 @@ def encode(value: Any, location: str) -> Any:
 
 
 def _is_plain_json(value: Any) -> bool:
-    """Check whether a value is None, a boolean, a finite float or an integer of 64 bits."""
+    """Check whether a value is None, a boolean, a finite float or a 64-bit integer."""
     if value is None or type(value) is bool:
         return True
     if type(value) is float:
@@ -158,7 +158,7 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
 
 
 def _get_stored_class_name(cls: type, location: str) -> str:
-    """Return the name of a class in a file. Raise ArtifactError if it is not registered."""
+    """Return the registered name of a class in a file."""
     base = find_registered_base(cls)
     classes_by_stored_name = SUBCLASS_LISTER_OF_BASE[base]()
     # A lookup by the usual name avoids importing all subclasses.
@@ -174,7 +174,7 @@ def _get_stored_class_name(cls: type, location: str) -> str:
 
 
 def _find_stored_form(annotation: Any) -> StoredForm | None:
-    """Return the stored form of an annotation or of a member of a union, if there is one."""
+    """Return the stored form of an annotation or of a member of its union."""
     for member in get_union_members(annotation):
         if member in STORED_FORM_OF_TYPE:
             return STORED_FORM_OF_TYPE[member]
@@ -334,16 +334,16 @@ def decode_entries(
             expected_keys.append(key)
     type_key = ["type"] if has_type_name else []
     check_keys(data, type_key + expected_keys, location)
-    entries = {}
+    decoded_entries = {}
     for key in expected_keys:
         entry_type = layout.type_of_key[key]
-        entries[key] = decode(entry_type, data[key], f"{location}.{key}", depth + 1)
+        decoded_entries[key] = decode(entry_type, data[key], f"{location}.{key}", depth + 1)
     for key, default in layout.omitted_defaults.items():
-        if key in entries and entries[key] == default:
+        if key in decoded_entries and decoded_entries[key] == default:
             raise ArtifactError(
                 f"{location}.{key} has its default value, so the file must not contain it."
             )
-    return entries
+    return decoded_entries
 
 
 def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
@@ -373,7 +373,7 @@ def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
 def call_constructor(
     constructor: Callable[..., Any], values: Mapping[str, Any], location: str
 ) -> Any:
-    """Call a constructor with keyword arguments, and convert its errors to ArtifactError."""
+    """Call a constructor, and convert its errors to ArtifactError."""
     try:
         return constructor(**values)
     except (ValueError, TypeError, ArithmeticError, IndexError) as error:

@@ -84,14 +84,14 @@ def encode_labels(labels: Any, location: str = "classes") -> LabelList:
     array = np.asarray(labels)
     if array.dtype == object:
         array = array.astype(np.str_)
-    values = tuple(array.tolist())
+    label_values = tuple(array.tolist())
     dtype_name = array.dtype.name
     if array.dtype.kind == "U":
-        _check_name_lengths(values, location)
+        _check_name_lengths(label_values, location)
         dtype_name = "str"
     elif array.dtype.kind == "f":
         dtype_name = "float64"
-    return LabelList(dtype_name, values)
+    return LabelList(dtype_name, label_values)
 
 
 def decode_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:

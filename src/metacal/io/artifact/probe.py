@@ -32,7 +32,7 @@ def build_probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str,
     """
     increasing = np.linspace(-1.0, 1.0, n_classes)
     class_index = np.arange(n_classes)
-    rows = {
+    row_by_kind = {
         "flat": np.zeros(n_classes),
         "plain": increasing,
         "turned": 3.0 * increasing[::-1],
@@ -44,7 +44,7 @@ def build_probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str,
         "masked": np.where(class_index % 2 == 1, -np.inf, increasing),
         "single": np.where(class_index == 0, 3.0, -np.inf),
     }
-    return {kind: row.astype(dtype) for kind, row in rows.items()}
+    return {kind: row.astype(dtype) for kind, row in row_by_kind.items()}
 
 
 def check_map(fitted: Gate | Map, n_classes: int) -> None:
@@ -101,7 +101,7 @@ def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
 
 
 def _choose_probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
-    """Return a known group for each row, or None if the gate has no thresholds by group."""
+    """Return a known group for each row if the gate has thresholds by group."""
     thresholds = gate.subgroup_thresholds
     if thresholds is None or thresholds.subgroup_kind != "group":
         return None
@@ -122,9 +122,10 @@ def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> N
         "they sum to {row_sum:.6g}": sums_to_one,
     }
     for problem, is_valid in is_valid_by_problem.items():
-        row = find_first_true(~is_valid)
-        if row is not None:
+        first_invalid_row = find_first_true(~is_valid)
+        if first_invalid_row is not None:
             raise ArtifactError(
-                f"the calibration map does not return probabilities for {row_kinds[row]} rows in"
-                f" {probabilities.dtype}: {problem.format(row_sum=row_sums[row])}."
+                "the calibration map does not return probabilities for"
+                f" {row_kinds[first_invalid_row]} rows in"
+                f" {probabilities.dtype}: {problem.format(row_sum=row_sums[first_invalid_row])}."
             )

@@ -105,7 +105,7 @@ def get_field_types(cls: type) -> dict[str, Any]:
 
 
 def omitted_defaults(cls: type) -> dict[str, Any]:
-    """Return the optional entries of a class, and the values at which they are omitted."""
+    """Return the optional entries of a class with their default values."""
     defaults: dict[str, Any] = {}
     for field in fields(cls):
         if is_optional_field(field):
@@ -139,7 +139,7 @@ class ClassLayout:
 
 @cache
 def get_class_layout(cls: type) -> ClassLayout:
-    """Return the layout of a class in a file. Register all classes before the first call."""
+    """Return the layout of a registered class in a file."""
     return ClassLayout(
         type_of_key=get_field_types(cls),
         omitted_defaults=omitted_defaults(cls),
@@ -148,7 +148,7 @@ def get_class_layout(cls: type) -> ClassLayout:
 
 
 def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
-    """Return the storable subclasses that an annotation allows, by their name in a file.
+    """Return the storable subclasses of an annotation, keyed by name in a file.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
 
 @cache
 def find_registered_base(annotation: Any) -> Any:
-    """Return the base class of an annotation in `SUBCLASS_LISTER_OF_BASE`, or None if it has none."""
+    """Return the registered base class of an annotation, or None."""
     if annotation in SUBCLASS_LISTER_OF_BASE:
         return annotation
     if not isinstance(annotation, type):

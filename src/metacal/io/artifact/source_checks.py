@@ -65,7 +65,7 @@ def check_map_cost(fitted: Any, n_classes: int) -> None:
 
 
 def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
-    """Raise ArtifactError unless subgroups by class are exactly the classes of the file."""
+    """Raise ArtifactError unless the subgroups by class are the classes of the gate."""
     parts = certificate.subgroups
     if parts is None or parts.by != "class":
         return

@@ -199,7 +199,7 @@ def _check_format_version(version: Any) -> int:
 
 
 def _check_metacal_version(version: Any) -> str:
-    """Return the version of metacal in a file. Raise ArtifactError if it is not a short text."""
+    """Validate the version of metacal in a file, and return it."""
     if type(version) is not str or len(version) > _MAX_VERSION_LENGTH or not version.isprintable():
         raise ArtifactError("metacal_version must be text, but it is missing or of another type.")
     return version
@@ -300,13 +300,14 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
     _check_size(content, max_bytes)
     if not content.strip():
         raise ArtifactError("the file is empty. Save it again.")
-    kind = detect_file_kind(content[:N_MAGIC_BYTES])
-    if kind is not None:
+    file_kind = detect_file_kind(content[:N_MAGIC_BYTES])
+    if file_kind is not None:
         reason = ""
-        if kind == "a pickle":
+        if file_kind == "a pickle":
             reason = ", and metacal does not read such files because they can run any code"
         raise ForeignFileError(
-            f"the file is {kind}, not a metacal file{reason}. Pass a file that metacal.save wrote."
+            f"the file is {file_kind}, not a metacal file{reason}. Pass a file that metacal.save"
+            " wrote."
         )
     n_values = content.count(b",") + content.count(b"[") + content.count(b"{")
     if n_values > _MAX_VALUES:
@@ -365,10 +366,10 @@ def _parse_json(content: bytes) -> Any:
 
 def _parse_finite_float(text: str) -> float:
     """Parse a float. Raise ArtifactError if it is too large."""
-    value = float(text)
-    if not math.isfinite(value):
+    number = float(text)
+    if not math.isfinite(number):
         raise ArtifactError(f"the number {text[:40]} is out of range.")
-    return value
+    return number
 
 
 def _reject_constant(text: str) -> float:

@@ -124,7 +124,7 @@ class InMemoryBatches(BatchSource):
 
 
 def _hugging_face_to_arrow(dataset: Any) -> Any:
-    """Convert a Hugging Face dataset to an Arrow table. Raise InputError for a DatasetDict."""
+    """Convert a Hugging Face dataset to an Arrow table."""
     is_dataset_dict = hasattr(dataset, "values")
     if is_dataset_dict:
         raise FileContentError(
@@ -233,10 +233,10 @@ class _ColumnChunks:
 
 def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: str) -> Columns:
     """Read a column of scores and the side columns."""
-    columns = _read_columns(source, selection.all_names, path)
+    column_chunks = _read_columns(source, selection.all_names, path)
     score_name = selection.table_names[0]
-    scores = scores_to_array(columns.read_chunks(score_name), score_name, path)
-    return selection.build_columns(scores, columns.read_array, columns.read_list)
+    scores = scores_to_array(column_chunks.read_chunks(score_name), score_name, path)
+    return selection.build_columns(scores, column_chunks.read_array, column_chunks.read_list)
 
 
 def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
@@ -346,12 +346,12 @@ def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> 
         if is_type(arrow_type, NUMBER_TYPES):
             continue
         is_list = is_type(arrow_type, LIST_TYPES)
-        content = f"lists of {arrow_type.value_type}" if is_list else str(arrow_type)
+        content_text = f"lists of {arrow_type.value_type}" if is_list else str(arrow_type)
         label_hint = ""
         if "labels" not in selection.role_names and not is_list:
             label_hint = advise_on_label_column(name)
         raise NumberError(
-            f"{path}: the column {name!r} must hold numbers, but it holds {content};"
+            f"{path}: the column {name!r} must hold numbers, but it holds {content_text};"
             f" {label_hint}list the class columns with {format_option('classes')}, or name the"
             f" column of lists or the prefix of the columns with {format_option('logits_key')}."
         )

@@ -64,7 +64,7 @@ class TableLayout:
 
 
 def import_pyarrow(path: str) -> Any:
-    """Import pyarrow. If it is missing, raise an error that names the extra to install."""
+    """Import pyarrow, or raise an error that names the extra to install."""
     with needs_extra(f"reading or writing {path}", "parquet"):
         import pyarrow
     return pyarrow
@@ -106,29 +106,30 @@ def _convert_lists_to_table(
     column: Any, layout: TableLayout, path: str, first_row: int
 ) -> NDArray[Any]:
     """Convert a list column to an array with one row per list; see `table_to_array`."""
-    name = layout.columns[0]
+    column_name = layout.columns[0]
     n_classes = layout.n_classes
     list_array = combine_chunks(column)
     # Reject nulls first, because FixedSizeListArray.flatten() silently drops null rows.
-    check_no_nulls(list_array, name, path, first_row)
+    check_no_nulls(list_array, column_name, path, first_row)
     if not is_type(list_array.type, ("fixed_size_list",)):
         # Without nulls, differences of the offsets are the lengths of the lists.
         list_lengths = np.diff(list_array.offsets.to_numpy(zero_copy_only=False))
-        row = find_first_true(list_lengths != n_classes)
-        if row is not None:
-            row_text = f"{path}: row {first_row + row} of column {name!r}"
-            raise build_uneven_row_error(row_text, int(list_lengths[row]), n_classes)
+        invalid_row = find_first_true(list_lengths != n_classes)
+        if invalid_row is not None:
+            row_text = f"{path}: row {first_row + invalid_row} of column {column_name!r}"
+            raise build_uneven_row_error(row_text, int(list_lengths[invalid_row]), n_classes)
 
     # flatten() respects slices, whereas the attribute .values ignores them.
-    values = list_array.flatten()
-    if values.null_count:
-        row, class_index = divmod(_find_first_null(values), n_classes)
+    flat_entries = list_array.flatten()
+    if flat_entries.null_count:
+        invalid_row, class_index = divmod(_find_first_null(flat_entries), n_classes)
         raise NumberError(
-            f"{path}: the list in row {first_row + row} of the column {name!r} has a null at"
+            f"{path}: the list in row {first_row + invalid_row} of the column {column_name!r} has a"
+            " null at"
             f" position {class_index}, and these {len(list_array):,} rows have"
-            f" {values.null_count:,} nulls. Fill in the values, or drop these rows."
+            f" {flat_entries.null_count:,} nulls. Fill in the values, or drop these rows."
         )
-    flat_values = values.to_numpy(zero_copy_only=False)
+    flat_values = flat_entries.to_numpy(zero_copy_only=False)
     table = flat_values.reshape(len(list_array), n_classes)
     return np.ascontiguousarray(table, dtype=layout.dtype)
 
@@ -167,14 +168,14 @@ def column_to_array(column: Any, name: str, path: str, file_size: int) -> NDArra
 
 def _decode_dictionary(arrow_array: Any, name: str, path: str, file_size: int) -> NDArray[Any]:
     """Decode a dictionary-encoded column to an array; see `column_to_array`."""
-    entries = arrow_array.dictionary
+    dictionary_entries = arrow_array.dictionary
     entry_indices = arrow_array.indices.to_numpy(zero_copy_only=False)
-    if entries.null_count:
+    if dictionary_entries.null_count:
         # A null entry is an error only if a row refers to it.
-        check_no_nulls(entries.take(arrow_array.indices), name, path, 0)
-        unused_value = "" if is_type(entries.type, TEXT_TYPES) else 0
-        entries = entries.fill_null(unused_value)
-    decoded_entries = column_to_array(entries, name, path, file_size)
+        check_no_nulls(dictionary_entries.take(arrow_array.indices), name, path, 0)
+        unused_value = "" if is_type(dictionary_entries.type, TEXT_TYPES) else 0
+        dictionary_entries = dictionary_entries.fill_null(unused_value)
+    decoded_entries = column_to_array(dictionary_entries, name, path, file_size)
     # A few long entries that many rows refer to could exhaust the memory.
     check_unpacked_size(path, len(entry_indices) * decoded_entries.itemsize, file_size)
     return decoded_entries[entry_indices]

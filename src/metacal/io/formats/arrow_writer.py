@@ -1,4 +1,4 @@
-"""Conversion of NumPy arrays to Arrow record batches, and the base of the Arrow writers."""
+"""Conversion of NumPy arrays to Arrow record batches, for the Arrow writers."""
 
 from __future__ import annotations
 

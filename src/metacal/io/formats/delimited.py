@@ -121,13 +121,13 @@ def read_first_rows(request: Request, max_rows: int, delimiter: str = ",") -> Fi
     with open_text(request.path, request.path_to_open) as file:
         header = read_header(request.path, file, default_delimiter=delimiter)
         nonempty_rows = (row for row in csv.reader(file, delimiter=header.delimiter) if row)
-        rows = list(islice(nonempty_rows, max_rows))
+        first_rows = list(islice(nonempty_rows, max_rows))
 
-    columns = {}
-    for name, cells in zip(header.column_names, zip(*rows)):
-        columns[name] = cells_to_array(list(cells))
+    array_by_name = {}
+    for name, cells in zip(header.column_names, zip(*first_rows)):
+        array_by_name[name] = cells_to_array(list(cells))
     delimiter_name = DELIMITER_NAMES[header.delimiter]
-    return FirstRows(f"text, columns separated by {delimiter_name}", columns)
+    return FirstRows(f"text, columns separated by {delimiter_name}", array_by_name)
 
 
 read_first_rows_of_tsv = partial(read_first_rows, delimiter="\t")
@@ -383,10 +383,12 @@ class _Cells:
             records[name] = texts[name]
             if cell_type is object:
                 continue
-            columns = [parse_localized_numbers(column) for column in texts[name].T]
-            if any(column is None or np.isnan(column).any() for column in columns):
+            number_columns = [parse_localized_numbers(column) for column in texts[name].T]
+            if any(column is None or np.isnan(column).any() for column in number_columns):
                 return None
-            records[name] = np.stack([column for column in columns if column is not None], axis=1)
+            records[name] = np.stack(
+                [column for column in number_columns if column is not None], axis=1
+            )
         return records
 
     def _parse_fields(self, fields: list[Any]) -> NDArray[Any] | dict[str, NDArray[Any]]:

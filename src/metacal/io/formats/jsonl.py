@@ -95,7 +95,7 @@ def read(request: Request) -> Columns:
 
 
 def _build_score_columns(entries: _Entries) -> Columns:
-    """Build the columns of a file of scores. Scores and truth keep the types of the file."""
+    """Build the columns of a file of scores, with the types of the file."""
     selection = entries.selection
     score_name = selection.table_names[0]
     truth_names = [selection.role_names.get(role) for role in ("labels", "predictions")]
@@ -122,10 +122,12 @@ def read_first_rows(request: Request, max_rows: int) -> FirstRows:
     with open(request.path_to_open, "rb") as file:
         numbered_objects = islice(iterate_objects(request.path, file), max_rows)
         objects = [_flatten_object(item) for _, item in numbered_objects]
-    rows = expand_item_lists(objects)[:max_rows]
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: cells_to_array([row.get(name) for row in rows]) for name in names}
-    return FirstRows("JSON, an object for each row", columns)
+    first_rows = expand_item_lists(objects)[:max_rows]
+    distinct_names = dict.fromkeys(name for row in first_rows for name in row)
+    array_by_name = {}
+    for name in distinct_names:
+        array_by_name[name] = cells_to_array([row.get(name) for row in first_rows])
+    return FirstRows("JSON, an object for each row", array_by_name)
 
 
 def _flatten_object(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +182,7 @@ def _read_entries(request: Request) -> _Entries:
 
 
 def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and entries of each row: each object, or each item of its list of items."""
+    """Yield the line number and the entries of each row of a file."""
     list_key = find_item_list_key(request.logits_key) if request.reads_scores else None
     for line_number, json_object in iterate_objects(request.path, file):
         row = add_requested_entries(request, line_number, json_object)
@@ -329,13 +331,13 @@ def parse_json_line(path: str, line_number: int, line: bytes) -> dict[str, Any]:
     """
     try:
         text = line.decode(json.detect_encoding(line), "surrogatepass")
-        value = _DECODER.decode(text)
-        if isinstance(value, dict):
-            return value
+        parsed_value = _DECODER.decode(text)
+        if isinstance(parsed_value, dict):
+            return parsed_value
         hint = ""
-        if isinstance(value, list):
+        if isinstance(parsed_value, list):
             hint = "; an array of objects becomes lines by jq -c '.[]' FILE"
-        reason = f"this line is {describe_json(value)}, not an object such as {{...}}{hint}"
+        reason = f"this line is {describe_json(parsed_value)}, not an object such as {{...}}{hint}"
     except UnicodeDecodeError:
         reason = "this line is not UTF-8 text; save the file as UTF-8"
     except KeyError as error:
@@ -398,8 +400,8 @@ class _Entries:
 
     def convert_number_column(self, name: str) -> Float:
         """Convert an entry that holds numbers to an array."""
-        values = self.values_by_name[name]
-        for line_number, value in zip(self.line_numbers, values):
+        column_values = self.values_by_name[name]
+        for line_number, value in zip(self.line_numbers, column_values):
             if _is_number(value):
                 continue
             problem = f"is {describe_json(value)}, which is not a number"
@@ -409,17 +411,18 @@ class _Entries:
                 f"{self.path}:{line_number}: the entry {name!r} {problem}. Correct the entry, or"
                 f" list the class entries with {format_option('classes')}."
             )
-        return self._convert_to_float_array(values)
+        return self._convert_to_float_array(column_values)
 
     def convert_label_column(self, name: str) -> NDArray[Any]:
         """Convert labels or ids, which must all have the same type, to an array."""
-        values = self.values_by_name[name]
-        self._check_label_types(name, values)
-        label_type = type(values[0])
+        column_values = self.values_by_name[name]
+        self._check_label_types(name, column_values)
+        label_type = type(column_values[0])
         if label_type is str:
-            check_text_array_size(self.path, f"texts in {name!r}", values, sum(map(len, values)))
+            n_characters = sum(map(len, column_values))
+            check_text_array_size(self.path, f"texts in {name!r}", column_values, n_characters)
         try:
-            return np.array(values, dtype=_LABEL_DTYPES[label_type])
+            return np.array(column_values, dtype=_LABEL_DTYPES[label_type])
         except OverflowError:
             raise LabelError(
                 f"{self.path}: {name!r} holds a number that does not fit into 64 bits. Write such"

@@ -271,33 +271,33 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
 
     def read_field(name: str) -> NDArray[Any]:
         # A field of a structured array may be neither contiguous nor aligned.
-        values = np.ascontiguousarray(records[name])
-        if values.dtype.kind == "f" and values.itemsize > 8:
-            return values.astype(np.float64)
-        return values
+        field_values = np.ascontiguousarray(records[name])
+        if field_values.dtype.kind == "f" and field_values.itemsize > 8:
+            return field_values.astype(np.float64)
+        return field_values
 
     return selection.build_columns(read_field(selection.table_names[0]), read_field)
 
 
 def read_first_rows_of_npz(request: Request, max_rows: int) -> FirstRows:
     """Read the first rows of the arrays in an .npz file, leaving out scalars."""
-    columns = {}
+    array_by_name = {}
     with np.load(request.path_to_open, allow_pickle=False) as archive:
         for name in archive.files:
             array = archive[name]
             if array.ndim:
-                columns[name] = array[:max_rows]
-    return FirstRows("NumPy arrays", columns)
+                array_by_name[name] = array[:max_rows]
+    return FirstRows("NumPy arrays", array_by_name)
 
 
 def read_first_rows_of_npy(request: Request, max_rows: int) -> FirstRows:
     """Read the first rows of an .npy file: a table, or records with named fields."""
     array = np.load(request.path_to_open, mmap_mode="r", allow_pickle=False)[:max_rows]
     field_names = array.dtype.names
-    columns = {"logits": array}
+    array_by_name = {"logits": array}
     if field_names is not None:
-        columns = {name: array[name] for name in field_names}
-    return FirstRows("a NumPy array", columns)
+        array_by_name = {name: array[name] for name in field_names}
+    return FirstRows("a NumPy array", array_by_name)
 
 
 @dataclass(frozen=True)
