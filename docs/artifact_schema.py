@@ -22,15 +22,15 @@ from metacal.io.artifact.arrays import DTYPES
 from metacal.io.artifact.audit import MAX_NOTES, note_fact_types
 from metacal.io.artifact.document import SavedGate
 from metacal.io.artifact.registry import (
-    ALLOWED_NAMES,
-    STORED_FORMS,
-    SUBCLASSES,
+    NAME_LISTER_OF_TYPE,
+    STORED_FORM_OF_TYPE,
+    SUBCLASS_LISTER_OF_BASE,
     Unsigned,
     allowed_subclasses,
-    field_types,
+    get_field_types,
+    get_union_members,
     omitted_defaults,
     resolve_alias,
-    union_members,
 )
 from metacal.io.artifact.signature import N_SIGNATURE_DIGITS
 from metacal.io.artifact.sources import MAX_JOBS
@@ -88,7 +88,9 @@ def schema() -> Schema:
         "metacal_version": {"type": "string"},
     }
     sealed = {"checksum": _HASH, "signature": {"oneOf": signatures}}
-    families = [cls for base in SUBCLASSES for cls in (allowed_subclasses(base) or {}).items()]
+    families = [
+        cls for base in SUBCLASS_LISTER_OF_BASE for cls in (allowed_subclasses(base) or {}).items()
+    ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -114,15 +116,19 @@ def of(annotation: Any) -> Schema:
     )
     if annotation in _REFERRED:
         return {"$ref": f"#/$defs/{_REFERRED[annotation]}"}
-    if annotation in STORED_FORMS:
-        return of(STORED_FORMS[annotation].stored_type)
+    if annotation in STORED_FORM_OF_TYPE:
+        return of(STORED_FORM_OF_TYPE[annotation].stored_type)
     if family is not None:
         return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in family]}
-    if len(union_members(annotation)) > 1:
-        return {"anyOf": [of(option) for option in union_members(annotation)]}
-    if origin is Literal or annotation in ALLOWED_NAMES:
+    if len(get_union_members(annotation)) > 1:
+        return {"anyOf": [of(option) for option in get_union_members(annotation)]}
+    if origin is Literal or annotation in NAME_LISTER_OF_TYPE:
         return {
-            "enum": list(ALLOWED_NAMES[annotation]() if annotation in ALLOWED_NAMES else arguments)
+            "enum": list(
+                NAME_LISTER_OF_TYPE[annotation]()
+                if annotation in NAME_LISTER_OF_TYPE
+                else arguments
+            )
         }
     if origin is tuple and arguments[-1] is Ellipsis:
         return {"type": "array", "items": of(arguments[0])}
@@ -152,7 +158,8 @@ def _record(cls: type, named: Schema | None = None) -> Schema:
 def _entries(cls: type) -> Schema:
     silent = omitted_defaults(cls)
     return {
-        name: _entry(name, kind, silent=name in silent) for name, kind in field_types(cls).items()
+        name: _entry(name, kind, silent=name in silent)
+        for name, kind in get_field_types(cls).items()
     }
 
 
@@ -160,7 +167,7 @@ def _entry(name: str, annotation: Any, *, silent: bool = False) -> Schema:
     """An entry, its bounds put in; null is allowed where it is said to be, and it does not stand
     for silence.
     """
-    options = union_members(annotation)
+    options = get_union_members(annotation)
     there = [of(option) for option in options if option is not type(None)]
     bound = _BOUNDS.get(name, _COUNT if name.startswith("n_") else None)
     if bound is not None:

@@ -39,3 +39,44 @@ def test_the_fused_kernels_agree_too(kept):
     )
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
+
+
+#: Rows whose most probable class is so probable that the sum 1 + T of the others rounds, and
+#: thresholds between the score of each row and its neighbours on the grid.
+NEAR_THRESHOLDS = """
+import numpy as np
+import torch
+from metacal.kernels import triton_acceptance as device
+from metacal.kernels.torch import ACCEPTED
+from metacal.rows import Rows
+from metacal.scores import get_rounding_grid, resolve_score, score_rows
+
+rng = np.random.default_rng(0)
+logits = rng.normal(size=(40, 3))
+logits[:, 0] = np.linspace(28.0, 40.0, 40)
+n_compared = 0
+for name in ("entropy", "max_probability", "energy"):
+    score = resolve_score(name)
+    grid = get_rounding_grid(name)
+    scores = score_rows(Rows(logits), name)
+    for threshold in np.unique(scores)[::3]:
+        between = grid.move_between_grid_points(float(threshold))
+        kind = score.compute_unrounded.formula.__name__
+        codes = device.acceptance_codes(torch.tensor(logits), kind, between)
+        assert ((codes == ACCEPTED).numpy() == (scores <= between)).all(), (name, threshold)
+        n_compared += len(scores)
+print(n_compared)
+"""
+
+
+@pytest.mark.slow
+def test_rows_at_the_threshold_are_decided_by_the_exact_score():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-c", NEAR_THRESHOLDS],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1_000

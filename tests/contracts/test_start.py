@@ -286,8 +286,8 @@ def test_documents_and_fields_are_recognised(tmp_path):
     )
     inspection = inspect_file(str(tmp_path / "val.csv"))
     assert inspection.question is None
-    assert inspection.roles["case"] == "doc_id"
-    assert inspection.roles["group"] == "field"
+    assert inspection.column_of_role["case"] == "doc_id"
+    assert inspection.column_of_role["group"] == "field"
     assert inspection.options["unit_key"] == "doc_id"
     assert any("depend on each other" in reason for _, reason in inspection.findings)
     assert any("'date', 'tax', 'total', 'vendor'" in reason for _, reason in inspection.findings)

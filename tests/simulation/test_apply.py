@@ -15,7 +15,7 @@ import pytest
 
 from metacal.errors import InputError, NoRowsError
 from metacal.io.apply import WrittenResult, make_missing_results
-from metacal.io.disk import temporary_path_for
+from metacal.io.disk import build_temporary_path
 from metacal.io.results import JOURNAL, ResultFolder
 from metacal.io.source_fingerprint import read_until_unchanged
 from simulation.world import World
@@ -91,7 +91,7 @@ class History:
             self.run()
 
     def work(self, source: str, target: str, gate: str) -> WrittenResult:
-        temporary_path = temporary_path_for(target)
+        temporary_path = build_temporary_path(target)
 
         def write() -> int:
             content = self.world.read(source)

@@ -183,10 +183,10 @@ def _with_lines_of_items(options: Options) -> Options:
 
     Options that name the case, the cluster or the group of an item are not changed.
     """
-    from metacal.io.formats.item_lists import LINE_KEY, find_item_list
+    from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
 
     reading = options.reading
-    if find_item_list(reading.score_key) is None or reading.case_key is not None:
+    if find_item_list_key(reading.score_key) is None or reading.case_key is not None:
         return options
     if options.promise_options.is_about_cases:
         return replace(options, reading=replace(reading, case_key=LINE_KEY))

@@ -23,10 +23,10 @@ from metacal.io.artifact.watch_journal import ReceivedBatch, UnreadableLine
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import MAX_KEPT_BYTES, Line, Pipe
 from metacal.io.stream import StreamReader, StreamRecord
-from metacal.io.stream_cells import invalid_line_error
+from metacal.io.stream_cells import build_invalid_line_error
 from metacal.io.stream_layout import HeaderError
 from metacal.io.tail import Tail
-from metacal.rows.score_columns import VERDICTS
+from metacal.rows.score_columns import FLAG_OF_VERDICT
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -103,7 +103,7 @@ class LineSource:
         self.name = name
         self.strict = strict
         # The keys are labels as text. For scores, the values are flags of correct predictions.
-        self.labels: Mapping[str, Any] = VERDICTS
+        self.labels: Mapping[str, Any] = FLAG_OF_VERDICT
         if watch.gate.has_classes:
             self.labels = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0
@@ -188,23 +188,23 @@ class LineSource:
             If the line is unreadable.
         """
         if line.fault:
-            raise invalid_line_error(line.fault)
+            raise build_invalid_line_error(line.fault)
         return [self._check_record(record) for record in self._read_records(line)]
 
     def _check_record(self, record: StreamRecord) -> StreamRecord:
         """Convert the label of a record. Raise LineError if the record is incomplete."""
         label = self._convert_labels(record)
         if record.row is None and (record.id is None or label is None):
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 "a line without a row must have the id of an earlier row and a label"
             )
         self._check_probability(record)
         request = self.reader.request
         if record.row is not None and record.unit is None:
             if request.case_key is not None:
-                raise invalid_line_error("the line has no case")
+                raise build_invalid_line_error("the line has no case")
             if request.unit_key is not None:
-                raise invalid_line_error("the line has no cluster")
+                raise build_invalid_line_error("the line has no cluster")
         return record._replace(label=label)
 
     def _read_records(self, line: Line) -> list[StreamRecord]:
@@ -218,7 +218,7 @@ class LineSource:
             if is_header_of_table:
                 # Without a header, no line of the file can be read.
                 raise
-            raise invalid_line_error(str(error)) from None
+            raise build_invalid_line_error(str(error)) from None
 
     def _convert_labels(self, record: StreamRecord) -> Any:
         """Convert the label of a record, or its tuple of labels, one per model."""
@@ -226,7 +226,7 @@ class LineSource:
             return self._convert_label(record.label)
         if record.row is None:
             label_keys = " or ".join(map(repr, self.reader.request.default_label_names))
-            raise invalid_line_error(f"a late label must be in the column {label_keys}")
+            raise build_invalid_line_error(f"a late label must be in the column {label_keys}")
         return tuple(self._convert_label(label) for label in record.label)
 
     def _convert_label(self, label: Any) -> Any:
@@ -248,7 +248,7 @@ class LineSource:
                 if is_correctness
                 else "not one of the gate's classes"
             )
-            raise invalid_line_error(f"the label {text[:40]!r} is {problem}")
+            raise build_invalid_line_error(f"the label {text[:40]!r} is {problem}")
         return gate_label
 
     def _convert_loss(self, loss: Any) -> Any:
@@ -256,7 +256,7 @@ class LineSource:
         with suppress(TypeError, ValueError):
             loss = float(loss)
         if self.watch.gate.source.encode_one_truth(loss) is None:
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 f"the loss must be a number between 0 and 1, but got {str(loss)[:40]!r}"
             )
         return loss
@@ -271,7 +271,7 @@ class LineSource:
         elif record.row is None and record.id is not None:
             probability = self._probability_of_earlier_row(record.id)
         if probability is None and record.label is not None:
-            raise invalid_line_error("the sampling probability of the row is missing")
+            raise build_invalid_line_error("the sampling probability of the row is missing")
         if record.row is not None and record.id is not None:
             self._batch_probabilities[record.id] = probability
 
@@ -282,7 +282,7 @@ class LineSource:
         declared_minima += [alarm.least_probability for alarm in alarms.calibration]
         least_probability = min(declared_minima, default=0.0)
         if not (least_probability <= probability <= 1.0 and probability > 0.0):
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 "the sampling probability must lie between --least-probability"
                 f" {least_probability:g} and 1, but got {probability:g}; start again with a lower"
                 " --least-probability"

@@ -69,13 +69,13 @@ def describe_artifact(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     dict
         A cascade has the entry "stages". Any other gate has the entries of its only stage.
     """
-    from metacal.io.artifact.document import document_kind
+    from metacal.io.artifact.document import get_document_kind
 
     signature: dict[str, Any] | None = None
     if wrapping.signature is not None:
         signature = {"algorithm": wrapping.signature, "verified": wrapping.verified}
     description: dict[str, Any] = {
-        "kind": document_kind(gate),
+        "kind": get_document_kind(gate),
         "format_version": wrapping.format_version,
         "metacal_version": wrapping.metacal_version,
         "checksum": wrapping.checksum,

@@ -263,14 +263,14 @@ def _judge(plan: Plan, report_path: str) -> list[CommandRun]:
 
 def _later_commands(plan: Plan) -> list[list[str]]:
     """Return the commands for new files."""
-    from metacal.io.formats.item_lists import find_item_list
+    from metacal.io.formats.item_lists import find_item_list_key
 
     format_words = plan.format_words()
     commands = [
         ["apply", plan.gate, "NEW", *format_words, "-o", "out.csv"],
         plan.verify_arguments(),
     ]
-    reads_lists = find_item_list(plan.inspection.options.get("score_key")) is not None
+    reads_lists = find_item_list_key(plan.inspection.options.get("score_key")) is not None
     if not reads_lists:
         commands.append(["monitor", plan.gate, "NEW", *format_words])
     return commands

@@ -114,7 +114,7 @@ def python_code(
 
 def _classes_keyword(inspection: Inspection) -> str:
     """Return the keyword with the classes of the columns."""
-    if "score" in inspection.roles:
+    if "score" in inspection.column_of_role:
         return f", classes=[{', '.join(_class_literals(inspection))}]"
     return ", classes=None if rows.labels_count_columns else rows.class_names"
 
@@ -124,7 +124,7 @@ def _class_literals(inspection: Inspection) -> tuple[str, str]:
     if inspection.two_classes is None:
         return "", ""
     negative, positive = inspection.two_classes
-    labels = inspection.roles.get("labels")
+    labels = inspection.column_of_role.get("labels")
     if labels is not None and inspection.facts[labels].is_number:
         return negative, positive
     return repr(negative), repr(positive)

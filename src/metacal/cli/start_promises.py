@@ -48,7 +48,7 @@ class OfferedPromise:
             target=f"{100.0 * target:.4g}%",
             negative=negative,
             positive=positive,
-            case=inspection.roles.get("case", ""),
+            case=inspection.column_of_role.get("case", ""),
         )
 
     def find_target(self, mistake_cost: float) -> float:
@@ -63,9 +63,9 @@ class OfferedPromise:
                 options["unit_key"] = options.pop("case_key")
             return options
         options.pop("unit_key", None)
-        options["case_key"] = inspection.roles["case"]
-        if "group" in inspection.roles:
-            options["group_key"] = inspection.roles["group"]
+        options["case_key"] = inspection.column_of_role["case"]
+        if "group" in inspection.column_of_role:
+            options["group_key"] = inspection.column_of_role["group"]
         return options
 
     def fit_words(self, target: float) -> list[str]:
@@ -133,7 +133,7 @@ def list_offered_promises(inspection: Inspection) -> tuple[OfferedPromise, ...]:
     """Return the promises that the columns of a file allow, the default one first."""
     if inspection.two_classes is not None:
         return (ACCURACY, *TWO_CLASS_PROMISES)
-    if inspection.has_scored_items and "case" in inspection.roles:
+    if inspection.has_scored_items and "case" in inspection.column_of_role:
         return (*CASE_PROMISES, ACCURACY)
     return (ACCURACY,)
 

@@ -14,13 +14,13 @@ from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate
-from metacal.io.artifact.document import SavedContent, document_kind
+from metacal.io.artifact.document import SavedContent, get_document_kind
 from metacal.io.artifact.encoding import call_constructor
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.sources import (
+    build_unsupported_calibrator_error,
     calibrator_kinds,
     find_source_method,
-    unsupported_calibrator_error,
 )
 from metacal.maps.methods import CHOOSERS, find_method_by_public_name
 from metacal.rows.labels import default_reject_label
@@ -83,7 +83,7 @@ def _check_savable(estimator: Any) -> None:
         ) from None
     # A calibrator of another library may have the class name of a registered one.
     if isinstance(estimator, MetaCal) and not _is_registered_calibrator(estimator.calibrator_):
-        raise unsupported_calibrator_error(type(estimator.calibrator_).__name__)
+        raise build_unsupported_calibrator_error(type(estimator.calibrator_).__name__)
 
 
 def _unsupported_estimator_error(estimator: Any) -> ArtifactError:
@@ -163,7 +163,7 @@ def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
     parameters = _fitted_parameters(gate)
     if n_jobs is not None:
         parameters["n_jobs"] = n_jobs
-    estimator = ESTIMATORS[document_kind(gate)](**parameters)
+    estimator = ESTIMATORS[get_document_kind(gate)](**parameters)
     estimator.gate_ = gate
     if gate.is_logits_gate:
         calibrator = _unfitted_calibrator(gate)

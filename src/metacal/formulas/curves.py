@@ -59,7 +59,7 @@ def shared_curve(xp: Operations, fitted: Any, x: Any) -> Any:
 
 @formula
 def top_label(xp: Operations, fitted: Any, x: Any) -> Any:
-    """Give the predicted class curve(max p) and the other classes the rest.
+    """Set the confidence to curve(max p), and rescale the other classes.
 
     p = softmax(b x), and the other classes share 1 - curve(max p) in proportion to p.
     """
@@ -131,7 +131,7 @@ def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
 
 
 def _two_class_log_odds(xp: Operations, x: Any, *, first_is_positive: bool) -> Any:
-    """Compute the log-odds of the positive one of two classes, clipped to a finite range."""
+    """Compute the clipped log-odds of the positive class of two classes."""
     if first_is_positive:
         log_odds = xp.column(x, 0) - xp.column(x, 1)
     else:
@@ -212,7 +212,9 @@ def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
     -------
     table of the same shape
     """
-    knot_index = xp.find_piece(fitted.lookup_knots, fitted.offsets, fitted.max_knots, points)
+    knot_index = xp.find_last_knots_below(
+        fitted.lookup_knots, fitted.offsets, fitted.max_knots, points
+    )
     value_at_knot = xp.take(fitted.values, knot_index)
     if fitted.interpolation == "step":
         return value_at_knot
@@ -237,14 +239,14 @@ def spline_value(xp: Operations, fitted: Any, z: Any) -> Any:
     slopes = fitted.slopes
     distance_below_knots = xp.minimum(z - knots[0], 0.0)
     distance_above_knots = xp.maximum(z - knots[-1], 0.0)
-    value = fitted.intercept + distance_below_knots * slopes[0] + distance_above_knots * slopes[-1]
+    spline = fitted.intercept + distance_below_knots * slopes[0] + distance_above_knots * slopes[-1]
     if fitted.n_knots == 1:
-        return value
+        return spline
     piece_widths = knots[1:] - knots[:-1]
     distance_into_piece = xp.clip(z - knots[:-1], 0.0, piece_widths)
     half_slope_change = 0.5 * (slopes[1:] - slopes[:-1]) / piece_widths
     mean_slope = slopes[:-1] + distance_into_piece * half_slope_change
-    return value + xp.sum(distance_into_piece * mean_slope)
+    return spline + xp.sum(distance_into_piece * mean_slope)
 
 
 def log_probabilities_and_complements(xp: Operations, x: Any) -> tuple[Any, Any]:

@@ -175,7 +175,7 @@ class Operations:
         """Return the elements of a flat array at the given indices."""
         return values[indices]
 
-    def find_piece(self, knots: Any, offsets: Any, max_knots: int, points: Any) -> Any:
+    def find_last_knots_below(self, knots: Any, offsets: Any, max_knots: int, points: Any) -> Any:
         """Find the last knot below each entry, or the first knot if there is none.
 
         Parameters

@@ -143,10 +143,9 @@ def maxlogit_pnorm(xp: Operations, x: Any) -> Any:
     divisor = xp.where(all_equal, 1.0, mean_distance)
     ratio_to_predicted = xp.where(is_unmasked, 1.0 - distance_to_max / divisor, 0.0)
     other_ratios = xp.replace_class_entry(ratio_to_predicted, xp.argmax(x), 0.0)
-    eighth_power = other_ratios
-    for _ in range(3):
-        eighth_power = eighth_power * eighth_power
-    norm = xp.sum(eighth_power)
-    for _ in range(3):
-        norm = xp.sqrt(norm)
-    return norm
+    second_power = other_ratios * other_ratios
+    fourth_power = second_power * second_power
+    eighth_power = fourth_power * fourth_power
+    sum_of_eighth_powers = xp.sum(eighth_power)
+    fourth_root = xp.sqrt(xp.sqrt(sum_of_eighth_powers))
+    return xp.sqrt(fourth_root)

@@ -17,13 +17,13 @@ from metacal.errors import FileWriteError, NoRowsError
 from metacal.gate import Rejected
 from metacal.io.batches import BatchGate
 from metacal.io.decision_writing import Applied, write_decisions
-from metacal.io.disk import temporary_path_for
+from metacal.io.disk import build_temporary_path
 from metacal.io.formats import FORMATS, list_extensions
 from metacal.io.gate_predictions import read_for_gate
 from metacal.io.input_paths import Paths, is_also_input, list_input_files
 from metacal.io.journal import Record
 from metacal.io.remote import delete_downloads_after_use, get_suffix
-from metacal.io.result_names import distinct_result_name, short_result_name
+from metacal.io.result_names import build_distinct_result_name, build_short_result_name
 from metacal.io.results import ResultFolder, make_folder
 from metacal.io.source_fingerprint import Fingerprint, read_until_unchanged
 from metacal.rows import report_finished_rows
@@ -215,7 +215,7 @@ class FileApplier:
     def __call__(self, source: str, target: str) -> WrittenResult:
         """Write the result of a source to a temporary file beside `target`."""
         # The name is unique because an abandoned worker may still be writing the same result.
-        temporary_path = temporary_path_for(target)
+        temporary_path = build_temporary_path(target)
 
         def write_result() -> Applied:
             try:
@@ -353,8 +353,8 @@ def _check_results_are_not_read(
         if isinstance(source, str):
             input_paths.append(source)
         possible_result_names = (
-            short_result_name(source_path, suffix),
-            distinct_result_name(source_path, suffix),
+            build_short_result_name(source_path, suffix),
+            build_distinct_result_name(source_path, suffix),
         )
         for result_name in possible_result_names:
             target = os.path.join(folder, result_name)

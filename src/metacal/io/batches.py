@@ -278,7 +278,7 @@ class BatchGate:
             # Without rows, the length of the lists is unknown.
             layout = replace(layout, list_size=n_classes)
 
-        has_class_columns = layout.list_size is None
+        has_class_columns = not layout.has_list_column
         is_single_score = (
             has_class_columns and n_classes == 2 and request.is_single_score(selection.table_names)
         )

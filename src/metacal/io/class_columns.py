@@ -11,9 +11,9 @@ from typing import NamedTuple
 from metacal.display import format_names
 from metacal.errors import ColumnError, warn_caller
 from metacal.io.named_columns import (
+    build_missing_remembered_column_error,
+    build_missing_table_error,
     find_named_column,
-    missing_remembered_column_error,
-    missing_table_error,
 )
 from metacal.io.opening import single_score_parameter
 from metacal.io.request import (
@@ -55,7 +55,7 @@ def find_list_column(
         f", of which {format_names(list_column_names)} hold lists; name the column of"
         f" {request.input} with {format_option('logits_key')}."
     )
-    raise missing_table_error(
+    raise build_missing_table_error(
         request, "column", list_column_names, f"it has {format_names(header)}", advice
     )
 
@@ -78,7 +78,7 @@ class ClassColumnPattern(NamedTuple):
 
     @classmethod
     def from_key(cls, logits_key: str) -> ClassColumnPattern:
-        """Return the pattern of a key: the name of a class replaces "*", or follows "KEY_"."""
+        """Return the pattern of a key, in which "*" stands for the name of a class."""
         prefix, star, suffix = logits_key.partition("*")
         if not star:
             return cls(f"{logits_key}_")
@@ -236,7 +236,7 @@ def find_class_columns(
     if single_score is not None:
         return [single_score]
     if "logits_key" in request.remembered_fields:
-        raise missing_remembered_column_error(request, header, "logits_key")
+        raise build_missing_remembered_column_error(request, header, "logits_key")
     if request.logits_key is not None:
         raise ColumnError(
             f"{request.path}: the file has no column {request.logits_key!r} of lists, and no"
@@ -249,7 +249,7 @@ def find_class_columns(
 def _find_matching_columns(
     request: Request, candidates: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> list[str]:
-    """Return the columns of the first pattern that matches enough columns, or an empty list."""
+    """Return the columns of the first pattern that matches enough columns."""
     # A pattern with a prefix that the user named may match a single column.
     min_columns = 1
     if request.logits_key is None:

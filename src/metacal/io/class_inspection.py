@@ -1,9 +1,10 @@
-"""Search for the class columns of an unknown file: one column of numbers for each class."""
+"""Search for the class columns of an unknown file, one column per class."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from metacal.io.request import CLASS_COLUMN_PREFIXES, DEFAULT_ID_NAMES
 _SUM_TOLERANCE = 0.01
 #: Number of rows from which the agreement of columns and labels is compared with chance.
 _MIN_AGREEMENT_ROWS = 50
+#: Number of standard errors by which the agreement must exceed that by chance.
+_N_STANDARD_ERRORS = 2.0
 #: Pattern of columns that have the names of the classes.
 _BARE_PATTERN = ClassColumnPattern("", "")
 
@@ -47,7 +50,7 @@ class ClassColumnGroup:
 
     @property
     def logits_key(self) -> str | None:
-        """Key with which the readers find the columns, or None if they have the classes' names."""
+        """Key that selects the columns, or None if their names are the classes."""
         if self.pattern == _BARE_PATTERN:
             return None
         if self.pattern.prefix.endswith("_") and not self.pattern.suffix:
@@ -69,7 +72,7 @@ def find_label_pattern(
     """
     if len(labels) < 2:
         return None
-    columns = set(column_names)
+    existing_names = set(column_names)
     first_label = labels[0]
     patterns = set()
     for name in column_names:
@@ -79,13 +82,13 @@ def find_label_pattern(
             patterns.add(ClassColumnPattern(name[:start], suffix))
             start = name.find(first_label, start + 1)
     for pattern in sorted(patterns, key=lambda pattern: len(pattern.prefix + pattern.suffix)):
-        if all(f"{pattern.prefix}{label}{pattern.suffix}" in columns for label in labels):
+        if all(f"{pattern.prefix}{label}{pattern.suffix}" in existing_names for label in labels):
             return pattern
     return None
 
 
 def find_class_column_group(
-    inspection: Inspection, labels: str | None, other_names: Sequence[str | None]
+    inspection: Inspection, label_name: str | None, other_names: Sequence[str | None]
 ) -> ClassColumnGroup:
     """Find the class columns among the columns of numbers.
 
@@ -93,7 +96,7 @@ def find_class_column_group(
     ----------
     inspection : Inspection
         Columns and options.
-    labels : str or None
+    label_name : str or None
         Column of the labels.
     other_names : sequence of str or None
         Columns with another meaning.
@@ -103,7 +106,7 @@ def find_class_column_group(
     ClassColumnGroup
         Without names if there are no class columns.
     """
-    excluded_names = {labels, *other_names, *inspection.options.get("drop", ())}
+    excluded_names = {label_name, *other_names, *inspection.options.get("drop", ())}
     number_columns = []
     for facts in inspection.facts.values():
         if facts.is_number and facts.name not in excluded_names:
@@ -113,26 +116,26 @@ def find_class_column_group(
     requested_key = inspection.options.get("logits_key")
     if requested_key is not None:
         pattern = ClassColumnPattern.from_key(requested_key)
-        group = _columns_of_pattern(pattern, number_names, "you named them")
+        group = _select_columns_of_pattern(pattern, number_names, "you named them")
         return group if len(group.names) > 1 else ClassColumnGroup()
-    if labels is not None and labels in inspection.facts:
-        label_texts = inspection.facts[labels].distinct_texts
+    if label_name is not None and label_name in inspection.facts:
+        label_texts = inspection.facts[label_name].distinct_texts
         pattern_of_labels = find_label_pattern(label_texts, number_names)
         if pattern_of_labels == _BARE_PATTERN:
-            return _columns_named_as_classes(label_texts, number_columns)
+            return _select_columns_named_by_labels(label_texts, number_columns)
         if pattern_of_labels is not None:
-            return _columns_of_pattern(
+            return _select_columns_of_pattern(
                 pattern_of_labels, number_names, "their names contain the labels"
             )
-    prefix_group = _find_prefix_group(number_columns)
+    prefix_group = _find_columns_with_common_prefix(number_columns)
     if prefix_group.names:
         return prefix_group
-    if labels is None or labels not in inspection.facts:
+    if label_name is None or label_name not in inspection.facts:
         return ClassColumnGroup()
-    return _find_numbered_columns(inspection.facts[labels], number_columns)
+    return _find_numbered_columns(inspection.facts[label_name], number_columns)
 
 
-def _columns_of_pattern(
+def _select_columns_of_pattern(
     pattern: ClassColumnPattern, names: Sequence[str], reason: str
 ) -> ClassColumnGroup:
     """Return the columns whose names fit a pattern."""
@@ -140,70 +143,77 @@ def _columns_of_pattern(
     return ClassColumnGroup(fitting_names, pattern, reason)
 
 
-def _columns_named_as_classes(
-    labels: Sequence[str], number_columns: Sequence[ColumnFacts]
+def _select_columns_named_by_labels(
+    label_texts: Sequence[str], number_columns: Sequence[ColumnFacts]
 ) -> ClassColumnGroup:
-    """Return the columns that the labels name, and others that may be classes without a row."""
-    named_columns = [facts for facts in number_columns if facts.name in labels]
+    """Select the columns with names of labels, and other possible class columns."""
+    named_columns = [facts for facts in number_columns if facts.name in label_texts]
     reason = "the labels name them"
-    if is_probability_table(_stack(named_columns)):
+    if is_probability_table(_stack_columns(named_columns)):
         return ClassColumnGroup([facts.name for facts in named_columns], _BARE_PATTERN, reason)
-    names = []
+    class_column_names = []
     for facts in number_columns:
         if facts in named_columns or may_be_class(facts):
-            names.append(facts.name)
-    return ClassColumnGroup(names, _BARE_PATTERN, reason)
+            class_column_names.append(facts.name)
+    return ClassColumnGroup(class_column_names, _BARE_PATTERN, reason)
 
 
 def may_be_class(facts: ColumnFacts) -> bool:
-    """Check whether neither the name nor the values of a column of numbers rule out a class."""
-    if facts.has_non_class_name or facts.is_row_counter or facts.is_id:
+    """Check whether a column of numbers may hold the scores of a class."""
+    if facts.has_non_class_name or facts.is_row_counter or facts.looks_like_row_ids:
         return False
-    return not facts.has_score_name and not facts.is_case
+    return not facts.has_score_name and not facts.looks_like_case_ids
 
 
-def _find_prefix_group(number_columns: Sequence[ColumnFacts]) -> ClassColumnGroup:
-    """Return the largest group of columns whose names share the text before an underscore."""
+def _find_columns_with_common_prefix(number_columns: Sequence[ColumnFacts]) -> ClassColumnGroup:
+    """Return the largest group of columns whose names have a common prefix."""
     names_of_prefix: dict[str, list[str]] = {}
     for facts in number_columns:
         beginning, underscore, remainder = facts.name.partition("_")
         if remainder and not facts.has_non_class_name:
             names_of_prefix.setdefault(beginning + underscore, []).append(facts.name)
-    for prefix in sorted(names_of_prefix, key=lambda prefix: -len(names_of_prefix[prefix])):
-        names = names_of_prefix[prefix]
-        columns = [facts for facts in number_columns if facts.name in names]
-        is_known_prefix = any(prefix in prefixes for prefixes in CLASS_COLUMN_PREFIXES.values())
-        has_fractions = all(facts.has_fractions for facts in columns)
-        if len(names) > 1 and (is_known_prefix or has_fractions):
+    known_prefixes = set(chain.from_iterable(CLASS_COLUMN_PREFIXES.values()))
+
+    def count_columns(prefix: str) -> int:
+        return len(names_of_prefix[prefix])
+
+    for prefix in sorted(names_of_prefix, key=count_columns, reverse=True):
+        prefixed_names = names_of_prefix[prefix]
+        prefixed_columns = [facts for facts in number_columns if facts.name in prefixed_names]
+        is_known_prefix = prefix in known_prefixes
+        all_have_fractions = all(facts.has_fractions for facts in prefixed_columns)
+        if len(prefixed_names) > 1 and (is_known_prefix or all_have_fractions):
             return ClassColumnGroup(
-                names, ClassColumnPattern(prefix), f"their names begin with {prefix!r}"
+                prefixed_names, ClassColumnPattern(prefix), f"their names begin with {prefix!r}"
             )
     return ClassColumnGroup()
 
 
 def _find_numbered_columns(
-    labels: ColumnFacts, number_columns: Sequence[ColumnFacts]
+    label_facts: ColumnFacts, number_columns: Sequence[ColumnFacts]
 ) -> ClassColumnGroup:
     """Return the remaining columns if the labels are their numbers."""
     if any(facts.has_score_name for facts in number_columns):
         # Beside a score, other columns of numbers are features rather than classes.
         return ClassColumnGroup()
     possible_columns = [facts for facts in number_columns if may_be_class(facts)]
-    names = [facts.name for facts in possible_columns]
-    has_numbers_as_names = sorted(names) == sorted(str(number) for number in range(len(names)))
-    if len(names) < 2 or not are_column_numbers(labels.values, len(names)):
+    possible_names = [facts.name for facts in possible_columns]
+    has_numbers_as_names = sorted(possible_names) == sorted(
+        str(number) for number in range(len(possible_names))
+    )
+    if len(possible_names) < 2 or not are_column_numbers(label_facts.values, len(possible_names)):
         return ClassColumnGroup()
     if not has_numbers_as_names and not all(facts.has_fractions for facts in possible_columns):
         return ClassColumnGroup()
-    return ClassColumnGroup(names, _BARE_PATTERN, "all other columns of numbers")
+    return ClassColumnGroup(possible_names, _BARE_PATTERN, "all other columns of numbers")
 
 
 def record_class_columns(
-    inspection: Inspection, group: ClassColumnGroup, labels: str | None
+    inspection: Inspection, group: ClassColumnGroup, label_name: str | None
 ) -> Float:
     """Record the class columns and the columns to leave out, and return the table."""
-    columns = [inspection.facts[name] for name in group.names]
-    table = _stack(columns)
+    class_columns = [inspection.facts[name] for name in group.names]
+    table = _stack_columns(class_columns)
     default_prefixes = ["", *CLASS_COLUMN_PREFIXES["logits"]]
     if is_probability_table(table):
         default_prefixes += CLASS_COLUMN_PREFIXES["probabilities"]
@@ -214,22 +224,22 @@ def record_class_columns(
     inspection.add_finding(
         f"classes: {format_names(group.class_names)}", group.reason, options=key_options
     )
-    _check_agreement(inspection, group, labels, table)
-    _exclude_other_columns(inspection, group, labels)
+    _ask_if_agreement_is_by_chance(inspection, group, label_name, table)
+    _record_excluded_columns(inspection, group, label_name)
     return table
 
 
-def _stack(columns: Sequence[ColumnFacts]) -> Float:
+def _stack_columns(columns: Sequence[ColumnFacts]) -> Float:
     """Return the columns as a table."""
     return np.stack([facts.values.astype(np.float64) for facts in columns], axis=1)
 
 
-def _exclude_other_columns(
-    inspection: Inspection, group: ClassColumnGroup, labels: str | None
+def _record_excluded_columns(
+    inspection: Inspection, group: ClassColumnGroup, label_name: str | None
 ) -> None:
     """Record the columns that the readers would otherwise take for classes."""
     excluded_names = set(inspection.options.get("drop", ()))
-    used_names = {"", labels, *group.names, *DEFAULT_ID_NAMES}
+    used_names = {"", label_name, *group.names, *DEFAULT_ID_NAMES}
     for name in inspection.columns:
         if name not in used_names and group.pattern.find_class_name(name) is not None:
             excluded_names.add(name)
@@ -243,29 +253,33 @@ def _exclude_other_columns(
     )
 
 
-def _check_agreement(
-    inspection: Inspection, group: ClassColumnGroup, labels: str | None, table: Float
+def _ask_if_agreement_is_by_chance(
+    inspection: Inspection, group: ClassColumnGroup, label_name: str | None, table: Float
 ) -> None:
     """Ask if the largest column agrees with the labels no more often than by chance."""
-    user_named_columns = {"logits_key", "classes"} & inspection.options.keys()
-    if labels is None or labels not in inspection.facts or "logits_key" in user_named_columns:
+    user_named_columns = "logits_key" in inspection.options
+    if label_name is None or label_name not in inspection.facts or user_named_columns:
         return
-    facts = inspection.facts[labels]
+    facts = inspection.facts[label_name]
     code_of_label = {name: code for code, name in enumerate(group.class_names)}
-    if not set(facts.distinct_texts) <= code_of_label.keys():
+    labels = set(facts.distinct_texts)
+    if not labels <= code_of_label.keys():
         code_of_label = {str(code): code for code in range(len(group.names))}
-    if not set(facts.distinct_texts) <= code_of_label.keys() or len(table) < _MIN_AGREEMENT_ROWS:
+    if not labels <= code_of_label.keys() or len(table) < _MIN_AGREEMENT_ROWS:
         return
     true_codes = np.array([code_of_label.get(text, -1) for text in facts.texts.tolist()])
     predicted_codes = np.nan_to_num(table, nan=-np.inf).argmax(axis=1)
     agreement = (true_codes == predicted_codes).mean()
-    by_chance = 0.0
+    agreement_by_chance = 0.0
     for code in range(len(group.names)):
-        by_chance += (true_codes == code).mean() * (predicted_codes == code).mean()
-    margin = 2.0 * np.sqrt(by_chance * (1.0 - by_chance) / len(table))
-    if agreement <= by_chance + margin and len(facts.distinct_texts) > 1:
+        true_frequency = (true_codes == code).mean()
+        predicted_frequency = (predicted_codes == code).mean()
+        agreement_by_chance += true_frequency * predicted_frequency
+    standard_error = np.sqrt(agreement_by_chance * (1.0 - agreement_by_chance) / len(table))
+    max_chance_agreement = agreement_by_chance + _N_STANDARD_ERRORS * standard_error
+    if agreement <= max_chance_agreement and len(facts.distinct_texts) > 1:
         raise AmbiguousFileError(
-            f"The largest of the columns {format_names(group.names)} agrees with {labels!r} in"
+            f"The largest of the columns {format_names(group.names)} agrees with {label_name!r} in"
             f" only {agreement:.0%} of the rows, no more often than by chance. Name the scores"
             " with --logits-key NAME, or name the labels with --label-key NAME."
         )

@@ -1,4 +1,4 @@
-"""Facts about one column of an unknown file, from its name and the values of its first rows."""
+"""Facts about a column of an unknown file, from its name and first rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metacal.formulas import Float
 from metacal.io.strays import NON_CLASS_NAME_PATTERN
-from metacal.rows.score_columns import VERDICTS, parse_score_text
+from metacal.rows.score_columns import FLAG_OF_VERDICT, parse_score_text
 
 #: Words in the names of scores and probabilities.
 _SCORE_WORDS = frozenset(
@@ -139,13 +139,19 @@ def _is_number_text(text: str) -> bool:
 
 
 def _is_positive_label(label: str) -> bool | None:
-    """Return whether a label is positive, or None if it is neither positive nor negative."""
+    """Return True for a positive label, False for a negative one, and None for others."""
     word = label.lower()
     if word in _POSITIVE_LABELS:
         return True
     if word in _NEGATIVE_LABELS:
         return False
-    return VERDICTS.get(word)
+    return FLAG_OF_VERDICT.get(word)
+
+
+#: Smallest number of distinct values in a column of case ids.
+_MIN_CASES = 20
+#: Largest mean number of rows per distinct value in a column of case ids.
+_MAX_ROWS_PER_CASE = 20
 
 
 @dataclass(frozen=True)
@@ -211,7 +217,7 @@ class ColumnFacts:
     def holds_flags(self) -> bool:
         """Whether every value is a spelling of true or false."""
         return bool(self.distinct_texts) and {text.lower() for text in self.distinct_texts} <= set(
-            VERDICTS
+            FLAG_OF_VERDICT
         )
 
     @property
@@ -237,7 +243,7 @@ class ColumnFacts:
         return bool(_SCORE_WORDS.intersection(split_words(self.name)))
 
     @property
-    def is_id(self) -> bool:
+    def looks_like_row_ids(self) -> bool:
         """Whether every row has its own value, and the name is that of an id."""
         return (
             self.is_unique
@@ -246,23 +252,24 @@ class ColumnFacts:
         )
 
     @property
-    def is_case(self) -> bool:
+    def looks_like_case_ids(self) -> bool:
         """Whether the name is that of a document or case, to which several rows belong."""
         if _CASE_NAME_PATTERN.fullmatch(self.name) is None or self.has_fractions:
             return False
         n_cases = len(self.distinct_texts)
         n_rows = len(self.values)
         # Few distinct values are categories, such as the type of a document.
-        return n_rows / 20 <= n_cases < n_rows and n_cases >= 20
+        has_enough_cases = n_cases >= max(_MIN_CASES, n_rows / _MAX_ROWS_PER_CASE)
+        return has_enough_cases and n_cases < n_rows
 
     @property
-    def is_field(self) -> bool:
+    def looks_like_field_names(self) -> bool:
         """Whether the column names the extracted field of each row."""
         is_field_name = _FIELD_NAME_PATTERN.fullmatch(self.name) is not None
         return is_field_name and 2 <= len(self.distinct_texts) <= len(self.values) / 2
 
     def refers_to(self, other_name: str) -> bool:
-        """Check whether the name contains a word of another name, such as p_churn of churned."""
+        """Check whether the name shares a word with another name, as p_churn and churned."""
         # All entries of the items of a list have its name, as fields[*].score and fields[*].ok.
         entry_name = self.name.rpartition("[*].")[2]
         other_entry_name = other_name.rpartition("[*].")[2]

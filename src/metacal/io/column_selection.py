@@ -20,8 +20,8 @@ from metacal.io.class_columns import (
     list_class_column_patterns,
 )
 from metacal.io.columns import Columns
-from metacal.io.named_columns import find_named_column, find_role_columns, missing_table_error
-from metacal.io.opening import build_kept_column, single_score_hint
+from metacal.io.named_columns import build_missing_table_error, find_named_column, find_role_columns
+from metacal.io.opening import advise_on_single_score, build_kept_column
 from metacal.io.request import DEFAULT_CLASS_LIST_NAMES, DEFAULT_TABLE_NAMES, ClassNames, Request
 from metacal.rows.labels import as_class_names
 from metacal.spelling import format_option
@@ -188,7 +188,7 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
         request, arrays, "logits_key", DEFAULT_TABLE_NAMES[request.input]
     )
     if table_name is None:
-        raise _missing_array_error(request, arrays)
+        raise _build_missing_array_error(request, arrays)
 
     classes_name = None
     if not request.reads_scores:
@@ -198,28 +198,28 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
     return ColumnSelection(
         table_names=(table_name,),
         role_names=role_names,
-        unused_names=_find_unused_names(request, arrays, used_names),
+        unused_names=_list_unused_names(request, arrays, used_names),
         class_list_name=classes_name,
         kept_names=tuple(dict.fromkeys(request.kept_names)),
         path=request.path,
     )
 
 
-def _missing_array_error(request: Request, arrays: Mapping[str, str]) -> InputError:
+def _build_missing_array_error(request: Request, arrays: Mapping[str, str]) -> InputError:
     """Build the error for named arrays among which there is no table."""
     descriptions = []
     for name, description in list(arrays.items())[:_MAX_DESCRIBED_ARRAYS]:
         short_name = name[:_MAX_DESCRIPTION_LENGTH]
         descriptions.append(f"{short_name} {description[:_MAX_DESCRIPTION_LENGTH]}")
-    content = ", ".join(descriptions) or "nothing"
+    content_text = ", ".join(descriptions) or "nothing"
     if len(arrays) > len(descriptions):
-        content += f" and {len(arrays) - len(descriptions)} more"
+        content_text += f" and {len(arrays) - len(descriptions)} more"
 
     label_advice = ""
     if "labels" not in find_role_columns(request, arrays):
         label_advice = f" and the labels, if any, with {format_option('label_key')}"
     advice = f"; name the table with {format_option('logits_key')}{label_advice}."
-    return missing_table_error(request, "array", arrays, f"it holds {content}", advice)
+    return build_missing_table_error(request, "array", arrays, f"it holds {content_text}", advice)
 
 
 def select_columns(
@@ -281,7 +281,7 @@ def select_columns(
     return ColumnSelection(
         table_names=(table_name,),
         role_names=role_names,
-        unused_names=_find_unused_names(
+        unused_names=_list_unused_names(
             request, header, {table_name, *role_names.values(), *kept_names}
         ),
         kept_names=kept_names,
@@ -299,14 +299,14 @@ def _select_class_columns(
     if not table_names:
         table_names = find_class_columns(request, header, patterns, role_names.values())
     if len(table_names) < min_classes and not request.is_single_score(table_names):
-        raise _too_few_classes_error(request, header, table_names)
+        raise _build_too_few_classes_error(request, header, table_names)
 
     position_of_name = {name: position for position, name in enumerate(header)}
     kept_names = _find_kept_names(request, header, table_names)
     return ColumnSelection(
         table_names=tuple(table_names),
         role_names=role_names,
-        unused_names=_find_unused_names(
+        unused_names=_list_unused_names(
             request, header, {*table_names, *role_names.values(), *kept_names}
         ),
         class_names=find_class_names(table_names, patterns),
@@ -332,13 +332,13 @@ def _check_unique_names(request: Request, header: Sequence[str]) -> None:
         raise ColumnError(f"{request.path}: the header {problem}. Give every column a unique name.")
 
 
-def _too_few_classes_error(
+def _build_too_few_classes_error(
     request: Request, header: Sequence[str], table_names: Sequence[str]
 ) -> InputError:
     """Build the error for a file with fewer class columns than required."""
     hint = ""
     if table_names:
-        hint = single_score_hint()
+        hint = advise_on_single_score()
     return ColumnError(
         f"{request.path}: at least 2 class columns, or one column 'logits' of lists, are"
         f" required, but {len(table_names)} class column(s) were found among"
@@ -349,14 +349,14 @@ def _too_few_classes_error(
 def _find_kept_names(
     request: Request, header: Sequence[str], table_names: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the columns to copy to the results: those that were requested, or all others."""
+    """Return the columns to copy to the results, as requested or all other columns."""
     if not request.keeps_other_columns:
         return tuple(dict.fromkeys(request.kept_names))
     other_names = [name for name in header if name != "" and name not in table_names]
     return tuple(dict.fromkeys(other_names))
 
 
-def _find_unused_names(
+def _list_unused_names(
     request: Request, names: Collection[str], used_names: Collection[str | None]
 ) -> tuple[str, ...]:
     """Return the names that are neither used nor kept. Check that the kept ones exist."""

@@ -110,12 +110,12 @@ class Columns:
         if self.missing_label_name is None:
             return
         other_names = [*self.role_names.values(), *self.unused_names, *self.kept]
-        content = "the file has no other column"
+        content_text = "the file has no other column"
         if other_names:
-            content = f"besides its input, the file has {format_names(other_names)}"
+            content_text = f"besides its input, the file has {format_names(other_names)}"
         raise MissingLabelsError(
             f"{self.path}: no column {self.missing_label_name!r} found, so metacal cannot tell"
-            f" which predictions are correct; {content}. If the column has another name, pass"
+            f" which predictions are correct; {content_text}. If the column has another name, pass"
             f" {format_option(parameter)}."
         )
 
@@ -165,7 +165,7 @@ class Columns:
         )
 
     def draw_part(self, start: float, stop: float) -> Self:
-        """Return a random part of the rows, which is the same in every call.
+        """Draw a random part of the rows with a fixed seed.
 
         Parameters
         ----------
@@ -189,19 +189,21 @@ class Columns:
         >>> columns.draw_part(0, 0.7).table, columns.draw_part(0.7, 1).table
         (array([2., 3., 4., 5., 6., 7., 9.]), array([0., 1., 8.]))
         """
-        codes = np.arange(len(self))
-        dependent_rows = self.units if self.cases is None else self.cases
-        if dependent_rows is not None:
-            codes = np.unique(dependent_rows, return_inverse=True)[1].ravel()
-        n_clusters = int(codes.max()) + 1 if len(codes) else 0
-        order = np.random.default_rng(0).permutation(n_clusters)
-        first, last = round(start * n_clusters), round(stop * n_clusters)
-        is_drawn = np.zeros(n_clusters, dtype=bool)
-        is_drawn[order[first:last]] = True
-        indices = np.flatnonzero(is_drawn[codes])
-        if not len(indices):
+        cluster_ids = self.units if self.cases is None else self.cases
+        cluster_codes = np.arange(len(self))
+        if cluster_ids is not None:
+            _, cluster_codes = np.unique(cluster_ids, return_inverse=True)
+        cluster_codes = cluster_codes.ravel()
+        n_clusters = int(cluster_codes.max(initial=-1)) + 1
+        cluster_order = np.random.default_rng(0).permutation(n_clusters)
+        first_drawn = round(start * n_clusters)
+        stop_drawn = round(stop * n_clusters)
+        is_cluster_drawn = np.zeros(n_clusters, dtype=bool)
+        is_cluster_drawn[cluster_order[first_drawn:stop_drawn]] = True
+        row_indices = np.flatnonzero(is_cluster_drawn[cluster_codes])
+        if not len(row_indices):
             raise TooFewRowsError(
                 f"{self.path}: the range {start:g}:{stop:g} contains none of the {len(self):,}"
                 f" rows. Pass a larger range with {format_option('rows', metavar='START:STOP')}."
             )
-        return self.select_rows(indices)
+        return self.select_rows(row_indices)

@@ -58,11 +58,11 @@ def build_decision_columns(
     if gate.is_calibrator:
         omitted_names.update(("answer", "accept", "score"))
 
-    columns = {}
+    result_columns = {}
     for name, column in all_columns.items():
         if column is not None and name not in omitted_names:
-            columns[name] = column
-    return columns
+            result_columns[name] = column
+    return result_columns
 
 
 def list_result_names(gate: Gate) -> list[str]:

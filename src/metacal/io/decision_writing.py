@@ -35,6 +35,8 @@ from metacal.rows.tasks import run_in_order
 
 #: Number of elements in a block of rows, which is 2 MB of float32 probabilities.
 BLOCK_ELEMENTS = 1 << 19
+#: Number of blocks that wait for a thread or for the writer, per thread.
+_PENDING_BLOCKS_PER_THREAD = 2
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,8 @@ def write_decisions(
         if pool is None:
             decided_blocks = starmap(decide_block, block_arguments)
         else:
-            max_pending = 2 * count_threads(pool) + 1
-            decided_blocks = run_in_order(pool, decide_block, block_arguments, max_pending)
+            max_pending_blocks = _PENDING_BLOCKS_PER_THREAD * count_threads(pool) + 1
+            decided_blocks = run_in_order(pool, decide_block, block_arguments, max_pending_blocks)
         for block, decision in decided_blocks:
             n_accepted += int(decision.accept.sum())
             n_without_score += int(np.isnan(decision.uncertainty).sum())
@@ -193,7 +195,7 @@ def write_decisions(
 
 
 def _find_columns_left_out(predictions: Any, output_file: _Output | None) -> tuple[str, ...]:
-    """Return the input columns that are not in the results although all were to be kept."""
+    """Return the input columns that are missing in the results."""
     if output_file is None or not predictions.keeps_all_columns:
         return ()
     conflicting_names = [name for name in predictions.kept if name not in output_file.kept_columns]

@@ -143,7 +143,7 @@ class Disk:
     def write(self, path: str, content: bytes) -> None:
         """Replace the content of a file atomically and durably. A link remains a link."""
         target = os.path.realpath(path)
-        temporary_path = temporary_path_for(target)
+        temporary_path = build_temporary_path(target)
         try:
             self.append(temporary_path, content)
             self.replace(temporary_path, target)
@@ -242,7 +242,7 @@ class Disk:
 DISK = Disk()
 
 
-def temporary_path_for(target: str | os.PathLike[str]) -> str:
+def build_temporary_path(target: str | os.PathLike[str]) -> str:
     """Return a unique path for a temporary file in the directory of `target`."""
     folder, name = os.path.split(target)
     suffix = os.path.splitext(name)[1]

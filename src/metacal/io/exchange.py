@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 
 from metacal.io.atomic_rename import UnsupportedError
-from metacal.io.disk import Disk, temporary_path_for
+from metacal.io.disk import Disk, build_temporary_path
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def replace_if_unchanged(
         If the disk fails. The file then has the old or the new content.
     """
     target = disk.real_path(path)
-    temporary_path = temporary_path_for(target)
+    temporary_path = build_temporary_path(target)
     try:
         disk.append(temporary_path, new_content)
     except OSError:
@@ -164,7 +164,7 @@ def _replace_in_steps(
     -------
     Replacement
     """
-    old_file = temporary_path_for(target)
+    old_file = build_temporary_path(target)
     disk.rename_without_replacing(target, old_file)
     if disk.read(old_file) != expected_content:
         return Replacement(is_done=False, backup_path=_rename_back(disk, old_file, target))
@@ -197,13 +197,13 @@ def rename_to_backup(disk: Disk, temporary_path: str, target: str) -> str:
         Path of the backup.
     """
     stem, suffix = os.path.splitext(target)
-    number = 1
+    backup_number = 1
     while True:
-        backup = f"{stem}.saved-{number}{suffix}"
+        backup = f"{stem}.saved-{backup_number}{suffix}"
         try:
             disk.rename_without_replacing(temporary_path, backup)
         except FileExistsError:
-            number += 1
+            backup_number += 1
         else:
             return backup
 

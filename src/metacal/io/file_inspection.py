@@ -29,7 +29,7 @@ from metacal.io.class_inspection import (
 )
 from metacal.io.column_facts import choose_positive
 from metacal.io.first_rows import read_first_rows
-from metacal.io.formats.item_lists import LINE_KEY, find_item_list
+from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
 from metacal.io.inspection import (
     AmbiguousFileError,
     Inspection,
@@ -42,7 +42,12 @@ from metacal.io.request import (
     DEFAULT_TABLE_NAMES,
 )
 from metacal.io.score_inspection import find_score_column, inspect_single_score
-from metacal.io.truth_inspection import Truth, check_split, find_truth, missing_truth_question
+from metacal.io.truth_inspection import (
+    TruthColumns,
+    build_missing_truth_question,
+    check_split,
+    find_truth_columns,
+)
 
 #: Maximum deviation from 100 of the sum of the percentages in a row.
 _PERCENT_TOLERANCE = 1.0
@@ -94,7 +99,7 @@ def _inspect(inspection: Inspection) -> None:
     check_split(inspection)
     table_name = _find_table(inspection)
     wants_score = {"score_key", "correct_key", "prediction_key"} & inspection.options.keys()
-    truth = find_truth(inspection)
+    truth = find_truth_columns(inspection)
     if table_name is not None and not wants_score:
         _inspect_table_column(inspection, table_name, truth)
     else:
@@ -132,7 +137,7 @@ def _default_table_names() -> list[str]:
     return default_names
 
 
-def _inspect_table_column(inspection: Inspection, table_name: str, truth: Truth) -> None:
+def _inspect_table_column(inspection: Inspection, table_name: str, truth: TruthColumns) -> None:
     """Record the findings for a file with a column or array of lists."""
     table = inspection.columns[table_name]
     n_classes = table.shape[1]
@@ -144,28 +149,28 @@ def _inspect_table_column(inspection: Inspection, table_name: str, truth: Truth)
     )
     _inspect_input_kind(inspection, table)
     _check_has_labels(inspection, truth)
-    _inspect_labels(inspection, truth.labels, n_classes)
+    _inspect_labels(inspection, truth.label_name, n_classes)
 
 
-def _inspect_flat_columns(inspection: Inspection, truth: Truth) -> None:
+def _inspect_flat_columns(inspection: Inspection, truth: TruthColumns) -> None:
     """Inspect a file without a 2-D table: one column per class, or a single score."""
     options = inspection.options
     group = ClassColumnGroup()
     if options.get("score_key") is None and options.get("prediction_key") is None:
-        other_names = [truth.predictions, truth.correctness, *DEFAULT_CLASS_LIST_NAMES]
-        group = find_class_column_group(inspection, truth.labels, other_names)
+        other_names = [truth.prediction_name, truth.correctness_name, *DEFAULT_CLASS_LIST_NAMES]
+        group = find_class_column_group(inspection, truth.label_name, other_names)
     if group.names:
         _check_has_labels(inspection, truth)
-        table = record_class_columns(inspection, group, truth.labels)
+        table = record_class_columns(inspection, group, truth.label_name)
         _inspect_input_kind(inspection, table)
-        _inspect_labels(inspection, truth.labels, len(group.names), group.class_names)
+        _inspect_labels(inspection, truth.label_name, len(group.names), group.class_names)
         return
 
     score_name = None
-    if truth.labels is not None or truth.correctness is not None:
+    if truth.label_name is not None or truth.correctness_name is not None:
         score_name = find_score_column(inspection, truth)
     elif options.get("labels") is None:
-        raise missing_truth_question(inspection)
+        raise build_missing_truth_question(inspection)
     if score_name is None or score_name not in inspection.facts:
         raise AmbiguousFileError(
             "No column was recognised as scores. The columns are"
@@ -182,17 +187,17 @@ def _inspect_flat_columns(inspection: Inspection, truth: Truth) -> None:
     inspect_single_score(inspection, truth, score_name)
 
 
-def _check_has_labels(inspection: Inspection, truth: Truth) -> None:
+def _check_has_labels(inspection: Inspection, truth: TruthColumns) -> None:
     """Ask for the true classes if a table of classes has none."""
-    if truth.labels is not None or inspection.options.get("labels") is not None:
+    if truth.label_name is not None or inspection.options.get("labels") is not None:
         return
-    if truth.correctness is not None:
+    if truth.correctness_name is not None:
         raise AmbiguousFileError(
-            f"A table of classes requires the true class, but {truth.correctness!r} only marks"
+            f"A table of classes requires the true class, but {truth.correctness_name!r} only marks"
             " correct rows. Name the true class with --label-key NAME, or name one score for"
             " each prediction with --score-key NAME."
         )
-    raise missing_truth_question(inspection)
+    raise build_missing_truth_question(inspection)
 
 
 def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
@@ -224,7 +229,7 @@ def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
 
 
 def _inspect_labels(
-    inspection: Inspection, labels: str | None, n_classes: int, class_names: Sequence[str] = ()
+    inspection: Inspection, label_name: str | None, n_classes: int, class_names: Sequence[str] = ()
 ) -> None:
     """Determine whether the labels are class names or column numbers.
 
@@ -233,7 +238,7 @@ def _inspect_labels(
     inspection : Inspection
         Receives the findings.
 
-    labels : str or None
+    label_name : str or None
         Column of the labels. Nothing is done if they are in another file.
 
     n_classes : int
@@ -242,10 +247,10 @@ def _inspect_labels(
     class_names : sequence of str, default=()
         Names of the classes, if there is one column per class.
     """
-    if labels is None:
+    if label_name is None:
         return
-    facts = inspection.facts[labels]
-    inspection.roles["labels"] = labels
+    facts = inspection.facts[label_name]
+    inspection.column_of_role["labels"] = label_name
     has_class_list = "classes" in inspection.options or any(
         name in inspection.columns for name in DEFAULT_CLASS_LIST_NAMES
     )
@@ -255,15 +260,15 @@ def _inspect_labels(
         reason = f"whole numbers from 0 to {n_classes - 1}: they count the columns"
     else:
         raise AmbiguousFileError(
-            f"The labels in {labels!r} ({format_names(facts.distinct_texts[:8])}) match neither"
+            f"The labels in {label_name!r} ({format_names(facts.distinct_texts[:8])}) match neither"
             f" the names of the {n_classes} columns nor their numbers from 0. List the class of"
             " each column with --classes A,B,C, or name another column of labels with"
             " --label-key NAME."
         )
     inspection.add_finding(
-        f"labels: {labels}",
+        f"labels: {label_name}",
         reason,
-        options={"label_key": labels},
+        options={"label_key": label_name},
         default_values=DEFAULT_LABEL_NAMES,
     )
     if n_classes == 2:
@@ -303,37 +308,37 @@ def _record_cases(inspection: Inspection, case_name: str) -> None:
         f"{counts}; the rows of one value are the items of one case and depend on each other",
         options=options,
     )
-    type_name = inspection.roles.get("group")
+    type_name = inspection.column_of_role.get("group")
     if type_name in inspection.facts:
-        names = inspection.facts[type_name].distinct_texts
+        type_names = inspection.facts[type_name].distinct_texts
         inspection.add_finding(
             f"item types: {type_name}",
-            f"it holds the {len(names):,} names {format_names(names[:6])}",
+            f"it holds the {len(type_names):,} names {format_names(type_names[:6])}",
         )
 
 
 def _record_ids_and_cases(inspection: Inspection) -> None:
-    """Record the ids of the rows, and the documents or cases to which several rows belong."""
-    used_names = set(inspection.roles.values())
+    """Record the columns with ids of rows, and with documents or cases of rows."""
+    used_names = set(inspection.column_of_role.values())
     for role, option in (("case", "case_key"), ("group", "group_key")):
         if option in inspection.options:
-            inspection.roles[role] = inspection.options[option]
+            inspection.column_of_role[role] = inspection.options[option]
     for name, facts in inspection.facts.items():
         if name in used_names:
             continue
-        if facts.is_field:
-            inspection.roles.setdefault("group", name)
-        elif facts.is_case:
-            inspection.roles.setdefault("case", name)
-    if find_item_list(inspection.options.get("score_key")) is not None:
-        inspection.roles.setdefault("case", LINE_KEY)
-    case_name = inspection.roles.get("case")
+        if facts.looks_like_field_names:
+            inspection.column_of_role.setdefault("group", name)
+        elif facts.looks_like_case_ids:
+            inspection.column_of_role.setdefault("case", name)
+    if find_item_list_key(inspection.options.get("score_key")) is not None:
+        inspection.column_of_role.setdefault("case", LINE_KEY)
+    case_name = inspection.column_of_role.get("case")
     if case_name is not None and "id_key" not in inspection.options:
         _record_cases(inspection, case_name)
         return
     for name, facts in inspection.facts.items():
-        if facts.is_id and name not in used_names:
-            inspection.roles["ids"] = name
+        if facts.looks_like_row_ids and name not in used_names:
+            inspection.column_of_role["ids"] = name
             inspection.add_finding(
                 f"ids: {name}",
                 "each row has its own",

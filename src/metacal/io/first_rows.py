@@ -47,10 +47,10 @@ def read_first_rows(path: str, format: str | None) -> FirstRows:
 
 
 def _read_columns_with_default_names(source_file: SourceFile) -> FirstRows:
-    """Read the first rows of the logits and the labels, which must have their default names."""
+    """Read the first rows of the logits and labels under their default names."""
     predictions = read_predictions(source_file.request.path_to_open)
-    columns = {"logits": np.asarray(predictions.table)[:_MAX_ROWS]}
+    first_columns = {"logits": np.asarray(predictions.table)[:_MAX_ROWS]}
     if predictions.labels is not None:
-        columns["labels"] = predictions.labels[:_MAX_ROWS]
+        first_columns["labels"] = predictions.labels[:_MAX_ROWS]
     contents = FORMATS[source_file.suffix].contents
-    return FirstRows(f"{contents} ({source_file.suffix[1:]})", columns)
+    return FirstRows(f"{contents} ({source_file.suffix[1:]})", first_columns)

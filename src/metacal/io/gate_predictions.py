@@ -100,16 +100,18 @@ def read_for_gate(
     if n_columns != len(gate_classes):
         raise ClassMismatchError(
             f"{path_text} has {n_columns} columns of {gate_input}, but {gate_name} was fitted on"
-            f" {len(gate_classes)} classes ({format_names(gate_classes)}){_column_difference(predictions, gate_classes)}."
+            f" {len(gate_classes)} classes"
+            f" ({format_names(gate_classes)}){_describe_column_difference(predictions, gate_classes)}."
         )
     _warn_if_implausible(gate, gate_name, predictions)
     if uses_gate_classes and predictions.class_names == gate_classes:
-        predictions = _with_labels_of_selected_columns(predictions)
-    order = find_class_order(predictions.class_names, gate_classes, path_text, gate_name)
-    if order is None:
+        predictions = _recode_labels_to_selected_columns(predictions)
+    column_order = find_class_order(predictions.class_names, gate_classes, path_text, gate_name)
+    if column_order is None:
         return predictions
     return replace(
-        predictions.select_table_columns(order), labels=_renumber_labels(predictions, order)
+        predictions.select_table_columns(column_order),
+        labels=_renumber_labels(predictions, column_order),
     )
 
 
@@ -165,8 +167,8 @@ def remember_columns(
     )
 
 
-def _column_difference(predictions: Predictions, gate_classes: ClassNames) -> str:
-    """Return which columns a file has too much or too little, for use within a message."""
+def _describe_column_difference(predictions: Predictions, gate_classes: ClassNames) -> str:
+    """Describe the surplus and missing columns of a file, for a message."""
     if predictions.class_names is None:
         return ""
     return f"; {describe_class_difference(predictions.class_names, gate_classes)}"
@@ -192,7 +194,7 @@ def describe_class_difference(table_classes: ClassNames, gate_classes: ClassName
     return ", and ".join(differences)
 
 
-def _with_labels_of_selected_columns(predictions: Predictions) -> Predictions:
+def _recode_labels_to_selected_columns(predictions: Predictions) -> Predictions:
     """Renumber labels that count the columns of the file.
 
     The columns were selected in the order of the gate, but such labels count them in the order of

@@ -75,10 +75,10 @@ def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
 
 def _expand_pattern(pattern: str) -> list[str]:
     """Return the files that match a pattern."""
-    names = [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
-    if not names:
+    file_names = [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
+    if not file_names:
         raise FileReadError(f"{pattern}: no file matches this pattern.")
-    return _without_special_files(names)
+    return _drop_special_files(file_names)
 
 
 def _list_directory(directory: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -98,10 +98,10 @@ def _list_directory(directory: str, suffixes: tuple[str, ...]) -> list[str]:
             f"{directory}: the folder contains no file of predictions. metacal reads"
             f" {', '.join(suffixes)}."
         )
-    return _without_special_files(paths)
+    return _drop_special_files(paths)
 
 
-def _without_special_files(paths: Sequence[str]) -> list[str]:
+def _drop_special_files(paths: Sequence[str]) -> list[str]:
     """Sort the paths, leaving out pipes, sockets and devices with a warning.
 
     A broken symbolic link remains in the list, so that reading it reports the problem.

@@ -45,7 +45,7 @@ class Inspection:
     findings : list of (str, str)
         The meaning of each column, and the reason.
 
-    roles : dict of str to str
+    column_of_role : dict of str to str
         Column of each role: "labels", "correct", "predictions", "score", "ids", "case" for the
         document or case to which several rows belong, "group" for the name of a field, and "split"
         for the part of the data set.
@@ -62,7 +62,7 @@ class Inspection:
     columns: dict[str, NDArray[Any]]
     options: dict[str, Any]
     findings: list[tuple[str, str]] = field(default_factory=list)
-    roles: dict[str, str] = field(default_factory=dict)
+    column_of_role: dict[str, str] = field(default_factory=dict)
     two_classes: tuple[str, str] | None = None
     question: str | None = None
 
@@ -82,8 +82,8 @@ class Inspection:
 
     @property
     def has_scored_items(self) -> bool:
-        """Whether each row has a confidence score and is correct or not, as an item of a case."""
-        return "score" in self.roles and self.two_classes is None
+        """Whether the rows have confidence scores, as items of cases."""
+        return "score" in self.column_of_role and self.two_classes is None
 
     def add_finding(
         self,

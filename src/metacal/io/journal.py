@@ -96,7 +96,7 @@ class _RepairedLine:
 
 
 @dataclass(frozen=True)
-class _Content:
+class _JournalContent:
     """Content of a journal file.
 
     Attributes
@@ -192,9 +192,9 @@ class Journal:
             lines.append(self._seal_next_record(self._header))
         record_line = self._seal_next_record(record)
         lines.append(record_line)
-        content = b"".join(lines)
+        new_content = b"".join(lines)
         try:
-            self.disk.append(self.real_path, content)
+            self.disk.append(self.real_path, new_content)
         except OSError as error:
             self._last_seal = seal_before
             self._undo_append()
@@ -202,7 +202,7 @@ class Journal:
                 f"cannot write {self.path}: {error.strerror or error}. Nothing was recorded. Free"
                 " some space on the disk, and call again."
             ) from error
-        self.size += len(content)
+        self.size += len(new_content)
         self.records.append(_parse_sealed_line(record_line))
 
     def rewrite(self, records: Iterable[Record]) -> None:
@@ -214,16 +214,16 @@ class Journal:
         lines = [self._seal_next_record(self._header)]
         for record in records:
             lines.append(self._seal_next_record(record))
-        content = b"".join(lines)
+        new_content = b"".join(lines)
         try:
             with input_error_if_write_fails(self.path):
-                self.disk.write(self.real_path, content)
+                self.disk.write(self.real_path, new_content)
         except BaseException:
             # The file may have the old or the new content.
             self.has_failed = True
             raise
         self.has_failed = False
-        self.size = len(content)
+        self.size = len(new_content)
         self.records = [_parse_sealed_line(line) for line in lines[1:]]
 
     def _undo_append(self) -> None:
@@ -250,7 +250,7 @@ class Journal:
         seal = self.seal.compute(previous_seal.encode() + b" " + text_bytes)
         return seal.encode("ascii") + b" " + text_bytes + b"\n"
 
-    def _read_records(self) -> _Content:
+    def _read_records(self) -> _JournalContent:
         """Read the records and return the content, whose last line may be incomplete.
 
         Raises
@@ -282,7 +282,7 @@ class Journal:
             )
         self.records = records[1:]
         self.size = valid_size
-        return _Content(file_bytes[:valid_size], tail, repaired_line)
+        return _JournalContent(file_bytes[:valid_size], tail, repaired_line)
 
     def _parse_lines(self, content: bytes) -> tuple[list[Record], int]:
         """Parse lines up to the first one without a valid seal.
@@ -309,7 +309,7 @@ class Journal:
             valid_size = line_end + 1
 
     def _parse_next_record(self, seal: bytes, text: bytes) -> Record | None:
-        """Parse the record after the last one, and store its seal. None if the seal is not valid."""
+        """Parse the next record and store its seal. Return None if the seal is not valid."""
         try:
             seal_text = seal.decode("ascii")
             sealed_content = self._last_seal.encode() + b" " + text
@@ -379,14 +379,14 @@ class Journal:
         seal = first_line.partition(b" ")[0]
         raise ArtifactError(f"{self.path}:1: {self._explain_invalid_header(seal)}")
 
-    def _repair(self, content: _Content) -> None:
+    def _repair(self, content: _JournalContent) -> None:
         """Repair or remove a last line that a crash has left incomplete."""
         if content.repaired_line is not None:
             self._write_repaired_line(content, content.repaired_line.line)
         elif content.tail:
             self._remove_tail(content.tail)
 
-    def _write_repaired_line(self, content: _Content, line: bytes) -> None:
+    def _write_repaired_line(self, content: _JournalContent, line: bytes) -> None:
         """Complete the last line, or replace it if a byte of it is damaged."""
         is_only_incomplete = line.startswith(content.tail)
         with input_error_if_write_fails(self.path):
@@ -415,9 +415,9 @@ class Journal:
 
     def _save_tail(self, tail: bytes) -> str:
         """Save an incomplete line to a new file beside the journal, and return its path."""
-        number = 1
+        tail_number = 1
         while True:
-            saved_path = f"{self.real_path}.tail-{number}"
+            saved_path = f"{self.real_path}.tail-{tail_number}"
             existing_content = self.disk.read(saved_path)
             if existing_content is None:
                 self.disk.write(saved_path, tail)
@@ -425,7 +425,7 @@ class Journal:
             if existing_content == tail:
                 # An earlier process saved the line but crashed before it removed it.
                 return saved_path
-            number += 1
+            tail_number += 1
 
     def _explain_invalid_header(self, seal: bytes) -> str:
         """Explain why the seal of the first line is not valid.

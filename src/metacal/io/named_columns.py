@@ -28,7 +28,7 @@ _MEANINGS = {
 
 
 class OtherKindError(InputKindError):
-    """Error about a file of probabilities if logits were requested, or the other way round."""
+    """Error about probabilities instead of logits, or logits instead of probabilities."""
 
 
 def find_role_columns(
@@ -68,7 +68,7 @@ def find_role_columns(
     return role_names
 
 
-def label_column_advice(column: str) -> str:
+def advise_on_label_column(column: str) -> str:
     """Return the advice to name a column of labels, for use within a message."""
     return f"if it holds the labels, pass {format_option('label_key', column)}, "
 
@@ -116,7 +116,7 @@ def find_named_column(
     if is_remembered and given_name not in column_names:
         if request_field in OPTIONAL_ROLE_PARAMETERS:
             return None
-        raise missing_remembered_column_error(request, column_names, request_field)
+        raise build_missing_remembered_column_error(request, column_names, request_field)
     if given_name is not None:
         _check_named_column(request, column_names, request_field, used_names)
         return str(given_name)
@@ -132,10 +132,10 @@ def find_named_column(
     return candidates[0]
 
 
-def missing_remembered_column_error(
+def build_missing_remembered_column_error(
     request: Request, column_names: Collection[str], request_field: str
 ) -> InputError:
-    """Build the error for a file that lacks a column of the file that a gate was fitted on."""
+    """Build the error about a missing column that the gate was fitted on."""
     message = (
         f"{request.path}: the file has no column {getattr(request, request_field)!r}, from which"
         f" {request.gate_name} reads {_MEANINGS[request_field]}. Its columns are"
@@ -184,7 +184,7 @@ def _check_named_column(
         )
 
 
-def missing_table_error(
+def build_missing_table_error(
     request: Request, item_kind: str, names: Collection[str], content: str, advice: str
 ) -> InputError:
     """Build the error for a file without the requested table.

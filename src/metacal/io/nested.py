@@ -48,7 +48,7 @@ class _ParsedKey:
     steps: tuple[str | int, ...]
 
 
-def _answer_frequencies(answers: Sequence[Any]) -> list[float]:
+def _compute_answer_frequencies(answers: Sequence[Any]) -> list[float]:
     """Return the relative frequency of each distinct answer.
 
     Texts are equal if they differ only in case and in surrounding white space.
@@ -65,12 +65,12 @@ def _answer_frequencies(answers: Sequence[Any]) -> list[float]:
 
 def _agreement(answers: Sequence[Any]) -> float:
     """Return the relative frequency of the most common answer."""
-    return max(_answer_frequencies(answers))
+    return max(_compute_answer_frequencies(answers))
 
 
 def _entropy(answers: Sequence[Any]) -> float:
     """Return the entropy of the distribution of answers."""
-    frequencies = _answer_frequencies(answers)
+    frequencies = _compute_answer_frequencies(answers)
     return math.fsum(-frequency * math.log(frequency) for frequency in frequencies)
 
 
@@ -82,10 +82,10 @@ def _perplexity(log_probabilities: Sequence[float]) -> float:
     return math.exp(min(-_mean(log_probabilities), _MAX_EXPONENT))
 
 
-#: Functions that reduce a list to one number. For the log-probabilities of tokens: the mean, the
-#: minimum, the sum (log-probability of the whole text) and the perplexity. For several answers, or
-#: for clusters of answers with the same meaning: the agreement and the entropy (semantic entropy
-#: for clusters). A higher perplexity or entropy means less confidence.
+#: Functions that reduce a list to one number, keyed by the name in a nested key.
+#: Mean, minimum, sum and perplexity are for the log-probabilities of the tokens of a text.
+#: Agreement and entropy are for several answers, or for clusters of answers of the same meaning.
+#: A higher perplexity or entropy means less confidence.
 REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "mean": _mean,
     "min": min,
@@ -143,17 +143,20 @@ def get_nested(row: Mapping[str, Any], key: str) -> Any:
     parsed_key = _parse_key(key)
     values: list[Any] = [row]
     for step in parsed_key.steps:
-        values = [next_value for value in values for next_value in _follow_step(value, step)]
+        next_values: list[Any] = []
+        for value in values:
+            next_values.extend(_follow_step(value, step))
+        values = next_values
 
     if _EVERY_ELEMENT in parsed_key.steps:
-        result: Any = values
+        nested_value: Any = values
     elif values:
-        result = values[0]
+        nested_value = values[0]
     else:
-        result = None
-    if parsed_key.reduction is None or result is None:
-        return result
-    return _reduce(parsed_key.reduction, key, result)
+        nested_value = None
+    if parsed_key.reduction is None or nested_value is None:
+        return nested_value
+    return _apply_reduction(parsed_key.reduction, key, nested_value)
 
 
 def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
@@ -164,15 +167,15 @@ def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
         return []
     if isinstance(step, int):
         if isinstance(value, list):
-            # For index -1 the end of the slice is None, because 0 would give an empty slice.
-            return value[step : step + 1 or None]
+            has_element = -len(value) <= step < len(value)
+            return [value[step]] if has_element else []
         return []
     if isinstance(value, dict) and value.get(step) is not None:
         return [value[step]]
     return []
 
 
-def _reduce(reduction: str, key: str, values: Any) -> float | None:
+def _apply_reduction(reduction: str, key: str, values: Any) -> float | None:
     """Apply a reduction to a list, ignoring null elements.
 
     Return None for an empty list.
@@ -184,7 +187,7 @@ def _reduce(reduction: str, key: str, values: Any) -> float | None:
         present_values = [value for value in values if value is not None]
         is_suitable = takes_answers or all(map(_is_number, present_values))
     if not is_suitable:
-        path = key[len(reduction) + 1 : -1]
+        path = key.removeprefix(f"{reduction}(").removesuffix(")")
         required_type = "answers" if takes_answers else "numbers"
         raise NumberError(
             f"{reduction}(...) requires a list of {required_type}, but {path!r} is"
@@ -254,7 +257,7 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
         if key is None or key in row:
             continue
         if key.endswith(".*"):
-            nested_entries.update(_entries_of_object(row, key.removesuffix(".*")))
+            nested_entries.update(_flatten_object(row, key.removesuffix(".*")))
             continue
         first_step = _parse_key(key).steps[0]
         if first_step in row:
@@ -264,8 +267,8 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
     return {**row, **nested_entries}
 
 
-def _entries_of_object(row: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the entries of a nested object by their dotted keys, or {} if it is no object."""
+def _flatten_object(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the entries of a nested object, keyed by their dotted keys."""
     nested_object = get_nested(row, key)
     if not isinstance(nested_object, Mapping):
         return {}

@@ -37,7 +37,9 @@ from metacal.errors import (
 from metacal.rows.executors import set_context_variable
 from metacal.spelling import choose_spelling, format_option
 
-SAVE_AS_NPZ = "save it from Python with np.savez('predictions.npz', logits=logits, labels=labels)"
+SAVE_AS_NPZ_ADVICE = (
+    "save it from Python with np.savez('predictions.npz', logits=logits, labels=labels)"
+)
 #: Magic bytes of each kind of binary file.
 _MAGIC_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
     "a NumPy .npy file": b"\x93NUMPY",
@@ -57,7 +59,16 @@ _MAGIC_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
     ),
 }
 #: Number of first bytes that suffices to recognise every kind of file.
-_N_MAGIC_BYTES = 8
+N_MAGIC_BYTES = 8
+#: Largest number of digits of a limit of the decompressed size.
+_MAX_LIMIT_DIGITS = 19
+#: Largest number of characters of a value in a message.
+_MAX_SHOWN_TEXT = 40
+#: Largest number of characters of the reason for an error.
+_MAX_REASON_LENGTH = 200
+#: Number of bits of the integers that int64 and float64 represent exactly.
+_N_EXACT_BITS_OF_INT64 = 63
+_N_EXACT_BITS_OF_FLOAT64 = 53
 #: Number of bytes to which any file may decompress, however small it is.
 MIN_UNPACK_LIMIT = 1 << 31
 #: Maximum ratio of the decompressed size to the file size.
@@ -140,36 +151,37 @@ def check_first_bytes(
     if os.path.isdir(path):
         raise FileReadError(f"{file_name}: the path is a folder. Pass a file in this folder.")
     with input_error_if_read_fails(file_name), open(path, "rb") as file:
-        first_bytes = file.read(_N_MAGIC_BYTES)
+        first_bytes = file.read(N_MAGIC_BYTES)
 
-    is_text_format = magic_bytes == ()
+    is_text_format = magic_bytes is not None and len(magic_bytes) == 0
     if not first_bytes:
         message = f"{file_name}: the file is empty (0 bytes). Write it again."
         if is_text_format:
             raise NoRowsError(message)
         raise FileContentError(message)
 
-    kind = detect_file_kind(first_bytes)
-    # A safetensors file begins with a length, which may look like the start of a pickle. The length
-    # is followed by a zero byte, a pickle by an opcode.
-    could_be_safetensors = magic_bytes is None and first_bytes[2:3] == b"\x00"
-    if kind == "a pickle" and not could_be_safetensors:
+    file_kind = detect_file_kind(first_bytes)
+    # A safetensors file begins with a length, which may look like the start of a pickle.
+    # The third byte of the length is zero, but that of a pickle is an opcode.
+    third_byte = first_bytes[2:3]
+    could_be_safetensors = magic_bytes is None and third_byte == b"\x00"
+    if file_kind == "a pickle" and not could_be_safetensors:
         old_torch = ""
         if path.endswith((".pt", ".pth")):
             old_torch = " (or a torch file from before torch 1.6)"
         raise FileContentError(
             f"{file_name}: the file is a pickle{old_torch}, which metacal does not read because a"
-            f" pickle can run any code; {SAVE_AS_NPZ}."
+            f" pickle can run any code; {SAVE_AS_NPZ_ADVICE}."
         )
 
     if is_text_format:
-        has_other_format = kind is not None
+        has_other_format = file_kind is not None
     else:
         has_other_format = magic_bytes is not None and not first_bytes.startswith(magic_bytes)
     if has_other_format:
         raise FileContentError(
             f"{file_name}: the name ends in {Path(path).suffix}, but the content is"
-            f" {kind or 'of another format'}. Rename the file, or {SAVE_AS_NPZ}."
+            f" {file_kind or 'of another format'}. Rename the file, or {SAVE_AS_NPZ_ADVICE}."
         )
 
 
@@ -198,13 +210,13 @@ def input_error_if_decoding_fails(path: str) -> Iterator[None]:
             " memory."
         ) from None
     except Exception as error:
-        raise FileContentError(damaged_file_message(path, error)) from error
+        raise FileContentError(describe_damaged_file(path, error)) from error
 
 
-def damaged_file_message(path: str, error: BaseException) -> str:
+def describe_damaged_file(path: str, error: BaseException) -> str:
     """Return the message for a file that cannot be read to its end."""
     one_line = " ".join(str(error).split())
-    reason = one_line[:200].rstrip(" .;") or type(error).__name__
+    reason = one_line[:_MAX_REASON_LENGTH].rstrip(" .;") or type(error).__name__
     return f"{path}: the file is damaged or cut short ({reason}); copy or write it again."
 
 
@@ -235,11 +247,12 @@ def get_unpack_limit(file_size: int) -> int:
     variable_text = os.environ.get(UNPACK_LIMIT_VARIABLE)
     if not variable_text:
         return max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * file_size)
-    is_number = variable_text.isascii() and variable_text.isdigit() and len(variable_text) < 20
+    is_short_text = len(variable_text) <= _MAX_LIMIT_DIGITS
+    is_number = is_short_text and variable_text.isascii() and variable_text.isdigit()
     if not is_number or int(variable_text) == 0:
         raise InputError(
             f"{UNPACK_LIMIT_VARIABLE} must be a positive number of bytes, such as 8000000000, but"
-            f" got {variable_text[:40]!r}."
+            f" got {variable_text[:_MAX_SHOWN_TEXT]!r}."
         )
     return int(variable_text)
 
@@ -288,7 +301,7 @@ def check_text_array_size(
         )
 
 
-def uneven_row_error(row_name: str, n_numbers: int, n_classes: int) -> InputError:
+def build_uneven_row_error(row_name: str, n_numbers: int, n_classes: int) -> InputError:
     """Build the error for a row that has more or fewer numbers than the first row."""
     return ShapeError(
         f"{row_name} has {n_numbers} numbers, but the first row has {n_classes}. Every row must"
@@ -327,7 +340,8 @@ def build_kept_column(values: Sequence[Any]) -> NDArray[Any]:
     """
     value_types = {type(value) for value in values}
     # Integers become int64, or float64 if there are other numbers.
-    n_exact_bits = 63 if value_types == {int} else 53
+    are_all_integers = value_types == {int}
+    n_exact_bits = _N_EXACT_BITS_OF_INT64 if are_all_integers else _N_EXACT_BITS_OF_FLOAT64
     integer_bound = 1 << n_exact_bits
     are_integers_exact = all(abs(value) < integer_bound for value in values if type(value) is int)
     are_booleans = value_types == {bool}
@@ -351,7 +365,7 @@ def single_score_parameter() -> str:
     return choose_spelling("logits_key=...", "--positive-key NAME")
 
 
-def single_score_hint() -> str:
+def advise_on_single_score() -> str:
     """Return the advice for a file with one score for two classes."""
     return (
         f" For a single score of two classes, name its column with {single_score_parameter()}. If"

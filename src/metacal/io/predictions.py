@@ -23,7 +23,7 @@ from metacal.errors import (
 )
 from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
-from metacal.io.opening import single_score_hint
+from metacal.io.opening import advise_on_single_score
 from metacal.io.reading import read_columns
 from metacal.io.request import DEFAULT_TABLE_NAMES, LABEL_NAME_PATTERN, ClassNames, Request
 from metacal.io.strays import find_stray_columns
@@ -235,10 +235,10 @@ def _check_and_convert(request: Request, columns: Columns) -> Columns:
     )
     if request.classes is not None:
         return replace(columns, class_names=request.classes)
-    return _without_stray_columns(columns)
+    return _leave_out_stray_columns(columns)
 
 
-def _without_stray_columns(columns: Columns) -> Columns:
+def _leave_out_stray_columns(columns: Columns) -> Columns:
     """Leave out columns that do not look like classes, with a warning."""
     class_names = columns.class_names
     if class_names is None or columns.class_positions is None or columns.labels is None:
@@ -280,7 +280,7 @@ def _check_shapes(request: Request, columns: Columns) -> None:
     if table.ndim != 2 or table.dtype.kind not in "fiub":
         hint = ""
         if table.ndim == 1:
-            hint = single_score_hint()
+            hint = advise_on_single_score()
         raise ShapeError(
             f"{request.path}: the table of {request.input} must be numeric, with one row per item"
             f" and one column per class, but it has shape {table.shape} and type {table.dtype}."

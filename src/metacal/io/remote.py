@@ -28,6 +28,8 @@ from metacal.rows.executors import set_context_variable
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
 #: Number of seconds without data after which a download fails.
 TIMEOUT_SECONDS = 60.0
+#: Largest number of characters of the reason for an error.
+_MAX_REASON_LENGTH = 200
 #: Keys under which fsspec file systems report a checksum or a modification time.
 _VERSION_KEYS = (
     "ETag",
@@ -135,26 +137,26 @@ def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
         if is_single_page:
             return [str(file_system.unstrip_protocol(path))]
 
-        names = [path]
+        remote_names = [path]
         if glob.has_magic(path):
-            names = file_system.glob(path)
-        if len(names) == 1 and file_system.isdir(names[0]):
-            names = _list_remote_directory(file_system, names[0], suffixes)
-        if not names or (len(names) == 1 and not file_system.exists(names[0])):
+            remote_names = file_system.glob(path)
+        if len(remote_names) == 1 and file_system.isdir(remote_names[0]):
+            remote_names = _list_remote_directory(file_system, remote_names[0], suffixes)
+        if not remote_names or (len(remote_names) == 1 and not file_system.exists(remote_names[0])):
             raise FileReadError(f"{url}: the file does not exist. Check the address.")
-        return [str(file_system.unstrip_protocol(name)) for name in sorted(names)]
+        return [str(file_system.unstrip_protocol(name)) for name in sorted(remote_names)]
 
 
 def _list_remote_directory(
     file_system: Any, directory: str, suffixes: tuple[str, ...]
 ) -> list[str]:
     """Return the visible files of a remote directory that have one of the suffixes."""
-    names = []
+    remote_names = []
     for name in file_system.find(directory):
         is_hidden = Path(name).name.startswith((".", "_"))
         if not is_hidden and get_suffix(name) in suffixes:
-            names.append(name)
-    return names
+            remote_names.append(name)
+    return remote_names
 
 
 def download(url: str) -> str:
@@ -183,7 +185,7 @@ def delete_downloads_after_use() -> Iterator[None]:
         yield
 
 
-def remote_fingerprint(url: str) -> dict[str, Any] | None:
+def compute_remote_fingerprint(url: str) -> dict[str, Any] | None:
     """Return the size of a remote file with its checksum or modification time.
 
     Returns
@@ -195,19 +197,22 @@ def remote_fingerprint(url: str) -> dict[str, Any] | None:
     --------
     >>> import fsspec
     >>> fsspec.filesystem("memory").pipe("/mark/x.csv", b"1,2")
-    >>> remote_fingerprint("memory://mark/x.csv")["bytes"]
+    >>> compute_remote_fingerprint("memory://mark/x.csv")["bytes"]
     3
     """
     try:
         file_system, path = _open_file_system(url)
-        info = file_system.info(path)
+        file_info = file_system.info(path)
     except Exception:
         # The download, which follows, reports the error.
         return None
-    versions = {key: str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None}
-    if not versions:
+    version_entries = {}
+    for key in _VERSION_KEYS:
+        if file_info.get(key) is not None:
+            version_entries[key] = str(file_info[key])
+    if not version_entries:
         return None
-    return {"bytes": info.get("size"), **versions}
+    return {"bytes": file_info.get("size"), **version_entries}
 
 
 def is_remote_file_gone(url: str) -> bool:
@@ -275,7 +280,9 @@ def _describe_remote_error(error: Exception) -> str:
     for error_class in type(error).__mro__:
         template = _ERROR_MESSAGES.get(error_class.__name__)
         if template is not None:
-            message = template.format(error=error, text=str(error)[:200], seconds=TIMEOUT_SECONDS)
+            message = template.format(
+                error=error, text=str(error)[:_MAX_REASON_LENGTH], seconds=TIMEOUT_SECONDS
+            )
             return message.rstrip()
 
     connection_error = getattr(error, "os_error", None)
@@ -285,5 +292,5 @@ def _describe_remote_error(error: Exception) -> str:
             reason = os.strerror(connection_error.errno)
         return f"no server answers there ({reason})"
     one_line = " ".join(str(error).split())
-    reason = one_line[:200].rstrip(" .") or type(error).__name__
+    reason = one_line[:_MAX_REASON_LENGTH].rstrip(" .") or type(error).__name__
     return f"it cannot be read ({reason})"

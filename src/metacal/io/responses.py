@@ -26,6 +26,8 @@ from metacal.errors import FileContentError
 from metacal.formulas import Float
 from metacal.io.nested import REDUCTIONS, get_nested
 
+#: Largest number of characters of a list of columns in a message.
+_MAX_SHOWN_COLUMNS_LENGTH = 200
 #: Nested keys of the token log-probabilities of a response, in order of preference.
 LOGPROB_KEYS = (
     "choices[0].logprobs.content[*].logprob",
@@ -66,9 +68,9 @@ def token_logprobs(response: Any) -> list[float]:
     if not isinstance(response, Mapping):
         response = {"logprobs": list(response)}
     for key in LOGPROB_KEYS:
-        values = get_nested(response, key)
-        if values and all(isinstance(value, int | float) for value in values):
-            return [float(value) for value in values]
+        logprobs = get_nested(response, key)
+        if logprobs and all(isinstance(value, int | float) for value in logprobs):
+            return [float(value) for value in logprobs]
     return []
 
 
@@ -94,17 +96,17 @@ def find_response_entries(row: Mapping[str, Any], path: str = "") -> dict[str, A
     >>> find_response_entries({"body": {"choices": [choice]}}, "body.")
     {'mean(body.choices[0].logprobs.token_logprobs[*])': -0.3, 'body.choices[0].text': 'yes'}
     """
-    entries = {}
+    response_entries = {}
     for key in LOGPROB_KEYS:
         if get_nested(row, f"{path}{key}"):
             score_key = f"mean({path}{key})"
-            entries[score_key] = get_nested(row, score_key)
+            response_entries[score_key] = get_nested(row, score_key)
             break
     for key in ("choices[0].message.content", "choices[0].text"):
-        text = get_nested(row, f"{path}{key}")
-        if text is not None:
-            entries[f"{path}{key}"] = text
-    return entries
+        answer_text = get_nested(row, f"{path}{key}")
+        if answer_text is not None:
+            response_entries[f"{path}{key}"] = answer_text
+    return response_entries
 
 
 def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
@@ -129,14 +131,14 @@ def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
     """
     all_responses = list(responses)
     logprobs = [token_logprobs(response) for response in all_responses]
-    columns = {}
+    score_by_name = {}
     for score_name, reduction_name in SEQUENCE_SCORES.items():
-        columns[score_name] = _reduce_rows(REDUCTIONS[reduction_name], logprobs)
+        score_by_name[score_name] = _reduce_rows(REDUCTIONS[reduction_name], logprobs)
 
     answers = [_list_choice_texts(response) for response in all_responses]
     if any(len(row) > 1 for row in answers):
-        columns["agreement"] = _reduce_rows(REDUCTIONS["agreement"], answers)
-    return columns
+        score_by_name["agreement"] = _reduce_rows(REDUCTIONS["agreement"], answers)
+    return score_by_name
 
 
 def _reduce_rows(reduction: Callable[[Any], float], rows: Iterable[list[Any]]) -> Float:
@@ -182,28 +184,30 @@ def result_scores(result: Any) -> dict[str, Float]:
         raise FileContentError(
             f"A result must be a mapping from names to columns, but got {type(result).__name__}."
         )
-    columns = {}
+    score_by_name = {}
     for key, column in table.items():
-        values = [math.nan if value is None else value for value in column]
-        if values and all(isinstance(value, int | float | np.number) for value in values):
+        column_values = [math.nan if value is None else value for value in column]
+        if column_values and all(
+            isinstance(value, int | float | np.number) for value in column_values
+        ):
             # The keys of lm-polygraph are pairs (level, estimator).
             column_name = key if isinstance(key, str) else str(key[-1])
-            columns[column_name] = np.array(values, dtype=np.float64)
-    if not columns:
+            score_by_name[column_name] = np.array(column_values, dtype=np.float64)
+    if not score_by_name:
         raise FileContentError(
             "The result must have a column of numbers, but its columns are"
-            f" {', '.join(map(str, table))[:200]}."
+            f" {', '.join(map(str, table))[:_MAX_SHOWN_COLUMNS_LENGTH]}."
         )
-    return columns
+    return score_by_name
 
 
 def _find_result_table(result: Any) -> Any:
     """Return the mapping of names to columns inside a result, if there is one."""
-    content = getattr(result, "estimations", None)
-    if not content:
-        content = result
+    result_content = getattr(result, "estimations", None)
+    if not result_content:
+        result_content = result
         if hasattr(result, "to_dict"):
-            content = result.to_dict()
-    if isinstance(content, Mapping):
-        return content.get("data", content)
+            result_content = result.to_dict()
+    if isinstance(result_content, Mapping):
+        return result_content.get("data", result_content)
     return None

@@ -12,34 +12,34 @@ from metacal.io.remote import is_url, url_path, without_query
 _N_DIGITS = 10
 
 
-def short_result_name(source: str, suffix: str) -> str:
+def build_short_result_name(source: str, suffix: str) -> str:
     """Return the file name of a source with another suffix.
 
     Examples
     --------
-    >>> short_result_name("logs/x.csv", ".parquet")
+    >>> build_short_result_name("logs/x.csv", ".parquet")
     'x.parquet'
     """
     return f"{Path(url_path(source)).stem}{suffix}"
 
 
-def distinct_result_name(source: str, suffix: str) -> str:
+def build_distinct_result_name(source: str, suffix: str) -> str:
     """Return a file name that depends on the whole path of a source.
 
     Examples
     --------
-    >>> distinct_result_name("s3://logs/monday/x.csv", ".parquet")
+    >>> build_distinct_result_name("s3://logs/monday/x.csv", ".parquet")
     'x-....parquet'
-    >>> monday_name = distinct_result_name("s3://logs/monday/x.csv", ".parquet")
-    >>> monday_name == distinct_result_name("s3://logs/friday/x.csv", ".parquet")
+    >>> monday_name = build_distinct_result_name("s3://logs/monday/x.csv", ".parquet")
+    >>> monday_name == build_distinct_result_name("s3://logs/friday/x.csv", ".parquet")
     False
     """
-    identity_bytes = source_identity(source).encode("utf-8", "surrogateescape")
+    identity_bytes = get_source_identity(source).encode("utf-8", "surrogateescape")
     digest = hashlib.sha256(identity_bytes).hexdigest()
     return f"{Path(url_path(source)).stem}-{digest[:_N_DIGITS]}{suffix}"
 
 
-def full_source_name(source: str) -> str | None:
+def get_full_source_name(source: str) -> str | None:
     """Return the absolute name of a source, or None for standard input."""
     if source == "-":
         return None
@@ -48,6 +48,6 @@ def full_source_name(source: str) -> str | None:
     return os.path.abspath(source)
 
 
-def source_identity(source: str) -> str:
+def get_source_identity(source: str) -> str:
     """Return the full name of a source, without the query of a web address."""
-    return without_query(full_source_name(source) or source)
+    return without_query(get_full_source_name(source) or source)

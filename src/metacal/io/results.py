@@ -30,10 +30,10 @@ from metacal.io.disk import DISK, Disk, input_error_if_write_fails
 from metacal.io.journal import Journal, Record
 from metacal.io.remote import is_remote_file_gone, is_url
 from metacal.io.result_names import (
-    distinct_result_name,
-    full_source_name,
-    short_result_name,
-    source_identity,
+    build_distinct_result_name,
+    build_short_result_name,
+    get_full_source_name,
+    get_source_identity,
 )
 from metacal.io.source_fingerprint import Fingerprint, has_fingerprint
 
@@ -98,13 +98,13 @@ class ResultFolder:
     Examples
     --------
     >>> import tempfile
-    >>> from metacal.io.disk import temporary_path_for
+    >>> from metacal.io.disk import build_temporary_path
     >>> from metacal.io.source_fingerprint import compute_fingerprint
     >>> folder = tempfile.mkdtemp()
     >>> source = f"{folder}/in.csv"
     >>> DISK.write(source, b"1,2")
     >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
-    ...     temporary_path = temporary_path_for(f"{folder}/out.csv")
+    ...     temporary_path = build_temporary_path(f"{folder}/out.csv")
     ...     DISK.write(temporary_path, b"result")
     ...     record = results.record_and_move(
     ...         "out.csv", source, compute_fingerprint(source), temporary_path, counts={"n_rows": 1}
@@ -124,7 +124,7 @@ class ResultFolder:
         self.disk = disk
         # The settings of earlier results are read from JSON, so these are converted as well.
         self.settings = json.loads(json.dumps(settings))
-        self.journal = Journal(self._path_of(JOURNAL), "apply", disk=disk)
+        self.journal = Journal(self._path_of_result(JOURNAL), "apply", disk=disk)
         #: Last record of each result, keyed by the name of the result.
         self.records: dict[str, RecordedResult] = {}
         #: Sizes and times of all files that were ever written, keyed by the name of the result.
@@ -156,10 +156,10 @@ class ResultFolder:
         record = recorded_result.record
         if recorded_result.settings != self.settings:
             return None
-        if record["source"] != full_source_name(source):
+        if record["source"] != get_full_source_name(source):
             return None
         has_file = bool(record["n_rows"])
-        if has_file and self._read_size_and_time(name) != _recorded_size_and_time(record):
+        if has_file and self._read_size_and_time(name) != _get_recorded_size_and_time(record):
             return None
         source_fingerprint = record["fingerprint"]
         if source_fingerprint is None:
@@ -201,10 +201,10 @@ class ResultFolder:
         dict
             The record.
         """
-        target = self._path_of(name)
+        target = self._path_of_result(name)
         record = {
             "result": name,
-            "source": full_source_name(source),
+            "source": get_full_source_name(source),
             "fingerprint": source_fingerprint,
             **counts,
         }
@@ -214,7 +214,7 @@ class ResultFolder:
         else:
             self.check_no_foreign_files([name])
             record |= self._describe_temporary_file(temporary_path, target)
-            if self._read_size_and_time(name) == _recorded_size_and_time(record):
+            if self._read_size_and_time(name) == _get_recorded_size_and_time(record):
                 # After a crash, an old file of the same size and time would pass for the new one.
                 self.disk.remove(target)
 
@@ -258,22 +258,22 @@ class ResultFolder:
         recorded_names = self._find_recorded_names(suffix)
         reused_names = set()
         for source in sources:
-            recorded_name = recorded_names.get(full_source_name(source))
+            recorded_name = recorded_names.get(get_full_source_name(source))
             if recorded_name is not None:
                 reused_names.add(recorded_name.casefold())
         n_sources_of_name = Counter(
-            short_result_name(source, suffix).casefold() for source in sources
+            build_short_result_name(source, suffix).casefold() for source in sources
         )
 
         result_names = []
         for source in sources:
-            result_name = recorded_names.get(full_source_name(source))
+            result_name = recorded_names.get(get_full_source_name(source))
             if result_name is None:
-                result_name = short_result_name(source, suffix)
+                result_name = build_short_result_name(source, suffix)
                 folded_name = result_name.casefold()
                 is_ambiguous = n_sources_of_name[folded_name] > 1
                 if is_ambiguous or folded_name in reused_names:
-                    result_name = distinct_result_name(source, suffix)
+                    result_name = build_distinct_result_name(source, suffix)
                 else:
                     self._check_name_is_free(result_name, source)
             result_names.append(result_name)
@@ -284,7 +284,7 @@ class ResultFolder:
         """Raise InputError if one of the files exists and is not an unchanged result."""
         foreign_names = []
         for name in names:
-            if self.disk.exists(self._path_of(name)) and not self._is_unchanged_result(name):
+            if self.disk.exists(self._path_of_result(name)) and not self._is_unchanged_result(name):
                 foreign_names.append(name)
         if not foreign_names:
             return
@@ -292,7 +292,8 @@ class ResultFolder:
         if len(foreign_names) > 1:
             more_names = f" (and {len(foreign_names) - 1:,} more)"
         raise FileWriteError(
-            f"{self._path_of(foreign_names[0])}{more_names} was not written by 'metacal apply',"
+            f"{self._path_of_result(foreign_names[0])}{more_names} was not written by 'metacal"
+            " apply',"
             " or was changed afterwards. metacal does not overwrite such a file. Move or rename"
             " it, or write to another folder."
         )
@@ -309,7 +310,7 @@ class ResultFolder:
         -------
         OrphanedResults
         """
-        current_sources = {full_source_name(source) for source in source_of_result.values()}
+        current_sources = {get_full_source_name(source) for source in source_of_result.values()}
         unchanged_names = []
         edited_names = []
         for name in sorted(self.records):
@@ -327,7 +328,7 @@ class ResultFolder:
         """Remove results, except those that were edited after they were written."""
         for name in names:
             if self._is_unchanged_result(name):
-                self.disk.remove(self._path_of(name))
+                self.disk.remove(self._path_of_result(name))
                 self._append_record({"removed": name})
 
     def remove_leftovers(self, names: Iterable[str]) -> None:
@@ -339,9 +340,9 @@ class ResultFolder:
         for name in self.disk.list_names(self.folder):
             match = _TEMPORARY_NAME_PATTERN.fullmatch(name)
             if match is not None and match["name"] in known_names:
-                self.disk.remove(self._path_of(name))
+                self.disk.remove(self._path_of_result(name))
 
-    def _path_of(self, name: str) -> str:
+    def _path_of_result(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
     def _describe_temporary_file(self, temporary_path: str, target: str) -> Record:
@@ -365,7 +366,10 @@ class ResultFolder:
             source = recorded_result.record["source"]
             if source is None:
                 continue
-            if name in (short_result_name(source, suffix), distinct_result_name(source, suffix)):
+            if name in (
+                build_short_result_name(source, suffix),
+                build_distinct_result_name(source, suffix),
+            ):
                 recorded_names[source] = name
         return recorded_names
 
@@ -375,13 +379,13 @@ class ResultFolder:
             recorded_source = recorded_result.record["source"]
             if recorded_source is None or recorded_name.casefold() != name.casefold():
                 continue
-            if source_identity(recorded_source) == source_identity(source):
+            if get_source_identity(recorded_source) == get_source_identity(source):
                 continue
             is_missing = self._read_size_and_time(recorded_name) is None
             if is_missing or self._is_source_gone(recorded_source):
                 continue
             raise FileWriteError(
-                f"{source} would overwrite {self._path_of(recorded_name)}, the result of"
+                f"{source} would overwrite {self._path_of_result(recorded_name)}, the result of"
                 f" {recorded_source}, because both sources have the same name. Pass both sources"
                 " in one call, so that their results have different names, or write to another"
                 " folder."
@@ -389,7 +393,7 @@ class ResultFolder:
 
     def _read_size_and_time(self, name: str) -> _SizeAndTime | None:
         """Return the size and modification time of a file, or None if it is missing."""
-        stamp = self.disk.read_stamp(self._path_of(name))
+        stamp = self.disk.read_stamp(self._path_of_result(name))
         if stamp is None:
             return None
         return stamp.bytes, stamp.written_ns
@@ -404,7 +408,7 @@ class ResultFolder:
         known_checksums = self._known_checksums.get(name)
         if not known_checksums:
             return False
-        return self.disk.checksum(self._path_of(name)) in known_checksums
+        return self.disk.checksum(self._path_of_result(name)) in known_checksums
 
     def _is_orphan(self, record: Record, current_sources: set[str | None]) -> bool:
         """Check whether the source of a recorded result no longer exists."""
@@ -436,13 +440,15 @@ class ResultFolder:
         if "removed" in record:
             self.records.pop(record["removed"], None)
             return
-        name = record["result"]
-        self.records[name] = RecordedResult(record=record, settings=self._last_recorded_settings)
+        result_name = record["result"]
+        self.records[result_name] = RecordedResult(
+            record=record, settings=self._last_recorded_settings
+        )
         has_file = "bytes" in record
         if has_file:
             size_and_time = (record["bytes"], record["written_ns"])
-            self._known_sizes_and_times.setdefault(name, set()).add(size_and_time)
-            self._known_checksums.setdefault(name, set()).add(record["checksum"])
+            self._known_sizes_and_times.setdefault(result_name, set()).add(size_and_time)
+            self._known_checksums.setdefault(result_name, set()).add(record["checksum"])
 
 
 def make_folder(folder: str) -> None:
@@ -458,7 +464,7 @@ def make_folder(folder: str) -> None:
         raise FileWriteError(f"cannot create the folder {folder} ({error.strerror}).") from None
 
 
-def _recorded_size_and_time(record: Record) -> _SizeAndTime:
+def _get_recorded_size_and_time(record: Record) -> _SizeAndTime:
     """Return the size and modification time that a record holds."""
     return record["bytes"], record["written_ns"]
 
@@ -470,9 +476,10 @@ def _check_distinct(result_names: Sequence[str], sources: Sequence[str]) -> None
     """
     source_of_name: dict[str, str] = {}
     for name, source in zip(result_names, sources, strict=True):
-        key = name.casefold()
-        if key in source_of_name:
+        folded_name = name.casefold()
+        if folded_name in source_of_name:
             raise FileWriteError(
-                f"{source_of_name[key]} and {source} are the same file. Pass this file once."
+                f"{source_of_name[folded_name]} and {source} are the same file. Pass this file"
+                " once."
             )
-        source_of_name[key] = source
+        source_of_name[folded_name] = source

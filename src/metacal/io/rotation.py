@@ -42,7 +42,8 @@ class RotationRank(NamedTuple):
 
     def is_comparable(self, other: RotationRank) -> bool:
         """Check whether two files are named by the same scheme."""
-        return self[:2] == other[:2]
+        has_same_scheme = self.naming_scheme == other.naming_scheme
+        return has_same_scheme and self.is_numbered == other.is_numbered
 
 
 class _RotatedKey(NamedTuple):
@@ -109,7 +110,7 @@ def iterate_neighbours(
     """
     directory, base_name = os.path.split(path)
     for name in logs.list_directory_of(path):
-        rank = rotation_rank(name, base_name)
+        rank = get_rotation_rank(name, base_name)
         if name == base_name or (rank is None and only_rotated):
             continue
         # Files that belong to other users may not be readable.
@@ -143,22 +144,28 @@ def find_next_rotated(logs: LogFileSystem, path: str, file: LogFile) -> NextLog:
     rotated_logs: dict[_RotatedKey, LogFile] = {}
     for neighbour in iterate_neighbours(logs, path, only_rotated=True):
         assert neighbour.rank is not None
-        key = _RotatedKey(neighbour.log.modification_time_ns(), neighbour.rank)
-        rotated_logs[key] = neighbour.log
+        rotated_key = _RotatedKey(neighbour.log.modification_time_ns(), neighbour.rank)
+        rotated_logs[rotated_key] = neighbour.log
 
     for key_of_file, log in rotated_logs.items():
         if log.identity == file.identity:
             later_keys = [
-                key
-                for key in rotated_logs
-                if key.rank.is_comparable(key_of_file.rank) and key > key_of_file
+                rotated_key
+                for rotated_key in rotated_logs
+                if rotated_key.rank.is_comparable(key_of_file.rank) and rotated_key > key_of_file
             ]
             return NextLog(log=_find_oldest(rotated_logs, later_keys), file_was_removed=False)
 
     # The file was removed from the directory, so files are ordered by time alone.
     file_time_ns = file.modification_time_ns()
-    later_keys = [key for key in rotated_logs if key.modification_time_ns > file_time_ns]
-    has_file_of_same_age = any(key.modification_time_ns >= file_time_ns for key in rotated_logs)
+    later_keys = [
+        rotated_key
+        for rotated_key in rotated_logs
+        if rotated_key.modification_time_ns > file_time_ns
+    ]
+    has_file_of_same_age = any(
+        rotated_key.modification_time_ns >= file_time_ns for rotated_key in rotated_logs
+    )
     return NextLog(
         log=_find_oldest(rotated_logs, later_keys), file_was_removed=has_file_of_same_age
     )
@@ -173,7 +180,7 @@ def _find_oldest(
     return rotated_logs[min(keys)]
 
 
-def rotation_rank(name: str, base_name: str) -> RotationRank | None:
+def get_rotation_rank(name: str, base_name: str) -> RotationRank | None:
     """Return the rank of a rotated file, the oldest first.
 
     Return None for any other name.
@@ -192,11 +199,11 @@ def rotation_rank(name: str, base_name: str) -> RotationRank | None:
 
     Examples
     --------
-    >>> sorted(["a.log.1", "a.log.3", "a.log.2"], key=lambda name: rotation_rank(name, "a.log"))
+    >>> sorted(["a.log.1", "a.log.3", "a.log.2"], key=lambda name: get_rotation_rank(name, "a.log"))
     ['a.log.3', 'a.log.2', 'a.log.1']
-    >>> rotation_rank("a-20260101.log", "a.log") < rotation_rank("a-20260102.log", "a.log")
+    >>> get_rotation_rank("a-20260101.log", "a.log") < get_rotation_rank("a-20260102.log", "a.log")
     True
-    >>> rotation_rank("a.log.gz", "a.log") is None
+    >>> get_rotation_rank("a.log.gz", "a.log") is None
     True
     """
     stem, suffix = os.path.splitext(base_name)

@@ -17,8 +17,8 @@ from metacal.formulas import Float
 from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
 from metacal.io.inspection import AmbiguousFileError, Inspection
 from metacal.io.request import DEFAULT_CORRECT_NAMES, DEFAULT_LABEL_NAMES
-from metacal.io.truth_inspection import PREDICTION_NAME_PATTERN, Truth
-from metacal.rows.score_columns import VERDICTS
+from metacal.io.truth_inspection import PREDICTION_NAME_PATTERN, TruthColumns
+from metacal.rows.score_columns import FLAG_OF_VERDICT
 
 #: Typical names of score columns.
 _SCORE_NAME_PATTERN = re.compile(
@@ -55,9 +55,15 @@ _LOGIT_WORDS = frozenset(["logit", "logits", "margin", "decision", "log", "odds"
 _MIN_REPRODUCED = 0.98
 #: Number of rows from which the direction of a score is compared with the truth.
 _MIN_DIRECTION_ROWS = 50
+#: Area under the ROC curve of a score without relation to the outcome.
+_AREA_OF_RANDOM_SCORE = 0.5
+#: Number of standard errors by which the area of a reversed score is smaller.
+_N_STANDARD_ERRORS = 3.0
+#: Smallest rank correlation of two columns that order the rows in the same way.
+_MIN_RANK_CORRELATION = 0.999
 
 
-def find_score_column(inspection: Inspection, truth: Truth) -> str | None:
+def find_score_column(inspection: Inspection, truth: TruthColumns) -> str | None:
     """Return the column of the single score, or None if there is none.
 
     Raise AmbiguousFileError if several columns can be the score.
@@ -66,70 +72,78 @@ def find_score_column(inspection: Inspection, truth: Truth) -> str | None:
     if requested_name is not None:
         return str(requested_name)
     candidates = _list_score_candidates(inspection, truth)
-    for group in _group_by_strength(candidates, truth.labels):
-        if len(group) == 1 or (group and _are_equivalent(group)):
-            in_unit_interval = [facts for facts in group if facts.lies_in_unit_interval]
-            return (in_unit_interval or group)[0].name
-        if group:
-            names = [facts.name for facts in group]
-            raise AmbiguousFileError(
-                f"Several columns may hold the score: {format_names(names)}. If one of them is"
-                " the confidence of a prediction, name it with --score-key NAME. If one is the"
-                " score of one of two classes, name it with --logits-key NAME."
-            )
+    for equally_likely_columns in _group_by_likelihood(candidates, truth.label_name):
+        if not equally_likely_columns:
+            continue
+        if len(equally_likely_columns) == 1 or _have_same_order(equally_likely_columns):
+            for facts in equally_likely_columns:
+                if facts.lies_in_unit_interval:
+                    return facts.name
+            return equally_likely_columns[0].name
+        column_names = [facts.name for facts in equally_likely_columns]
+        raise AmbiguousFileError(
+            f"Several columns may hold the score: {format_names(column_names)}. If one of them is"
+            " the confidence of a prediction, name it with --score-key NAME. If one is the"
+            " score of one of two classes, name it with --logits-key NAME."
+        )
     return None
 
 
-def _list_score_candidates(inspection: Inspection, truth: Truth) -> list[ColumnFacts]:
+def _list_score_candidates(inspection: Inspection, truth: TruthColumns) -> list[ColumnFacts]:
     """Return the columns of numbers that are no ids and have no other meaning."""
     used_names = {
-        truth.labels,
-        truth.correctness,
-        truth.predictions,
+        truth.label_name,
+        truth.correctness_name,
+        truth.prediction_name,
         *inspection.options.get("drop", ()),
     }
     candidates = []
     for facts in inspection.facts.values():
         is_usable = facts.numbers is not None and len(facts.finite_numbers) > 0
-        is_other = facts.name in used_names or facts.is_id or facts.is_row_counter
+        is_other = facts.name in used_names or facts.looks_like_row_ids or facts.is_row_counter
         if is_usable and not is_other and len(facts.distinct_texts) > 1:
             candidates.append(facts)
     return candidates
 
 
-def _group_by_strength(
-    candidates: Sequence[ColumnFacts], labels: str | None
+def _group_by_likelihood(
+    candidates: Sequence[ColumnFacts], label_name: str | None
 ) -> list[list[ColumnFacts]]:
     """Return the columns that can be the score, the most probable ones first."""
-    has_name_of_labels = []
-    has_score_name = []
-    are_fractions = []
-    others = []
+    columns_named_like_labels = []
+    columns_named_like_scores = []
+    columns_of_fractions = []
+    other_number_columns = []
     for facts in candidates:
-        matches = _SCORE_NAME_PATTERN.fullmatch(facts.name) is not None
-        if labels is not None and facts.has_score_name and facts.refers_to(labels):
-            has_name_of_labels.append(facts)
-        if matches or (facts.has_score_name and not facts.has_non_class_name):
-            has_score_name.append(facts)
+        is_typical_name = _SCORE_NAME_PATTERN.fullmatch(facts.name) is not None
+        if label_name is not None and facts.has_score_name and facts.refers_to(label_name):
+            columns_named_like_labels.append(facts)
+        if is_typical_name or (facts.has_score_name and not facts.has_non_class_name):
+            columns_named_like_scores.append(facts)
         if facts.has_fractions and facts.lies_in_unit_interval:
-            are_fractions.append(facts)
+            columns_of_fractions.append(facts)
         if not facts.has_non_class_name and facts.is_number:
-            others.append(facts)
-    return [has_name_of_labels, has_score_name, are_fractions, others]
+            other_number_columns.append(facts)
+    return [
+        columns_named_like_labels,
+        columns_named_like_scores,
+        columns_of_fractions,
+        other_number_columns,
+    ]
 
 
-def _are_equivalent(group: Sequence[ColumnFacts]) -> bool:
-    """Check whether all columns order the rows in the same way, as a logit and a probability do."""
+def _have_same_order(group: Sequence[ColumnFacts]) -> bool:
+    """Check whether all columns order the rows in the same way."""
     ranks = []
     for facts in group:
         assert facts.numbers is not None
         if not np.isfinite(facts.numbers).all():
             return False
         ranks.append(np.argsort(np.argsort(facts.numbers, kind="stable"), kind="stable"))
-    return all(np.corrcoef(ranks[0], other)[0, 1] > 0.999 for other in ranks[1:])
+    return all(np.corrcoef(ranks[0], other)[0, 1] > _MIN_RANK_CORRELATION for other in ranks[1:])
 
 
-def inspect_single_score(inspection: Inspection, truth: Truth, score_name: str) -> None:
+def inspect_single_score(inspection: Inspection, truth: TruthColumns, score_name: str) -> None:
     """Determine the meaning of a single score and record it.
 
     Parameters
@@ -142,49 +156,50 @@ def inspect_single_score(inspection: Inspection, truth: Truth, score_name: str) 
         Name of the score column.
     """
     options = inspection.options
-    inspection.roles["score"] = score_name
-    if truth.correctness is not None:
-        _record_confidence_score(inspection, truth.correctness, score_name)
+    inspection.column_of_role["score"] = score_name
+    if truth.correctness_name is not None:
+        _record_confidence_score(inspection, truth.correctness_name, score_name)
         return
-    labels = truth.labels
-    assert labels is not None
-    facts = inspection.facts[labels]
+    label_name = truth.label_name
+    assert label_name is not None
+    facts = inspection.facts[label_name]
     user_wants_score = "score_key" in options or "prediction_key" in options
     has_two_labels = len(facts.distinct_texts) == 2
-    if len(facts.distinct_texts) < 2:
+    has_one_label = len(facts.distinct_texts) < 2
+    if has_one_label:
         raise AmbiguousFileError(
-            f"Every label in {labels!r} is {facts.distinct_texts[0]!r}, so no row is incorrect."
+            f"Every label in {label_name!r} is {facts.distinct_texts[0]!r}, so no row is incorrect."
             " Pass a file with rows of every class, or name another column of true classes with"
             " --label-key NAME."
         )
-    if truth.predictions is not None:
+    if truth.prediction_name is not None:
         positive = None
         if has_two_labels and not user_wants_score:
             positive = _find_predicted_class(inspection, truth, score_name)
         if positive is None:
             _record_compared_predictions(inspection, truth, score_name)
             return
-        reason = f"{truth.predictions!r} is {positive!r} where {score_name!r} is high"
-        _record_score_of_class(inspection, labels, score_name, positive, reason)
+        reason = f"{truth.prediction_name!r} is {positive!r} where {score_name!r} is high"
+        _record_score_of_class(inspection, label_name, score_name, positive, reason)
         return
     if not has_two_labels:
-        _ask_for_table_or_predictions(inspection, labels, score_name)
+        _ask_for_table_or_predictions(inspection, label_name, score_name)
     is_about_labels = (
         not facts.holds_flags
-        or inspection.facts[score_name].refers_to(labels)
+        or inspection.facts[score_name].refers_to(label_name)
         or _names_probability(score_name)
         or PREDICTION_NAME_PATTERN.fullmatch(score_name)
         or {"logits_key", "positive"} & options.keys()
     )
     if not is_about_labels:
         raise AmbiguousFileError(
-            f"{labels!r} may hold true classes or correctness. For true classes, with"
+            f"{label_name!r} may hold true classes or correctness. For true classes, with"
             f" {score_name!r} as the score of one of two classes, pass --logits-key"
-            f" {score_name} --label-key {labels}. For correctness, pass --score-key"
-            f" {score_name} --correct-key {labels!r}."
+            f" {score_name} --label-key {label_name}. For correctness, pass --score-key"
+            f" {score_name} --correct-key {label_name!r}."
         )
-    positive, reason = _find_positive_class(inspection, labels, score_name)
-    _record_score_of_class(inspection, labels, score_name, positive, reason)
+    positive, reason = _find_positive_class(inspection, label_name, score_name)
+    _record_score_of_class(inspection, label_name, score_name, positive, reason)
 
 
 def _names_probability(score_name: str) -> bool:
@@ -192,84 +207,97 @@ def _names_probability(score_name: str) -> bool:
     return bool(_PROBABILITY_WORDS.intersection(split_words(score_name)))
 
 
-def _find_predicted_class(inspection: Inspection, truth: Truth, score_name: str) -> str | None:
-    """Return the class that is predicted where the score is high, or None if there is none."""
-    assert truth.labels is not None
-    assert truth.predictions is not None
+def _find_predicted_class(
+    inspection: Inspection, truth: TruthColumns, score_name: str
+) -> str | None:
+    """Return the class that is predicted where the score is high, or None."""
+    assert truth.label_name is not None
+    assert truth.prediction_name is not None
     scores = inspection.facts[score_name].numbers
     assert scores is not None
-    predicted = inspection.facts[truth.predictions].texts
+    predicted = inspection.facts[truth.prediction_name].texts
     threshold = 0.5 if inspection.facts[score_name].lies_in_unit_interval else 0.0
     is_high = scores > threshold
     if is_high.all() or not is_high.any():
         return None
-    for label in inspection.facts[truth.labels].distinct_texts:
+    for label in inspection.facts[truth.label_name].distinct_texts:
         if ((predicted == label) == is_high).mean() >= _MIN_REPRODUCED:
             return label
     return None
 
 
-def _find_positive_class(inspection: Inspection, labels: str, score_name: str) -> tuple[str, str]:
+def _find_positive_class(
+    inspection: Inspection, label_name: str, score_name: str
+) -> tuple[str, str]:
     """Return the class that a higher score favours, and the reason."""
-    values = inspection.facts[labels].distinct_texts
+    class_names = inspection.facts[label_name].distinct_texts
     requested_class = inspection.options.get("positive")
     if requested_class is not None:
         return str(requested_class), "you named it"
-    named_values = [value for value in values if value.lower() in split_words(score_name)]
-    if len(named_values) == 1 and not inspection.facts[labels].is_number:
+    named_values = [value for value in class_names if value.lower() in split_words(score_name)]
+    if len(named_values) == 1 and not inspection.facts[label_name].is_number:
         return named_values[0], f"{score_name!r} names it"
-    positive = choose_positive(values)
+    positive = choose_positive(class_names)
     if positive is None:
         raise AmbiguousFileError(
             f"Cannot tell which class a higher {score_name!r} favours. Pass --positive"
-            f" {values[0]} or --positive {values[1]}."
+            f" {class_names[0]} or --positive {class_names[1]}."
         )
-    return positive, f"{positive!r} is the positive one of {values[0]!r} and {values[1]!r}"
+    return (
+        positive,
+        f"{positive!r} is the positive one of {class_names[0]!r} and {class_names[1]!r}",
+    )
 
 
-def _record_confidence_score(inspection: Inspection, correctness: str, score_name: str) -> None:
+def _record_confidence_score(
+    inspection: Inspection, correctness_name: str, score_name: str
+) -> None:
     """Record a confidence score, and the column of correct and incorrect answers."""
-    facts = inspection.facts[correctness]
+    facts = inspection.facts[correctness_name]
     is_loss = "loss_key" in inspection.options
     if not facts.holds_flags and not is_loss:
         raise AmbiguousFileError(
-            f"Cannot tell which values of {correctness!r} mean correct:"
+            f"Cannot tell which values of {correctness_name!r} mean correct:"
             f" {format_names(facts.distinct_texts[:6])}. Write true or false."
         )
     if len(facts.distinct_texts) < 2 and not is_loss:
         raise AmbiguousFileError(
             "Both correct and incorrect predictions are required, but every row of"
-            f" {correctness!r} is {facts.distinct_texts[0]!r}. Pass a file with both."
+            f" {correctness_name!r} is {facts.distinct_texts[0]!r}. Pass a file with both."
         )
-    inspection.roles["correct"] = correctness
+    inspection.column_of_role["correct"] = correctness_name
     _record_score(inspection, score_name, "one number for each answer")
     inspection.add_finding(
-        f"correctness: {correctness}",
+        f"correctness: {correctness_name}",
         "its entries say whether an answer is correct",
-        options={} if is_loss else {"correct_key": correctness},
+        options={} if is_loss else {"correct_key": correctness_name},
         default_values=DEFAULT_CORRECT_NAMES,
     )
     if not is_loss:
-        verdicts = [VERDICTS.get(text.lower()) for text in facts.texts.tolist()]
-        is_known = np.array([verdict is not None for verdict in verdicts])
-        is_correct = np.array([verdict is True for verdict in verdicts])
-        _check_direction(inspection, score_name, is_correct, is_known)
+        flags = [FLAG_OF_VERDICT.get(text.lower()) for text in facts.texts.tolist()]
+        is_known = np.array([flag is not None for flag in flags])
+        is_correct = np.array([flag is True for flag in flags])
+        _ask_if_score_is_reversed(inspection, score_name, is_correct, is_known)
 
 
-def _record_compared_predictions(inspection: Inspection, truth: Truth, score_name: str) -> None:
+def _record_compared_predictions(
+    inspection: Inspection, truth: TruthColumns, score_name: str
+) -> None:
     """Record a confidence in predictions that are compared with the labels."""
-    assert truth.labels is not None
-    assert truth.predictions is not None
-    inspection.roles["predictions"] = truth.predictions
-    inspection.roles["labels"] = truth.labels
+    assert truth.label_name is not None
+    assert truth.prediction_name is not None
+    inspection.column_of_role["predictions"] = truth.prediction_name
+    inspection.column_of_role["labels"] = truth.label_name
     _record_score(inspection, score_name, "one number for each prediction")
-    is_correct = inspection.facts[truth.predictions].texts == inspection.facts[truth.labels].texts
-    inspection.add_finding(
-        f"correct: where {truth.predictions} equals {truth.labels}",
-        f"they hold the same classes, and are equal in {is_correct.mean():.0%} of the rows",
-        options={"prediction_key": truth.predictions, "label_key": truth.labels},
+    is_correct = (
+        inspection.facts[truth.prediction_name].texts == inspection.facts[truth.label_name].texts
     )
-    _check_direction(inspection, score_name, is_correct)
+    inspection.add_finding(
+        f"correct: where {truth.prediction_name} equals {truth.label_name}",
+        f"they hold the same classes, and are equal in {is_correct.mean():.0%} of the rows",
+        options={"prediction_key": truth.prediction_name, "label_key": truth.label_name},
+    )
+    _ask_if_score_is_reversed(inspection, score_name, is_correct)
 
 
 def _record_score(inspection: Inspection, score_name: str, reason: str) -> None:
@@ -285,7 +313,7 @@ def _record_score(inspection: Inspection, score_name: str, reason: str) -> None:
 
 
 def _record_score_of_class(
-    inspection: Inspection, labels: str, score_name: str, positive: str, reason: str
+    inspection: Inspection, label_name: str, score_name: str, positive: str, reason: str
 ) -> None:
     """Record a score for one of two classes.
 
@@ -293,7 +321,7 @@ def _record_score_of_class(
     ----------
     inspection : Inspection
         Receives the findings.
-    labels : str
+    label_name : str
         Column of the labels, which has two distinct values.
     score_name : str
         Name of the score column.
@@ -303,32 +331,35 @@ def _record_score_of_class(
         Reason for this class.
     """
     facts = inspection.facts[score_name]
-    values = inspection.facts[labels].distinct_texts
-    if positive not in values:
+    class_names = inspection.facts[label_name].distinct_texts
+    if positive not in class_names:
         raise AmbiguousFileError(
-            f"--positive must be one of the labels {format_names(values)}, but got {positive}."
+            f"--positive must be one of the labels {format_names(class_names)}, but got {positive}."
         )
-    negative = values[1] if positive == values[0] else values[0]
+    first_class, second_class = class_names
+    negative = second_class if positive == first_class else first_class
     inspection.two_classes = (negative, positive)
-    inspection.roles["labels"] = labels
+    inspection.column_of_role["labels"] = label_name
     inspection.add_finding(
         f"score: {score_name}, of the class {positive!r}",
         reason,
         options={"logits_key": score_name},
     )
-    if not inspection.facts[labels].is_number or choose_positive(values) != positive:
+    if not inspection.facts[label_name].is_number or choose_positive(class_names) != positive:
         inspection.options.setdefault("positive", positive)
-    _record_kind_of_score(inspection, facts)
+    _record_input_kind(inspection, facts)
     inspection.add_finding(
-        f"labels: {labels}",
+        f"labels: {label_name}",
         f"its values are {negative!r} and {positive!r}",
-        options={"label_key": labels},
+        options={"label_key": label_name},
         default_values=DEFAULT_LABEL_NAMES,
     )
-    _check_direction(inspection, score_name, inspection.facts[labels].texts == positive)
+    _ask_if_score_is_reversed(
+        inspection, score_name, inspection.facts[label_name].texts == positive
+    )
 
 
-def _record_kind_of_score(inspection: Inspection, facts: ColumnFacts) -> None:
+def _record_input_kind(inspection: Inspection, facts: ColumnFacts) -> None:
     """Record whether the score of a class is a probability or a logit."""
     if "input" in inspection.options:
         return
@@ -350,7 +381,7 @@ def _record_kind_of_score(inspection: Inspection, facts: ColumnFacts) -> None:
     inspection.add_finding("input: logits", "some numbers lie outside [0, 1]")
 
 
-def _check_direction(
+def _ask_if_score_is_reversed(
     inspection: Inspection,
     score_name: str,
     is_favoured: NDArray[np.bool_],
@@ -374,14 +405,19 @@ def _check_direction(
     is_compared = np.isfinite(scores)
     if is_known is not None:
         is_compared &= is_known
-    if is_compared.sum() < _MIN_DIRECTION_ROWS or "higher_is" in inspection.options:
+    user_named_direction = "higher_is" in inspection.options
+    if is_compared.sum() < _MIN_DIRECTION_ROWS or user_named_direction:
         return
     if "positive" in inspection.options and inspection.options.get("label_key") is None:
         return
-    area, error = _area_under_curve(scores[is_compared], is_favoured[is_compared])
-    if area + 3.0 * error >= 0.5:
+    area, standard_error = _compute_roc_area(scores[is_compared], is_favoured[is_compared])
+    is_reversed = area + _N_STANDARD_ERRORS * standard_error < _AREA_OF_RANDOM_SCORE
+    if not is_reversed:
         return
-    if "labels" in inspection.roles and "score_key" not in inspection.options:
+    is_score_of_class = (
+        "labels" in inspection.column_of_role and "score_key" not in inspection.options
+    )
+    if is_score_of_class:
         assert inspection.two_classes is not None
         negative, positive = inspection.two_classes
         raise AmbiguousFileError(
@@ -395,33 +431,34 @@ def _check_direction(
     )
 
 
-def _area_under_curve(scores: Float, is_favoured: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the area under the ROC curve, and its standard error if there is no relation."""
+def _compute_roc_area(scores: Float, is_favoured: NDArray[np.bool_]) -> tuple[float, float]:
+    """Compute the area under the ROC curve, and its standard error by chance."""
     from scipy.stats import rankdata
 
     n_favoured = int(is_favoured.sum())
     n_others = len(scores) - n_favoured
     if n_favoured == 0 or n_others == 0:
-        return 0.5, 0.0
+        return _AREA_OF_RANDOM_SCORE, 0.0
     rank_sum = float(rankdata(scores)[is_favoured].sum())
-    area = (rank_sum - n_favoured * (n_favoured + 1) / 2.0) / (n_favoured * n_others)
-    error = float(np.sqrt((len(scores) + 1) / (12.0 * n_favoured * n_others)))
-    return area, error
+    smallest_rank_sum = n_favoured * (n_favoured + 1) / 2.0
+    area = (rank_sum - smallest_rank_sum) / (n_favoured * n_others)
+    standard_error = float(np.sqrt((len(scores) + 1) / (12.0 * n_favoured * n_others)))
+    return area, standard_error
 
 
-def _ask_for_table_or_predictions(inspection: Inspection, labels: str, score_name: str) -> None:
-    """Ask for a wide table or a column of predictions, if there are more than two labels."""
+def _ask_for_table_or_predictions(inspection: Inspection, label_name: str, score_name: str) -> None:
+    """Ask for one score column per class or for a column of predictions."""
     for name, facts in inspection.facts.items():
         n_distinct = len(facts.distinct_texts)
-        if name != labels and not facts.is_number and 2 < n_distinct < inspection.n_rows / 2:
+        if name != label_name and not facts.is_number and 2 < n_distinct < inspection.n_rows / 2:
             raise AmbiguousFileError(
                 "The file looks like a long table, with one row for each pair of an item and a"
                 " class. Write one row for each item and one column for each class, for example"
                 f" with pandas: pivot(index=..., columns={name!r}, values={score_name!r})."
             )
-    n_labels = len(inspection.facts[labels].distinct_texts)
+    n_labels = len(inspection.facts[label_name].distinct_texts)
     raise AmbiguousFileError(
-        f"{labels!r} has {n_labels} classes, but {score_name!r} is the only score. Add one"
+        f"{label_name!r} has {n_labels} classes, but {score_name!r} is the only score. Add one"
         " score column for each class, or name the column of predictions with"
         " --prediction-key NAME."
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metacal.display import format_names
 from metacal.errors import CombinationError, MissingLabelsError, ShapeError
 from metacal.io.columns import Columns
-from metacal.io.formats.item_lists import LINE_KEY, find_item_list
+from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
 from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
 from metacal.io.request import DEFAULT_AGREEMENT_NAMES, DEFAULT_CORRECT_NAMES, Request
@@ -166,7 +166,7 @@ def read_scores(
     >>> scores.score, scores.correct
     (array([0.9, nan]), array([ True, False]))
     """
-    if case_key is None and unit_key is None and find_item_list(score_key) is not None:
+    if case_key is None and unit_key is None and find_item_list_key(score_key) is not None:
         case_key = LINE_KEY
     request = build_score_request(
         score_key=score_key,
@@ -317,7 +317,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
 def _check_partly_labelled(
     values: Any, *, name: str, get_row_name: RowNamer
 ) -> NDArray[np.floating[Any]]:
-    """Return 1 for correct items, 0 for incorrect ones, and NaN for items without a label."""
+    """Return 1 for correct items, 0 for incorrect ones and NaN for unlabelled ones."""
     is_correct, is_known = check_known_correctness(values, name=name, get_row_name=get_row_name)
     return np.where(is_known, is_correct, np.nan)
 

@@ -29,7 +29,7 @@ from metacal.io.formats import (
     list_extensions,
 )
 from metacal.io.opening import (
-    SAVE_AS_NPZ,
+    SAVE_AS_NPZ_ADVICE,
     check_first_bytes,
     check_unpacked_size,
     input_error_if_decoding_fails,
@@ -99,14 +99,15 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         If the file cannot be read, is a pickle, or has an unknown format.
     """
     path = request.path
-    suffix = _suffix_of_name(request)
+    suffix = _get_suffix_of_name(request)
     if suffix in _PICKLE_SUFFIXES:
         raise FileContentError(
-            f"{path}: metacal does not read pickles, because they can run any code; {SAVE_AS_NPZ}."
+            f"{path}: metacal does not read pickles, because they can run any code;"
+            f" {SAVE_AS_NPZ_ADVICE}."
         )
     with contextlib.ExitStack() as stack:
         if _can_be_read_only_once(request):
-            request = _with_copy(request, stack, _copy_stream, suffix or ".csv")
+            request = _replace_by_copy(request, stack, _copy_stream, suffix or ".csv")
         if suffix == ".gz":
             check_first_bytes(request.path_to_open, None, name_in_messages=path)
 
@@ -116,11 +117,11 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         if is_compressed:
             if suffix == ".gz":
                 suffix = get_suffix(path.removesuffix(".gz"))
-            request = _with_copy(request, stack, _copy_decompressed)
+            request = _replace_by_copy(request, stack, _copy_decompressed)
             first_bytes = _read_first_bytes(request.path_to_open)
 
         if suffix in _TEXT_SUFFIXES and _is_spreadsheet_text(first_bytes):
-            request = _with_copy(request, stack, _copy_as_plain_text)
+            request = _replace_by_copy(request, stack, _copy_as_plain_text)
             first_bytes = _read_first_bytes(request.path_to_open)
 
         format_suffix = suffix
@@ -130,7 +131,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         magic_bytes = FORMATS[format_suffix].magic
         check_first_bytes(request.path_to_open, magic_bytes, name_in_messages=path)
         if format_suffix == ".jsonl" and _is_json_array_of_objects(first_bytes):
-            request = _with_copy(request, stack, _copy_as_json_lines)
+            request = _replace_by_copy(request, stack, _copy_as_json_lines)
         if not FORMATS[format_suffix].is_text:
             stack.enter_context(input_error_if_decoding_fails(path))
         yield SourceFile(request=request, suffix=format_suffix, is_compressed=is_compressed)
@@ -142,7 +143,7 @@ def _check_known_format(path: str, name_suffix: str, format_suffix: str) -> None
         known_suffixes = ", ".join(sorted(FORMATS))
         raise FileContentError(
             f"{path}: metacal does not read {name_suffix or 'nameless'!r} files, only"
-            f" {known_suffixes}; {SAVE_AS_NPZ}."
+            f" {known_suffixes}; {SAVE_AS_NPZ_ADVICE}."
         )
 
 
@@ -202,7 +203,7 @@ def _detect_text_suffix(name_suffix: str, named_format: Format | None, first_byt
     return ".csv"
 
 
-def _suffix_of_name(request: Request) -> str:
+def _get_suffix_of_name(request: Request) -> str:
     """Return the suffix that the requested format or the name of the file indicates."""
     if request.format is not None:
         return f".{request.format.lower().lstrip('.')}"
@@ -240,7 +241,7 @@ def _read_first_bytes(path: str) -> bytes:
         return b""
 
 
-def _with_copy(
+def _replace_by_copy(
     request: Request,
     stack: contextlib.ExitStack,
     copy_function: _CopyFunction,
@@ -310,7 +311,7 @@ def _is_spreadsheet_text(first_bytes: bytes) -> bool:
 
 
 def _copy_as_plain_text(request: Request, copy_path: str) -> None:
-    """Write text of a spreadsheet to `copy_path` as UTF-8, without a line such as sep=;."""
+    """Copy the text of a spreadsheet as UTF-8, without a line such as sep=;."""
     first_bytes = _read_first_bytes(request.path_to_open)
     is_utf16 = first_bytes.startswith(_UTF16_MARKS)
     encoding = "utf-16" if is_utf16 else "utf-8-sig"

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from metacal.errors import FileReadError, InputError
 from metacal.io.disk import DISK, Disk
-from metacal.io.remote import is_url, remote_fingerprint
+from metacal.io.remote import compute_remote_fingerprint, is_url
 
 #: Age after which any change of a file is visible in its modification time.
 SETTLED_NS = 2_000_000_000
@@ -66,7 +66,7 @@ def compute_fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
 
 def has_fingerprint(known_fingerprint: Fingerprint, source: str, disk: Disk = DISK) -> bool:
     """Check whether a source still has the given fingerprint."""
-    known_stamp = _without_checksum(known_fingerprint)
+    known_stamp = _drop_checksum(known_fingerprint)
     has_known_checksum = "checksum" in known_fingerprint
 
     def needs_checksum(current_stamp: Fingerprint) -> bool:
@@ -109,19 +109,19 @@ def read_until_unchanged(
     for _ in range(MAX_ATTEMPTS):
         initial_fingerprint = compute_fingerprint(source, disk)
         try:
-            result = read_source()
+            read_result = read_source()
         except InputError:
             if initial_fingerprint is None or has_fingerprint(initial_fingerprint, source, disk):
                 raise
             continue
         if initial_fingerprint is None:
-            return result, None
+            return read_result, None
         now_ns = disk.now_ns()
         if has_fingerprint(initial_fingerprint, source, disk):
             if "checksum" in initial_fingerprint and _is_settled(initial_fingerprint, now_ns):
                 # From now on, the stamp alone reveals every change.
-                return result, _without_checksum(initial_fingerprint)
-            return result, initial_fingerprint
+                return read_result, _drop_checksum(initial_fingerprint)
+            return read_result, initial_fingerprint
     raise FileReadError(
         f"{source}: the file changed {MAX_ATTEMPTS} times while it was read. Wait until the file"
         " is complete, and call again."
@@ -150,7 +150,7 @@ def _build_fingerprint(
         None if the source has no stamp.
     """
     if is_url(source):
-        return remote_fingerprint(source)
+        return compute_remote_fingerprint(source)
     try:
         stamp = disk.read_stamp(source)
         if stamp is None:
@@ -164,7 +164,7 @@ def _build_fingerprint(
         return None
 
 
-def _without_checksum(source_stamp: Fingerprint) -> Fingerprint:
+def _drop_checksum(source_stamp: Fingerprint) -> Fingerprint:
     return {name: value for name, value in source_stamp.items() if name != "checksum"}
 
 

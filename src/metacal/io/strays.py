@@ -98,21 +98,23 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
     if labels_are_numbers:
         # A stray column shifts the numbers of later classes, so labels may seem to name it.
         candidates = set(range(len(class_names)))
-    with_other_name = {index for index in candidates if _has_other_name(class_names[index])}
-    with_other_numbers: set[int] = set()
+    indices_with_other_name = {
+        index for index in candidates if _is_unlike_class_name(class_names[index])
+    }
+    indices_with_whole_numbers: set[int] = set()
     if candidates:
-        with_other_numbers = _find_columns_of_whole_numbers(table)
+        indices_with_whole_numbers = _find_whole_number_columns(table)
 
-    stray_columns = unlabelled_indices & (with_other_name | with_other_numbers)
+    stray_index_set = unlabelled_indices & (indices_with_other_name | indices_with_whole_numbers)
     if labels_are_numbers:
-        stray_columns |= with_other_name & with_other_numbers
+        stray_index_set |= indices_with_other_name & indices_with_whole_numbers
     if unlabelled_indices:
-        stray_columns |= with_other_name
-    n_classes_left = len(class_names) - len(stray_columns)
-    if not stray_columns or n_classes_left <= 1:
+        stray_index_set |= indices_with_other_name
+    n_classes_left = len(class_names) - len(stray_index_set)
+    if not stray_index_set or n_classes_left <= 1:
         return StrayColumns(excluded_indices=[], warnings=[])
 
-    stray_indices = sorted(stray_columns)
+    stray_indices = sorted(stray_index_set)
     if labels_are_numbers:
         warning = _describe_doubtful_columns(class_names, stray_indices, unlabelled_indices)
         return StrayColumns(excluded_indices=[], warnings=[warning])
@@ -120,22 +122,23 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
     return StrayColumns(excluded_indices=stray_indices, warnings=[warning])
 
 
-def _has_other_name(name: str | int) -> bool:
+def _is_unlike_class_name(name: str | int) -> bool:
     """Check whether a column name is typical of something other than a class."""
     name_text = str(name)
     is_non_class_name = NON_CLASS_NAME_PATTERN.fullmatch(name_text) is not None
     return is_non_class_name or LABEL_NAME_PATTERN.fullmatch(name_text) is not None
 
 
-def _find_columns_of_whole_numbers(table: Any) -> set[int]:
+def _find_whole_number_columns(table: Any) -> set[int]:
     """Return the columns of whole numbers, if most other columns hold fractions."""
     sample_rows = draw_sample(table)
     if len(sample_rows) < _MIN_ROWS or not np.isfinite(sample_rows).all():
         return set()
-    is_whole = (sample_rows == np.rint(sample_rows)).all(axis=0)
-    is_varying = np.ptp(sample_rows, axis=0) > 0
-    is_stray = is_whole & is_varying
-    if is_stray.mean() > 0.5:
+    is_whole_column = (sample_rows == np.rint(sample_rows)).all(axis=0)
+    is_varying_column = np.ptp(sample_rows, axis=0) > 0
+    is_stray = is_whole_column & is_varying_column
+    are_most_columns_whole = is_stray.mean() > 0.5
+    if are_most_columns_whole:
         return set()
     return set(np.flatnonzero(is_stray).tolist())
 
@@ -146,7 +149,7 @@ def _describe_excluded_columns(class_names: ClassNames, stray_indices: Sequence[
     advice = f"list all classes with {format_option('classes')}."
     label_name = _find_label_name(stray_names)
     if label_name is not None:
-        advice += f" If {_label_advice(label_name)}."
+        advice += f" If {_advise_on_labels(label_name)}."
     if len(stray_names) > 1:
         return (
             f"Columns {format_names(stray_names)} are left out, because no label names them and they do"
@@ -178,7 +181,7 @@ def _describe_doubtful_columns(
     label_advice = ""
     label_name = _find_label_name(stray_names)
     if label_name is not None:
-        label_advice = f" If {_label_advice(label_name)}."
+        label_advice = f" If {_advise_on_labels(label_name)}."
 
     class_list = None
     other_names = [
@@ -202,6 +205,6 @@ def _find_label_name(names: Sequence[str | int]) -> str | None:
     return None
 
 
-def _label_advice(label_name: str) -> str:
+def _advise_on_labels(label_name: str) -> str:
     """Return the advice to name the column of labels, for use after "if"."""
     return f"{label_name!r} holds the labels, pass {format_option('label_key', label_name)}"

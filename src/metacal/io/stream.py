@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from metacal.display import format_names
 from metacal.errors import FileContentError, InputError
-from metacal.io.formats.item_lists import find_item_list, iterate_items
+from metacal.io.formats.item_lists import find_item_list_key, iterate_items
 from metacal.io.formats.jsonl import (
     LineError,
     add_requested_entries,
@@ -31,7 +31,7 @@ from metacal.io.formats.jsonl import (
 from metacal.io.formats.text_cells import DELIMITER_NAMES, detect_delimiter, split_line
 from metacal.io.request import DEFAULT_ID_NAMES, ROLE_PARAMETERS, Request
 from metacal.io.stream_cells import (
-    invalid_line_error,
+    build_invalid_line_error,
     parse_group,
     parse_identifier,
     parse_list,
@@ -162,7 +162,7 @@ class StreamReader:
         """
         list_key = None
         if self.request.reads_scores and self._delimiter is None:
-            list_key = find_item_list(self.request.logits_key)
+            list_key = find_item_list_key(self.request.logits_key)
         if list_key is None or not content.strip(b"\0 \t\r\n"):
             record = self.parse_line(line_number, content)
             return [] if record is None else [record]
@@ -179,7 +179,7 @@ class StreamReader:
             return [self._parse_json_object(cells)]
         records = [self._parse_json_object(item) for item in items]
         id_key = self.request.id_key
-        if id_key is not None and find_item_list(id_key) == list_key:
+        if id_key is not None and find_item_list_key(id_key) == list_key:
             return records
         return [
             record if record.id is None else record._replace(id=f"{record.id}[{position}]")
@@ -234,10 +234,10 @@ class StreamReader:
             self._adopt_header(cells)
             return None
         if len(cells) != len(self.header):
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 f"this line has {len(cells)} cells, but the header has {len(self.header)}"
             )
-        return self._build_record(_cells_by_name(self.header, cells))
+        return self._build_record(_map_names_to_cells(self.header, cells))
 
     def _adopt_header(self, cells: list[str]) -> None:
         """Use the cells of a line as the header of the following lines.
@@ -255,7 +255,7 @@ class StreamReader:
         is_later_header = self.header is not None
         if is_later_header and not self._has_same_classes(previous_layout):
             self._layout = previous_layout
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 f"this line is neither a row nor a header with the columns {format_names(cells)}"
             )
         self.header = cells
@@ -284,7 +284,7 @@ class StreamReader:
         if len(cells) != len(header):
             return False
         try:
-            self._parse_row(_cells_by_name(header, cells), may_lack_score=False)
+            self._parse_row(_map_names_to_cells(header, cells), may_lack_score=False)
         except InputError:
             return False
         return set(cells) != set(header)
@@ -298,11 +298,11 @@ class StreamReader:
                 self._knows_delimiter = True
             return split_line(line, str(self._delimiter))
         except UnicodeDecodeError:
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 "this line is not UTF-8 text; save the file as UTF-8"
             ) from None
         except (csv.Error, ValueError):
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 f"this line is not valid {self.stream_format}; fix its quotes"
             ) from None
 
@@ -336,7 +336,7 @@ class StreamReader:
         record = self._build_record(cells)
         is_late_label = record.id is not None and record.label is not None
         if self.header is None and not is_late_label:
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 "this object holds neither a row nor an id with a label; it has"
                 f" {format_names(cells)}"
             )
@@ -372,7 +372,7 @@ class StreamReader:
         """Return whether the prediction of a line equals its label."""
         prediction = _optional_cell(cells, self.request.prediction_key)
         if prediction is None:
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 "the label cannot be compared with a prediction, because"
                 f" {self.request.prediction_key!r} is missing"
             )
@@ -420,20 +420,20 @@ class StreamReader:
         """
         request = self.request
         table_names = self._layout.table_names
-        values = [cells.get(name) for name in table_names]
-        if all(value is None for value in values):
+        row_values = [cells.get(name) for name in table_names]
+        if all(value is None for value in row_values):
             if request.reads_scores and table_names and may_lack_score:
                 return (math.nan,) * len(table_names)
             return None
 
         if self._layout.is_list_column:
-            values = parse_list(request.path, table_names[0], values[0])
+            row_values = parse_list(request.path, table_names[0], row_values[0])
         if request.reads_scores:
-            values = [parse_score_value(value) for value in values]
-        numbers = self._expand_single_score(parse_numbers(table_names, values))
+            row_values = [parse_score_value(value) for value in row_values]
+        numbers = self._expand_single_score(parse_numbers(table_names, row_values))
         n_classes = len(request.classes or ())
         if n_classes and len(numbers) != n_classes:
-            raise invalid_line_error(
+            raise build_invalid_line_error(
                 f"this row has {len(numbers)} numbers, but the gate was fitted on {n_classes}"
                 " classes"
             )
@@ -451,7 +451,7 @@ class StreamReader:
         return 0.0, numbers[0]
 
 
-def _cells_by_name(header: list[str], cells: list[str]) -> dict[str, Any]:
+def _map_names_to_cells(header: list[str], cells: list[str]) -> dict[str, Any]:
     """Return the cells of a line keyed by column. An empty cell is None."""
     return {name: cell or None for name, cell in zip(header, cells)}
 

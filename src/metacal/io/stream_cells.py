@@ -20,7 +20,7 @@ MAX_GROUP_LENGTH = 1000
 _MAX_SHOWN = 40
 
 #: Error about an invalid line, to which the caller adds the file and line number.
-invalid_line_error = partial(LineError, "", 0)
+build_invalid_line_error = partial(LineError, "", 0)
 
 
 def parse_numbers(names: Sequence[str], values: Sequence[Any]) -> tuple[float, ...]:
@@ -56,7 +56,7 @@ def parse_numbers(names: Sequence[str], values: Sequence[Any]) -> tuple[float, .
 def _parse_number(name: str, value: Any) -> float:
     """Convert one value to a float. Raise LineError if it is missing or not a number."""
     if value is None:
-        raise invalid_line_error(
+        raise build_invalid_line_error(
             f"some numbers of {name!r} are missing; fill in all classes, or none of them"
         )
     try:
@@ -68,7 +68,9 @@ def _parse_number(name: str, value: Any) -> float:
         if number is not None and not math.isnan(number):
             return number
         shown_value = str(value)[:_MAX_SHOWN]
-        raise invalid_line_error(f"{name!r} holds {shown_value!r}, which is not a number") from None
+        raise build_invalid_line_error(
+            f"{name!r} holds {shown_value!r}, which is not a number"
+        ) from None
 
 
 def parse_score_value(value: Any) -> Any:
@@ -115,12 +117,12 @@ def parse_list(path: str, name: str, value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     if isinstance(value, str):
-        number = parse_localized_number(value)
-        if number is not None:
-            return [number]
+        single_number = parse_localized_number(value)
+        if single_number is not None:
+            return [single_number]
         with suppress(InputError):
             return list(parse_number_lists(path, name, [value])[0].tolist())
-    raise invalid_line_error(f"the entry {name!r} is not a list of numbers")
+    raise build_invalid_line_error(f"the entry {name!r} is not a list of numbers")
 
 
 def parse_identifier(role: str, value: Any) -> str | None:
@@ -146,7 +148,7 @@ def parse_identifier(role: str, value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise invalid_line_error(
+        raise build_invalid_line_error(
             f"the {role} must be text or a number, but it is {str(value)[:_MAX_SHOWN]!r}"
         )
     return str(value)
@@ -158,7 +160,7 @@ def parse_group(value: Any) -> str | None:
     if group is None:
         return None
     if len(group) > MAX_GROUP_LENGTH or not group.isprintable():
-        raise invalid_line_error(
+        raise build_invalid_line_error(
             f"the group must be plain text with at most {MAX_GROUP_LENGTH} characters, but it is"
             f" {group[:_MAX_SHOWN]!r}"
         )

@@ -91,7 +91,7 @@ def _select_columns(
         possible_list_names = (request.logits_key, *DEFAULT_TABLE_NAMES[request.input])
         list_names = [name for name in column_names if name in possible_list_names]
     else:
-        request = _without_missing_keys(request, column_names)
+        request = _drop_missing_keys(request, column_names)
 
     role_names = find_role_columns(request, column_names)
     has_late_labels = "labels" in role_names and "ids" in role_names
@@ -128,7 +128,7 @@ def _check_cascade_columns(request: Request, column_names: list[str]) -> None:
         )
 
 
-def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
+def _drop_missing_keys(request: Request, column_names: list[str]) -> Request:
     """Remove the keys of columns that the first object lacks.
 
     Later objects may have them under default names.

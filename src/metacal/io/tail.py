@@ -129,16 +129,16 @@ class Tail:
                 return self._handle_read_error(error)
 
             if not content.startswith(self._last_read_bytes):
-                result = _ReadResult(self._handle_truncation(file), should_read_again=True)
+                read_result = _ReadResult(self._handle_truncation(file), should_read_again=True)
             else:
                 self._modification_time_ns = modification_time_ns
                 new_bytes = content[n_known_bytes:]
                 if new_bytes:
-                    result = _ReadResult(self._split_lines(new_bytes), should_read_again=True)
+                    read_result = _ReadResult(self._split_lines(new_bytes), should_read_again=True)
                 else:
-                    result = self._handle_end_of_file(file)
-            if result.lines or not result.should_read_again:
-                return result.lines
+                    read_result = self._handle_end_of_file(file)
+            if read_result.lines or not read_result.should_read_again:
+                return read_result.lines
 
     def wait(self) -> None:
         """Sleep until new lines may have arrived."""
@@ -348,7 +348,7 @@ class Tail:
         return []
 
     def _handle_end_of_file(self, file: LogFile) -> _ReadResult:
-        """Stop at the end of the current log, or continue with the next file after a rotation."""
+        """Stop at the end of the log, or continue with the next file after a rotation."""
         next_log = self._find_next_log(file)
         if next_log.log is None:
             self._was_rotated_at_last_end = False
@@ -379,7 +379,7 @@ class Tail:
         return []
 
     def _find_next_log(self, file: LogFile) -> NextLog:
-        """Find the log that follows a rotated file. There is none if the file may still grow."""
+        """Find the log that follows a rotated file, unless that file may still grow."""
         current_file = self._open_current_file()
         if current_file is not None and current_file.identity == file.identity:
             return NextLog(log=None, file_was_removed=False)

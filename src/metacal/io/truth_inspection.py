@@ -46,28 +46,28 @@ _SPLIT_NAME_PATTERN = re.compile(r"(data)?[_ ]?(split|partition|subset|set)", re
 
 
 @dataclass(frozen=True)
-class Truth:
+class TruthColumns:
     """Columns that say what is correct.
 
     Attributes
     ----------
-    labels : str or None
+    label_name : str or None
         Column of the true classes.
-    correctness : str or None
+    correctness_name : str or None
         Column that marks each row as correct or incorrect, or holds its loss.
-    predictions : str or None
+    prediction_name : str or None
         Column of the predictions, in the words of the labels.
     reason : str
         Reason for the choice of the labels.
     """
 
-    labels: str | None = None
-    correctness: str | None = None
-    predictions: str | None = None
+    label_name: str | None = None
+    correctness_name: str | None = None
+    prediction_name: str | None = None
     reason: str = ""
 
 
-def find_truth(inspection: Inspection) -> Truth:
+def find_truth_columns(inspection: Inspection) -> TruthColumns:
     """Find the columns that say what is correct.
 
     Raise AmbiguousFileError if more than one column can hold the labels.
@@ -76,22 +76,22 @@ def find_truth(inspection: Inspection) -> Truth:
     for name in ("label_key", "correct_key", "loss_key", "prediction_key"):
         if options.get(name) is not None:
             _check_column_exists(inspection, options[name])
-    correctness = options.get("correct_key") or options.get("loss_key")
-    if correctness is not None:
-        return Truth(correctness=correctness, reason="you named it")
+    correctness_name = options.get("correct_key") or options.get("loss_key")
+    if correctness_name is not None:
+        return TruthColumns(correctness_name=correctness_name, reason="you named it")
     prediction_names = _list_prediction_names(inspection)
     if options.get("label_key") is not None:
-        labels, reason = options["label_key"], "you named it"
+        label_name, reason = options["label_key"], "you named it"
     elif options.get("labels") is not None:
-        return Truth()
+        return TruthColumns()
     else:
-        correctness = _find_correctness(inspection)
-        labels, reason = _find_labels(inspection, prediction_names, correctness)
-    predictions = _find_predictions(inspection, labels, prediction_names)
-    return Truth(labels, correctness, predictions, reason)
+        correctness_name = _find_correctness_name(inspection)
+        label_name, reason = _find_label_name(inspection, prediction_names, correctness_name)
+    prediction_name = _find_prediction_name(inspection, label_name, prediction_names)
+    return TruthColumns(label_name, correctness_name, prediction_name, reason)
 
 
-def missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
+def build_missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
     """Build the question for a file in which no column says what is correct."""
     return AmbiguousFileError(
         "No column was recognised as the true class. The columns are"
@@ -102,11 +102,11 @@ def missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
 
 
 def check_split(inspection: Inspection) -> None:
-    """Record the column for the part of the data set. Ask if it marks rows of the training."""
+    """Record the column of the split. Ask if it marks training rows."""
     for name, facts in inspection.facts.items():
         if _SPLIT_NAME_PATTERN.fullmatch(name) is None or facts.is_number:
             continue
-        inspection.roles["split"] = name
+        inspection.column_of_role["split"] = name
         training_values = [text for text in facts.distinct_texts if text.lower() == "train"]
         if training_values:
             raise AmbiguousFileError(
@@ -129,20 +129,20 @@ def _list_prediction_names(inspection: Inspection) -> list[str]:
     requested_name = inspection.options.get("prediction_key")
     if requested_name is not None:
         return [requested_name]
-    names = []
+    prediction_names = []
     for name, facts in inspection.facts.items():
         if PREDICTION_NAME_PATTERN.fullmatch(name) and not facts.has_fractions:
-            names.append(name)
-    return names
+            prediction_names.append(name)
+    return prediction_names
 
 
-def _find_correctness(inspection: Inspection) -> str | None:
-    """Return the column that marks rows as correct, unless a score is about that column."""
+def _find_correctness_name(inspection: Inspection) -> str | None:
+    """Return the name of the column that marks rows as correct, or None."""
     candidates = []
     for name, facts in inspection.facts.items():
-        has_name = CORRECTNESS_NAME_PATTERN.fullmatch(name) is not None
+        has_typical_name = CORRECTNESS_NAME_PATTERN.fullmatch(name) is not None
         may_hold_flags = facts.holds_flags or name in DEFAULT_CORRECT_NAMES
-        if has_name and may_hold_flags and not _is_subject_of_score(inspection, name):
+        if has_typical_name and may_hold_flags and not _is_subject_of_score(inspection, name):
             candidates.append(name)
     default_names = [name for name in candidates if name in DEFAULT_CORRECT_NAMES]
     candidates = default_names or candidates
@@ -155,7 +155,7 @@ def _find_correctness(inspection: Inspection) -> str | None:
 
 
 def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
-    """Check whether the name of a score refers to a column, as p_churn refers to churn."""
+    """Check whether a score is named after a column, as p_churn is after churn."""
     return any(
         facts.name != name
         and facts.numbers is not None
@@ -166,32 +166,34 @@ def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
     )
 
 
-def _find_labels(
-    inspection: Inspection, prediction_names: Sequence[str], correctness: str | None
+def _find_label_name(
+    inspection: Inspection, prediction_names: Sequence[str], correctness_name: str | None
 ) -> tuple[str | None, str]:
-    """Return the column of the labels and the reason, or None if there is no candidate."""
+    """Return the name of the label column, or None, and the reason."""
     excluded_names = {
         *prediction_names,
         *DEFAULT_CLASS_LIST_NAMES,
         *inspection.options.get("drop", ()),
     }
-    pool = []
+    candidates = []
     for name, facts in inspection.facts.items():
-        if name not in excluded_names and name != correctness and not _is_score(facts):
-            pool.append(facts)
-    pool = _without_copies(pool)
+        if name not in excluded_names and name != correctness_name and not _is_score(facts):
+            candidates.append(facts)
+    candidates = _drop_copies(candidates)
 
     is_narrowed = False
-    for evidence, reason in _list_evidence(inspection, prediction_names):
-        matching = [facts for facts in pool if evidence(facts)]
-        if len(matching) == 1:
-            return matching[0].name, reason
-        if matching:
-            pool, is_narrowed = matching, True
-    if is_narrowed and correctness is None:
-        names = [facts.name for facts in pool]
+    for is_supported, reason in _list_label_tests(inspection, prediction_names):
+        supported_candidates = [facts for facts in candidates if is_supported(facts)]
+        if len(supported_candidates) == 1:
+            return supported_candidates[0].name, reason
+        if supported_candidates:
+            candidates = supported_candidates
+            is_narrowed = True
+    if is_narrowed and correctness_name is None:
+        candidate_names = [facts.name for facts in candidates]
         raise AmbiguousFileError(
-            f"Several columns may hold the true classes: {format_names(names)}. Name one of them"
+            f"Several columns may hold the true classes: {format_names(candidate_names)}. Name one"
+            " of them"
             " with --label-key NAME."
         )
     return None, ""
@@ -202,16 +204,16 @@ def _is_score(facts: ColumnFacts) -> bool:
     return facts.numbers is not None and facts.has_fractions
 
 
-def _without_copies(pool: Sequence[ColumnFacts]) -> list[ColumnFacts]:
-    """Return the columns without later columns of the same values, such as label.1."""
-    distinct: list[ColumnFacts] = []
-    for facts in pool:
-        if not any(np.array_equal(facts.texts, other.texts) for other in distinct):
-            distinct.append(facts)
-    return distinct
+def _drop_copies(candidates: Sequence[ColumnFacts]) -> list[ColumnFacts]:
+    """Drop columns that repeat the values of an earlier column, such as label.1."""
+    distinct_columns: list[ColumnFacts] = []
+    for facts in candidates:
+        if not any(np.array_equal(facts.texts, other.texts) for other in distinct_columns):
+            distinct_columns.append(facts)
+    return distinct_columns
 
 
-def _list_evidence(
+def _list_label_tests(
     inspection: Inspection, prediction_names: Sequence[str]
 ) -> list[tuple[Callable[[ColumnFacts], bool], str]]:
     """Return the kinds of evidence for a column of labels, the strongest first."""
@@ -219,8 +221,11 @@ def _list_evidence(
     number_names = [facts.name for facts in inspection.facts.values() if facts.is_number]
 
     def shares_predicted_values(facts: ColumnFacts) -> bool:
-        values = set(facts.distinct_texts)
-        return any(len(values) >= 2 and values <= predicted for predicted in predicted_values)
+        distinct_values = set(facts.distinct_texts)
+        return any(
+            len(distinct_values) >= 2 and distinct_values <= predicted
+            for predicted in predicted_values
+        )
 
     def names_class_columns(facts: ColumnFacts) -> bool:
         n_values = len(facts.distinct_texts)
@@ -230,10 +235,10 @@ def _list_evidence(
         return find_label_pattern(facts.distinct_texts, other_names) is not None
 
     return [
-        (_name_matches(_GOLD_NAME_PATTERN), "its name"),
+        (_match_name(_GOLD_NAME_PATTERN), "its name"),
         (lambda facts: facts.name.lower() in DEFAULT_LABEL_NAMES, "its name"),
-        (_name_matches(LABEL_NAME_PATTERN), "its name"),
-        (_name_matches(_OTHER_LABEL_NAME_PATTERN), "its name"),
+        (_match_name(LABEL_NAME_PATTERN), "its name"),
+        (_match_name(_OTHER_LABEL_NAME_PATTERN), "its name"),
         (shares_predicted_values, "its values are those of the predictions"),
         (names_class_columns, "its values are in the names of other columns"),
         (lambda facts: _is_subject_of_score(inspection, facts.name), "a score has its name"),
@@ -243,49 +248,51 @@ def _list_evidence(
 
 
 def _is_named_by_score(inspection: Inspection, facts: ColumnFacts) -> bool:
-    """Check whether a score has the name of one of two values, as p_good of good and bad."""
-    values = {text.lower() for text in facts.distinct_texts}
-    if len(values) != 2 or facts.is_number:
+    """Check whether a score is named after one of two values, as p_good after good."""
+    label_values = {text.lower() for text in facts.distinct_texts}
+    if len(label_values) != 2 or facts.is_number:
         return False
     return any(
-        other.has_score_name and other.is_number and values.intersection(split_words(other.name))
+        other.has_score_name
+        and other.is_number
+        and label_values.intersection(split_words(other.name))
         for other in inspection.facts.values()
     )
 
 
 def _has_positive_value(facts: ColumnFacts) -> bool:
-    """Check whether a column has two values, such as yes and no, of which one is positive."""
-    values = facts.distinct_texts
-    is_pair = len(values) == 2 and choose_positive(values) is not None
-    return is_pair and not facts.has_non_class_name
+    """Check whether a column has a positive and a negative value, as yes and no."""
+    distinct_values = facts.distinct_texts
+    has_positive_value = len(distinct_values) == 2 and choose_positive(distinct_values) is not None
+    return has_positive_value and not facts.has_non_class_name
 
 
-def _name_matches(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
+def _match_name(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
     """Return a function that checks the name of a column."""
     return lambda facts: pattern.fullmatch(facts.name) is not None
 
 
-def _find_predictions(
-    inspection: Inspection, labels: str | None, prediction_names: Sequence[str]
+def _find_prediction_name(
+    inspection: Inspection, label_name: str | None, prediction_names: Sequence[str]
 ) -> str | None:
     """Return the column of predictions in the words of the labels, or None."""
-    if labels is None or labels not in inspection.facts:
+    if label_name is None or label_name not in inspection.facts:
         return None
-    label_facts = inspection.facts[labels]
+    label_facts = inspection.facts[label_name]
     candidates = list(prediction_names)
-    if _GOLD_NAME_PATTERN.fullmatch(labels):
+    if _GOLD_NAME_PATTERN.fullmatch(label_name):
         # Beside a column such as gold_label, a column "label" is the prediction.
         candidates += [name for name in DEFAULT_LABEL_NAMES if name in inspection.facts]
-    matching = []
+    possible_names = []
     for name in candidates:
-        if name == labels:
+        if name == label_name:
             continue
-        agreement = (inspection.facts[name].texts == label_facts.texts).mean()
-        if 0.0 < agreement < 1.0:
-            matching.append(name)
-    if len(matching) > 1:
+        is_equal_to_label = inspection.facts[name].texts == label_facts.texts
+        if is_equal_to_label.any() and not is_equal_to_label.all():
+            possible_names.append(name)
+    if len(possible_names) > 1:
         raise AmbiguousFileError(
-            f"Several columns may hold the predictions: {format_names(matching)}. Name one of"
+            f"Several columns may hold the predictions: {format_names(possible_names)}. Name one of"
             " them with --prediction-key NAME."
         )
-    return next(iter(matching), None)
+    return next(iter(possible_names), None)

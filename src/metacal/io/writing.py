@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.display import EscapingStream, is_terminal
 from metacal.errors import FileWriteError, ShapeError
-from metacal.io.disk import DISK, input_error_if_write_fails, temporary_path_for
+from metacal.io.disk import DISK, build_temporary_path, input_error_if_write_fails
 from metacal.io.formats import FORMATS, list_extensions
 
 #: Access mode of new files, before the umask.
@@ -50,7 +50,7 @@ def open_atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     if is_special_file:
         yield Path(path)
         return
-    temporary_path = Path(temporary_path_for(target))
+    temporary_path = Path(build_temporary_path(target))
     try:
         with input_error_if_write_fails(path):
             # os.open respects the umask, tempfile does not.

@@ -1,4 +1,4 @@
-"""Tables of logits as `Rows`, which are validated once and processed strip by strip.
+"""Tables of logits that are validated once and processed strip by strip.
 
 Nearly all fitting needs only sums over rows and one-dimensional columns. `Rows` has the methods
 `sum(fn)`, `compute_column(fn)`, and `fill_columns(fn, out)` to write a table of the same shape.
@@ -9,6 +9,7 @@ executor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
@@ -24,8 +25,8 @@ from metacal.rows.block_sizes import choose_rows_per_share, choose_strips_per_bl
 from metacal.rows.executors import (
     ExecutorLike,
     is_remote,
-    report_progress,
     resolve_executor,
+    yield_and_report_progress,
 )
 from metacal.rows.executors import open_executor as open_executor
 from metacal.rows.executors import report_finished_rows as report_finished_rows
@@ -39,7 +40,6 @@ from metacal.rows.strips import (
     EntryType,
     HostCopies,
     RowSubset,
-    Span,
     Strips,
     Task,
 )
@@ -113,7 +113,7 @@ class Rows(Strips):
         self._requested_block_rows = block_rows
         if block_rows is None:
             block_rows = BLOCK_ELEMENTS // self.n_classes
-        strips_per_block = max(1, -(-block_rows // self.rows_per_strip))
+        strips_per_block = max(1, math.ceil(block_rows / self.rows_per_strip))
         self.block_rows = self.rows_per_strip * strips_per_block
 
     def copy_with(self, **changes: Any) -> Rows:
@@ -185,7 +185,7 @@ class Rows(Strips):
         return Rows(sample, executor=self.executor)
 
     def sum(self, fn: BlockFunction, *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """Return Σ over strips of fn(strip, *columns).
+        """Sum fn(strip, *columns) over all strips.
 
         Parameters
         ----------
@@ -200,20 +200,23 @@ class Rows(Strips):
         array
         """
         if self.is_on_device and not kernels.reads_tensors(fn):
-            return self._with_host_strips().sum(fn, *map(to_numpy, columns))
+            return self._with_strips_on_host().sum(fn, *map(to_numpy, columns))
         if self.is_on_device:
-            return to_numpy(reduce(add, self._device_results(fn, columns)))
+            return to_numpy(reduce(add, self._compute_results_on_device(fn, columns)))
         total: Any = None
         for strip_sums in self._run_on_blocks(Strips._compute_strip_sums, fn, columns):
-            if isinstance(strip_sums, np.ndarray):
-                # A kernel that takes whole blocks returns the sums of all strips in one array.
-                # `np.add.accumulate` adds them one after another, with the same bits as a loop.
+            # A kernel that takes whole blocks returns the sums of all strips in one array.
+            are_sums_in_one_array = isinstance(strip_sums, np.ndarray)
+            if are_sums_in_one_array:
+                sums_to_add = strip_sums
                 if total is not None:
-                    strip_sums = np.concatenate((total[None], strip_sums))
-                total = np.add.accumulate(strip_sums)[-1]
-                continue
-            for strip_sum in strip_sums:
-                total = strip_sum.copy() if total is None else total + strip_sum
+                    sums_to_add = np.concatenate((total[None], strip_sums))
+                # `np.add.accumulate` adds the strips one after another, with the bits of a loop.
+                cumulative_sums = np.add.accumulate(sums_to_add)
+                total = cumulative_sums[-1]
+            else:
+                for strip_sum in strip_sums:
+                    total = strip_sum.copy() if total is None else total + strip_sum
         return np.asarray(total)
 
     def compute_column(
@@ -237,9 +240,11 @@ class Rows(Strips):
         array of shape (n_selected_rows,)
         """
         if self.is_on_device and not kernels.reads_tensors(fn):
-            return self._with_host_strips().compute_column(fn, *map(to_numpy, columns))
+            return self._with_strips_on_host().compute_column(fn, *map(to_numpy, columns))
         if self.is_on_device:
-            column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
+            column = kernels.device_kernels().concatenate(
+                self._compute_results_on_device(fn, columns)
+            )
             return column if keep_on_device else to_numpy(column)
         pieces: list[NDArray[Any]] = []
         for block_pieces in self._run_on_blocks(Strips._compute_column_pieces, fn, columns):
@@ -249,7 +254,7 @@ class Rows(Strips):
     def accumulate_blocks(
         self, fn: BlockFunction, make_accumulator: Callable[[], Any], *columns: NDArray[Any] | None
     ) -> Iterator[Any]:
-        """Accumulate fn(block, *columns) over shares of the rows, and yield one result per share.
+        """Accumulate fn(block, *columns) over the rows, and yield one result per share.
 
         A share has a few million logits or more and starts with a run (`get_rows_per_run`). The
         accumulator runs in the process that reads the rows, and only its result is sent back.
@@ -298,7 +303,7 @@ class Rows(Strips):
         make_accumulator: Callable[[], Any],
         *columns: NDArray[Any] | None,
     ) -> Iterator[Any]:
-        """Accumulate fn over blocks that are arrays on the host, and yield one result per block.
+        """Accumulate fn over blocks on the host, and yield one result per block.
 
         Parameters
         ----------
@@ -309,9 +314,9 @@ class Rows(Strips):
         ------
         object
         """
-        host_rows = self._with_host_strips()
+        host_rows = self._with_strips_on_host()
         accumulation = Accumulation(
-            fn, make_accumulator, takes_whole_blocks=not host_rows._copies_rows
+            fn, make_accumulator, takes_whole_blocks=not host_rows._must_copy_rows
         )
         return host_rows._run_on_blocks(Strips._accumulate_blocks, accumulation, columns)
 
@@ -322,7 +327,7 @@ class Rows(Strips):
         *other_columns: NDArray[Any],
         takes_whole_blocks: bool = False,
     ) -> NDArray[Any]:
-        """Let fn write its results for each strip into `out` and other columns. Return `out`.
+        """Let fn write its results for each strip into columns, and return the first one.
 
         Parameters
         ----------
@@ -344,7 +349,7 @@ class Rows(Strips):
         array
         """
         columns = (out, *other_columns)
-        can_pass_whole_blocks = kernels.takes_whole_blocks and not self._copies_rows
+        can_pass_whole_blocks = kernels.takes_whole_blocks and not self._must_copy_rows
         writing = ColumnWriting(fn, takes_whole_blocks=takes_whole_blocks and can_pass_whole_blocks)
         if is_remote(self.executor) and isinstance(self.table, StoredTable):
             self._fill_remotely(writing, columns)
@@ -376,12 +381,12 @@ class Rows(Strips):
             start = stop
 
     def to_array(self) -> NDArray[Any]:
-        """Return a copy of the selected rows as one array, for repeated passes over a few rows."""
+        """Copy the selected rows to one array."""
         table: NDArray[Any] = np.empty((len(self), self.n_classes), dtype=self.table.dtype)
         return self.fill_columns(_copy_block, table)
 
     def move_column_to_device(self, values: Any) -> Any:
-        """Move a column to the device of the table, so that it is copied once and not per pass."""
+        """Move a column to the device of the table."""
         if values is None or not self.is_on_device:
             return values
         return kernels.device_kernels().move_to_device_of(values, self.table)
@@ -392,15 +397,15 @@ class Rows(Strips):
             return self
         return Rows(to_numpy(self.table), row_mask=self.row_mask)
 
-    def _with_host_strips(self) -> Rows:
+    def _with_strips_on_host(self) -> Rows:
         """Return rows whose strips are copied to the host if the table is on a device."""
         if not self.is_on_device:
             return self
         strips: Any = HostCopies(self.table)
         return Rows(strips, row_mask=self.row_mask)
 
-    def _device_results(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
-        """Return fn of each strip on the device, as tensors."""
+    def _compute_results_on_device(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
+        """Apply fn to each strip on the device, and return the results as tensors."""
         device_columns = tuple(self.move_column_to_device(column) for column in columns)
         results: list[Any] = []
         for block_results in self._run_on_blocks(Strips._apply_to_strips, fn, device_columns):
@@ -441,15 +446,11 @@ class Rows(Strips):
         """
         if strips_per_block is None:
             strips_per_block = self.block_rows // self.rows_per_strip
-            if not self._requested_block_rows:
+            is_default_block_size = not self._requested_block_rows
+            if is_default_block_size:
                 strips_per_block = choose_strips_per_block(self, self.executor, strips_per_block)
-        spans = []
-        n_rows_of_spans = []
-        for first_strip in range(0, self.n_strips, strips_per_block):
-            span = Span(first_strip, min(first_strip + strips_per_block, self.n_strips))
-            _, selected_slice = self._find_slices(span)
-            spans.append(span)
-            n_rows_of_spans.append(selected_slice.stop - selected_slice.start)
+        spans = self._divide_into_spans(strips_per_block)
+        n_rows_of_spans = [self._count_selected_rows(span) for span in spans]
         run_task = partial(task, self, work, columns)
         results: Iterator[Any]
         if self.executor is None or len(spans) == 1:
@@ -465,7 +466,7 @@ class Rows(Strips):
                 max_pending=_PENDING_FACTOR * max_running,
                 describe_piece=_describe_piece,
             )
-        return report_progress(results, n_rows_of_spans)
+        return yield_and_report_progress(results, n_rows_of_spans)
 
 
 def _copy_block(block: NDArray[Any], out: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Conversion of arguments to NumPy arrays, and validation of weights, options and fractions.
+"""Conversion of arguments to NumPy arrays, and validation of arguments.
 
 Lists, frames, tensors and memory views are accepted. Input that NumPy would misread without an error
 is rejected: masked entries, tensors without values (on the "meta" device), and nested tables.
@@ -20,12 +20,12 @@ _MAX_EXACT_INTEGER = 1 << 53
 _MIN_FRACTION = 1e-15
 
 _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
-#: If the largest weight is not between 2^-64 and 2^64, all weights are multiplied by a power of two.
-#: Sums and squares then neither overflow nor vanish. Weights that count rows or money are never
-#: changed.
+#: All weights are multiplied by a power of two if the largest is not between 2^-64 and 2^64.
+#: Sums and squares then neither overflow nor vanish.
+#: Weights that count rows or money are never changed.
 _MAX_WEIGHT_EXPONENT = 64
 #: Advice about masked entries, by the name of the argument.
-_UNMASK_ADVICE = {
+_UNMASK_ADVICE_BY_NAME = {
     "logits": "Write -inf where a class is masked out: logits.filled(-np.inf)",
     "probabilities": "Write 0 where a class is masked out: probabilities.filled(0.0)",
 }
@@ -106,13 +106,13 @@ def raise_if_masked(values: Any, name: str) -> None:
         if isinstance(array, np.ma.MaskedArray):
             n_masked += int(np.ma.getmaskarray(array).sum())
     if n_masked:
-        entries = "1 entry" if n_masked == 1 else f"{n_masked:,} entries"
-        advice = _UNMASK_ADVICE.get(name, "Leave such rows out")
-        raise NumberError(f"{name} is a masked array with {entries} masked. {advice}.")
+        entries_text = "1 entry" if n_masked == 1 else f"{n_masked:,} entries"
+        advice = _UNMASK_ADVICE_BY_NAME.get(name, "Leave such rows out")
+        raise NumberError(f"{name} is a masked array with {entries_text} masked. {advice}.")
 
 
 def to_numpy(values: Any, name: str = "the tensor") -> Any:
-    """Convert a torch tensor or another device array to NumPy; return other values unchanged.
+    """Convert a tensor or another device array to NumPy, and keep other values.
 
     bfloat16, which NumPy does not have, becomes float32. Arrays of the array API that NumPy cannot
     read are converted by their method `get` (CuPy) or by DLPack.
@@ -198,10 +198,11 @@ def check_row_weights(
             f"{name} must have one weight for each of the {n_rows} rows, but got an array of"
             f" shape {array.shape}."
         )
-    row = find_first_true(~(np.isfinite(array) & (array >= 0.0)))
-    if row is not None:
+    invalid_row = find_first_true(~(np.isfinite(array) & (array >= 0.0)))
+    if invalid_row is not None:
         raise WeightsError(
-            f"{name} must be finite and nonnegative, but row {row} has {float(array[row])}."
+            f"{name} must be finite and nonnegative, but row {invalid_row} has"
+            f" {float(array[invalid_row])}."
         )
     if not (array > 0).any():
         raise WeightsError(
@@ -216,24 +217,25 @@ def check_row_weights(
 
 
 def convert_integers_to_double(block: NDArray[Any], name: str = "logits") -> Float:
-    """Convert integers to float64; raise InputError if the largest of a row is not exact."""
+    """Convert integers to float64 if the largest of each row stays exact."""
     if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
         largest = block if block.ndim == 1 else block.max(axis=1)
         is_too_large: Flags = largest >= _MAX_EXACT_INTEGER
         if block.dtype.kind == "i":
             is_too_large = is_too_large | (largest < -_MAX_EXACT_INTEGER)
-        row = find_first_true(is_too_large)
-        if row is not None:
+        invalid_row = find_first_true(is_too_large)
+        if invalid_row is not None:
             raise NumberError(
                 f"{name} are integers that are too large to be exact as floats: the largest of"
-                f" row {row} is {largest[row]}, above 2^53. Subtract the largest integer of each"
+                f" row {invalid_row} is {largest[invalid_row]}, above 2^53. Subtract the largest"
+                " integer of each"
                 " row, or divide all by a constant."
             )
     return block.astype(np.float64)
 
 
 def as_native_floats(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Convert an array to native floats of at most 64 bits, without a copy if it has them."""
+    """Convert an array to floats of at most 64 bits in native byte order."""
     dtype_kind = array.dtype.kind
     if dtype_kind in "iub":
         return convert_integers_to_double(array, name)
@@ -282,7 +284,7 @@ def check_choice(name: str, value: object, *choices: str) -> None:
 
 
 def check_fraction(name: str, value: object) -> float:
-    """Return `value` as a float; raise InputError unless it is strictly between 0 and 1.
+    """Validate a fraction strictly between 0 and 1, and return it as a float.
 
     Examples
     --------
@@ -295,13 +297,13 @@ def check_fraction(name: str, value: object) -> float:
     is_number = isinstance(value, int | float | np.integer | np.floating)
     if not is_number or isinstance(value, bool | np.bool_):
         raise InputError(f"{name} must be a number strictly between 0 and 1, but got {value!r}.")
-    number = float(value)  # type: ignore[arg-type]
-    if not 0.0 < number < 1.0:
-        hint = f". Write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
+    fraction = float(value)  # type: ignore[arg-type]
+    if not 0.0 < fraction < 1.0:
+        hint = f". Write {fraction:g}% as {fraction / 100:g}" if 1.0 < fraction < 100.0 else ""
         raise InputError(f"{name} must be strictly between 0 and 1, but got {value!r}{hint}.")
-    if number < _MIN_FRACTION:
+    if fraction < _MIN_FRACTION:
         raise InputError(
             f"{name} must be at least {_MIN_FRACTION:g} and less than 1, but got {value!r}. No"
             " data set is large enough for a smaller value."
         )
-    return number
+    return fraction

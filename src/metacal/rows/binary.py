@@ -77,10 +77,11 @@ def scores_to_two_columns(table: Any, input_kind: str) -> NDArray[Any]:
     if input_kind != "probabilities":
         # The softmax of (0, s) depends on the score s alone.
         return np.column_stack([np.zeros_like(scores), scores])
-    row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
-    if row is not None:
+    invalid_row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
+    if invalid_row is not None:
         raise errors.InputKindError(
-            f"probabilities must lie in [0, 1], but row {row} holds {scores[row]}. If the numbers"
+            f"probabilities must lie in [0, 1], but row {invalid_row} holds {scores[invalid_row]}."
+            " If the numbers"
             f" are values of a decision_function, pass {format_option('input', 'logits')}."
         )
     return np.column_stack([1.0 - scores, scores])

@@ -6,6 +6,7 @@ for other processes are few, because scheduling each one takes a millisecond.
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
@@ -19,8 +20,8 @@ from metacal.rows.strips import READ_ELEMENTS, RowSubset, Strips, get_rows_per_r
 _BLOCKS_PER_THREAD = 4
 #: Smallest number of elements of a block that is worth a thread.
 _MIN_THREAD_BLOCK_ELEMENTS = 1 << 19
-#: Factor by which blocks are enlarged for the C kernels in this thread, which work row by row. Each
-#: call of a kernel takes as long in Python as some thousands of elements in the kernel.
+#: Factor by which blocks are enlarged for the C kernels in this thread, which work row by row.
+#: The call of a kernel from Python takes as long as thousands of elements within the kernel.
 _KERNEL_BLOCK_FACTOR = 16
 #: Number of blocks of a large table for other processes.
 _N_REMOTE_BLOCKS = 256
@@ -57,11 +58,11 @@ def choose_strips_per_block(
         enlargement = n_strips // (default_strips_per_block * _N_REMOTE_BLOCKS)
         return default_strips_per_block * max(1, min(_MAX_REMOTE_BLOCK_FACTOR, enlargement))
 
-    source = strips.table.table if isinstance(strips.table, RowSubset) else strips.table
-    if isinstance(source, StoredTable):
+    source_table = strips.table.table if isinstance(strips.table, RowSubset) else strips.table
+    if isinstance(source_table, StoredTable):
         return max(1, READ_ELEMENTS // (strips.rows_per_strip * strips.n_classes))
-    if executor is None or not isinstance(source, np.ndarray):
-        if isinstance(source, np.ndarray) and kernels.takes_whole_blocks:
+    if executor is None or not isinstance(source_table, np.ndarray):
+        if isinstance(source_table, np.ndarray) and kernels.takes_whole_blocks:
             return default_strips_per_block * _KERNEL_BLOCK_FACTOR
         return default_strips_per_block
 
@@ -70,11 +71,11 @@ def choose_strips_per_block(
     n_blocks = _BLOCKS_PER_THREAD * n_threads
     if n_worthwhile_blocks < n_blocks:
         n_blocks = min(max(1, n_worthwhile_blocks), n_threads)
-    return max(1, -(-n_strips // n_blocks))
+    return max(1, math.ceil(n_strips / n_blocks))
 
 
 def choose_rows_per_share(n_table_rows: int, n_classes: int, executor: Executor | None) -> int:
-    """Return the number of rows in a share with one accumulator, which consists of whole runs.
+    """Return the number of rows that one accumulator processes.
 
     Parameters
     ----------

@@ -18,9 +18,9 @@ from typing import Any
 from metacal.errors import WorkersError, WrongTypeError
 from metacal.rows.tasks import NoWorkersError
 
-#: How often a piece is submitted again. Dask gives a piece to up to four workers
-#: (`distributed.scheduler.allowed-failures`) at each submission. If all of them were lost, another
-#: piece on the same workers may be the cause.
+#: How often a piece is submitted again after all of its workers were lost.
+#: Dask tries up to four workers per submission (`distributed.scheduler.allowed-failures`).
+#: Another piece on the same workers may be the cause of their loss.
 RESUBMISSIONS = 2
 #: How often Dask runs a piece again that raised an error, for example because of a disk failure.
 RETRIES = 3
@@ -88,7 +88,7 @@ class ClusterExecutor(Executor):
             if not self._is_closed:
                 raise
             failed_future: Future[Any] = Future()
-            failed_future.set_exception(self._connection_error())
+            failed_future.set_exception(self._build_connection_error())
             return failed_future
 
     async def _wait_for_result(
@@ -105,7 +105,7 @@ class ClusterExecutor(Executor):
                     return await self._gather_result(future, worker_watch)
                 except _LostError as error:
                     if self._is_closed:
-                        raise self._connection_error() from error
+                        raise self._build_connection_error() from error
                     if not n_resubmissions_left:
                         raise
                 future = self._client.submit(task, *piece, **self._options)
@@ -167,7 +167,7 @@ class ClusterExecutor(Executor):
         """Whether the client was closed, by its owner or after it lost the scheduler."""
         return self._client.status in ("closing", "closed")
 
-    def _connection_error(self) -> NoWorkersError:
+    def _build_connection_error(self) -> NoWorkersError:
         """Build the error about a lost connection."""
         return NoWorkersError(f"The connection to the cluster at {self._address} was lost")
 
@@ -193,6 +193,6 @@ def _is_from_distributed(error: BaseException) -> bool:
 
 
 def _retrieve_exception(gather: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of an abandoned gather, which asyncio would log otherwise."""
+    """Retrieve the exception of an abandoned gather, so that asyncio does not log it."""
     if not gather.cancelled():
         gather.exception()

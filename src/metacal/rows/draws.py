@@ -1,4 +1,4 @@
-"""Random generators, and reproducible draws that are derived from the rows themselves.
+"""Random generators, and draws that depend only on the values of rows.
 
 **Draws that certify.** Some certificates depend on a random draw: one row of each cluster, rows
 kept in proportion to their weights, pilot rows, the order in which losses are bet on. If the user
@@ -43,7 +43,7 @@ _SEED_SALT = 0x6D657461
 def make_generator(
     random_state: int | np.integer[Any] | np.random.Generator | None = 0,
 ) -> np.random.Generator:
-    """Create a generator whose numbers differ from those of `default_rng(random_state)`.
+    """Create a generator that differs from `default_rng(random_state)`.
 
     A `Generator` is returned as it is.
 
@@ -66,7 +66,7 @@ def convert_word_to_uniform(random_words: Any) -> Any:
 
 
 class RowDraws:
-    """Random draws from rows that depend on the values of the rows, not on their order.
+    """Random draws from rows that do not depend on the order of the rows.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class RowDraws:
         return uniform_numbers
 
     def draw_cluster_numbers(self, purpose: str) -> NDArray[np.intp]:
-        """Number the clusters in random order, and return the number of each row's cluster."""
+        """Number the clusters in random order, and return the cluster number of each row."""
         assert self._units is not None
         n_clusters = len(self._canonical_cluster_ranks)
         random_order = _argsort_with_stable_ties(self._draw_words(purpose, n_clusters))
@@ -121,7 +121,7 @@ class RowDraws:
         return random_numbers[self._canonical_cluster_ranks[self._units]]
 
     def derive_seed(self, purpose: str) -> int:
-        """Derive a seed for draws from data whose order does not depend on the order of rows."""
+        """Derive a seed from data in an order that does not depend on the rows."""
         return int(self._draw_words(purpose, 1)[0])
 
     @cached_property
@@ -149,7 +149,7 @@ class RowDraws:
 
     @cached_property
     def _canonical_rows(self) -> NDArray[np.intp]:
-        """Row indices in an order that depends only on the values: by cluster, then by hash."""
+        """Row indices by cluster and hash, in an order that depends only on the values."""
         if self._units is None:
             return _argsort_with_stable_ties(self._hashes)
         return np.lexsort((self._hashes, self._canonical_cluster_ranks[self._units]))
@@ -175,7 +175,7 @@ def check_random_state(random_state: object) -> int | None:
 
 
 def _argsort_with_stable_ties(words: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Return the indices that sort 64-bit words, with equal words in their given order."""
+    """Return the indices that sort 64-bit words stably."""
     # The default sort is faster than the stable one, and equal words are rare.
     order = np.argsort(words)
     sorted_words = words[order]

@@ -1,4 +1,4 @@
-"""Executors of work on blocks of rows: threads, processes or a cluster; and progress reports."""
+"""Executors of work on blocks of rows, and progress reports."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def open_executor(
 
 
 def _resolve_n_jobs(n_jobs: int | None) -> int:
-    """Return the number of threads that `n_jobs` stands for; raise InputError if it is invalid."""
+    """Validate `n_jobs`, and return the number of threads."""
     if n_jobs is None:
         return 1
     if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0:
@@ -93,7 +93,7 @@ def _resolve_n_jobs(n_jobs: int | None) -> int:
 
 
 def resolve_executor(executor: ExecutorLike | None) -> Executor | None:
-    """Return the executor to use: a `ClusterExecutor` for a Dask client, else the argument.
+    """Validate an executor, and wrap a Dask client in a `ClusterExecutor`.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def start_or_defer(
     *arguments: Any,
     may_create_thread: bool = False,
 ) -> Callable[[], Any]:
-    """Start a task in a thread if possible, and return a function that returns its result.
+    """Start a task in a thread, or defer it, and return a function for its result.
 
     Without a thread, the task runs when the returned function is called. Other processes are not
     used, because the data of the task would have to be sent to them.
@@ -196,9 +196,10 @@ def count_threads(pool: Executor) -> int:
     return int(pool._max_workers) if isinstance(pool, ThreadPoolExecutor) else 1
 
 
-#: Pools of threads that are not in use, keyed by their number of threads. Creating sixteen threads
-#: takes longer than work on a small table. A pool in use is not shared, so that nested work cannot
-#: wait for itself. A forked process starts without pools.
+#: Pools of threads that are not in use, keyed by their number of threads.
+#: Pools are reused because creating sixteen threads takes longer than work on a small table.
+#: A pool in use is not shared, so that nested work cannot wait for itself.
+#: A forked process starts without pools.
 _idle_pools: dict[int, list[ThreadPoolExecutor]] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle_pools.clear)
@@ -220,7 +221,7 @@ def set_context_variable(variable: ContextVar[_Value], value: _Value) -> Iterato
 
 
 def report_progress_to(callback: Callable[[int], object] | None) -> AbstractContextManager[None]:
-    """Call `callback(n)` whenever n more rows are finished inside the context, for a progress bar.
+    """Call `callback(n)` whenever n more rows are finished inside the context.
 
     Examples
     --------
@@ -238,8 +239,10 @@ def report_finished_rows(n_rows: int) -> None:
         callback(n_rows)
 
 
-def report_progress(results: Iterator[Any], n_rows_of_results: list[int]) -> Iterator[Any]:
-    """Yield the results and report the number of rows of each."""
+def yield_and_report_progress(
+    results: Iterator[Any], n_rows_of_results: list[int]
+) -> Iterator[Any]:
+    """Yield each result, then report its number of rows as progress."""
     for result, n_rows in zip(results, n_rows_of_results):
         yield result
         report_finished_rows(n_rows)

@@ -23,8 +23,10 @@ from metacal.spelling import choose_spelling, format_option
 
 #: Code of a missing label. As a label it also means a missing one, unless it is a class.
 NO_LABEL = -1
+#: Integers as text, without leading zeros. Longer ones do not fit into int64.
 _INTEGER_TEXT = re.compile("0|-?[1-9][0-9]{0,18}")
-_INT64_RANGE = 1 << 63
+#: Smallest positive integer that is too large for int64.
+_INT64_LIMIT = 1 << 63
 #: Largest number of characters of a list of values in a message.
 _MAX_SHOWN_LENGTH = 80
 
@@ -61,11 +63,12 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
     array = as_plain_array(classes, "classes")
     if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
         array = array.astype(np.str_)
+    valid_dtype_kinds = "iubU"
     # The labels of two classes may be floats, such as 0.0 and 1.0.
-    valid_kinds = "iubU"
-    if array.ndim == 1 and len(array) == 2:
-        valid_kinds = "iubfU"
-    if array.ndim != 1 or array.dtype.kind not in valid_kinds:
+    are_two_classes = array.ndim == 1 and len(array) == 2
+    if are_two_classes:
+        valid_dtype_kinds += "f"
+    if array.ndim != 1 or array.dtype.kind not in valid_dtype_kinds:
         raise errors.ClassMismatchError(
             "classes must be a flat list of integers or a flat list of strings, but got"
             f" {shorten_values(classes)}."
@@ -90,9 +93,9 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
     >>> as_class_names(["0", "1"]), as_class_names(["cat", "1"]), as_class_names(["01", "02"])
     ((0, 1), ('cat', '1'), ('01', '02'))
     """
-    names = values.tolist() if hasattr(values, "tolist") else values
-    is_flat_list = isinstance(names, list | tuple) and all(
-        isinstance(name, str | int | float) for name in names
+    class_names = values.tolist() if hasattr(values, "tolist") else values
+    is_flat_list = isinstance(class_names, list | tuple) and all(
+        isinstance(name, str | int | float) for name in class_names
     )
     if not is_flat_list:
         raise errors.ClassMismatchError(
@@ -100,19 +103,19 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
             f" {shorten_values(values)}."
         )
     # A list is used, because an array would store every name at the width of the longest.
-    texts = [str(name) for name in names]
+    texts = [str(name) for name in class_names]
     if all(is_integer_text(text) for text in texts):
         return tuple(int(text) for text in texts)
     return tuple(texts)
 
 
 def is_integer_text(text: str) -> bool:
-    """Check whether a text is the canonical form of a 64-bit integer; "007" and "-0" are not."""
-    return _INTEGER_TEXT.fullmatch(text) is not None and -_INT64_RANGE <= int(text) < _INT64_RANGE
+    """Check whether a text is a 64-bit integer without leading zeros."""
+    return _INTEGER_TEXT.fullmatch(text) is not None and -_INT64_LIMIT <= int(text) < _INT64_LIMIT
 
 
 def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
-    """Return the column of the class of each label.
+    """Convert each label to the index of its class.
 
     Parameters
     ----------
@@ -156,7 +159,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
     if are_numbers and array.dtype.kind == "f":
-        array = _whole_numbers(array)
+        array = _convert_to_whole_numbers(array)
     if are_numbers and array.dtype.kind == "U":
         hint = choose_spelling("For a scikit-learn model, pass classes=model.classes_.", "")
         if len(classes) == 2:
@@ -174,7 +177,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
 
 
 def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
-    """Return the column of each label, -1 for a missing label.
+    """Convert each label to the index of its class, and a missing label to -1.
 
     Parameters
     ----------
@@ -214,7 +217,7 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
     if NO_LABEL in class_values or str(NO_LABEL) in class_values:
         missing_marks = ("",)
     is_unlabelled = np.array(
-        [is_missing(item) or item in missing_marks for item in array.tolist()], dtype=bool
+        [is_missing(label) or label in missing_marks for label in array.tolist()], dtype=bool
     )
     if is_unlabelled.all():
         raise errors.MissingLabelsError(
@@ -229,7 +232,7 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
 
 
 def find_class_columns(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int | None]:
-    """Return the column of each label, and the first row whose label is not a class.
+    """Find the class index of each label, and the first row with an unknown label.
 
     Examples
     --------
@@ -300,14 +303,14 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
         raise errors.LabelError(f"{noun}s must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
         raise errors.LabelError(f"{noun}s must be integers or strings, but got type {array.dtype}.")
-    if array.dtype == np.uint64 and array.max(initial=0) < _INT64_RANGE:
+    if array.dtype == np.uint64 and array.max(initial=0) < _INT64_LIMIT:
         # NumPy has no integer type for both uint64 and a negative label of rejected rows.
         return array.astype(np.int64)
     return array
 
 
 def advise_on_label_table(array: NDArray[Any]) -> str:
-    """Return the advice about labels that are a table: one-hot, or several classes in a row.
+    """Return advice about labels in a table, such as one-hot labels.
 
     Examples
     --------
@@ -322,13 +325,14 @@ def advise_on_label_table(array: NDArray[Any]) -> str:
     return "If the labels are one-hot, pass labels.argmax(axis=1)."
 
 
-def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
+def _convert_to_whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     """Convert floats without a fraction to int64; raise InputError for other floats."""
     _raise_if_missing(np.isnan(array), "label")
-    row = find_first_true(~(np.isfinite(array) & (array == np.floor(array))))
-    if row is not None:
+    invalid_row = find_first_true(~(np.isfinite(array) & (array == np.floor(array))))
+    if invalid_row is not None:
         raise errors.LabelError(
-            f"labels must be classes, but row {row} has the continuous value {float(array[row])}."
+            f"labels must be classes, but row {invalid_row} has the continuous value"
+            f" {float(array[invalid_row])}."
             " Pass the class of each row, as an integer or a string."
         )
     return _to_int64(array)
@@ -340,10 +344,11 @@ def _to_int64(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
     NumPy would wrap on one processor, saturate on another and raise on a third.
     """
     fits = (labels >= -(2.0**63)) & (labels < 2.0**63)
-    row = find_first_true(~fits.astype(bool))
-    if row is not None:
+    invalid_row = find_first_true(~fits.astype(bool))
+    if invalid_row is not None:
         raise errors.LabelError(
-            f"{noun}s must fit into 64-bit integers, but row {row} has {labels[row]}."
+            f"{noun}s must fit into 64-bit integers, but row {invalid_row} has"
+            f" {labels[invalid_row]}."
         )
     return labels.astype(np.int64)
 
@@ -377,11 +382,12 @@ def is_missing(item: object) -> bool:
 
 def _raise_if_missing(is_missing_row: Flags, noun: str) -> None:
     """Raise InputError if any label is missing."""
-    row = find_first_true(is_missing_row)
-    if row is not None:
+    first_missing_row = find_first_true(is_missing_row)
+    if first_missing_row is not None:
         n_missing = int(is_missing_row.sum())
         raise errors.MissingLabelsError(
-            f"{noun}s are missing in {n_missing} rows (the first is row {row}). Leave out these"
+            f"{noun}s are missing in {n_missing} rows (the first is row {first_missing_row}). Leave"
+            " out these"
             " rows."
         )
 
@@ -410,7 +416,7 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
 
 def shorten_values(values: object) -> str:
     """Return a list of values as text of at most 80 characters."""
-    text = repr(np.asarray(values, dtype=object).tolist())
-    if len(text) <= _MAX_SHOWN_LENGTH:
-        return text
-    return text[: _MAX_SHOWN_LENGTH - 3] + "..."
+    values_text = repr(np.asarray(values, dtype=object).tolist())
+    if len(values_text) <= _MAX_SHOWN_LENGTH:
+        return values_text
+    return values_text[: _MAX_SHOWN_LENGTH - 3] + "..."

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-#: Size in bytes of the array that `keep_freed_memory` frees. glibc keeps freed blocks up to the
-#: size of the largest block freed so far.
+#: Size in bytes of the array that `keep_freed_memory` frees.
+#: glibc keeps freed blocks up to the size of the largest block freed so far.
 _KEPT_BLOCK_BYTES = 8 << 20
 #: Number of table elements from which on `malloc_trim`, which takes milliseconds, is worth a call.
 _LARGE_TABLE_ELEMENTS = 1 << 22
@@ -30,7 +30,7 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory(n_elements: int) -> None:
-    """Return the freed memory of all threads to the operating system after a large table."""
+    """Return freed memory to the operating system."""
     if n_elements < _LARGE_TABLE_ELEMENTS:
         return
     malloc_trim = _find_malloc_trim()

@@ -1,4 +1,4 @@
-"""Flags of the models of a cascade: whether each answer is correct, or agrees with the last model."""
+"""Correctness or agreement flags for each row and model of a cascade."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]
             f"{name} must have an entry for each of the {n_rows} rows and for each model, but got"
             f" an array of shape {table.shape}."
         )
-    is_known = np.array([not all(map(is_missing, row)) for row in table])
+    is_known = np.array([not all(map(is_missing, row_flags)) for row_flags in table])
     known_rows = np.flatnonzero(is_known)
 
     def known_row_name(index: int) -> str:

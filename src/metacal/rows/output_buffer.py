@@ -83,7 +83,7 @@ def _is_matching_array(out: Any, dtype: str) -> bool:
 
 
 def _describe(out: Any) -> str:
-    """Describe an unsuitable buffer: its class and, if it is an array, its type and shape."""
+    """Describe an unsuitable buffer by its class, type and shape."""
     class_name = type(out).__name__
     if not hasattr(out, "dtype") or not hasattr(out, "shape"):
         return class_name

@@ -23,13 +23,13 @@ from metacal.spelling import format_option
 #: Largest number of rows and elements of a sample.
 _MAX_SAMPLE_ROWS = 512
 _MAX_SAMPLE_ELEMENTS = 1 << 16
-#: Number of stretches of consecutive rows in a sample. Only the blocks of a stored table that
-#: contain them are read.
+#: Number of stretches of consecutive rows in a sample.
+#: Only the blocks of a stored table that contain a stretch are read.
 _N_STRETCHES = 4
 #: Fewest rows that are tested for whole numbers and identical rows. A small sample may be an example.
 _MIN_ROWS = 20
-#: Largest distance of the sum of a row of probabilities from 1. Each column adds to it up to a
-#: maximum, because the entries may be rounded to two digits.
+#: Largest distance of the sum of a row of probabilities from 1, without rounding.
+#: Each column adds to the distance up to a maximum, because entries may have only two digits.
 _SUM_TOLERANCE = 0.01
 _SUM_TOLERANCE_PER_COLUMN = 0.005
 _MAX_ROUNDING_TOLERANCE = 0.05
@@ -37,8 +37,8 @@ _MAX_ROUNDING_TOLERANCE = 0.05
 _MAX_PROBABILITY = 1.0 + 1e-6
 #: Smallest probability, with a margin for rounding.
 _MIN_PROBABILITY = -1e-6
-#: Log-probabilities have a floor if at least this fraction of rows reaches the smallest value to
-#: within the tolerance.
+#: Smallest fraction of rows at the smallest value for which log-probabilities have a floor.
+#: A row is at the smallest value if it reaches it to within the tolerance.
 _MIN_FLOOR_FRACTION = 0.05
 _FLOOR_TOLERANCE = 1e-3
 
@@ -100,7 +100,7 @@ class Suspicion:
 
 
 def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
-    """Detect whether a sample of rows is probably not logits. Return None if it may be.
+    """Return the suspicion that a sample of rows is not logits, or None.
 
     Rows with NaN or +inf are not judged, because later checks reject them.
 

@@ -1,4 +1,4 @@
-"""Hashes of rows, and of sets of rows, that do not depend on the order of the rows.
+"""Hashes of rows, and hashes of sets of rows that ignore their order.
 
 A *row hash* is a 64-bit number computed from one row of some columns. A *digest* identifies the
 multiset of row hashes: shuffling the rows leaves it unchanged, and any other change of the rows
@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 #: Constants of the SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014).
-_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
-_MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_SPLITMIX64_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_SPLITMIX64_MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SPLITMIX64_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 #: Number of sums in a digest: 4 x 64 bits.
-_N_SUMS = 4
+_N_SUMS_OF_DIGEST = 4
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def hash_rows(*columns: ArrayLike) -> NDArray[np.uint64]:
     """
     hashes = np.zeros(len(np.asarray(columns[0])), dtype=np.uint64)
     for column in columns:
-        hashes = _mix(hashes ^ _as_words(np.asarray(column)))
+        hashes = _apply_splitmix64(hashes ^ _as_words(np.asarray(column)))
     return hashes
 
 
@@ -98,8 +98,8 @@ def digest_rows(hashes: NDArray[np.uint64]) -> RowsDigest:
     """
     sums = []
     mixed = hashes
-    for _ in range(_N_SUMS):
-        mixed = _mix(mixed)
+    for _ in range(_N_SUMS_OF_DIGEST):
+        mixed = _apply_splitmix64(mixed)
         sums.append(int(mixed.sum(dtype=np.uint64)))
     return RowsDigest(len(hashes), tuple(sums))
 
@@ -113,14 +113,16 @@ def _as_words(column: NDArray[np.generic]) -> NDArray[np.uint64]:
     return values.view(np.uint64)
 
 
-def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _apply_splitmix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply one step of SplitMix64 to each word."""
-    # One buffer for all steps: allocating an array for each would take longer than computing it.
-    mixed = words + _INCREMENT
+    # All steps share a buffer, because a new array per step takes longer than the computation.
+    mixed = words + _SPLITMIX64_INCREMENT
     shifted = np.empty_like(mixed)
-    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
+    *earlier_shifts, last_shift = _SPLITMIX64_SHIFTS
+    for shift, multiplier in zip(earlier_shifts, _SPLITMIX64_MULTIPLIERS, strict=True):
         np.right_shift(mixed, shift, out=shifted)
         np.bitwise_xor(mixed, shifted, out=mixed)
-        if multiplier is not None:
-            np.multiply(mixed, multiplier, out=mixed)
+        np.multiply(mixed, multiplier, out=mixed)
+    np.right_shift(mixed, last_shift, out=shifted)
+    np.bitwise_xor(mixed, shifted, out=mixed)
     return mixed

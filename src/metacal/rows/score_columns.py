@@ -20,7 +20,7 @@ from metacal.rows.labels import is_missing
 from metacal.spelling import choose_spelling
 
 #: Accepted spellings of true and false, lower case.
-VERDICTS: dict[str, bool] = {
+FLAG_OF_VERDICT: dict[str, bool] = {
     **dict.fromkeys(("true", "yes", "1", "pass", "passed", "right", "correct"), True),
     **dict.fromkeys(("false", "no", "0", "fail", "failed", "wrong", "incorrect"), False),
     # As databases and spreadsheets in other languages write them.
@@ -28,7 +28,7 @@ VERDICTS: dict[str, bool] = {
     **dict.fromkeys(("n", "f", "nein", "falsch", "non", "faux", "falso"), False),
 }
 #: Accepted spellings of true and false that are words, not the numbers 0 and 1.
-_VERDICT_WORDS = VERDICTS.keys() - {"0", "1"}
+_VERDICTS_IN_WORDS = FLAG_OF_VERDICT.keys() - {"0", "1"}
 _REQUIRED_SPELLINGS = "true or false, 1 or 0, yes or no, pass or fail"
 #: Largest number of characters of a value in a message.
 _MAX_SHOWN_LENGTH = 60
@@ -82,16 +82,19 @@ def check_scores(
     if np.ma.isMA(values):
         values = np.ma.filled(np.ma.asarray(values, dtype=object), np.nan)
     array = _flatten(values, name)
-    if array.dtype.kind in "OU":
+    are_objects_or_texts = array.dtype.kind in "OU"
+    are_numbers = array.dtype.kind in "biuf"
+    if are_objects_or_texts:
         numbers = [
             _parse_number(value, name, get_row_name(row))
             for row, value in enumerate(array.tolist())
         ]
         array = np.array(numbers, dtype=np.float64)
-    elif array.dtype.kind not in "biuf":
-        raise _not_a_number_error(array[0] if len(array) else array.dtype, name, get_row_name(0))
-    dtype = array.dtype if array.dtype in (np.float32, np.float16) else np.float64
-    scores = array.astype(dtype)
+    elif not are_numbers:
+        invalid_value = array[0] if len(array) else array.dtype
+        raise _build_number_error(invalid_value, name, get_row_name(0))
+    is_short_float = array.dtype in (np.float32, np.float16)
+    scores = array.astype(array.dtype if is_short_float else np.float64)
     scores[~np.isfinite(scores)] = np.nan
     return scores
 
@@ -362,7 +365,7 @@ def _raise_if_verdict(array: NDArray[Any], name: str, get_row_name: RowNamer) ->
     if array.dtype.kind not in "bOU":
         return
     for row, value in enumerate(array.tolist()):
-        is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICT_WORDS
+        is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICTS_IN_WORDS
         if isinstance(value, bool) or is_verdict:
             raise NumberError(
                 f"{get_row_name(row)}: the {name} must be a number, but it is {value!r}. Write 0"
@@ -392,7 +395,7 @@ def check_scores_and_correctness(
 
 
 def _flatten(values: Any, name: str) -> NDArray[Any]:
-    """Return a flat array from values of shape (n,) or (n, 1); raise InputError for others."""
+    """Convert values of shape (n,) or (n, 1) to a flat array."""
     array = as_plain_array(values, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -406,7 +409,7 @@ def _flatten(values: Any, name: str) -> NDArray[Any]:
 
 
 def _parse_number(value: Any, name: str, row_name: str) -> float:
-    """Return a number or a mark as a float, NaN for a missing value; raise InputError if neither."""
+    """Parse a number or a mark as a float, and a missing value as NaN."""
     is_number = isinstance(value, int | float | np.integer | np.floating)
     if is_number or type(value).__name__ == "Decimal":
         try:
@@ -419,14 +422,14 @@ def _parse_number(value: Any, name: str, row_name: str) -> float:
             return score
     elif is_missing(value):
         return np.nan
-    raise _not_a_number_error(value, name, row_name)
+    raise _build_number_error(value, name, row_name)
 
 
 def parse_score_text(text: str) -> float | None:
-    """Parse a mark: a number, a fraction ("8/10"), a percentage or a verdict; None if invalid."""
+    """Parse a number, fraction ("8/10"), percentage or verdict, else return None."""
     text = text.strip().lower()
-    if text in VERDICTS:
-        return float(VERDICTS[text])
+    if text in FLAG_OF_VERDICT:
+        return float(FLAG_OF_VERDICT[text])
     is_percentage = text.endswith("%")
     numerator, slash, denominator = text.removesuffix("%").partition("/")
     # Python accepts underscores in numbers.
@@ -440,7 +443,7 @@ def parse_score_text(text: str) -> float | None:
         return None
 
 
-def _not_a_number_error(value: Any, name: str, row_name: str) -> InputError:
+def _build_number_error(value: Any, name: str, row_name: str) -> InputError:
     """Build the error about a score that is not a number."""
     plain_value = value.item() if isinstance(value, np.generic) else value
     return NumberError(
@@ -453,7 +456,7 @@ def _parse_flag(value: Any, name: str, row_name: str) -> bool:
     """Return a value as a boolean; raise InputError if it is missing or not a flag."""
     flag = None
     if isinstance(value, str | bool | int):
-        flag = VERDICTS.get(str(value).strip().lower())
+        flag = FLAG_OF_VERDICT.get(str(value).strip().lower())
     elif isinstance(value, float) and value in (0.0, 1.0):
         flag = value == 1.0
     if flag is not None:

@@ -1,4 +1,4 @@
-"""Tables of scores, with a row for each example and a column for each label or field."""
+"""Tables of scores with a row per example and a column per label or field."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def flatten_score_table(score: Any, labels: Any = None) -> tuple[NDArray[Any], N
     """
     table = np.asarray(score)
     n_labels = table.shape[1]
-    names = np.arange(n_labels) if labels is None else np.asarray(labels)
-    if names.shape != (n_labels,):
+    label_names = np.arange(n_labels) if labels is None else np.asarray(labels)
+    if label_names.shape != (n_labels,):
         raise ShapeError(
             f"groups must have a name for each of the {n_labels} labels, but got an array of"
-            f" shape {names.shape}."
+            f" shape {label_names.shape}."
         )
-    return table.reshape(-1), np.tile(names, len(table))
+    return table.reshape(-1), np.tile(label_names, len(table))
 
 
 @dataclass(frozen=True, eq=False)

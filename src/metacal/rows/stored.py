@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ SAMPLE_SHARE = 1 / 32
 
 
 class StoredTable:
-    """Two-dimensional table that is read by slices of rows; subclasses implement `read`.
+    """Base class of two-dimensional tables that are read by slices of rows.
 
     `table[a:b]`, `table[::step]` and `table[mask]` are arrays. `np.asarray(table)` reads the whole
     table. There is no arithmetic.
@@ -62,19 +62,20 @@ class StoredTable:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype.name})"
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        if isinstance(index, tuple):
+        has_row_and_column_index = isinstance(index, tuple)
+        if has_row_and_column_index:
             return self._read_cells(*index)
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:
                 return self.read(start, max(start, stop))
             return self._read_rows(np.arange(start, stop, step))
-        rows = np.asarray(index)
-        if rows.dtype == bool:
-            rows = np.flatnonzero(rows)
-        nonnegative_rows = np.where(rows < 0, rows + len(self), rows)
-        values = self._read_rows(nonnegative_rows.ravel())
-        return values.reshape(*rows.shape, self.shape[1])
+        row_indices = np.asarray(index)
+        if row_indices.dtype == bool:
+            row_indices = np.flatnonzero(row_indices)
+        nonnegative_indices = np.where(row_indices < 0, row_indices + len(self), row_indices)
+        row_values = self._read_rows(nonnegative_indices.ravel())
+        return row_values.reshape(*row_indices.shape, self.shape[1])
 
     def _read_cells(self, rows: Any, columns: Any = np.s_[:]) -> NDArray[Any]:
         """Return the values at rows and columns, indexed as in NumPy."""
@@ -93,15 +94,15 @@ class StoredTable:
 
     def _read_rows(self, rows: Codes) -> NDArray[Any]:
         """Return rows by their indices, reading the table once from front to back."""
-        values = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
+        requested_rows = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
         if not len(rows):
-            return values
+            return requested_rows
         if rows.min() < 0 or rows.max() >= len(self):
             raise IndexError(
                 f"Row {int(rows.max())} does not exist, because the table has {len(self)} rows"
             )
-        order = np.argsort(rows, kind="stable")
-        sorted_rows = rows[order]
+        sorting_order = np.argsort(rows, kind="stable")
+        sorted_rows = rows[sorting_order]
         rows_per_block = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
         for block_start in range(int(sorted_rows[0]), int(sorted_rows[-1]) + 1, rows_per_block):
             block_stop = block_start + rows_per_block
@@ -113,9 +114,10 @@ class StoredTable:
             read_start = int(sorted_rows[first_index])
             read_stop = int(sorted_rows[stop_index - 1]) + 1
             block = self.read(read_start, read_stop)
-            in_block = slice(first_index, stop_index)
-            values[order[in_block]] = block[sorted_rows[in_block] - read_start]
-        return values
+            requests_in_block = slice(first_index, stop_index)
+            rows_in_block = sorted_rows[requests_in_block] - read_start
+            requested_rows[sorting_order[requests_in_block]] = block[rows_in_block]
+        return requested_rows
 
     def fits_in_memory(self, n_rows: int) -> bool:
         """Check whether a sample of this many rows is small enough to be held in memory."""
@@ -123,7 +125,7 @@ class StoredTable:
         return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
 
     def lazy_slice(self, start: int, stop: int) -> StoredTable:
-        """Return rows `start` to `stop` as a table that pickles as a description, not as values."""
+        """Return rows `start` to `stop` as a table that is read later."""
         return LazySlice(self, start, stop)
 
     def read_unconverted(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
@@ -266,6 +268,23 @@ class LazySlice(StoredTable):
         return self.source.read(self.start + start, self.start + stop)
 
 
+class _RowsOfTable(NamedTuple):
+    """Range of rows in one of several tables.
+
+    Attributes
+    ----------
+    table_index : int
+        Index of the table.
+
+    first_row, stop_row : int
+        First row of the range in this table, and the row after its last one.
+    """
+
+    table_index: int
+    first_row: int
+    stop_row: int
+
+
 class JoinedTable(StoredTable):
     """Vertical concatenation of tables with the same columns.
 
@@ -289,51 +308,50 @@ class JoinedTable(StoredTable):
 
     def __init__(self, tables: Sequence[Any], names: Sequence[str]) -> None:
         dtype = np.result_type(*(table.dtype for table in tables))
-        self.starts = [0, *accumulate(len(table) for table in tables)]
-        super().__init__((self.starts[-1], tables[0].shape[1]), dtype)
+        self._table_starts = [0, *accumulate(len(table) for table in tables)]
+        super().__init__((self._table_starts[-1], tables[0].shape[1]), dtype)
         self.tables = tuple(tables)
         self.names = tuple(names)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows `start` to `stop`, from one or several tables."""
         pieces = [
-            self.tables[table_index][first_row:stop_row]
-            for table_index, first_row, stop_row in self._locate_rows(start, stop)
+            self.tables[rows.table_index][rows.first_row : rows.stop_row]
+            for rows in self._locate_rows(start, stop)
         ]
         if len(pieces) == 1:
             return np.asarray(pieces[0], dtype=self.dtype)
         return np.concatenate(pieces, dtype=self.dtype)
 
     def lazy_slice(self, start: int, stop: int) -> StoredTable:
-        """Return rows `start` to `stop` as a table that contains only the tables of these rows."""
+        """Return rows `start` to `stop` as a table that is read later."""
         tables = []
         names = []
-        for table_index, first_row, stop_row in self._locate_rows(start, stop):
-            table = self.tables[table_index]
+        for rows in self._locate_rows(start, stop):
+            table = self.tables[rows.table_index]
             if isinstance(table, StoredTable):
-                tables.append(table.lazy_slice(first_row, stop_row))
+                tables.append(table.lazy_slice(rows.first_row, rows.stop_row))
             else:
-                tables.append(table[first_row:stop_row])
-            names.append(self.names[table_index])
+                tables.append(table[rows.first_row : rows.stop_row])
+            names.append(self.names[rows.table_index])
         return JoinedTable(tables, names)
 
     def describe_row(self, row: int) -> str:
         """Return the number of a row in its file, and the name of the file, as text."""
-        table_index = bisect_right(self.starts, row) - 1
-        return f"row {row - self.starts[table_index]} of {self.names[table_index]}"
+        table_index = bisect_right(self._table_starts, row) - 1
+        return f"row {row - self._table_starts[table_index]} of {self.names[table_index]}"
 
-    def _locate_rows(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return the tables that contain some rows, and the range of these rows in each table."""
-        first_table = bisect_right(self.starts, start) - 1
-        stop_table = bisect_left(self.starts, stop)
+    def _locate_rows(self, start: int, stop: int) -> list[_RowsOfTable]:
+        """Return the range of the rows `start` to `stop` within each table."""
+        first_table = bisect_right(self._table_starts, start) - 1
+        stop_table = bisect_left(self._table_starts, stop)
         row_ranges = []
         for table_index in range(first_table, stop_table):
-            table_start = self.starts[table_index]
+            table_start = self._table_starts[table_index]
             first_row = max(start - table_start, 0)
-            stop_row = min(stop, self.starts[table_index + 1]) - table_start
-            row_ranges.append((table_index, first_row, stop_row))
+            stop_row = min(stop, self._table_starts[table_index + 1]) - table_start
+            row_ranges.append(_RowsOfTable(table_index, first_row, stop_row))
         # An empty range is read from the first table, so that its type and columns are known.
         if not row_ranges:
-            no_rows_of_first_table = (0, 0, 0)
-            return [no_rows_of_first_table]
+            return [_RowsOfTable(table_index=0, first_row=0, stop_row=0)]
         return row_ranges

@@ -197,7 +197,7 @@ def _copy_to_strip_buffer(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
 
 
 def _copy_if_buffered(result: Any) -> Any:
-    """Copy the result of a strip if it is a view of the buffer that the next strip overwrites."""
+    """Copy the result of a strip if it is a view of the strip buffer."""
     buffer = thread_buffers.memory_by_name.get("strip")
     if buffer is None or not isinstance(result, np.ndarray):
         return result
@@ -259,17 +259,31 @@ class Strips:
         return task(self, work, columns, all_strips)
 
     @property
-    def _copies_rows(self) -> bool:
+    def _must_copy_rows(self) -> bool:
         """Whether rows are copied before they are passed to a function."""
         return self.row_mask is not None or isinstance(self.table, RowSubset)
 
     def _find_slices(self, span: Span) -> tuple[slice, slice]:
-        """Return the slices of the table and of the selected rows that a span of strips covers."""
+        """Return the table slice and the selected-row slice of a span of strips."""
         table_start = span.start * self.rows_per_strip
         table_stop = min(span.stop * self.rows_per_strip, len(self.table))
         selected_start = int(self._n_selected_before[span.start])
         selected_stop = int(self._n_selected_before[span.stop])
         return slice(table_start, table_stop), slice(selected_start, selected_stop)
+
+    def _divide_into_spans(self, strips_per_span: int) -> list[Span]:
+        """Divide all strips into consecutive spans. The last span may be shorter."""
+        spans = []
+        for first_strip in range(0, self.n_strips, strips_per_span):
+            stop_strip = min(first_strip + strips_per_span, self.n_strips)
+            spans.append(Span(first_strip, stop_strip))
+        return spans
+
+    def _count_selected_rows(self, span: Span) -> int:
+        """Return the number of selected rows in a span of strips."""
+        n_before_start = self._n_selected_before[span.start]
+        n_before_stop = self._n_selected_before[span.stop]
+        return int(n_before_stop - n_before_start)
 
     def _extract_piece(self, columns: Columns, span: Span) -> tuple[Strips, Columns]:
         """Extract the rows and columns of a span, to send them to another process.
@@ -286,7 +300,7 @@ class Strips:
         return Strips(piece_table, piece_mask), _slice_columns(columns, selected_slice)
 
     def _iterate_strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
-        """Yield the selected rows of each strip, and their slice of a column. Skip empty strips."""
+        """Yield the selected rows of each nonempty strip, and their slice of a column."""
         for strip in range(span.start, span.stop):
             table_slice, selected_slice = self._find_slices(Span(strip, strip + 1))
             n_selected = selected_slice.stop - selected_slice.start
@@ -304,7 +318,7 @@ class Strips:
     def _apply_to_strips(
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> list[NDArray[Any]]:
-        """Apply fn to each strip and its part of the columns, and return the list of results."""
+        """Apply fn to each strip and its slices of the columns."""
         results = []
         for strip_rows, selected_slice in self._iterate_strips(span):
             result = fn(strip_rows, *_slice_columns(columns, selected_slice))

@@ -32,7 +32,7 @@ class NoWorkersError(BrokenExecutor):
 
 
 class _SubmittedPieces:
-    """Pieces that were submitted to an executor and whose results were not yielded yet.
+    """Pieces of work that an executor has not finished, or whose results are pending.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class _SubmittedPieces:
         self.completion_signals.put(None)
 
     def find_finished(self, *, in_order: bool) -> Future[Any] | None:
-        """Return a finished future, or None. In order, only the first pending one is considered."""
+        """Return a finished future, or None. In order, consider only the first one."""
         candidates = list(self.piece_of_future)
         if in_order:
             candidates = candidates[:1]
@@ -111,7 +111,7 @@ def run_in_order(
     max_pending: int = 0,
     describe_piece: PieceDescriber | None = None,
 ) -> Iterator[Any]:
-    """Yield task(*piece) for every piece, in order.
+    """Yield the result of a task for every piece of work, in order.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def run_as_completed(
     describe_piece: PieceDescriber | None = None,
     max_pending: int | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
-    """Yield each piece with task(*piece), whichever finishes first.
+    """Yield each piece of work with its result, as soon as it is finished.
 
     When the iterator is closed, the pending pieces are cancelled.
 
@@ -210,13 +210,13 @@ def run_as_completed(
             try:
                 result = finished_future.result()
             except (MemoryError, BrokenExecutor, CancelledError) as error:
-                raise _lost_piece_error(error, piece, describe_piece) from error
+                raise _build_lost_piece_error(error, piece, describe_piece) from error
             yield piece, result
     finally:
         submitted_pieces.cancel_all()
 
 
-def _lost_piece_error(
+def _build_lost_piece_error(
     error: BaseException, piece: Piece, describe_piece: PieceDescriber | None
 ) -> InputError:
     """Build the error about a piece whose workers were lost."""
@@ -240,14 +240,14 @@ def _lost_piece_error(
 
 def describe_sources(table: Any) -> str:
     """Return the names of the files of a table as text, "" for a table in memory."""
-    names = list(dict.fromkeys(_source_names(table)))
-    text = ", ".join(names[:_MAX_NAMES])
-    if len(names) > _MAX_NAMES:
-        text += f" and {len(names) - _MAX_NAMES} more files"
-    return text
+    source_names = list(dict.fromkeys(_iterate_source_names(table)))
+    source_text = ", ".join(source_names[:_MAX_NAMES])
+    if len(source_names) > _MAX_NAMES:
+        source_text += f" and {len(source_names) - _MAX_NAMES} more files"
+    return source_text
 
 
-def _source_names(table: Any) -> Iterator[str]:
+def _iterate_source_names(table: Any) -> Iterator[str]:
     """Yield the names of the files of a table, found in its attributes."""
     is_joined_table = hasattr(table, "names") and hasattr(table, "tables")
     if is_joined_table:
@@ -262,5 +262,5 @@ def _source_names(table: Any) -> Iterator[str]:
     for attribute in ("source", "file", "table"):
         inner_table = getattr(table, attribute, None)
         if inner_table is not None:
-            yield from _source_names(inner_table)
+            yield from _iterate_source_names(inner_table)
             return

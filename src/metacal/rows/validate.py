@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ _THREAD_BLOCK_ELEMENTS = 1 << 20
 _MIN_THREADED_ELEMENTS = 1 << 21
 
 #: Largest distance of the sum of a row of probabilities from 1, by type of the table.
-_SUM_TOLERANCE = {"bfloat16": 1e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-4}
+_SUM_TOLERANCE_BY_DTYPE = {"bfloat16": 1e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-4}
 
 
 def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any]:
@@ -90,17 +90,19 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     array: Any = _read_float_table(table, "logits")
     is_on_device = kernels.is_device_tensor(array)
     mask_value: float | None = None
-    for rows, (invalid_row_in_block, may_hold_masks) in _inspect_blocks(array, executor):
-        if invalid_row_in_block is not None:
-            _raise_invalid_logit(array, rows.start + invalid_row_in_block)
-        if not may_hold_masks:
+    for inspection in _inspect_blocks(array, executor):
+        block_slice = inspection.block_slice
+        if inspection.invalid_row_in_block is not None:
+            _raise_invalid_logit(array, block_slice.start + inspection.invalid_row_in_block)
+        if not inspection.may_hold_masks:
             continue
         if is_on_device:
             array, mask_value = kernels.device_kernels().replace_finite_masks(array)
         elif mask_value is None:
-            is_masked = find_finite_masks(array[rows])
+            is_masked = find_finite_masks(array[block_slice])
             if is_masked is not None:
-                mask_value = float(array[rows][is_masked][0])
+                mask_values = array[block_slice][is_masked]
+                mask_value = float(mask_values[0])
     if mask_value is None:
         return array
     warn_caller(
@@ -111,36 +113,52 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
         return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, replace_finite_masks, array.dtype)  # type: ignore[return-value]
-    return np.concatenate(
-        [replace_finite_masks(block) for _, block in iterate_blocks(array, BLOCK_ELEMENTS)]
-    )
+    converted_blocks = []
+    for _, block in iterate_blocks(array, BLOCK_ELEMENTS):
+        converted_blocks.append(replace_finite_masks(block))
+    return np.concatenate(converted_blocks)
 
 
-def _inspect_blocks(
-    array: Any, executor: Executor | None
-) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
-    """Yield the rows of each block with the result of `kernels.inspect_logits`.
+class _BlockInspection(NamedTuple):
+    """Result of the inspection of a block of logits.
 
-    A table on a device is one block. The result is the index of the first invalid row within the
-    block, and whether a number may stand for a mask.
+    Attributes
+    ----------
+    block_slice : slice
+        Rows of the table in the block.
+
+    invalid_row_in_block : int or None
+        Index of the first invalid row within the block.
+
+    may_hold_masks : bool
+        Whether a finite number may stand for a masked class.
     """
+
+    block_slice: slice
+    invalid_row_in_block: int | None
+    may_hold_masks: bool
+
+
+def _inspect_blocks(array: Any, executor: Executor | None) -> Iterator[_BlockInspection]:
+    """Inspect the logits of each block. A table on a device is one block."""
     n_rows, n_classes = array.shape
 
-    def inspect_rows(rows: slice) -> tuple[int | None, bool]:
-        return kernels.inspect_logits(array[rows])
+    def inspect_block(block_slice: slice) -> _BlockInspection:
+        invalid_row, may_hold_masks = kernels.inspect_logits(array[block_slice])
+        return _BlockInspection(block_slice, invalid_row, may_hold_masks)
 
     if kernels.is_device_tensor(array):
-        all_rows = slice(0, n_rows)
-        yield all_rows, inspect_rows(all_rows)
+        yield inspect_block(slice(0, n_rows))
         return
-    map_blocks: Callable[..., Iterator[tuple[int | None, bool]]] = map
+    map_blocks: Callable[..., Iterator[_BlockInspection]] = map
     elements_per_block = BLOCK_ELEMENTS
     if isinstance(executor, ThreadPoolExecutor) and n_rows * n_classes >= _MIN_THREADED_ELEMENTS:
         map_blocks = executor.map
         elements_per_block = _THREAD_BLOCK_ELEMENTS
     rows_per_block = max(1, elements_per_block // n_classes)
-    blocks = [slice(start, start + rows_per_block) for start in range(0, n_rows, rows_per_block)]
-    yield from zip(blocks, map_blocks(inspect_rows, blocks))
+    block_starts = range(0, n_rows, rows_per_block)
+    block_slices = [slice(start, start + rows_per_block) for start in block_starts]
+    yield from map_blocks(inspect_block, block_slices)
 
 
 def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any]:
@@ -172,7 +190,8 @@ def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any
     metacal.errors.InputKindError: probabilities must lie in [0, 1], but row 0 holds 3.0. If ...
     """
     array = _read_float_table(table, "probabilities")
-    tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]
+    dtype_name = str(array.dtype).removeprefix("torch.")
+    tolerance = _SUM_TOLERANCE_BY_DTYPE[dtype_name]
     blocks: Iterable[tuple[int, NDArray[Any]]] = iterate_blocks(array, BLOCK_ELEMENTS)
     if kernels.is_device_tensor(array):
         # Only the first invalid row is copied to the host, for the message.
@@ -180,13 +199,13 @@ def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any
         blocks = []
         if invalid_row is not None:
             blocks = [(invalid_row, to_numpy(array[invalid_row : invalid_row + 1]))]
-    for start, block in blocks:
-        _check_probability_block(block, start, tolerance, advice)
+    for first_row, block in blocks:
+        _check_probability_block(block, first_row=first_row, tolerance=tolerance, advice=advice)
     return array
 
 
 def _check_probability_block(
-    block: NDArray[Any], start: int, tolerance: float, advice: str | None
+    block: NDArray[Any], *, first_row: int, tolerance: float, advice: str | None
 ) -> None:
     """Raise InputError if a row is not a probability vector.
 
@@ -195,8 +214,8 @@ def _check_probability_block(
     block : array of shape (n, K)
         Rows of probabilities.
 
-    start : int
-        Index of the first row, for the message.
+    first_row : int
+        Index of the first row in the table, for the message.
 
     tolerance : float
         Largest distance of the sum of a row from 1.
@@ -206,24 +225,27 @@ def _check_probability_block(
     """
     smallest = block.min(axis=1)
     largest = block.max(axis=1)
-    row = find_first_true(~((smallest >= 0) & (largest <= 1 + tolerance)))
-    if row is not None:
-        is_too_small = not smallest[row] >= 0
-        value = smallest[row] if is_too_small else largest[row]
+    is_in_range = (smallest >= 0) & (largest <= 1 + tolerance)
+    invalid_row = find_first_true(~is_in_range)
+    if invalid_row is not None:
+        is_too_small = not smallest[invalid_row] >= 0
+        invalid_value = smallest[invalid_row] if is_too_small else largest[invalid_row]
         hint = advice or f"If the numbers are logits, pass {format_option('input', 'logits')}."
         raise errors.InputKindError(
-            f"probabilities must lie in [0, 1], but row {start + row} holds {float(value)}. {hint}"
+            f"probabilities must lie in [0, 1], but row {first_row + invalid_row} holds"
+            f" {float(invalid_value)}. {hint}"
         )
     row_sums = block.sum(axis=1, dtype=np.float64)
-    row = find_first_true(np.abs(row_sums - 1.0) > tolerance)
-    if row is not None:
+    invalid_row = find_first_true(np.abs(row_sums - 1.0) > tolerance)
+    if invalid_row is not None:
         hint = advice or (
             "Divide each row by its sum. If the numbers are logits, pass"
             f" {format_option('input', 'logits')} instead."
         )
         raise errors.InputKindError(
-            f"The probabilities of each row must sum to 1, but row {start + row} sums to"
-            f" {row_sums[row]:.6g}. {hint}"
+            f"The probabilities of each row must sum to 1, but row {first_row + invalid_row} sums"
+            " to"
+            f" {row_sums[invalid_row]:.6g}. {hint}"
         )
 
 
@@ -286,7 +308,7 @@ def read_logits(
 
 
 def can_defer_validation(table: Any, input_kind: str) -> bool:
-    """Check whether values can be validated while they are scored, by the C or device kernels.
+    """Check whether a kernel can validate values while it scores them.
 
     Examples
     --------
@@ -310,7 +332,7 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
 
 
 def _read_float_table(table: Any, name: str) -> NDArray[Any]:
-    """Convert a table to floats and check its shape; raise InputError with `name` if invalid."""
+    """Convert a table to floats, check its shape, and use `name` in the errors."""
     if hasattr(table, "toarray"):
         raise errors.NumberError(
             f"{name} must be dense, but got a sparse matrix. Pass {name}.toarray() instead."
@@ -350,12 +372,12 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
 
 def _raise_invalid_logit(table: Any, row: int) -> None:
     """Raise InputError about a row with NaN, with +inf, or with every class masked."""
-    values = to_numpy(table[row : row + 1])[0]
+    row_logits = to_numpy(table[row : row + 1])[0]
     row_text = f"row {row}"
     # Only a table of several files has the method `describe_row`, which names the file.
     if hasattr(table, "describe_row"):
         row_text += f" ({table.describe_row(row)})"
-    for kind, is_invalid in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
+    for kind, is_invalid in (("NaN", np.isnan(row_logits)), ("infinity", np.isposinf(row_logits))):
         if is_invalid.any():
             raise errors.NumberError(
                 f"logits must not contain NaN or +infinity, but {row_text}, column"
@@ -369,7 +391,7 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
 
 
 def encode_labels_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
-    """Return `encode_labels` on the device of the table.
+    """Convert labels to class indices on the device of the table.
 
     Column numbers are validated on the device, other labels on the host.
 

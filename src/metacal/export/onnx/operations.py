@@ -325,7 +325,7 @@ class OnnxOperations(Operations):
     def take(self, values: Any, indices: GraphValue) -> GraphValue:
         return self.append_node("Gather", values, indices, axis=0)
 
-    def find_piece(
+    def find_last_knots_below(
         self, knots: Array, offsets: Array, max_knots: int, points: GraphValue
     ) -> GraphValue:
         # ONNX has no operator for binary search, so each halving of the step appends its nodes.

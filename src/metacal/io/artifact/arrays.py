@@ -22,8 +22,8 @@ _MAX_READABLE_SIZE = 64
 # Maximum number of dimensions.
 _MAX_DIMENSIONS = 8
 
-# Largest absolute value of a float. A fit does not produce larger parameters, and products of two
-# larger ones could overflow.
+# Largest absolute value of a float, because products of two larger ones could overflow.
+# A fit does not produce larger parameters.
 _MAX_FLOAT = 1e100
 
 _DTYPE_NAMES = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
@@ -120,7 +120,7 @@ def decode_array(annotation: Any, data: dict[str, Any], location: str) -> NDArra
     array = values.reshape(shape).astype(dtype.newbyteorder("="))
     if dtype.kind == "f":
         _check_magnitude(array, location)
-    required_type = _annotated_scalar_type(annotation)
+    required_type = _get_annotated_scalar_type(annotation)
     if required_type is not None and not issubclass(array.dtype.type, required_type):
         raise ArtifactError(
             f"{location} must be an array of {required_type.__name__}, but it is an array of"
@@ -154,7 +154,7 @@ def _check_magnitude(array: NDArray[Any], location: str) -> None:
         )
 
 
-def _annotated_scalar_type(annotation: Any) -> type | None:
+def _get_annotated_scalar_type(annotation: Any) -> type | None:
     """Return the scalar type of an array annotation, or None if it has none."""
     array_arguments = get_args(annotation)
     if not array_arguments:

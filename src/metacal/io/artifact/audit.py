@@ -21,13 +21,13 @@ from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, Su
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.certificate_checks import MAX_ROWS, check_certificate_numbers, require
 from metacal.io.artifact.encoding import call_constructor, decode, decode_entries, encode
-from metacal.io.artifact.messages import check_keys, describe_json, error_summary
+from metacal.io.artifact.messages import check_keys, describe_json, summarize_error
 from metacal.io.artifact.registry import (
-    ALLOWED_NAMES,
     FIELD_TYPES,
-    STORED_FORMS,
+    NAME_LISTER_OF_TYPE,
+    STORED_FORM_OF_TYPE,
     StoredForm,
-    field_types,
+    get_field_types,
     type_hints,
 )
 from metacal.promises.per_subgroup import PerClass, PerGroup
@@ -50,13 +50,13 @@ _NUMBER_TOLERANCE = 1e-12
 
 #: Name of a quantity that a promise limits.
 QuantityName = NewType("QuantityName", str)
-ALLOWED_NAMES[QuantityName] = lambda: QUANTITIES
+NAME_LISTER_OF_TYPE[QuantityName] = lambda: QUANTITIES
 
 # Derived entries are written for human readers and compared with the rest when a file is read.
 for _promise_class in (PerClass, PerGroup):
-    FIELD_TYPES[_promise_class] = {**field_types(_promise_class), "promise": SubgroupPromise}
+    FIELD_TYPES[_promise_class] = {**get_field_types(_promise_class), "promise": SubgroupPromise}
 FIELD_TYPES[SubgroupCertificate] = {
-    **field_types(SubgroupCertificate),
+    **get_field_types(SubgroupCertificate),
     "names": tuple[Name, ...],
     "called": NotRequired[Name],
     "quantity": QuantityName | None,
@@ -77,7 +77,7 @@ FIELD_TYPES[Certificate] = {
 
 # Annotations are evaluated and cached now, so that none is evaluated while a file is read.
 for _stored_class in (Stages, StageCount, SubgroupCertificates, Circumstances, Traffic):
-    field_types(_stored_class)
+    get_field_types(_stored_class)
 for _note_function in NOTE_TEXTS.values():
     type_hints(_note_function)
 
@@ -169,12 +169,12 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
     for count_name in LABEL_COUNT_FIELDS:
         if field_values[count_name] is None:
             field_values[count_name] = 0
-    field_values["all_rows_traffic"] = _traffic_unless_tested_rows(entries)
+    field_values["all_rows_traffic"] = _select_traffic_beyond_tested_rows(entries)
     certificate: Certificate = call_constructor(Certificate, field_values, location)
     return certificate
 
 
-def _traffic_unless_tested_rows(entries: dict[str, Any]) -> Traffic | None:
+def _select_traffic_beyond_tested_rows(entries: dict[str, Any]) -> Traffic | None:
     """Return the traffic of a certificate, or None if it is just the tested rows."""
     traffic = entries["traffic"]
     has_same_rows = traffic.n_rows == entries["n_rows"]
@@ -207,7 +207,7 @@ def check_promise(certificate: Certificate, promise: Promise) -> None:
         contradiction = promise.contradiction(certificate)
     except InputError as error:
         # The check recomputes each subgroup at its significance level, which may be impossible.
-        contradiction = error_summary(error)
+        contradiction = summarize_error(error)
     require(contradiction is None, str(contradiction))
 
 
@@ -294,17 +294,17 @@ def _note_from_stored(data: Any, location: str) -> Note:
     ArtifactError
         If the kind is unknown, or a fact is missing or invalid.
     """
-    kind = None
+    note_kind = None
     if isinstance(data, dict):
-        kind = data.get("kind")
-    if type(kind) is not str or kind not in NOTE_TEXTS:
-        raise ArtifactError(f"{location} has the unknown kind of note {describe_json(kind)}.")
-    fact_types = note_fact_types(kind)
+        note_kind = data.get("kind")
+    if type(note_kind) is not str or note_kind not in NOTE_TEXTS:
+        raise ArtifactError(f"{location} has the unknown kind of note {describe_json(note_kind)}.")
+    fact_types = note_fact_types(note_kind)
     check_keys(data, ["kind", *fact_types], location)
     facts = []
     for name, fact_type in fact_types.items():
         facts.append((name, decode(fact_type, data[name], f"{location}.{name}")))
-    note = Note(kind, tuple(facts))
+    note = Note(note_kind, tuple(facts))
     _check_note_counts(note, location)
     note_text = str(note)
     if not note_text.isprintable() or len(note_text) > _MAX_NOTE_LENGTH:
@@ -316,7 +316,7 @@ def _note_from_stored(data: Any, location: str) -> Note:
 
 
 def _check_note_counts(note: Note, location: str) -> None:
-    """Raise ArtifactError if a count is negative or exceeds the number of rows of the note."""
+    """Raise ArtifactError if a count is negative or exceeds the number of rows."""
     counts = {name: fact for name, fact in note.facts if type(fact) is int}
     n_rows = counts.get("rows", MAX_ROWS)
     for name, count in counts.items():
@@ -332,9 +332,9 @@ def _certificate_to_stored(certificate: Certificate, location: str) -> dict[str,
     return certificate.to_dict()
 
 
-STORED_FORMS[Note] = StoredForm(
+STORED_FORM_OF_TYPE[Note] = StoredForm(
     stored_type=dict, to_stored=_note_to_stored, from_stored=_note_from_stored
 )
-STORED_FORMS[Certificate] = StoredForm(
+STORED_FORM_OF_TYPE[Certificate] = StoredForm(
     stored_type=dict, to_stored=_certificate_to_stored, from_stored=read_certificate
 )

@@ -15,8 +15,8 @@ from metacal.certificates.counts import Counts
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError
 
-#: Largest relative rounding error of a score. A threshold may differ by this much from the score
-#: that it was computed from.
+#: Largest relative rounding error of a score.
+#: A threshold may differ by this much from the score that it was computed from.
 SCORE_TOLERANCE = 2.0**-29
 
 #: Maximum number of rows. Every count up to this number is exact in a float.
@@ -46,7 +46,7 @@ def require(condition: bool, complaint: str, location: str = "certificate") -> N
 
 
 def check_certificate_numbers(certificate: Certificate) -> None:
-    """Raise ArtifactError if counts, costs or scores of a certificate are inconsistent."""
+    """Raise ArtifactError if the numbers of a certificate are inconsistent."""
     n_rows = certificate.n_rows
     require(n_rows >= 1, f"n_rows must be at least 1, not {n_rows}")
     require(n_rows <= MAX_ROWS, f"n_rows {n_rows} is more than anybody has")
@@ -86,7 +86,7 @@ def _check_needed_labels_exist(certificate: Certificate) -> None:
 
 
 def _check_mean_cost(certificate: Certificate) -> None:
-    """Raise ArtifactError unless there is a mean cost if and only if costs are limited."""
+    """Raise ArtifactError unless a mean cost is present exactly if costs are limited."""
     has_cost_limit = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
     mean_cost = certificate.mean_cost
     require(
@@ -98,7 +98,7 @@ def _check_mean_cost(certificate: Certificate) -> None:
 
 
 def _check_some_row_is_correct(certificate: Certificate) -> None:
-    """Raise ArtifactError if no row is correct, unless correctness is unknown or costs count."""
+    """Raise ArtifactError if a certificate counts correct rows but has none."""
     has_cost_limit = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
     counts_correct_rows = certificate.has_labels and not has_cost_limit
     require(
@@ -136,7 +136,7 @@ def _check_counts(counts: Certificate | SubgroupCertificate | Counts, location: 
 def _check_threshold(
     certificate: Certificate | SubgroupCertificate, relative_tolerance: float, location: str
 ) -> None:
-    """Raise ArtifactError unless the threshold separates accepted from rejected scores.
+    """Raise ArtifactError unless a threshold separates accepted and rejected scores.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def _check_subgroup_names(subgroups: SubgroupCertificates, location: str) -> Non
 
 
 def _check_sides_of_groups(subgroups: SubgroupCertificates, location: str) -> None:
-    """Raise ArtifactError unless both predicted classes of a group are certified alike.
+    """Raise ArtifactError unless both predictions of a group have equal settings.
 
     A *side* of a group is one predicted class, with a threshold of its own. The two sides of a
     group have the same names and the same decision offset. Only groups have sides.
@@ -306,7 +306,7 @@ def _check_subgroup(subgroup: SubgroupCertificate, location: str) -> None:
 
 
 def _is_valid_name(name: Any, max_length: int) -> bool:
-    """Check whether a name is a number, or one line of printable text of limited length."""
+    """Check whether a name is a number or a short line of printable text."""
     if not isinstance(name, str):
         return True
     return name.isprintable() and len(name) <= max_length

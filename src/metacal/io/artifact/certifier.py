@@ -232,9 +232,9 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
     began_with_logits = settings["classes"] is not None
     is_pool_of_logits = np.ndim(pool) == 2
     if began_with_logits != is_pool_of_logits:
-        kind = "logits" if began_with_logits else "scores"
+        pool_kind = "logits" if began_with_logits else "scores"
         raise LabellingError(
-            f"{journal.path} was started with a pool of {kind}. Pass the same {kind}."
+            f"{journal.path} was started with a pool of {pool_kind}. Pass the same {pool_kind}."
         )
     classes = decode(Labels | None, settings["classes"], "classes")
     try:
@@ -318,16 +318,16 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
         arrays = {}
         for name in _LABEL_ENTRIES:
             arrays[name] = np.array(decode(tuple[int, ...], record[name], name), np.intp)
-        rows = arrays["rows"]
+        row_indices = arrays["rows"]
         correctness = arrays["right"]
         class_codes = arrays["classes"]
-        have_equal_length = len(rows) == len(correctness) == len(class_codes)
+        have_equal_length = len(row_indices) == len(correctness) == len(class_codes)
         if not have_equal_length or not np.isin(correctness, (0, 1)).all():
             raise ArtifactError(
                 "rows, right and classes must have the same length, and right must hold only 0"
                 " and 1."
             )
-        certifier.add_answers(rows, correctness == 1, class_codes)
+        certifier.add_answers(row_indices, correctness == 1, class_codes)
     except (InputError, ValueError) as error:
         raise ArtifactError(
             f"the record at {location} contradicts the records before it: {error}"

@@ -25,7 +25,7 @@ from metacal.io.artifact.audit import check_promise
 from metacal.io.artifact.encoding import call_constructor, decode, encode
 from metacal.io.artifact.messages import check_keys, describe_json, prefix_errors_with, with_article
 from metacal.io.artifact.probe import check_map
-from metacal.io.artifact.registry import ALLOWED_NAMES, field_types
+from metacal.io.artifact.registry import NAME_LISTER_OF_TYPE, get_field_types
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import calibrator_kinds, check_n_jobs, find_source_method
 from metacal.io.artifact.stages import SavedStage, build_stages, convert_to_saved_stages
@@ -41,7 +41,7 @@ KINDS = {"logits": "MetaCal", "scores": "ScoreGate", "cascade": "Cascade"}
 
 #: Kind of a document: one of `KINDS`, or the public name of a calibrator.
 Kind = NewType("Kind", str)
-ALLOWED_NAMES[Kind] = lambda: [*KINDS.values(), *calibrator_kinds()]
+NAME_LISTER_OF_TYPE[Kind] = lambda: [*KINDS.values(), *calibrator_kinds()]
 
 _DATA_HASH_PATTERN = "sha256:[0-9a-f]{64}"
 
@@ -110,7 +110,7 @@ class SavedGate:
     profile: Profile | None
 
 
-def document_kind(gate: Gate) -> str:
+def get_document_kind(gate: Gate) -> str:
     """Return the kind of a gate's document, which determines what `load` returns."""
     if gate.certificate is not None:
         return KINDS[gate.kind]
@@ -158,7 +158,7 @@ def encode_document(content: SavedContent) -> Document:
     if has_promise and gate.has_classes:
         reject_label = gate.reject_label
     saved_gate = SavedGate(
-        kind=Kind(document_kind(gate)),
+        kind=Kind(get_document_kind(gate)),
         n_jobs=content.n_jobs,
         feature_names=content.feature_names,
         reject_label=reject_label,
@@ -200,7 +200,7 @@ def decode_document(document: Document) -> SavedContent:
     saved_gate = _decode_entries(document)
     _check_promise_entries(saved_gate)
     gate = _build_gate(saved_gate)
-    gate_kind = document_kind(gate)
+    gate_kind = get_document_kind(gate)
     if saved_gate.kind != gate_kind:
         raise ForeignFileError(
             f"the file claims to hold {saved_gate.kind}, but its stages and promise are those of"
@@ -216,22 +216,22 @@ def decode_document(document: Document) -> SavedContent:
 
 def _decode_entries(document: Document) -> SavedGate:
     """Convert the entries of a document to their types."""
-    kind = document.get("kind")
-    is_known_kind = type(kind) is str and (
-        kind in KINDS.values() or find_method_by_public_name(kind) is not None
+    document_kind = document.get("kind")
+    is_known_kind = type(document_kind) is str and (
+        document_kind in KINDS.values() or find_method_by_public_name(document_kind) is not None
     )
     if not is_known_kind:
-        known_kinds = ", ".join(ALLOWED_NAMES[Kind]())
+        known_kinds = ", ".join(NAME_LISTER_OF_TYPE[Kind]())
         raise ForeignFileError(
-            f"the file has the unknown kind {describe_json(kind)}. This version of metacal"
+            f"the file has the unknown kind {describe_json(document_kind)}. This version of metacal"
             f" supports {known_kinds}. Update metacal."
         )
-    entry_types = field_types(SavedGate)
+    entry_types = get_field_types(SavedGate)
     check_keys(document, list(entry_types), "the file")
-    entries = {}
+    decoded_entries = {}
     for name, entry_type in entry_types.items():
-        entries[name] = decode(entry_type, document[name], name)
-    return SavedGate(**entries)
+        decoded_entries[name] = decode(entry_type, document[name], name)
+    return SavedGate(**decoded_entries)
 
 
 def _check_promise_entries(saved_gate: SavedGate) -> None:
@@ -434,8 +434,8 @@ def build_verified_text(
     """
     signing_key = None if key is None else read_key(key)
     document = encode_document(content)
-    text = build_file_text(document, signing_key)
-    text_bytes = text.encode()
+    file_text = build_file_text(document, signing_key)
+    text_bytes = file_text.encode()
     n_bytes = len(text_bytes)
     if n_bytes > (max_bytes or MAX_BYTES):
         raise SavingError(
@@ -454,7 +454,7 @@ def build_verified_text(
             "this gate cannot be saved, because the loaded gate would differ from it. This is a"
             " bug in metacal. Please report it."
         )
-    return text
+    return file_text
 
 
 def load_bytes(

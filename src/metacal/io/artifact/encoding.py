@@ -18,19 +18,19 @@ import numpy as np
 
 from metacal.errors import ArtifactError, SavingError
 from metacal.io.artifact.arrays import decode_array, encode_array
-from metacal.io.artifact.messages import check_keys, describe_json, error_summary, with_article
+from metacal.io.artifact.messages import check_keys, describe_json, summarize_error, with_article
 from metacal.io.artifact.registry import (
-    ALLOWED_NAMES,
-    CONSTRUCTORS,
-    STORED_FORMS,
-    SUBCLASSES,
+    CONSTRUCTOR_OF_CLASS,
+    NAME_LISTER_OF_TYPE,
+    STORED_FORM_OF_TYPE,
+    SUBCLASS_LISTER_OF_BASE,
     StoredForm,
     Unsigned,
     allowed_subclasses,
-    class_layout,
     find_registered_base,
+    get_class_layout,
+    get_union_members,
     resolve_alias,
-    union_members,
 )
 
 # Strings that represent infinite floats in JSON.
@@ -86,7 +86,7 @@ def encode(value: Any, location: str) -> Any:
         return _encode_items(value, location)
     if isinstance(value, np.ndarray):
         return encode_array(value, location)
-    stored_form = STORED_FORMS.get(type(value))
+    stored_form = STORED_FORM_OF_TYPE.get(type(value))
     if stored_form is not None:
         stored_value = stored_form.to_stored(value, location)
         return encode(stored_value, location)
@@ -94,7 +94,7 @@ def encode(value: Any, location: str) -> Any:
 
 
 def _is_plain_json(value: Any) -> bool:
-    """Check whether a value is None, a boolean, a finite float or an integer of 64 bits."""
+    """Check whether a value is None, a boolean, a finite float or a 64-bit integer."""
     if value is None or type(value) is bool:
         return True
     if type(value) is float:
@@ -141,9 +141,9 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
         )
     json_object: dict[str, Any] = {}
     if find_registered_base(cls) is not None:
-        json_object["type"] = _stored_class_name(cls, location)
+        json_object["type"] = _get_stored_class_name(cls, location)
 
-    layout = class_layout(cls)
+    layout = get_class_layout(cls)
     for key, entry_type in layout.type_of_key.items():
         entry = getattr(value, layout.attribute_of_key.get(key, key))
         is_optional = key in layout.omitted_defaults
@@ -157,10 +157,10 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
     return json_object
 
 
-def _stored_class_name(cls: type, location: str) -> str:
-    """Return the name of a class in a file. Raise ArtifactError if it is not registered."""
+def _get_stored_class_name(cls: type, location: str) -> str:
+    """Return the registered name of a class in a file."""
     base = find_registered_base(cls)
-    classes_by_stored_name = SUBCLASSES[base]()
+    classes_by_stored_name = SUBCLASS_LISTER_OF_BASE[base]()
     # A lookup by the usual name avoids importing all subclasses.
     if classes_by_stored_name.get(cls.__name__) is cls:
         return cls.__name__
@@ -174,10 +174,10 @@ def _stored_class_name(cls: type, location: str) -> str:
 
 
 def _find_stored_form(annotation: Any) -> StoredForm | None:
-    """Return the stored form of an annotation or of a member of a union, if there is one."""
-    for member in union_members(annotation):
-        if member in STORED_FORMS:
-            return STORED_FORMS[member]
+    """Return the stored form of an annotation or of a member of its union."""
+    for member in get_union_members(annotation):
+        if member in STORED_FORM_OF_TYPE:
+            return STORED_FORM_OF_TYPE[member]
     return None
 
 
@@ -219,9 +219,13 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
         raise ArtifactError(f"{location} is nested too deeply.")
     annotation = resolve_alias(annotation)
     # Plain values come first, because they are the most frequent. Floats need a conversion.
-    if annotation in _PLAIN_TYPES and annotation is not float and _has_json_type(annotation, data):
+    if (
+        annotation in _RULE_OF_PLAIN_TYPE
+        and annotation is not float
+        and _has_json_type(annotation, data)
+    ):
         return data
-    stored_form = STORED_FORMS.get(annotation)
+    stored_form = STORED_FORM_OF_TYPE.get(annotation)
     if stored_form is not None:
         stored_value = decode(stored_form.stored_type, data, location, depth)
         return stored_form.from_stored(stored_value, location)
@@ -229,7 +233,7 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
     if subclasses is not None:
         return _decode_subclass(subclasses, data, location, depth)
 
-    for member_type in union_members(annotation):
+    for member_type in get_union_members(annotation):
         if not _has_json_type(member_type, data):
             continue
         is_union = member_type != annotation
@@ -321,7 +325,7 @@ def decode_entries(
     ArtifactError
         If the value is not an object, an entry is missing or superfluous, or has another type.
     """
-    layout = class_layout(cls)
+    layout = get_class_layout(cls)
     present_keys = data.keys() if isinstance(data, dict) else ()
     expected_keys = []
     for key in layout.type_of_key:
@@ -330,16 +334,16 @@ def decode_entries(
             expected_keys.append(key)
     type_key = ["type"] if has_type_name else []
     check_keys(data, type_key + expected_keys, location)
-    entries = {}
+    decoded_entries = {}
     for key in expected_keys:
         entry_type = layout.type_of_key[key]
-        entries[key] = decode(entry_type, data[key], f"{location}.{key}", depth + 1)
+        decoded_entries[key] = decode(entry_type, data[key], f"{location}.{key}", depth + 1)
     for key, default in layout.omitted_defaults.items():
-        if key in entries and entries[key] == default:
+        if key in decoded_entries and decoded_entries[key] == default:
             raise ArtifactError(
                 f"{location}.{key} has its default value, so the file must not contain it."
             )
-    return entries
+    return decoded_entries
 
 
 def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
@@ -348,9 +352,9 @@ def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
     Entries that are not fields of the class are derived values. Raise ArtifactError if they
     differ from those of the constructed object.
     """
-    if cls in CONSTRUCTORS:
-        return call_constructor(CONSTRUCTORS[cls], entries, location)
-    attribute_of_key = class_layout(cls).attribute_of_key
+    if cls in CONSTRUCTOR_OF_CLASS:
+        return call_constructor(CONSTRUCTOR_OF_CLASS[cls], entries, location)
+    attribute_of_key = get_class_layout(cls).attribute_of_key
     field_values = {
         attribute_of_key[key]: entry for key, entry in entries.items() if key in attribute_of_key
     }
@@ -369,25 +373,25 @@ def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
 def call_constructor(
     constructor: Callable[..., Any], values: Mapping[str, Any], location: str
 ) -> Any:
-    """Call a constructor with keyword arguments, and convert its errors to ArtifactError."""
+    """Call a constructor, and convert its errors to ArtifactError."""
     try:
         return constructor(**values)
     except (ValueError, TypeError, ArithmeticError, IndexError) as error:
-        raise ArtifactError(f"{location}: {error_summary(error)}") from error
+        raise ArtifactError(f"{location}: {summarize_error(error)}") from error
 
 
 def _has_json_type(annotation: Any, data: Any) -> bool:
     """Check whether a JSON value has the JSON type that represents an annotation."""
-    if annotation in _PLAIN_TYPES:
-        return _PLAIN_TYPES[annotation].accepts(data)
-    if annotation in ALLOWED_NAMES:
-        return type(data) is str and data in ALLOWED_NAMES[annotation]()
+    if annotation in _RULE_OF_PLAIN_TYPE:
+        return _RULE_OF_PLAIN_TYPE[annotation].accepts(data)
+    if annotation in NAME_LISTER_OF_TYPE:
+        return type(data) is str and data in NAME_LISTER_OF_TYPE[annotation]()
     origin = get_origin(annotation)
     if origin is Literal:
         return any(type(data) is type(choice) and data == choice for choice in get_args(annotation))
     if origin in (tuple, list):
         return isinstance(data, list)
-    if annotation in STORED_FORMS:
+    if annotation in STORED_FORM_OF_TYPE:
         return isinstance(data, dict | list)
     return isinstance(data, dict)
 
@@ -398,21 +402,21 @@ def _describe_type(annotation: Any) -> str:
     arguments = get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(_describe_type(resolve_alias(member)) for member in arguments)
-    if annotation in ALLOWED_NAMES:
-        return f"one of {', '.join(ALLOWED_NAMES[annotation]())}"
+    if annotation in NAME_LISTER_OF_TYPE:
+        return f"one of {', '.join(NAME_LISTER_OF_TYPE[annotation]())}"
     if origin is Literal and len(arguments) > _MAX_QUOTED_CHOICES:
         return f"one of {', '.join(arguments)}"
     if origin is Literal:
         return " or ".join(f'"{choice}"' for choice in arguments)
     if origin in (tuple, list):
         return "a list"
-    if annotation in _PLAIN_TYPES:
-        return _PLAIN_TYPES[annotation].description
+    if annotation in _RULE_OF_PLAIN_TYPE:
+        return _RULE_OF_PLAIN_TYPE[annotation].description
     return "an object"
 
 
 @dataclass(frozen=True)
-class _PlainType:
+class _PlainTypeRule:
     """Type that JSON represents directly.
 
     Attributes
@@ -471,12 +475,12 @@ def _is_valid_unicode(text: str) -> bool:
 
 
 # The keys are `PLAIN_TYPES` of the registry.
-_PLAIN_TYPES: dict[Any, _PlainType] = {
-    float: _PlainType(_is_float, "a number"),
-    int: _PlainType(_is_int64, "a whole number"),
-    Unsigned: _PlainType(_is_uint64, "a whole number"),
-    bool: _PlainType(_is_bool, "true or false"),
-    str: _PlainType(_is_text, "text"),
-    type(None): _PlainType(_is_null, "null"),
-    Any: _PlainType(_is_scalar, "a plain value"),
+_RULE_OF_PLAIN_TYPE: dict[Any, _PlainTypeRule] = {
+    float: _PlainTypeRule(_is_float, "a number"),
+    int: _PlainTypeRule(_is_int64, "a whole number"),
+    Unsigned: _PlainTypeRule(_is_uint64, "a whole number"),
+    bool: _PlainTypeRule(_is_bool, "true or false"),
+    str: _PlainTypeRule(_is_text, "text"),
+    type(None): _PlainTypeRule(_is_null, "null"),
+    Any: _PlainTypeRule(_is_scalar, "a plain value"),
 }

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
-from metacal.io.artifact.messages import describe_json, error_summary
-from metacal.io.artifact.registry import STORED_FORMS, StoredForm, Unsigned
+from metacal.io.artifact.messages import describe_json, summarize_error
+from metacal.io.artifact.registry import STORED_FORM_OF_TYPE, StoredForm, Unsigned
 from metacal.rows import validate
 
 #: Array of class labels.
 Labels = NewType("Labels", np.ndarray)
 
-# Python types of the JSON values of labels, by dtype name. The two classes of a binary problem may
-# be any two numbers, so labels can be floats.
+# Python types of the JSON values of labels, by dtype name.
+# Labels can be floats, because the two classes of a binary problem may be any two numbers.
 _VALUE_TYPES: dict[str, type] = {
     "str": str,
     "bool": bool,
@@ -34,8 +34,8 @@ _VALUE_TYPES: dict[str, type] = {
     "float64": float,
 }
 
-# Maximum number of characters of all class names, each padded to the longest one. NumPy allocates
-# four bytes per character.
+# Maximum number of characters of all class names, each padded to the longest one.
+# NumPy allocates four bytes per character.
 _MAX_NAME_CHARACTERS = 1 << 23
 
 
@@ -84,14 +84,14 @@ def encode_labels(labels: Any, location: str = "classes") -> LabelList:
     array = np.asarray(labels)
     if array.dtype == object:
         array = array.astype(np.str_)
-    values = tuple(array.tolist())
+    label_values = tuple(array.tolist())
     dtype_name = array.dtype.name
     if array.dtype.kind == "U":
-        _check_name_lengths(values, location)
+        _check_name_lengths(label_values, location)
         dtype_name = "str"
     elif array.dtype.kind == "f":
         dtype_name = "float64"
-    return LabelList(dtype_name, values)
+    return LabelList(dtype_name, label_values)
 
 
 def decode_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
@@ -135,7 +135,7 @@ def decode_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
     try:
         return validate.check_classes(np.array(values, dtype=np.dtype(dtype_name)), len(values))
     except (InputError, OverflowError, ValueError) as error:
-        raise ArtifactError(f"{location}: {error_summary(error)}") from None
+        raise ArtifactError(f"{location}: {summarize_error(error)}") from None
 
 
 def _has_dtype(value: Any, dtype_name: str) -> bool:
@@ -166,6 +166,6 @@ def _check_name_lengths(names: Sequence[str], location: str) -> None:
         )
 
 
-STORED_FORMS[Labels] = StoredForm(
+STORED_FORM_OF_TYPE[Labels] = StoredForm(
     stored_type=LabelList, to_stored=encode_labels, from_stored=decode_labels
 )

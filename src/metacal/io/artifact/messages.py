@@ -66,7 +66,7 @@ def prefix_errors_with(path: str) -> Iterator[None]:
 
 
 def object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object from its key-value pairs. Raise KeyError for a duplicate key.
+    """Build a JSON object from its key-value pairs, and reject duplicate keys.
 
     This is an `object_pairs_hook` for the json module, which would keep the last duplicate.
     """
@@ -80,7 +80,7 @@ def object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return json_object
 
 
-def error_summary(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """Return the message of an error on one line of limited length.
 
     Characters that cannot be printed are escaped, because the message may quote the file.

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.io.artifact.messages import error_summary
+from metacal.io.artifact.messages import summarize_error
 from metacal.maps.map import Map
 from metacal.rows.arrays import find_first_true
 
 # Largest deviation of a row sum from one: far above rounding errors, but small for a probability.
-_TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
+_TOLERANCE_OF_DTYPE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
 
 
 def build_probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
@@ -32,7 +32,7 @@ def build_probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str,
     """
     increasing = np.linspace(-1.0, 1.0, n_classes)
     class_index = np.arange(n_classes)
-    rows = {
+    row_by_kind = {
         "flat": np.zeros(n_classes),
         "plain": increasing,
         "turned": 3.0 * increasing[::-1],
@@ -44,7 +44,7 @@ def build_probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str,
         "masked": np.where(class_index % 2 == 1, -np.inf, increasing),
         "single": np.where(class_index == 0, 3.0, -np.inf),
     }
-    return {kind: row.astype(dtype) for kind, row in rows.items()}
+    return {kind: row.astype(dtype) for kind, row in row_by_kind.items()}
 
 
 def check_map(fitted: Gate | Map, n_classes: int) -> None:
@@ -71,7 +71,7 @@ def check_map(fitted: Gate | Map, n_classes: int) -> None:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: the calibration map does not return probabilities for flat ...
     """
-    for dtype in _TOLERANCE:
+    for dtype in _TOLERANCE_OF_DTYPE:
         row_by_kind = build_probe_rows(n_classes, dtype)
         logits = np.stack(list(row_by_kind.values()))
         probabilities = _apply_to_logits(fitted, logits)
@@ -84,12 +84,14 @@ def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
     try:
         with np.errstate(all="ignore"):
             if isinstance(fitted, Gate):
-                probabilities = np.asarray(fitted(logits, groups=_probe_groups(fitted, n_rows)))
+                probabilities = np.asarray(
+                    fitted(logits, groups=_choose_probe_groups(fitted, n_rows))
+                )
             else:
                 probabilities = np.asarray(fitted(logits))
     except Exception as error:
         raise ArtifactError(
-            f"the calibration map does not support {n_classes} columns ({error_summary(error)})."
+            f"the calibration map does not support {n_classes} columns ({summarize_error(error)})."
         ) from error
     if probabilities.shape != logits.shape:
         raise ArtifactError(
@@ -98,8 +100,8 @@ def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
     return probabilities
 
 
-def _probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
-    """Return a known group for each row, or None if the gate has no thresholds by group."""
+def _choose_probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
+    """Return a known group for each row if the gate has thresholds by group."""
     thresholds = gate.subgroup_thresholds
     if thresholds is None or thresholds.subgroup_kind != "group":
         return None
@@ -108,7 +110,7 @@ def _probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
 
 def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> None:
     """Raise ArtifactError for the first row that does not contain probabilities."""
-    tolerance = _TOLERANCE[probabilities.dtype.type]
+    tolerance = _TOLERANCE_OF_DTYPE[probabilities.dtype.type]
     with np.errstate(all="ignore"):
         row_sums = probabilities.sum(axis=1, dtype=np.float64)
     is_finite = np.isfinite(probabilities).all(axis=1)
@@ -120,9 +122,10 @@ def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> N
         "they sum to {row_sum:.6g}": sums_to_one,
     }
     for problem, is_valid in is_valid_by_problem.items():
-        row = find_first_true(~is_valid)
-        if row is not None:
+        first_invalid_row = find_first_true(~is_valid)
+        if first_invalid_row is not None:
             raise ArtifactError(
-                f"the calibration map does not return probabilities for {row_kinds[row]} rows in"
-                f" {probabilities.dtype}: {problem.format(row_sum=row_sums[row])}."
+                "the calibration map does not return probabilities for"
+                f" {row_kinds[first_invalid_row]} rows in"
+                f" {probabilities.dtype}: {problem.format(row_sum=row_sums[first_invalid_row])}."
             )

@@ -54,22 +54,22 @@ class StoredForm:
 
 
 #: For each base class, a function that returns its storable subclasses by their name in a file.
-SUBCLASSES: dict[Any, Callable[[], Mapping[str, type]]] = {
+SUBCLASS_LISTER_OF_BASE: dict[Any, Callable[[], Mapping[str, type]]] = {
     Map: get_map_classes,
     Promise: load_promise_classes,
 }
 
 #: For each type of names, a function that returns the allowed names, which can grow at run time.
-ALLOWED_NAMES: dict[Any, Callable[[], Iterable[str]]] = {}
+NAME_LISTER_OF_TYPE: dict[Any, Callable[[], Iterable[str]]] = {}
 
 #: Field types of the classes that are not stored field by field.
 FIELD_TYPES: dict[type, dict[str, Any]] = {}
 
 #: Functions that construct an object from its entries, if the constructor of its class cannot.
-CONSTRUCTORS: dict[type, Callable[..., Any]] = {}
+CONSTRUCTOR_OF_CLASS: dict[type, Callable[..., Any]] = {}
 
 #: Stored form of each type that is represented by another type in a file.
-STORED_FORMS: dict[Any, StoredForm] = {}
+STORED_FORM_OF_TYPE: dict[Any, StoredForm] = {}
 
 #: Types that JSON represents directly.
 PLAIN_TYPES: tuple[Any, ...] = (float, int, Unsigned, bool, str, type(None), Any)
@@ -80,7 +80,7 @@ def list_stored_form(cls: Any) -> StoredForm:
 
     It is shorter than an object with keys, for classes with many instances in a file.
     """
-    types_by_name = field_types(cls)
+    types_by_name = get_field_types(cls)
     stored_type: Any = tuple.__class_getitem__(tuple(types_by_name.values()))
 
     def to_stored(value: Any, location: str) -> list[Any]:
@@ -96,7 +96,7 @@ def list_stored_form(cls: Any) -> StoredForm:
 type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
-def field_types(cls: type) -> dict[str, Any]:
+def get_field_types(cls: type) -> dict[str, Any]:
     """Return the entries of a class in a file and their types."""
     registered_types = FIELD_TYPES.get(cls)
     if registered_types is not None:
@@ -105,12 +105,12 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def omitted_defaults(cls: type) -> dict[str, Any]:
-    """Return the optional entries of a class, and the values at which they are omitted."""
+    """Return the optional entries of a class with their default values."""
     defaults: dict[str, Any] = {}
     for field in fields(cls):
         if is_optional_field(field):
             defaults[get_stored_key(field)] = field.default
-    for name, field_type in field_types(cls).items():
+    for name, field_type in get_field_types(cls).items():
         if get_origin(field_type) is NotRequired:
             defaults[name] = None
     return defaults
@@ -123,7 +123,7 @@ class ClassLayout:
     Attributes
     ----------
     type_of_key : dict of str to type
-        Keys of the entries and their types, see `field_types`.
+        Keys of the entries and their types, see `get_field_types`.
 
     omitted_defaults : dict of str to object
         Keys of the optional entries, and the values at which they are omitted.
@@ -138,27 +138,27 @@ class ClassLayout:
 
 
 @cache
-def class_layout(cls: type) -> ClassLayout:
-    """Return the layout of a class in a file. Register all classes before the first call."""
+def get_class_layout(cls: type) -> ClassLayout:
+    """Return the layout of a registered class in a file."""
     return ClassLayout(
-        type_of_key=field_types(cls),
+        type_of_key=get_field_types(cls),
         omitted_defaults=omitted_defaults(cls),
         attribute_of_key={get_stored_key(field): field.name for field in fields(cls)},
     )
 
 
 def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
-    """Return the storable subclasses that an annotation allows, by their name in a file.
+    """Return the storable subclasses of an annotation, keyed by name in a file.
 
     Parameters
     ----------
     annotation : type
-        Base class in `SUBCLASSES`, or a class derived from one.
+        Base class in `SUBCLASS_LISTER_OF_BASE`, or a class derived from one.
 
     Returns
     -------
     mapping of str to type, or None
-        None if the annotation has no base class in `SUBCLASSES`.
+        None if the annotation has no base class in `SUBCLASS_LISTER_OF_BASE`.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
     base = find_registered_base(annotation)
     if base is None:
         return None
-    subclasses = SUBCLASSES[base]()
+    subclasses = SUBCLASS_LISTER_OF_BASE[base]()
     if base == annotation:
         return subclasses
     return {name: cls for name, cls in subclasses.items() if issubclass(cls, annotation)}
@@ -185,12 +185,12 @@ def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
 
 @cache
 def find_registered_base(annotation: Any) -> Any:
-    """Return the base class of an annotation in `SUBCLASSES`, or None if it has none."""
-    if annotation in SUBCLASSES:
+    """Return the registered base class of an annotation, or None."""
+    if annotation in SUBCLASS_LISTER_OF_BASE:
         return annotation
     if not isinstance(annotation, type):
         return None
-    return next((base for base in SUBCLASSES if issubclass(annotation, base)), None)
+    return next((base for base in SUBCLASS_LISTER_OF_BASE if issubclass(annotation, base)), None)
 
 
 @cache
@@ -219,14 +219,14 @@ def resolve_alias(annotation: Any) -> Any:
 
 
 @cache
-def union_members(annotation: Any) -> tuple[Any, ...]:
+def get_union_members(annotation: Any) -> tuple[Any, ...]:
     """Return the types of a union that a file can contain.
 
     A union can have other members, such as `np.random.Generator`. For an annotation that is not
     a union, return the annotation itself.
     """
     is_union = get_origin(annotation) in (Union, types.UnionType)
-    if not is_union or annotation in SUBCLASSES:
+    if not is_union or annotation in SUBCLASS_LISTER_OF_BASE:
         return (annotation,)
     members = map(resolve_alias, get_args(annotation))
     return tuple(member for member in members if _is_storable(member))
@@ -236,6 +236,6 @@ def _is_storable(annotation: Any) -> bool:
     """Check whether a file can contain values of a type that is not a union."""
     if get_origin(annotation) or is_dataclass(annotation):
         return True
-    if annotation in (*PLAIN_TYPES, *ALLOWED_NAMES, *STORED_FORMS, np.ndarray):
+    if annotation in (*PLAIN_TYPES, *NAME_LISTER_OF_TYPE, *STORED_FORM_OF_TYPE, np.ndarray):
         return True
     return allowed_subclasses(annotation) is not None

@@ -63,7 +63,7 @@ class Signature:
 
 @dataclass(frozen=True, repr=False)
 class Key(Seal):
-    """Key that signs, verifies, or both. Its content is not part of its representation.
+    """Key that signs content, verifies signatures, or does both.
 
     Attributes
     ----------
@@ -150,9 +150,9 @@ def read_key(source: KeySource) -> Key:
         return _parse_key(source, "the key")
     path = os.fspath(source)
     with input_error_if_read_fails(path), open(path, "rb") as file:
-        content = file.read(_MAX_KEY_BYTES + 1)
+        key_bytes = file.read(_MAX_KEY_BYTES + 1)
         file_mode = os.fstat(file.fileno()).st_mode
-    key = _parse_key(content, path)
+    key = _parse_key(key_bytes, path)
     if key.is_secret and _is_readable_by_others(file_mode):
         warnings.warn(
             f"{path}: other users can read this key. Run chmod 600 {path}",
@@ -163,7 +163,7 @@ def read_key(source: KeySource) -> Key:
 
 
 def _is_readable_by_others(file_mode: int) -> bool:
-    """Check whether the mode of a regular file allows its group or everyone to read it."""
+    """Check whether a file mode allows users other than the owner to read."""
     if os.name != "posix" or not stat.S_ISREG(file_mode):
         return False
     return bool(file_mode & (stat.S_IRGRP | stat.S_IROTH))
@@ -199,15 +199,15 @@ def parse_signature(data: Any) -> Signature:
             f"signature.algorithm must be {' or '.join(N_SIGNATURE_DIGITS)}, but it is"
             f" {describe_json(algorithm)}."
         )
-    value = data["value"]
+    signature_text = data["value"]
     n_digits = N_SIGNATURE_DIGITS[algorithm]
-    has_length = type(value) is str and len(value) == n_digits
-    if not has_length or not set(value) <= set("0123456789abcdef"):
+    has_length = type(signature_text) is str and len(signature_text) == n_digits
+    if not has_length or not set(signature_text) <= set("0123456789abcdef"):
         raise SignatureError(
             f"signature.value must be {n_digits} hexadecimal digits, but it is"
-            f" {describe_json(value)}."
+            f" {describe_json(signature_text)}."
         )
-    return Signature(algorithm=cast(Algorithm, algorithm), value=value)
+    return Signature(algorithm=cast(Algorithm, algorithm), value=signature_text)
 
 
 def verify_signature(signature: Signature | None, content: bytes, key: Key) -> None:
@@ -247,7 +247,7 @@ def verify_signature(signature: Signature | None, content: bytes, key: Key) -> N
 
 
 def _parse_key(content: bytes, name: str) -> Key:
-    """Parse the content of a key. Raise InputError, which contains `name`, if it is invalid."""
+    """Parse the content of a key, and use `name` in the errors."""
     if len(content) > _MAX_KEY_BYTES:
         raise KeyFileError(
             f"{name}: the file is too large to be a key. Create a key with: {_MAKE_SECRET}"

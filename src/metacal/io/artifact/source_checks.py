@@ -16,10 +16,10 @@ from metacal.maps.map import find_component_maps
 from metacal.scores import named as scores
 
 # Attribute of each map that holds the points of a curve.
-_POINTS_ATTRIBUTES = {"SplineMap": "knots", "GaussianProcessMap": "inducing"}
+_POINTS_ATTRIBUTE_OF_MAP = {"SplineMap": "knots", "GaussianProcessMap": "inducing"}
 
-# Maximum number of points of a curve. A fit produces at most 200 points. The cost of applying a map
-# is the number of points times the number of rows.
+# Maximum number of points of a curve. A fit produces at most 200 points.
+# The cost of applying a map is the number of points times the number of rows.
 _MAX_POINTS = 1000
 
 # Maximum number of points times classes, which is the cost per row.
@@ -50,9 +50,9 @@ def check_map_cost(fitted: Any, n_classes: int) -> None:
     for inner_map in find_component_maps(fitted):
         check_map_cost(inner_map, n_classes)
     map_name = type(fitted).__name__
-    if map_name not in _POINTS_ATTRIBUTES:
+    if map_name not in _POINTS_ATTRIBUTE_OF_MAP:
         return
-    attribute = _POINTS_ATTRIBUTES[map_name]
+    attribute = _POINTS_ATTRIBUTE_OF_MAP[map_name]
     n_points = len(getattr(fitted, attribute))
     if n_points > _MAX_POINTS:
         raise ArtifactError(
@@ -65,7 +65,7 @@ def check_map_cost(fitted: Any, n_classes: int) -> None:
 
 
 def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
-    """Raise ArtifactError unless subgroups by class are exactly the classes of the file."""
+    """Raise ArtifactError unless the subgroups by class are the classes of the gate."""
     parts = certificate.subgroups
     if parts is None or parts.by != "class":
         return

@@ -21,13 +21,13 @@ from metacal.gate.stages import Source
 from metacal.io.artifact.labels import Labels
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.registry import (
-    ALLOWED_NAMES,
-    CONSTRUCTORS,
+    CONSTRUCTOR_OF_CLASS,
     FIELD_TYPES,
-    STORED_FORMS,
-    SUBCLASSES,
+    NAME_LISTER_OF_TYPE,
+    STORED_FORM_OF_TYPE,
+    SUBCLASS_LISTER_OF_BASE,
     StoredForm,
-    field_types,
+    get_field_types,
 )
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
@@ -46,7 +46,7 @@ Input = Literal["logits", "probabilities"]
 
 #: Name of a ranking score.
 ScoreName = NewType("ScoreName", str)
-ALLOWED_NAMES[ScoreName] = lambda: NAMED
+NAME_LISTER_OF_TYPE[ScoreName] = lambda: NAMED
 
 #: Maximum number of threads that a file may request.
 MAX_JOBS = 1024
@@ -76,10 +76,10 @@ def _build_ranker(cls: type[Ranker], **values: Any) -> Ranker:
     return cls(**values).restore(*fitted_values)
 
 
-SUBCLASSES[Ranker] = lambda: RANKERS
+SUBCLASS_LISTER_OF_BASE[Ranker] = lambda: RANKERS
 for _ranker in RANKERS.values():
-    FIELD_TYPES[_ranker] = {**field_types(_ranker), "classes": Labels | None, **_FITTED_TYPES}
-    CONSTRUCTORS[_ranker] = partial(_build_ranker, _ranker)
+    FIELD_TYPES[_ranker] = {**get_field_types(_ranker), "classes": Labels | None, **_FITTED_TYPES}
+    CONSTRUCTOR_OF_CLASS[_ranker] = partial(_build_ranker, _ranker)
 
 # ── recipes ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +131,7 @@ def find_source_method(source: LogitsSource) -> Method:
         calibrator_name = recipe.estimator
         method = find_method_by_public_name(recipe.estimator)
     if method is None or type(source.map) is not method.map_class():
-        raise unsupported_calibrator_error(calibrator_name)
+        raise build_unsupported_calibrator_error(calibrator_name)
     return method
 
 
@@ -140,7 +140,7 @@ def check_calibrator_is_supported(source: LogitsSource) -> None:
     find_source_method(source)
 
 
-def unsupported_calibrator_error(name: str) -> ArtifactError:
+def build_unsupported_calibrator_error(name: str) -> ArtifactError:
     """Build the error about a calibrator that a file cannot contain."""
     return SavingError(
         f"The base calibrator is {with_article(name)}, which cannot be saved without pickle."
@@ -192,14 +192,14 @@ def _recipe_from_stored(stored_recipe: Any, location: str) -> Recipe:
     return Recipe(type(stored_recipe).__name__, parameters)
 
 
-SUBCLASSES[StoredRecipe] = _stored_recipe_classes
-STORED_FORMS[Recipe] = StoredForm(
+SUBCLASS_LISTER_OF_BASE[StoredRecipe] = _stored_recipe_classes
+STORED_FORM_OF_TYPE[Recipe] = StoredForm(
     stored_type=StoredRecipe, to_stored=_recipe_to_stored, from_stored=_recipe_from_stored
 )
 
 # ── sources ───────────────────────────────────────────────────────────────────────────────────────
 
-SUBCLASSES[Source] = lambda: {"Table": LogitsSource, "Marks": ScoreSource}
+SUBCLASS_LISTER_OF_BASE[Source] = lambda: {"Table": LogitsSource, "Marks": ScoreSource}
 FIELD_TYPES[LogitsSource] = {
     "classes": Labels,
     "classes_given": bool,

@@ -74,7 +74,7 @@ def convert_to_saved_stages(gate: Gate) -> tuple[SavedStage, ...]:
 
 
 def _prepare_source_for_saving(source: Source) -> Source:
-    """Return a source in the form that is saved. Raise ArtifactError if it contains user code."""
+    """Convert a source to its saved form. Raise SavingError if it contains user code."""
     if not isinstance(source, LogitsSource):
         return source
     check_calibrator_is_supported(source)

@@ -22,7 +22,7 @@ from metacal.gate.watch_history import MAX_POINTS, History
 from metacal.io.artifact.document import SavedContent, encode_document
 from metacal.io.artifact.encoding import decode, encode
 from metacal.io.artifact.registry import (
-    STORED_FORMS,
+    STORED_FORM_OF_TYPE,
     StoredForm,
     list_stored_form,
 )
@@ -85,12 +85,12 @@ def _pairs_form(stored_type: Any) -> StoredForm:
 
 # A file contains many of these objects, so they are stored as short lists.
 for _record_class in (Counts, PendingRow, Point):
-    STORED_FORMS[_record_class] = list_stored_form(_record_class)
-STORED_FORMS[dict[Id, PendingRow]] = _pairs_form(tuple[tuple[Id, PendingRow], ...])
-STORED_FORMS[dict[str, int]] = _pairs_form(
+    STORED_FORM_OF_TYPE[_record_class] = list_stored_form(_record_class)
+STORED_FORM_OF_TYPE[dict[Id, PendingRow]] = _pairs_form(tuple[tuple[Id, PendingRow], ...])
+STORED_FORM_OF_TYPE[dict[str, int]] = _pairs_form(
     tuple[tuple[Literal[ALARM_NAMES], int], ...]  # type: ignore[valid-type]
 )
-STORED_FORMS[dict[Id, None]] = StoredForm(
+STORED_FORM_OF_TYPE[dict[Id, None]] = StoredForm(
     stored_type=tuple[Id, ...], to_stored=_dict_to_keys, from_stored=_dict_from_keys
 )
 
@@ -284,11 +284,11 @@ def watch_settings(watch: Watch) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {"horizon": watch.waiting.horizon, "delta": watch.alarms.delta}
     for name in ALARM_NAMES:
-        settings[name] = _alarm_settings(watch.alarms, name)
+        settings[name] = _list_alarm_settings(watch.alarms, name)
     return settings
 
 
-def _alarm_settings(alarms: Alarms, name: str) -> list[dict[str, Any]]:
+def _list_alarm_settings(alarms: Alarms, name: str) -> list[dict[str, Any]]:
     """Return the settings of all monitors of an alarm."""
     return [_monitor_settings(monitor) for monitor in getattr(alarms, name)]
 
@@ -343,7 +343,9 @@ def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
         raise ArtifactError(f"alarms: {error}") from error
 
     for alarm_name in ALARM_NAMES:
-        if _alarm_settings(alarms, alarm_name) != _alarm_settings(new_watch.alarms, alarm_name):
+        if _list_alarm_settings(alarms, alarm_name) != _list_alarm_settings(
+            new_watch.alarms, alarm_name
+        ):
             raise ArtifactError(
                 f"the state has the alarm {alarm_name}, but the gate does not have the quantity"
                 " that this alarm watches."

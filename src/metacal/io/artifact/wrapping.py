@@ -17,10 +17,10 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import ArtifactError, FileWriteError, ForeignFileError
-from metacal.io.artifact.messages import describe_json, error_summary, object_without_duplicates
+from metacal.io.artifact.messages import describe_json, object_without_duplicates, summarize_error
 from metacal.io.artifact.signature import Key, parse_signature, verify_signature
 from metacal.io.disk import input_error_if_write_fails
-from metacal.io.opening import detect_file_kind, input_error_if_read_fails
+from metacal.io.opening import N_MAGIC_BYTES, detect_file_kind, input_error_if_read_fails
 from metacal.io.writing import open_atomic_path
 
 #: Value of the entry "format".
@@ -31,16 +31,17 @@ VERSION = 3
 
 _MEGABYTE = 1 << 20
 
-#: Maximum size of a file in bytes, unless the caller raises it. Reading takes four times the size
-#: of the file. A full matrix for 2,000 classes has 43 MB; all other maps are far smaller.
+#: Maximum size of a file in bytes, unless the caller raises it.
+#: A full matrix for 2,000 classes has 43 MB. All other maps are far smaller.
+#: Reading takes four times the size of the file.
 MAX_BYTES = 45 * _MEGABYTE
 
 # Maximum size of a file that is not plain ASCII, because Python may store four bytes per character.
 # Large files consist of numbers.
 _MAX_NON_ASCII_BYTES = 16 * _MEGABYTE
 
-# Maximum number of commas and opening brackets. JSON with many small values takes 50 times its size
-# in memory.
+# Maximum number of commas and opening brackets in a file.
+# JSON with many small values takes 50 times its size in memory.
 _MAX_VALUES = 400_000
 
 # Maximum length of the entry "metacal_version".
@@ -198,7 +199,7 @@ def _check_format_version(version: Any) -> int:
 
 
 def _check_metacal_version(version: Any) -> str:
-    """Return the version of metacal in a file. Raise ArtifactError if it is not a short text."""
+    """Validate the version of metacal in a file, and return it."""
     if type(version) is not str or len(version) > _MAX_VERSION_LENGTH or not version.isprintable():
         raise ArtifactError("metacal_version must be text, but it is missing or of another type.")
     return version
@@ -299,13 +300,14 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
     _check_size(content, max_bytes)
     if not content.strip():
         raise ArtifactError("the file is empty. Save it again.")
-    kind = detect_file_kind(content[:8])
-    if kind is not None:
+    file_kind = detect_file_kind(content[:N_MAGIC_BYTES])
+    if file_kind is not None:
         reason = ""
-        if kind == "a pickle":
+        if file_kind == "a pickle":
             reason = ", and metacal does not read such files because they can run any code"
         raise ForeignFileError(
-            f"the file is {kind}, not a metacal file{reason}. Pass a file that metacal.save wrote."
+            f"the file is {file_kind}, not a metacal file{reason}. Pass a file that metacal.save"
+            " wrote."
         )
     n_values = content.count(b",") + content.count(b"[") + content.count(b"{")
     if n_values > _MAX_VALUES:
@@ -357,17 +359,17 @@ def _parse_json(content: bytes) -> Any:
         raise ArtifactError("the file is nested more deeply than a metacal file can be.") from None
     except (ValueError, MemoryError) as error:
         raise ForeignFileError(
-            f"the file is not JSON, or it is damaged or incomplete ({error_summary(error)}). Pass"
+            f"the file is not JSON, or it is damaged or incomplete ({summarize_error(error)}). Pass"
             " a file that metacal saved."
         ) from None
 
 
 def _parse_finite_float(text: str) -> float:
     """Parse a float. Raise ArtifactError if it is too large."""
-    value = float(text)
-    if not math.isfinite(value):
+    number = float(text)
+    if not math.isfinite(number):
         raise ArtifactError(f"the number {text[:40]} is out of range.")
-    return value
+    return number
 
 
 def _reject_constant(text: str) -> float:

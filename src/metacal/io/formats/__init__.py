@@ -187,14 +187,14 @@ def list_extensions(*, writable: bool = False, text: bool = False) -> tuple[str,
     tuple of str
         Extensions with their leading dot, sorted.
     """
-    names = []
+    extensions = []
     for extension, file_format in sorted(FORMATS.items()):
         if writable and file_format.write is None:
             continue
         if text and not file_format.is_text:
             continue
-        names.append(extension)
-    return tuple(names)
+        extensions.append(extension)
+    return tuple(extensions)
 
 
 def find_extension_by_magic_bytes(first_bytes: bytes) -> str | None:

@@ -28,14 +28,14 @@ from metacal.io.formats.arrow_columns import (
     TableLayout,
     check_no_nulls,
     column_to_array,
-    float_dtype,
+    get_float_dtype,
     import_pyarrow,
     is_type,
     scores_to_array,
     table_to_array,
 )
 from metacal.io.formats.arrow_metadata import read_class_names
-from metacal.io.named_columns import label_column_advice
+from metacal.io.named_columns import advise_on_label_column
 from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
@@ -125,7 +125,7 @@ class InMemoryBatches(BatchSource):
 
 
 def _hugging_face_to_arrow(dataset: Any) -> Any:
-    """Convert a Hugging Face dataset to an Arrow table. Raise InputError for a DatasetDict."""
+    """Convert a Hugging Face dataset to an Arrow table."""
     is_dataset_dict = hasattr(dataset, "values")
     if is_dataset_dict:
         raise FileContentError(
@@ -187,8 +187,7 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
         side_columns = _read_columns(source, selection.other_names, path)
 
     class_names = None
-    has_list_column = layout.list_size is not None
-    if has_list_column:
+    if layout.has_list_column:
         class_names = read_class_names(source.schema, path)
     return selection.build_columns(
         table, side_columns.read_array, side_columns.read_list, class_names=class_names
@@ -235,10 +234,10 @@ class _ColumnChunks:
 
 def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: str) -> Columns:
     """Read a column of scores and the side columns."""
-    columns = _read_columns(source, selection.all_names, path)
+    column_chunks = _read_columns(source, selection.all_names, path)
     score_name = selection.table_names[0]
-    scores = scores_to_array(columns.read_chunks(score_name), score_name, path)
-    return selection.build_columns(scores, columns.read_array, columns.read_list)
+    scores = scores_to_array(column_chunks.read_chunks(score_name), score_name, path)
+    return selection.build_columns(scores, column_chunks.read_array, column_chunks.read_list)
 
 
 def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
@@ -348,12 +347,12 @@ def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> 
         if is_type(arrow_type, NUMBER_TYPES):
             continue
         is_list = is_type(arrow_type, LIST_TYPES)
-        content = f"lists of {arrow_type.value_type}" if is_list else str(arrow_type)
+        content_text = f"lists of {arrow_type.value_type}" if is_list else str(arrow_type)
         label_hint = ""
         if "labels" not in selection.role_names and not is_list:
-            label_hint = label_column_advice(name)
+            label_hint = advise_on_label_column(name)
         raise NumberError(
-            f"{path}: the column {name!r} must hold numbers, but it holds {content};"
+            f"{path}: the column {name!r} must hold numbers, but it holds {content_text};"
             f" {label_hint}list the class columns with {format_option('classes')}, or name the"
             f" column of lists or the prefix of the columns with {format_option('logits_key')}."
         )
@@ -396,7 +395,7 @@ def determine_table_layout(
     """
     arrow_types = [source.schema.field(name).type for name in selection.table_names]
     if selection.has_column_per_class:
-        dtypes = {float_dtype(arrow_type) for arrow_type in arrow_types}
+        dtypes = {get_float_dtype(arrow_type) for arrow_type in arrow_types}
         common_dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float64)
         return TableLayout(columns=selection.table_names, list_size=None, dtype=common_dtype)
 
@@ -406,7 +405,7 @@ def determine_table_layout(
     if list_size < 0:
         list_size = _first_list_size(source, name, path)
     return TableLayout(
-        columns=(name,), list_size=list_size, dtype=float_dtype(list_type.value_type)
+        columns=(name,), list_size=list_size, dtype=get_float_dtype(list_type.value_type)
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import NumberError, needs_extra
-from metacal.io.opening import check_text_array_size, check_unpacked_size, uneven_row_error
+from metacal.io.opening import build_uneven_row_error, check_text_array_size, check_unpacked_size
 from metacal.rows.arrays import find_first_true
 
 # Categories of Arrow types, named as in `pyarrow.types`.
@@ -46,6 +46,11 @@ class TableLayout:
     dtype: np.dtype[Any]
 
     @property
+    def has_list_column(self) -> bool:
+        """Whether one column holds a list for each row."""
+        return self.list_size is not None
+
+    @property
     def n_classes(self) -> int:
         """Number of columns of the resulting array."""
         if self.list_size is None:
@@ -59,7 +64,7 @@ class TableLayout:
 
 
 def import_pyarrow(path: str) -> Any:
-    """Import pyarrow. If it is missing, raise an error that names the extra to install."""
+    """Import pyarrow, or raise an error that names the extra to install."""
     with needs_extra(f"reading or writing {path}", "parquet"):
         import pyarrow
     return pyarrow
@@ -87,9 +92,8 @@ def table_to_array(batch: Any, layout: TableLayout, path: str, first_row: int) -
     array of shape (n_rows, n_classes)
         New C-ordered array.
     """
-    has_list_column = layout.list_size is not None
-    if has_list_column:
-        return _table_from_lists(batch.column(layout.columns[0]), layout, path, first_row)
+    if layout.has_list_column:
+        return _convert_lists_to_table(batch.column(layout.columns[0]), layout, path, first_row)
     table = np.empty((batch.num_rows, len(layout.columns)), dtype=layout.dtype)
     for class_index, name in enumerate(layout.columns):
         class_column = combine_chunks(batch.column(name))
@@ -98,31 +102,34 @@ def table_to_array(batch: Any, layout: TableLayout, path: str, first_row: int) -
     return table
 
 
-def _table_from_lists(column: Any, layout: TableLayout, path: str, first_row: int) -> NDArray[Any]:
+def _convert_lists_to_table(
+    column: Any, layout: TableLayout, path: str, first_row: int
+) -> NDArray[Any]:
     """Convert a list column to an array with one row per list; see `table_to_array`."""
-    name = layout.columns[0]
+    column_name = layout.columns[0]
     n_classes = layout.n_classes
     list_array = combine_chunks(column)
     # Reject nulls first, because FixedSizeListArray.flatten() silently drops null rows.
-    check_no_nulls(list_array, name, path, first_row)
+    check_no_nulls(list_array, column_name, path, first_row)
     if not is_type(list_array.type, ("fixed_size_list",)):
         # Without nulls, differences of the offsets are the lengths of the lists.
         list_lengths = np.diff(list_array.offsets.to_numpy(zero_copy_only=False))
-        row = find_first_true(list_lengths != n_classes)
-        if row is not None:
-            row_text = f"{path}: row {first_row + row} of column {name!r}"
-            raise uneven_row_error(row_text, int(list_lengths[row]), n_classes)
+        invalid_row = find_first_true(list_lengths != n_classes)
+        if invalid_row is not None:
+            row_text = f"{path}: row {first_row + invalid_row} of column {column_name!r}"
+            raise build_uneven_row_error(row_text, int(list_lengths[invalid_row]), n_classes)
 
     # flatten() respects slices, whereas the attribute .values ignores them.
-    values = list_array.flatten()
-    if values.null_count:
-        row, class_index = divmod(_first_null(values), n_classes)
+    flat_entries = list_array.flatten()
+    if flat_entries.null_count:
+        invalid_row, class_index = divmod(_find_first_null(flat_entries), n_classes)
         raise NumberError(
-            f"{path}: the list in row {first_row + row} of the column {name!r} has a null at"
+            f"{path}: the list in row {first_row + invalid_row} of the column {column_name!r} has a"
+            " null at"
             f" position {class_index}, and these {len(list_array):,} rows have"
-            f" {values.null_count:,} nulls. Fill in the values, or drop these rows."
+            f" {flat_entries.null_count:,} nulls. Fill in the values, or drop these rows."
         )
-    flat_values = values.to_numpy(zero_copy_only=False)
+    flat_values = flat_entries.to_numpy(zero_copy_only=False)
     table = flat_values.reshape(len(list_array), n_classes)
     return np.ascontiguousarray(table, dtype=layout.dtype)
 
@@ -161,14 +168,14 @@ def column_to_array(column: Any, name: str, path: str, file_size: int) -> NDArra
 
 def _decode_dictionary(arrow_array: Any, name: str, path: str, file_size: int) -> NDArray[Any]:
     """Decode a dictionary-encoded column to an array; see `column_to_array`."""
-    entries = arrow_array.dictionary
+    dictionary_entries = arrow_array.dictionary
     entry_indices = arrow_array.indices.to_numpy(zero_copy_only=False)
-    if entries.null_count:
+    if dictionary_entries.null_count:
         # A null entry is an error only if a row refers to it.
-        check_no_nulls(entries.take(arrow_array.indices), name, path, 0)
-        unused_value = "" if is_type(entries.type, TEXT_TYPES) else 0
-        entries = entries.fill_null(unused_value)
-    decoded_entries = column_to_array(entries, name, path, file_size)
+        check_no_nulls(dictionary_entries.take(arrow_array.indices), name, path, 0)
+        unused_value = "" if is_type(dictionary_entries.type, TEXT_TYPES) else 0
+        dictionary_entries = dictionary_entries.fill_null(unused_value)
+    decoded_entries = column_to_array(dictionary_entries, name, path, file_size)
     # A few long entries that many rows refer to could exhaust the memory.
     check_unpacked_size(path, len(entry_indices) * decoded_entries.itemsize, file_size)
     return decoded_entries[entry_indices]
@@ -185,7 +192,7 @@ def scores_to_array(column: Any, name: str, path: str) -> NDArray[np.floating[An
         )
     if not is_type(arrow_type, ("floating",)):
         arrow_array = arrow_array.cast("float64")
-    return np.array(arrow_array.to_numpy(zero_copy_only=False), dtype=float_dtype(arrow_type))
+    return np.array(arrow_array.to_numpy(zero_copy_only=False), dtype=get_float_dtype(arrow_type))
 
 
 def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
@@ -207,7 +214,7 @@ def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
     """
     if not column.null_count:
         return
-    row = first_row + _first_null(column)
+    row = first_row + _find_first_null(column)
     percentage = 100 * column.null_count / len(column)
     raise NumberError(
         f"{path}: row {row} of the column {name!r} is null, and {column.null_count:,} rows are"
@@ -216,7 +223,7 @@ def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
     )
 
 
-def _first_null(column: Any) -> int:
+def _find_first_null(column: Any) -> int:
     """Return the index of the first null of a column that has at least one."""
     is_null = column.is_null().to_numpy(zero_copy_only=False)
     return int(np.flatnonzero(is_null)[0])
@@ -233,7 +240,7 @@ def combine_chunks(column: Any) -> Any:
     return combined_array
 
 
-def float_dtype(arrow_type: Any) -> np.dtype[Any]:
+def get_float_dtype(arrow_type: Any) -> np.dtype[Any]:
     """Return the dtype of a floating-point Arrow type, and float64 for any other type."""
     if is_type(arrow_type, ("floating",)):
         return np.dtype(arrow_type.to_pandas_dtype())

@@ -23,16 +23,16 @@ _CLASSES_KEY = b"metacal.classes"
 _CHECKSUM_KEY = b"metacal.classes.crc32"
 
 
-def classes_metadata(class_names: Sequence[str | int]) -> dict[bytes, bytes]:
+def build_classes_metadata(class_names: Sequence[str | int]) -> dict[bytes, bytes]:
     """Return the schema metadata that store class names and their checksum.
 
     Examples
     --------
-    >>> classes_metadata(["cat", "dog"])
+    >>> build_classes_metadata(["cat", "dog"])
     {b'metacal.classes': b'["cat", "dog"]', b'metacal.classes.crc32': b'2c9e6562'}
     """
     classes_json = json.dumps(list(class_names)).encode()
-    return {_CLASSES_KEY: classes_json, _CHECKSUM_KEY: _checksum(classes_json)}
+    return {_CLASSES_KEY: classes_json, _CHECKSUM_KEY: _compute_checksum(classes_json)}
 
 
 def read_class_names(schema: Any, path: str) -> ClassNames | None:
@@ -59,7 +59,7 @@ def read_class_names(schema: Any, path: str) -> ClassNames | None:
     metadata = schema.metadata or {}
     classes_json = metadata.get(_CLASSES_KEY, b"null")
     stored_checksum = metadata.get(_CHECKSUM_KEY)
-    if stored_checksum is not None and stored_checksum != _checksum(classes_json):
+    if stored_checksum is not None and stored_checksum != _compute_checksum(classes_json):
         raise FileContentError(
             f"{path}: the file is damaged, because the class names in its metadata do not match"
             " their checksum. Copy the file again, or write it again."
@@ -73,6 +73,6 @@ def read_class_names(schema: Any, path: str) -> ClassNames | None:
         return None
 
 
-def _checksum(content: bytes) -> bytes:
+def _compute_checksum(content: bytes) -> bytes:
     """Return the CRC-32 of some bytes as eight hexadecimal digits."""
     return b"%08x" % zlib.crc32(content)

@@ -1,4 +1,4 @@
-"""Conversion of NumPy arrays to Arrow record batches, and the base of the Arrow writers."""
+"""Conversion of NumPy arrays to Arrow record batches, for the Arrow writers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.io.formats.arrow_columns import import_pyarrow
-from metacal.io.formats.arrow_metadata import classes_metadata
+from metacal.io.formats.arrow_metadata import build_classes_metadata
 
 # Exclusive upper bound on the bytes of a `pyarrow.string` column, whose offsets have 32 bits.
 _MAX_STRING_BYTES = 1 << 31
@@ -101,7 +101,7 @@ def build_record_batch(
     """
     arrow_arrays = {}
     for name, array in columns.items():
-        arrow_array = _arrow_array(pa, np.ascontiguousarray(array).ravel())
+        arrow_array = _convert_to_arrow_array(pa, np.ascontiguousarray(array).ravel())
         if array.ndim == 2:
             arrow_array = pa.FixedSizeListArray.from_arrays(arrow_array, array.shape[1])
         arrow_arrays[name] = arrow_array
@@ -109,11 +109,11 @@ def build_record_batch(
     fields = [pa.field(name, arrow_array.type) for name, arrow_array in arrow_arrays.items()]
     schema = pa.schema(fields)
     if class_names is not None:
-        schema = schema.with_metadata(classes_metadata(class_names))
+        schema = schema.with_metadata(build_classes_metadata(class_names))
     return pa.record_batch(list(arrow_arrays.values()), schema=schema)
 
 
-def _arrow_array(pa: Any, values: NDArray[Any]) -> Any:
+def _convert_to_arrow_array(pa: Any, values: NDArray[Any]) -> Any:
     """Convert a 1-D array to a pyarrow.Array.
 
     `pa.array` is only the fallback, because its first call imports pandas, which takes a quarter
@@ -122,7 +122,7 @@ def _arrow_array(pa: Any, values: NDArray[Any]) -> Any:
     Examples
     --------
     >>> import pyarrow
-    >>> _arrow_array(pyarrow, np.array(["a", "", "ñ"])).to_pylist()
+    >>> _convert_to_arrow_array(pyarrow, np.array(["a", "", "ñ"])).to_pylist()
     ['a', '', 'ñ']
     """
     dtype_kind = values.dtype.kind

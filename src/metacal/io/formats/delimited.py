@@ -33,8 +33,8 @@ from metacal.io.formats.text_cells import (
     parse_numbers_or_texts,
     unescape_formula,
 )
-from metacal.io.named_columns import label_column_advice
-from metacal.io.opening import SAVE_AS_NPZ
+from metacal.io.named_columns import advise_on_label_column
+from metacal.io.opening import SAVE_AS_NPZ_ADVICE
 from metacal.io.request import Request
 from metacal.spelling import format_option
 
@@ -72,7 +72,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
         first_cells = cells.column(selection.table_names[0])
         if request.reads_scores:
             table: Any = _parse_scores(first_cells)
-            line_numbers = [line_number for line_number, _ in cells.numbered_rows()]
+            line_numbers = [line_number for line_number, _ in cells.iterate_numbered_rows()]
         elif selection.has_column_per_class:
             table = np.stack([cells.column(name) for name in selection.table_names], axis=1)
         else:
@@ -122,13 +122,13 @@ def read_first_rows(request: Request, max_rows: int, delimiter: str = ",") -> Fi
     with open_text(request.path, request.path_to_open) as file:
         header = read_header(request.path, file, default_delimiter=delimiter)
         nonempty_rows = (row for row in csv.reader(file, delimiter=header.delimiter) if row)
-        rows = list(islice(nonempty_rows, max_rows))
+        first_rows = list(islice(nonempty_rows, max_rows))
 
-    columns = {}
-    for name, cells in zip(header.column_names, zip(*rows)):
-        columns[name] = cells_to_array(list(cells))
+    array_by_name = {}
+    for name, cells in zip(header.column_names, zip(*first_rows)):
+        array_by_name[name] = cells_to_array(list(cells))
     delimiter_name = DELIMITER_NAMES[header.delimiter]
-    return FirstRows(f"text, columns separated by {delimiter_name}", columns)
+    return FirstRows(f"text, columns separated by {delimiter_name}", array_by_name)
 
 
 read_first_rows_of_tsv = partial(read_first_rows, delimiter="\t")
@@ -155,7 +155,7 @@ def open_text(path: str, source: str) -> Iterator[IO[str]]:
             yield file
     except UnicodeDecodeError:
         raise FileContentError(
-            f"{path}: the file is not UTF-8 text. Save it as UTF-8, or {SAVE_AS_NPZ}."
+            f"{path}: the file is not UTF-8 text. Save it as UTF-8, or {SAVE_AS_NPZ_ADVICE}."
         ) from None
     except csv.Error as error:
         raise FileContentError(
@@ -326,14 +326,16 @@ class _Cells:
         is_class_column[list(class_columns)] = True
         field_starts = [0, *(np.flatnonzero(np.diff(is_class_column)) + 1).tolist()]
         field_stops = [*field_starts[1:], len(header)]
-        # Consecutive class columns, and other consecutive columns, are one field of the dtype. Each
-        # entry is the first column of the field to which a column belongs.
-        self._field_start = np.repeat(field_starts, np.subtract(field_stops, field_starts))
+        # Consecutive class columns, and other consecutive columns, are one field of the dtype.
+        # Each entry is the first column of the field to which a column belongs.
+        self._field_start_of_column = np.repeat(
+            field_starts, np.subtract(field_stops, field_starts)
+        )
         fields = []
         for start, stop in zip(field_starts, field_stops):
             cell_type = np.float64 if is_class_column[start] else object
             fields.append((f"f{start}", cell_type, (stop - start,)))
-        self.records = self._parse(fields)
+        self.records = self._parse_fields(fields)
 
         if label_column is not None and not all(map(str.strip, self.column(label_column))):
             self._raise_for_invalid_cell()
@@ -341,10 +343,10 @@ class _Cells:
     def column(self, name: str) -> NDArray[Any]:
         """Return the cells of a column."""
         column_index = self._column_index[name]
-        field_start = int(self._field_start[column_index])
+        field_start = int(self._field_start_of_column[column_index])
         return self.records[f"f{field_start}"][:, column_index - field_start]
 
-    def numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
+    def iterate_numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
         """Read the rows below the header again, and yield line numbers and cells."""
         self.file.seek(0)
         reader = csv.reader(self.file, delimiter=self.delimiter)
@@ -355,7 +357,7 @@ class _Cells:
                 yield line_number, row
             line_number = reader.line_num + 1
 
-    def _load(self, fields: list[Any]) -> NDArray[Any]:
+    def _load_fields(self, fields: list[Any]) -> NDArray[Any]:
         """Load the rest of the file into an array with the given dtype fields."""
         with warnings.catch_warnings():
             # loadtxt warns about missing rows, which are reported when the header is read.
@@ -374,7 +376,7 @@ class _Cells:
         self.file.seek(0)
         next(csv.reader(self.file, delimiter=self.delimiter))
         try:
-            texts = self._load([(name, object, shape) for name, _, shape in fields])
+            texts = self._load_fields([(name, object, shape) for name, _, shape in fields])
         except ValueError:
             return None
         records: dict[str, NDArray[Any]] = {}
@@ -382,16 +384,18 @@ class _Cells:
             records[name] = texts[name]
             if cell_type is object:
                 continue
-            columns = [parse_localized_numbers(column) for column in texts[name].T]
-            if any(column is None or np.isnan(column).any() for column in columns):
+            number_columns = [parse_localized_numbers(column) for column in texts[name].T]
+            if any(column is None or np.isnan(column).any() for column in number_columns):
                 return None
-            records[name] = np.stack([column for column in columns if column is not None], axis=1)
+            records[name] = np.stack(
+                [column for column in number_columns if column is not None], axis=1
+            )
         return records
 
-    def _parse(self, fields: list[Any]) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    def _parse_fields(self, fields: list[Any]) -> NDArray[Any] | dict[str, NDArray[Any]]:
         """Parse the rest of the file into arrays of the given dtype fields."""
         try:
-            return self._load(fields)
+            return self._load_fields(fields)
         except ValueError as error:
             localized_records = self._parse_localized(fields)
             if localized_records is not None:
@@ -407,7 +411,7 @@ class _Cells:
             required_columns.add(self._column_index[self.label_column])
 
         n_columns = len(self.header)
-        for line_number, row in self.numbered_rows():
+        for line_number, row in self.iterate_numbered_rows():
             if len(row) != n_columns:
                 column_number = min(len(row), n_columns) + 1
                 raise FileContentError(
@@ -424,7 +428,7 @@ class _Cells:
         if not text:
             raise NumberError(f"{cell} is empty. Fill in the cell, or drop the line.")
         if name != self.label_column and not is_number(text):
-            label_hint = label_column_advice(name) if self.label_column is None else ""
+            label_hint = advise_on_label_column(name) if self.label_column is None else ""
             raise NumberError(
                 f"{cell} must be a number, but it is {text[:_MAX_QUOTED]!r}. Correct the cell,"
                 f" {label_hint}or list the class columns with {format_option('classes')}."

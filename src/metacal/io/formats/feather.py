@@ -1,4 +1,4 @@
-"""Reader and writer of Arrow files: Feather version 2, the Arrow file and the stream format.
+"""Reader and writer of Arrow files (Feather version 2) and Arrow streams.
 
 A file in the Arrow file format is a stream between two markers, with a footer. Both formats are
 therefore read as streams:
@@ -369,8 +369,8 @@ class _FlatbuffersTable:
             return
         vector_offset = self._follow_reference(field_offset)
         (n_pairs,) = struct.unpack_from("<I", self.data, vector_offset)
-        values = np.frombuffer(self.data, "<i8", 2 * n_pairs, vector_offset + 4)
-        yield from values.reshape(-1, 2).tolist()
+        integers = np.frombuffer(self.data, "<i8", 2 * n_pairs, vector_offset + 4)
+        yield from integers.reshape(-1, 2).tolist()
 
     def _find_field(self, field_number: int) -> int | None:
         """Return the position of a field in the message, or None if the field is absent."""

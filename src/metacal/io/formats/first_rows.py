@@ -56,19 +56,19 @@ def cells_to_array(cells: list[Any]) -> NDArray[Any]:
     >>> cells_to_array(["1", "2"]), cells_to_array(["1", ""]), cells_to_array(["a", None])
     (array([1, 2]), array([ 1., nan]), array(['a', ''], dtype='<U1'))
     """
-    values = [_parse_list(cell) for cell in cells]
-    has_missing = any(_is_missing(value) for value in values)
-    has_float_or_list = any(isinstance(value, float | list) for value in values)
+    parsed_cells = [_parse_list(cell) for cell in cells]
+    has_missing = any(_is_missing(value) for value in parsed_cells)
+    has_float_or_list = any(isinstance(value, float | list) for value in parsed_cells)
     number_types: list[Any] = [np.float64]
     if not has_float_or_list and not has_missing:
         number_types = [np.int64, np.float64]
 
-    numbers = [np.nan if _is_missing(value) else value for value in values]
+    numbers = [np.nan if _is_missing(value) else value for value in parsed_cells]
     for number_type in number_types:
         with suppress(ValueError, TypeError, OverflowError):
             return np.array(numbers, dtype=number_type)
-    texts = ["" if value is None else str(value) for value in values]
-    if all(isinstance(value, str) for value in values if value is not None):
+    texts = ["" if value is None else str(value) for value in parsed_cells]
+    if all(isinstance(value, str) for value in parsed_cells if value is not None):
         localized_numbers = parse_localized_numbers(texts)
         if localized_numbers is not None:
             return localized_numbers

@@ -22,12 +22,12 @@ _RESPONSE_LISTS = ("choices", "messages", "content", "tool_calls", "top_logprobs
 _ITEM_KEY_PATTERN = re.compile(r"([^()\[\]]+)\[\*\](?:\.(.+))?")
 
 
-def find_item_list(score_key: str | None) -> str | None:
-    """Return the key of the list whose elements a score key selects, or None if it selects no list.
+def find_item_list_key(score_key: str | None) -> str | None:
+    """Return the key of the list whose elements a score key selects, or None.
 
     Examples
     --------
-    >>> find_item_list("fields[*].score"), find_item_list("mean(tokens[*].logprob)")
+    >>> find_item_list_key("fields[*].score"), find_item_list_key("mean(tokens[*].logprob)")
     ('fields', None)
     """
     match = _ITEM_KEY_PATTERN.fullmatch(score_key or "")
@@ -90,7 +90,7 @@ def iterate_items(
 
 
 def _get_item_entry(item: Any, key_end: str) -> Any:
-    """Return the entry of an item at the end of a key, or the item itself if the key ends there."""
+    """Return the entry of an item at a key, or the item itself for an empty key."""
     if not key_end:
         return item
     if not isinstance(item, Mapping):
@@ -99,7 +99,7 @@ def _get_item_entry(item: Any, key_end: str) -> Any:
 
 
 def expand_item_lists(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each item, if the objects have a list of scored items, or else the objects.
+    """Return one row per item if the objects have lists of scored items.
 
     Parameters
     ----------

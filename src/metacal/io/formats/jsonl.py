@@ -24,16 +24,19 @@ from metacal.io.artifact.messages import describe_json, object_without_duplicate
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
-from metacal.io.formats.item_lists import expand_item_lists, find_item_list, iterate_items
+from metacal.io.formats.item_lists import expand_item_lists, find_item_list_key, iterate_items
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
-from metacal.io.opening import check_text_array_size, uneven_row_error
+from metacal.io.opening import build_uneven_row_error, check_text_array_size
 from metacal.io.request import ROLE_PARAMETERS, Request
 from metacal.io.responses import find_response_entries
 from metacal.spelling import format_option
 
 #: Maximum number of bytes in a line, which bounds the memory of a file without line breaks.
 MAX_LINE_BYTES = 1 << 26
+#: Largest number of characters of a key, and of the message of the JSON parser, in an error.
+_MAX_SHOWN_KEY = 80
+_MAX_PARSER_MESSAGE = 120
 
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -75,25 +78,29 @@ def read(request: Request) -> Columns:
 
     selection = entries.selection
     if selection.has_column_per_class:
-        table = np.column_stack([entries.number_column(name) for name in selection.table_names])
+        table = np.column_stack(
+            [entries.convert_number_column(name) for name in selection.table_names]
+        )
     else:
-        table = entries.list_table(selection.table_names[0])
-    return selection.build_columns(table, entries.label_column, entries.values_by_name.__getitem__)
+        table = entries.convert_list_column(selection.table_names[0])
+    return selection.build_columns(
+        table, entries.convert_label_column, entries.values_by_name.__getitem__
+    )
 
 
 def _build_score_columns(entries: _Entries) -> Columns:
-    """Build the columns of a file of scores. Scores and truth keep the types of the file."""
+    """Build the columns of a file of scores, with the types of the file."""
     selection = entries.selection
     score_name = selection.table_names[0]
     truth_names = [selection.role_names.get(role) for role in ("labels", "predictions")]
 
     def read_side_column(name: str) -> NDArray[Any]:
         if name in truth_names:
-            return _object_array(entries.values_by_name[name])
-        return entries.label_column(name)
+            return _convert_to_object_array(entries.values_by_name[name])
+        return entries.convert_label_column(name)
 
     return selection.build_columns(
-        _object_array(entries.values_by_name[score_name]),
+        _convert_to_object_array(entries.values_by_name[score_name]),
         read_side_column,
         entries.values_by_name.__getitem__,
         line_numbers=entries.line_numbers,
@@ -109,10 +116,12 @@ def read_first_rows(request: Request, max_rows: int) -> FirstRows:
     with open(request.path_to_open, "rb") as file:
         numbered_objects = islice(iterate_objects(request.path, file), max_rows)
         objects = [_flatten_object(item) for _, item in numbered_objects]
-    rows = expand_item_lists(objects)[:max_rows]
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: cells_to_array([row.get(name) for row in rows]) for name in names}
-    return FirstRows("JSON, an object for each row", columns)
+    first_rows = expand_item_lists(objects)[:max_rows]
+    distinct_names = dict.fromkeys(name for row in first_rows for name in row)
+    array_by_name = {}
+    for name in distinct_names:
+        array_by_name[name] = cells_to_array([row.get(name) for row in first_rows])
+    return FirstRows("JSON, an object for each row", array_by_name)
 
 
 def _flatten_object(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,8 +176,8 @@ def _read_entries(request: Request) -> _Entries:
 
 
 def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and entries of each row: each object, or each item of its list of items."""
-    list_key = find_item_list(request.logits_key) if request.reads_scores else None
+    """Yield the line number and the entries of each row of a file."""
+    list_key = find_item_list_key(request.logits_key) if request.reads_scores else None
     for line_number, json_object in iterate_objects(request.path, file):
         row = add_requested_entries(request, line_number, json_object)
         if list_key is None or request.logits_key in json_object:
@@ -182,7 +191,7 @@ def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict
             raise LineError(request.path, line_number, str(error)) from None
 
 
-def _object_array(values: Sequence[Any]) -> NDArray[Any]:
+def _convert_to_object_array(values: Sequence[Any]) -> NDArray[Any]:
     """Convert values to a 1-D array of objects; a list stays one element."""
     return np.fromiter(values, dtype=object, count=len(values))
 
@@ -316,21 +325,21 @@ def parse_json_line(path: str, line_number: int, line: bytes) -> dict[str, Any]:
     """
     try:
         text = line.decode(json.detect_encoding(line), "surrogatepass")
-        value = _DECODER.decode(text)
-        if isinstance(value, dict):
-            return value
+        parsed_value = _DECODER.decode(text)
+        if isinstance(parsed_value, dict):
+            return parsed_value
         hint = ""
-        if isinstance(value, list):
+        if isinstance(parsed_value, list):
             hint = "; an array of objects becomes lines by jq -c '.[]' FILE"
-        reason = f"this line is {describe_json(value)}, not an object such as {{...}}{hint}"
+        reason = f"this line is {describe_json(parsed_value)}, not an object such as {{...}}{hint}"
     except UnicodeDecodeError:
         reason = "this line is not UTF-8 text; save the file as UTF-8"
     except KeyError as error:
-        reason = f"the entry {str(error.args[0])[:80]!r} occurs twice; keep one"
+        reason = f"the entry {str(error.args[0])[:_MAX_SHOWN_KEY]!r} occurs twice; keep one"
     except RecursionError:
         reason = "this line is nested too deeply; write each value as a plain number or string"
     except ValueError as error:
-        parser_message = " ".join(str(error).split())[:120]
+        parser_message = " ".join(str(error).split())[:_MAX_PARSER_MESSAGE]
         reason = (
             f"this line is not one complete JSON object ({parser_message}); write one object"
             " per line (for example with jq -c '.' FILE)"
@@ -362,7 +371,7 @@ class _Entries:
     values_by_name: dict[str, list[Any]]
     line_numbers: list[int]
 
-    def list_table(self, name: str) -> Float:
+    def convert_list_column(self, name: str) -> Float:
         """Convert an entry that holds lists of numbers to an array, one row per list."""
         lists = self.values_by_name[name]
         first_length = len(lists[0])
@@ -374,19 +383,19 @@ class _Entries:
                 )
             if len(row) != first_length:
                 entry_text = f"{self.path}:{line_number}: the entry {name!r}"
-                raise uneven_row_error(entry_text, len(row), first_length)
+                raise build_uneven_row_error(entry_text, len(row), first_length)
             for value in row:
                 if not _is_number(value):
                     raise NumberError(
                         f"{self.path}:{line_number}: the entry {name!r} must hold only numbers,"
                         f" but it holds {describe_json(value)}."
                     )
-        return self._float_array(lists)
+        return self._convert_to_float_array(lists)
 
-    def number_column(self, name: str) -> Float:
+    def convert_number_column(self, name: str) -> Float:
         """Convert an entry that holds numbers to an array."""
-        values = self.values_by_name[name]
-        for line_number, value in zip(self.line_numbers, values):
+        column_values = self.values_by_name[name]
+        for line_number, value in zip(self.line_numbers, column_values):
             if _is_number(value):
                 continue
             problem = f"is {describe_json(value)}, which is not a number"
@@ -396,17 +405,18 @@ class _Entries:
                 f"{self.path}:{line_number}: the entry {name!r} {problem}. Correct the entry, or"
                 f" list the class entries with {format_option('classes')}."
             )
-        return self._float_array(values)
+        return self._convert_to_float_array(column_values)
 
-    def label_column(self, name: str) -> NDArray[Any]:
+    def convert_label_column(self, name: str) -> NDArray[Any]:
         """Convert labels or ids, which must all have the same type, to an array."""
-        values = self.values_by_name[name]
-        self._check_label_types(name, values)
-        label_type = type(values[0])
+        column_values = self.values_by_name[name]
+        self._check_label_types(name, column_values)
+        label_type = type(column_values[0])
         if label_type is str:
-            check_text_array_size(self.path, f"texts in {name!r}", values, sum(map(len, values)))
+            n_characters = sum(map(len, column_values))
+            check_text_array_size(self.path, f"texts in {name!r}", column_values, n_characters)
         try:
-            return np.array(values, dtype=_LABEL_DTYPES[label_type])
+            return np.array(column_values, dtype=_LABEL_DTYPES[label_type])
         except OverflowError:
             raise LabelError(
                 f"{self.path}: {name!r} holds a number that does not fit into 64 bits. Write such"
@@ -430,7 +440,7 @@ class _Entries:
                     " or write all as strings."
                 )
 
-    def _float_array(self, values: list[Any]) -> Float:
+    def _convert_to_float_array(self, values: list[Any]) -> Float:
         """Convert checked numbers to an array of float64."""
         try:
             return np.array(values, dtype=np.float64)
@@ -456,7 +466,7 @@ class JsonLinesWriter(TextWriter):
 
     def write_rows(self, columns: dict[str, NDArray[Any]]) -> None:
         """Write one line per row."""
-        rows = zip(*map(_json_values, columns.values()))
+        rows = zip(*map(_convert_to_json_values, columns.values()))
         self.file.writelines(
             json.dumps(dict(zip(columns, row)), allow_nan=False) + "\n" for row in rows
         )
@@ -468,10 +478,10 @@ class JsonLinesWriter(TextWriter):
         return super().split_columns(columns)
 
 
-def _json_values(values: NDArray[Any]) -> list[Any]:
+def _convert_to_json_values(values: NDArray[Any]) -> list[Any]:
     """Convert an array to JSON values, with None for numbers that are not finite."""
     if values.ndim == 2:
-        flat_values = np.array(_json_values(values.ravel()), dtype=object)
+        flat_values = np.array(_convert_to_json_values(values.ravel()), dtype=object)
         return flat_values.reshape(values.shape).tolist()
     json_values: list[Any] = values.tolist()
     if values.dtype.kind != "f":

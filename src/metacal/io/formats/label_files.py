@@ -1,4 +1,4 @@
-"""Reader of files that hold only labels: one per line, or a column of a csv or tsv file."""
+"""Reader of files with only labels, one per line or in a column of a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metacal.spelling import format_option
 
 
 def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
-    """Read one label per line, or the label column of a table with a header.
+    """Read labels from lines, or from the label column of a table.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
         If a label is missing, or the label column is ambiguous.
     """
     path = request.path
-    rows = _read_label_rows(request, name_suffix)
+    label_rows = _read_label_rows(request, name_suffix)
     first_row = []
-    if rows:
-        first_row = [cell.strip() for cell in rows[0]]
+    if label_rows:
+        first_row = [cell.strip() for cell in label_rows[0]]
     label_column = find_named_column(request, first_row, "label_key", DEFAULT_LABEL_NAMES)
     if label_column is None and len(first_row) > 1:
         raise ColumnError(
@@ -54,7 +54,7 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
         column_index = first_row.index(label_column)
 
     labels = []
-    for line_number, row in enumerate(rows[n_header_lines:], start=n_header_lines + 1):
+    for line_number, row in enumerate(label_rows[n_header_lines:], start=n_header_lines + 1):
         label = ""
         if column_index < len(row):
             label = row[column_index].strip()
@@ -71,10 +71,10 @@ def _read_label_rows(request: Request, name_suffix: str) -> list[list[str]]:
     """Read the rows of a label file without the empty rows at its end."""
     with open_text(request.path, request.path_to_open) as file:
         if name_suffix == ".txt":
-            rows = [[line.strip()] for line in file]
+            label_rows = [[line.strip()] for line in file]
         else:
             delimiter = "\t" if name_suffix == ".tsv" else ","
-            rows = list(csv.reader(file, delimiter=delimiter))
-    while rows and not any(rows[-1]):
-        rows.pop()
-    return rows
+            label_rows = list(csv.reader(file, delimiter=delimiter))
+    while label_rows and not any(label_rows[-1]):
+        label_rows.pop()
+    return label_rows

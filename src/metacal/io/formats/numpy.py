@@ -25,8 +25,8 @@ from metacal.errors import FileContentError
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows
-from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, writable_bytes
-from metacal.io.opening import SAVE_AS_NPZ, check_unpacked_size
+from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, view_as_writable_bytes
+from metacal.io.opening import SAVE_AS_NPZ_ADVICE, check_unpacked_size
 from metacal.io.request import Request
 
 # Number of bytes to read for an .npy header, which NumPy limits to 10,000 bytes.
@@ -113,7 +113,7 @@ def _find_array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfil
     if file_names and not members:
         raise FileContentError(
             f"{path}: the file is a zip archive, but not an npz file (it holds"
-            f" {format_names(file_names)}); {SAVE_AS_NPZ}."
+            f" {format_names(file_names)}); {SAVE_AS_NPZ_ADVICE}."
         )
     return members
 
@@ -124,7 +124,7 @@ def _read_member(
     """Read the array in an archive member, and verify its checksum."""
 
     def fill(array: NDArray[Any]) -> None:
-        view = writable_bytes(array)
+        view = view_as_writable_bytes(array)
         n_filled = 0
         member_file: Any
         with archive.open(member) as member_file:
@@ -271,33 +271,33 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
 
     def read_field(name: str) -> NDArray[Any]:
         # A field of a structured array may be neither contiguous nor aligned.
-        values = np.ascontiguousarray(records[name])
-        if values.dtype.kind == "f" and values.itemsize > 8:
-            return values.astype(np.float64)
-        return values
+        field_values = np.ascontiguousarray(records[name])
+        if field_values.dtype.kind == "f" and field_values.itemsize > 8:
+            return field_values.astype(np.float64)
+        return field_values
 
     return selection.build_columns(read_field(selection.table_names[0]), read_field)
 
 
 def read_first_rows_of_npz(request: Request, max_rows: int) -> FirstRows:
     """Read the first rows of the arrays in an .npz file, leaving out scalars."""
-    columns = {}
+    array_by_name = {}
     with np.load(request.path_to_open, allow_pickle=False) as archive:
         for name in archive.files:
             array = archive[name]
             if array.ndim:
-                columns[name] = array[:max_rows]
-    return FirstRows("NumPy arrays", columns)
+                array_by_name[name] = array[:max_rows]
+    return FirstRows("NumPy arrays", array_by_name)
 
 
 def read_first_rows_of_npy(request: Request, max_rows: int) -> FirstRows:
     """Read the first rows of an .npy file: a table, or records with named fields."""
     array = np.load(request.path_to_open, mmap_mode="r", allow_pickle=False)[:max_rows]
     field_names = array.dtype.names
-    columns = {"logits": array}
+    array_by_name = {"logits": array}
     if field_names is not None:
-        columns = {name: array[name] for name in field_names}
-    return FirstRows("a NumPy array", columns)
+        array_by_name = {name: array[name] for name in field_names}
+    return FirstRows("a NumPy array", array_by_name)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from metacal.io.formats.arrow import BatchSource, read_batches
 from metacal.io.formats.arrow_columns import TableLayout, import_pyarrow, table_to_array
 from metacal.io.formats.arrow_writer import ArrowColumnsWriter
 from metacal.io.formats.first_rows import FirstRows, read_first_record_batch
-from metacal.io.opening import damaged_file_message, input_error_if_decoding_fails
+from metacal.io.opening import describe_damaged_file, input_error_if_decoding_fails
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
@@ -280,12 +280,14 @@ def _iterate_batches(
         raise
     except Exception as error:
         # pyarrow raises exceptions of many types for a damaged file.
-        # ArrowInvalid is a ValueError. It is not imported, because pyarrow may already be
-        # unloaded when the interpreter exits.
+        # ArrowInvalid is a ValueError.
+        # It is not imported, because pyarrow may be unloaded before the interpreter exits.
         if isinstance(error, ValueError):
             _raise_for_null_list(error, file, columns[0], path, next_row)
         group = _find_damaged_group(file, columns, batch_rows, next_row)
-        raise FileContentError(damaged_file_message(f"{path}, row group {group}", error)) from error
+        raise FileContentError(
+            describe_damaged_file(f"{path}, row group {group}", error)
+        ) from error
 
 
 def _decode_groups(

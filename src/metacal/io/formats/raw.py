@@ -48,7 +48,7 @@ class Conversion:
     dtype: Any
 
 
-def writable_bytes(array: NDArray[Any]) -> memoryview:
+def view_as_writable_bytes(array: NDArray[Any]) -> memoryview:
     """Return a writable view of the bytes of a C-ordered array."""
     if not array.nbytes:
         return memoryview(b"")
@@ -111,7 +111,7 @@ class RawFile:
 
     def fill(self, array: NDArray[Any], offset: int) -> None:
         """Fill a C-ordered array with bytes of the file, starting at `offset`."""
-        view = writable_bytes(array)
+        view = view_as_writable_bytes(array)
         n_filled = 0
         with input_error_if_read_fails(self.display_path):
             while n_filled < len(view):

@@ -121,12 +121,14 @@ def read_safetensors(request: Request) -> Columns:
         raise ValueError(f"the header claims to have {header_bytes:,} bytes")
     data_offset = _LENGTH_BYTES + header_bytes
     header = file.read_bytes(_LENGTH_BYTES, header_bytes)
-    entries = _parse_header(header, n_data_bytes=file.size - data_offset)
-    descriptions = {name: f"{entry.shape} {entry.type_name}" for name, entry in entries.items()}
+    tensor_entries = _parse_header(header, n_data_bytes=file.size - data_offset)
+    descriptions = {
+        name: f"{entry.shape} {entry.type_name}" for name, entry in tensor_entries.items()
+    }
     selection = select_arrays(request, descriptions)
 
     def read_tensor(name: str, *, may_stay_in_file: bool = False) -> Any:
-        entry = entries[name]
+        entry = tensor_entries[name]
         conversion = None
         if entry.type_name == "BF16":
             conversion = Conversion(from_bfloat16, np.float32)
@@ -166,7 +168,7 @@ def _parse_header(header: bytes, *, n_data_bytes: int) -> dict[str, _TensorEntry
     """
     json_entries = json.loads(header)
     json_entries.pop("__metadata__", None)
-    entries = {}
+    tensor_entries = {}
     for name, json_entry in json_entries.items():
         type_name = str(json_entry["dtype"])
         shape = tuple(map(_check_length, json_entry["shape"]))
@@ -177,8 +179,8 @@ def _parse_header(header: bytes, *, n_data_bytes: int) -> dict[str, _TensorEntry
         has_valid_range = stop - start == n_tensor_bytes and stop <= n_data_bytes
         if not has_valid_range or len(shape) > _MAX_DIMENSIONS:
             raise ValueError(f"the tensor {name[:80]!r} does not fit into the file")
-        entries[name] = _TensorEntry(type_name=type_name, shape=shape, start=start)
-    return entries
+        tensor_entries[name] = _TensorEntry(type_name=type_name, shape=shape, start=start)
+    return tensor_entries
 
 
 def _check_length(value: Any) -> int:
@@ -214,14 +216,14 @@ def read_torch(request: Request) -> Columns:
     if not isinstance(content, dict):
         return Columns(request.path, _tensor_to_array(request, "the object in it", content))
 
-    values = {str(name): value for name, value in content.items()}
-    descriptions = {name: _describe(value) for name, value in values.items()}
+    value_by_name = {str(name): value for name, value in content.items()}
+    descriptions = {name: _describe(value) for name, value in value_by_name.items()}
     selection = select_arrays(request, descriptions)
 
     def read_value(name: str) -> Any:
         if name == selection.class_list_name:
-            return values[name]
-        return _tensor_to_array(request, repr(name), values[name])
+            return value_by_name[name]
+        return _tensor_to_array(request, repr(name), value_by_name[name])
 
     return selection.build_columns(read_value(selection.table_names[0]), read_value)
 

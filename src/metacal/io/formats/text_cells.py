@@ -1,4 +1,4 @@
-"""Conversion of the text cells of a table to values, and escaping of spreadsheet formulas.
+"""Conversion of text cells to values, and escaping of spreadsheet formulas.
 
 A spreadsheet executes a text cell that begins with `=`, such as `=HYPERLINK(...)`, as a formula
 (https://owasp.org/www-community/attacks/CSV_Injection). The writers therefore put an apostrophe in
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import FileContentError
 from metacal.formulas import Float
-from metacal.io.opening import check_text_array_size, uneven_row_error
+from metacal.io.opening import build_uneven_row_error, check_text_array_size
 from metacal.rows.labels import is_integer_text
 
 # First characters of a text that a spreadsheet may execute.
@@ -75,7 +75,7 @@ def _is_signed_number(text: str) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Check whether a text is a number. Unlike `float`, reject underscores between digits."""
+    """Check whether a text is a number without underscores."""
     try:
         float(text)
     except ValueError:
@@ -236,7 +236,7 @@ def parse_labels(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> N
 
 
 def detect_delimiter(header_line: str, default_delimiter: str = ",") -> str:
-    """Return the default delimiter if the header has it, else the most frequent candidate.
+    """Return the default delimiter if the header has it, else the most frequent one.
 
     Examples
     --------
@@ -312,8 +312,8 @@ def _raise_for_invalid_list(path: str, name: str, list_texts: Sequence[str]) -> 
     """Raise InputError for the first list with an invalid number or another length."""
     first_length = len(list_texts[0].split())
     for row, list_text in enumerate(list_texts):
-        entries = list_text.split()
-        for entry in entries:
+        entry_texts = list_text.split()
+        for entry in entry_texts:
             if not is_number(entry):
                 hint = ""
                 if "..." in entry:
@@ -325,7 +325,7 @@ def _raise_for_invalid_list(path: str, name: str, list_texts: Sequence[str]) -> 
                     f"{path}: row {row} of the column {name!r} must hold only numbers, but it"
                     f" holds {entry[:_MAX_QUOTED]!r}{hint}."
                 )
-        if len(entries) != first_length:
-            raise uneven_row_error(
-                f"{path}: row {row} of the column {name!r}", len(entries), first_length
+        if len(entry_texts) != first_length:
+            raise build_uneven_row_error(
+                f"{path}: row {row} of the column {name!r}", len(entry_texts), first_length
             )

@@ -112,7 +112,7 @@ class DelimitedWriter(TextWriter):
         writer = csv.writer(self.file, delimiter=self.delimiter, lineterminator="\n")
         if not self.has_written:
             writer.writerow(map(escape_formula, columns))
-        writer.writerows(zip(*map(_csv_values, columns.values())))
+        writer.writerows(zip(*map(_convert_to_csv_values, columns.values())))
 
 
 class TsvWriter(DelimitedWriter):
@@ -121,7 +121,7 @@ class TsvWriter(DelimitedWriter):
     delimiter = "\t"
 
 
-def _csv_values(values: NDArray[Any]) -> list[Any]:
+def _convert_to_csv_values(values: NDArray[Any]) -> list[Any]:
     """Convert a column to values that `csv.writer` formats as required."""
     dtype_kind = values.dtype.kind
     if dtype_kind == "b":
