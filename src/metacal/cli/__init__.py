@@ -307,7 +307,9 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
     warning_texts: dict[str, None] = {}
     shows_at_once = ctx.invoked_subcommand == "monitor"
 
-    def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
+    def show_warning(
+        message: Warning | str, category: type[Warning], *rest: Any, **options: Any
+    ) -> None:
         text = _as_one_line(message)
         if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
             raise StrictWarningError(f"{text} (--strict turns this warning into an error)")
@@ -316,7 +318,7 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
         warning_texts[text] = None
 
     with warnings.catch_warnings():
-        warnings.showwarning = show
+        warnings.showwarning = show_warning
         try:
             yield
         finally:

@@ -38,7 +38,7 @@ def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[fl
             table.append(cells)
     has_names = bool(table) and not is_number(table[0][-1])
     if has_names:
-        table = _sort_by_class(path, table, classes)
+        table = _sort_into_class_order(path, table, classes)
     try:
         costs = [[float(cell) for cell in line] for line in table]
         return validate_error_costs(costs)  # type: ignore[return-value]
@@ -48,7 +48,7 @@ def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[fl
         raise bad_option("--cost-matrix", f"{path}: every cost must be a number.") from None
 
 
-def _sort_by_class(
+def _sort_into_class_order(
     path: str, table: list[list[str]], classes: Sequence[Any] | None
 ) -> list[list[str]]:
     """Remove the names from a cost matrix and sort it into the order of the classes."""
