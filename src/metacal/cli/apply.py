@@ -118,8 +118,8 @@ def _convert_counts_to_json(gate: Gate, applied: Applied, options: Options) -> d
         counts["answered_by"] = applied.answered_by
     counts["output"] = options.output
     if is_folder_output(options.output):
-        for name in ("n_files", "n_kept", "empty", "orphans", "pruned", "edited"):
-            counts[name] = getattr(applied, name)
+        for count_name in ("n_files", "n_kept", "empty", "orphans", "pruned", "edited"):
+            counts[count_name] = getattr(applied, count_name)
     return counts
 
 
@@ -311,15 +311,16 @@ def _print_result_notes(gate: Gate, applied: Applied, output: str | None) -> Non
 
 def _format_summary_sentence(applied: Applied, output: str | None) -> str:
     """Return the sentence that counts rows, accepted rows, answers and files."""
-    accepted = ""
+    accepted_text = ""
     if applied.n_accepted is not None:
         accepted_percentage = 100 * applied.n_accepted / applied.n_rows
-        accepted = f", {applied.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
-    answered_by = ""
+        accepted_text = f", {applied.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
+    answered_by_text = ""
     if applied.answered_by:
         counts = [f"{name} {count:,}" for name, count in applied.answered_by.items()]
-        answered_by = f"; answered by: {', '.join(counts)}"
-    files = ""
+        answered_by_text = f"; answered by: {', '.join(counts)}"
+    files_text = ""
     if is_folder_output(output):
-        files = f" ({applied.n_files:,} files, {applied.n_kept:,} of them kept)"
-    return f"{applied.n_rows:,} rows{accepted}{answered_by}; written to {output}{files}."
+        files_text = f" ({applied.n_files:,} files, {applied.n_kept:,} of them kept)"
+    row_text = f"{applied.n_rows:,} rows{accepted_text}{answered_by_text}"
+    return f"{row_text}; written to {output}{files_text}."

@@ -145,7 +145,10 @@ def read_gate_and_rows(
     if reading.score_key is not None:
         return _read_scores_without_gate(file, reading)
     predictions = read_table(file, reading, stream=stream)
-    return None, GateRows(file, (predictions.table,), predictions.labels, predictions)
+    gate_rows = GateRows(
+        path=file, tables=(predictions.table,), truth=predictions.labels, columns=predictions
+    )
+    return None, gate_rows
 
 
 def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, GateRows]:
@@ -156,7 +159,8 @@ def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, Ga
     scores = read_score_table(file, reading)
     higher_is: Any = reading.higher_is or "surer"
     gate = Gate.from_source(ScoreSource(clean_score_name(scores.name), higher_is))
-    return gate, GateRows(file, (scores.score,), scores.correct, scores)
+    gate_rows = GateRows(path=file, tables=(scores.score,), truth=scores.correct, columns=scores)
+    return gate, gate_rows
 
 
 def check_large_option(gate: Gate | None, artifact: str | None, large: str | None) -> None:
@@ -235,7 +239,7 @@ def read_gate_rows(
         )
     if gate.is_score_gate:
         scores = read_score_table(file, reading, gate, artifact)
-        return GateRows(file, (scores.score,), scores.correct, scores)
+        return GateRows(path=file, tables=(scores.score,), truth=scores.correct, columns=scores)
     return _read_logit_rows(
         gate, artifact, file, reading, keeps_raw_table=keeps_raw_table, stream=stream
     )
@@ -260,7 +264,9 @@ def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> Gat
             file, reading, score_names, [], agreement=gate.reads_agreement
         )
     tables = find_gate_and_inputs(gate, cascade_scores.scores)[1]
-    return GateRows(file, tables, cascade_scores.flags, cascade_scores.first_columns)
+    return GateRows(
+        path=file, tables=tables, truth=cascade_scores.flags, columns=cascade_scores.first_columns
+    )
 
 
 def _read_logit_rows(
@@ -290,11 +296,18 @@ def _read_logit_rows(
     predictions = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
     predictions = select_row_range(predictions, reading)
     if keeps_raw_table and gate.is_logits_gate:
-        return GateRows(file, (predictions.table,), predictions.labels, predictions)
+        return GateRows(
+            path=file, tables=(predictions.table,), truth=predictions.labels, columns=predictions
+        )
 
     first_table = gate.source.read(predictions.table, by_rows=True)
     if reading.large is None:
-        return GateRows(file, (Rows(first_table),), predictions.labels, predictions)
+        return GateRows(
+            path=file,
+            tables=(Rows(first_table),),
+            truth=predictions.labels,
+            columns=predictions,
+        )
 
     raise_if_saved_gate(reading.large)
     large_predictions = read_for_gate(
@@ -306,7 +319,13 @@ def _read_logit_rows(
     if len(predictions) == len(large_predictions):
         truth = check_and_merge_labels(predictions, large_predictions, file, reading.large)
     tables = (Rows(first_table), Rows(large_table))
-    return GateRows(file, tables, truth, predictions, large_predictions)
+    return GateRows(
+        path=file,
+        tables=tables,
+        truth=truth,
+        columns=predictions,
+        large_columns=large_predictions,
+    )
 
 
 def check_and_merge_labels(

@@ -367,12 +367,12 @@ def _build_received_batch(
         Rows, and labels of earlier rows, in the order of the lines.
     """
     row_records = list[StreamRecord]()
-    row_indices = list[int]()
+    line_indices = list[int]()
     late_labels = list[LateLabel]()
-    for index, record in batch.records.items():
+    for line_index, record in batch.records.items():
         if record.row is not None:
             row_records.append(record)
-            row_indices.append(index)
+            line_indices.append(line_index)
         elif record.id is not None:
             late_labels.append(
                 LateLabel(len(row_records), record.id, record.label, record.probability)
@@ -380,17 +380,16 @@ def _build_received_batch(
     probabilities = [record.probability for record in row_records]
     has_probabilities = any(probability is not None for probability in probabilities)
     has_units = any(record.unit is not None for record in row_records)
+    has_groups = watch.gate.has_group_thresholds
     return ReceivedBatch(
         rows=_convert_rows_to_array(watch, [record.row for record in row_records]),
         labels=[record.label for record in row_records],
         ids=[record.id for record in row_records],
         sampling_probabilities=probabilities if has_probabilities else None,
-        groups=[str(record.group) for record in row_records]
-        if watch.gate.has_group_thresholds
-        else None,
+        groups=[str(record.group) for record in row_records] if has_groups else None,
         units=[str(record.unit) for record in row_records] if has_units else None,
         late_labels=late_labels,
-        line_indices=row_indices,
+        line_indices=line_indices,
         n_lines=len(batch.lines),
         unreadable_lines=unreadable_lines,
         n_gaps=n_gaps,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -358,11 +358,11 @@ def read_cascade_scores(
     for name in (*score_names, *flag_names):
         column_reading = replace(reading_without_flags, score_key=name)
         score_tables.append(read_score_table(path, column_reading, agreement=agreement))
-    columns = [score_table.score for score_table in score_tables]
+    score_and_flag_columns = [score_table.score for score_table in score_tables]
     n_scores = len(score_names)
     return CascadeScores(
-        scores=columns[:n_scores],
-        flags=columns[n_scores:] or None,
+        scores=score_and_flag_columns[:n_scores],
+        flags=score_and_flag_columns[n_scores:] or None,
         first_columns=score_tables[0],
     )
 
@@ -378,15 +378,23 @@ def split_names(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], list[str]]:
-    """Return the columns with the scores and with the flags of a cascade's models.
+class CascadeColumnNames(NamedTuple):
+    """Names of the columns that a cascade reads, with one entry for each model.
 
-    Returns
-    -------
+    Attributes
+    ----------
     score_names : list of str
         Columns of the scores: those of --score-key, or those that the cascade was fitted on.
     flag_names : list of str
         Columns of the flags. Empty if the options name none.
+    """
+
+    score_names: list[str]
+    flag_names: list[str]
+
+
+def cascade_column_names(gate: Gate, reading: ReadOptions) -> CascadeColumnNames:
+    """Return the columns with the scores and with the flags of a cascade's models.
 
     Raises
     ------
@@ -401,18 +409,20 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], l
         fitted_names.pop()
     n_models = gate.n_stages
     # The last model always agrees with itself, so it has no flag of agreement.
-    n_flags = n_models - 1 if gate.reads_agreement else n_models
+    n_required_flags = n_models - 1 if gate.reads_agreement else n_models
     layout = gate.file_layout
     stored_score_names = split_names(layout.score_key) or fitted_names
     score_names = split_names(reading.score_key) or stored_score_names
     flag_names = split_names(getattr(reading, flag_option) or getattr(layout, flag_option))
-    n_scores = len(fitted_names)
-    if len(score_names) not in (n_scores, n_models) or len(flag_names) not in (0, n_flags):
+    n_required_scores = len(fitted_names)
+    has_right_scores = len(score_names) in (n_required_scores, n_models)
+    has_right_flags = len(flag_names) in (0, n_required_flags)
+    if not has_right_scores or not has_right_flags:
         raise click.UsageError(
-            f"This cascade requires {n_scores} names in --score-key and {n_flags} names in"
+            f"This cascade requires {n_required_scores} names in --score-key and {n_required_flags} names in"
             f" {option_flag(flag_option)}, one for each model."
         )
-    return score_names[:n_scores], flag_names
+    return CascadeColumnNames(score_names[:n_required_scores], flag_names)
 
 
 def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:

@@ -252,11 +252,13 @@ def _fit_command_with_classes(
     if names_classes and reading.classes is None and gate_rows.columns.class_names is None:
         assert gate is not None
         class_names = [str(name) for name in gate.classes.tolist()]
-        start = build_fit_command_start(gate_rows.path, reading)
+        command_start = build_fit_command_start(gate_rows.path, reading)
+        class_option = ["--classes", ",".join(class_names)]
         if len(class_names) == 2:
             # A file of two classes may hold one score for each row, which takes no --classes.
-            return f"{start} {shlex.join(['--positive', class_names[1]])}"
-        return f"{start} {shlex.join(['--classes', ','.join(class_names)])}"
+            _negative_class, positive_class = class_names
+            class_option = ["--positive", positive_class]
+        return f"{command_start} {shlex.join(class_option)}"
     return build_fit_command_start(gate_rows.path, reading)
 
 
@@ -265,9 +267,10 @@ def _build_new_rows_command(file: str, reading: ReadOptions) -> NewRowsCommand |
     from metacal.reports.next_steps import NewRowsCommand, choose_new_path
 
     old_paths = {"new-rows": file, "new-labels": reading.labels, "new-large": reading.large}
-    new_paths = {
-        path: choose_new_path(path, name) for name, path in old_paths.items() if path is not None
-    }
+    new_paths = {}
+    for new_name, old_path in old_paths.items():
+        if old_path is not None:
+            new_paths[old_path] = choose_new_path(old_path, new_name)
     # A new file is not divided into parts, as the old one may be.
     command = build_repeat_command(("json", "quiet", "rows"), new_paths=new_paths)
     if command is None:
@@ -308,14 +311,16 @@ def _format_main_result(summary: Summary) -> str:
     promise = summary.promise
     if promise is None:
         all_rows = summary.evaluation["all_rows"]
-        metric = "ece" if "ece" in all_rows else "accuracy"
-        title = "ECE" if metric == "ece" else "accuracy"
+        metric_name = "ece" if "ece" in all_rows else "accuracy"
+        metric_title = "ECE" if metric_name == "ece" else "accuracy"
+        metric_estimate = all_rows[metric_name]["estimate"]
         return (
-            f"measured  {title} {all_rows[metric]['estimate']:.4f} on"
+            f"measured  {metric_title} {metric_estimate:.4f} on"
             f" {summary.source.n_rows:,} rows; no gate was given, so nothing is promised yet."
         )
     measurements = [verdict["text"] for verdict in promise.verdicts]
-    if promise.fit_rows is not None:
+    measures_fit_rows = promise.fit_rows is not None
+    if measures_fit_rows:
         # The verdicts on rows of the fit all have the same text.
         measurements = measurements[:1]
     lines = [f"promised  {promise.statement}"]

@@ -240,8 +240,9 @@ def _find_saved_state(
     if matching_states:
         # The file was renamed, by log rotation for example.
         return next(iter(matching_states.values()))
+    has_same_name_without_position = state_of_same_name == {}
     has_other_files = bool(set(monitor_state.source_positions) - {STANDARD_INPUT})
-    if append or state_of_same_name == {} or not has_other_files:
+    if append or has_same_name_without_position or not has_other_files:
         return None
     raise MonitoringError(_UNKNOWN_SOURCE_MESSAGE.format(path))
 
