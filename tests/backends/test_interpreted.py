@@ -53,13 +53,14 @@ from metacal.scores import get_rounding_grid, resolve_score, score_rows
 
 rng = np.random.default_rng(0)
 logits = rng.normal(size=(40, 3))
-logits[:, 0] = np.linspace(28.0, 40.0, 40)
+logits[:, 0] = np.linspace(33.0, 38.0, 40)
+logits -= logits[:, :1]
 n_compared = 0
 for name in ("entropy", "max_probability", "energy"):
     score = resolve_score(name)
     grid = get_rounding_grid(name)
     scores = score_rows(Rows(logits), name)
-    for threshold in np.unique(scores)[::3]:
+    for threshold in np.unique(scores):
         between = grid.move_between_grid_points(float(threshold))
         kind = score.compute_unrounded.formula.__name__
         codes = device.acceptance_codes(torch.tensor(logits), kind, between)

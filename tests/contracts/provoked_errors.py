@@ -299,7 +299,7 @@ def provoke(scenario: Provoked, names: dict[str, Any]) -> str | None:
         if scenario.kind == "unexpected-error":
             broken = RuntimeError("the decoder returned no rows")
             stack.enter_context(
-                mock.patch("metacal.cli.show.describe_artifact", side_effect=broken)
+                mock.patch("metacal.cli.show.gate_file_as_json", side_effect=broken)
             )
         return run(scenario.request, names)
 

@@ -17,7 +17,7 @@ import metacal as mc
 from metacal import metrics
 from metacal.cli import main
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.report import fit_command
+from metacal.cli.report import build_fit_command_start
 from metacal.gate import Recipe
 from metacal.maps.temperature import TemperatureMap
 from metacal.reports import html
@@ -316,11 +316,11 @@ def test_mistakes_are_one_line(folder, args, code, words):
 
 def test_the_command_begins_as_the_report_was_called(folder):
     assert (
-        fit_command("-x.csv", ReadOptions(input="probabilities"))
+        build_fit_command_start("-x.csv", ReadOptions(input="probabilities"))
         == "metacal fit ./-x.csv --input probabilities"
     )
     assert (
-        fit_command("a b.npz", ReadOptions(classes="x y,z"))
+        build_fit_command_start("a b.npz", ReadOptions(classes="x y,z"))
         == "metacal fit 'a b.npz' --classes 'x y,z'"
     )
 

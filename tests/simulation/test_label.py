@@ -33,7 +33,7 @@ from metacal.promises.accuracy import MinAccuracy
 from simulation.world import World
 
 SHEET, JOURNAL = "labels.csv", "labels.journal"
-CALL = LabellingCall(SHEET, JOURNAL, batch=7)
+CALL = LabellingCall(SHEET, JOURNAL, batch_size=7)
 PROMISE = MinAccuracy(0.8)
 
 

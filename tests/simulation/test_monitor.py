@@ -47,7 +47,7 @@ def new():
 
 @pytest.fixture(autouse=True)
 def journals_are_soon_large(monkeypatch):
-    monkeypatch.setattr("metacal.cli.intake._MIN_COMPACTION_BYTES", 3000)
+    monkeypatch.setattr("metacal.cli.intake._MIN_JOURNAL_BYTES_TO_COMPACT", 3000)
 
 
 class History:

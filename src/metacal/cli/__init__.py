@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -53,13 +54,15 @@ SUMMARIES = {
 }
 
 
-#: Environment variable with the modules to import before a command runs, separated by commas. They
-#: register calibrators, scores and promises.
+#: Environment variable with the modules to import before a command runs, separated by commas.
+#: The modules register calibrators, scores and promises.
 PLUGINS_VARIABLE = "METACAL_PLUGINS"
 
 
 #: Environment variable that shows the traceback of an unexpected error.
 _TRACEBACK_VARIABLE = "METACAL_TRACEBACK"
+#: Number that a shell adds to a signal to form the exit code of a process that it ended.
+_FIRST_SIGNAL_EXIT_CODE = 128
 #: Maximal number of characters of an error or a warning.
 _MAX_MESSAGE_LENGTH = 2000
 
@@ -169,16 +172,17 @@ class Commands(click.Group):
             raise
         except KeyboardInterrupt:
             click.echo("Aborted.", err=True)
-            ctx.exit(130)
-        except StopRequested as stop:
+            ctx.exit(_FIRST_SIGNAL_EXIT_CODE + signal.SIGINT)
+        except StopRequested as stop_request:
             click.echo("Stopped.", err=True)
-            # A shell reports this exit code for a process that a signal ended.
-            ctx.exit(128 + stop.args[0])
+            (signal_number,) = stop_request.args
+            ctx.exit(_FIRST_SIGNAL_EXIT_CODE + signal_number)
         except BrokenPipeError:
             # Without this redirection, flushing buffered output at exit would raise again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            # `metacal apply -o - | head` has given its reader all the rows that it wanted.
-            ctx.exit(0 if ctx.invoked_subcommand == "apply" else 1)
+            # A reader such as `head` has received all the rows that it needs from `apply`.
+            has_served_reader = ctx.invoked_subcommand == "apply"
+            ctx.exit(0 if has_served_reader else 1)
         except Exception as error:
             command_error = _as_click_exception(error)
             if command_error is None:
@@ -307,16 +311,19 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
     warning_texts: dict[str, None] = {}
     shows_at_once = ctx.invoked_subcommand == "monitor"
 
-    def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
+    def show_warning(
+        message: Warning | str, category: type[Warning], *rest: Any, **options: Any
+    ) -> None:
         text = _as_one_line(message)
-        if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
+        turns_into_error = ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning)
+        if turns_into_error:
             raise StrictWarningError(f"{text} (--strict turns this warning into an error)")
         if shows_at_once and text not in warning_texts:
             print_note(f"Warning: {text}")
         warning_texts[text] = None
 
     with warnings.catch_warnings():
-        warnings.showwarning = show
+        warnings.showwarning = show_warning
         try:
             yield
         finally:
@@ -330,9 +337,10 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
 def _escape_controls(error: click.ClickException) -> click.ClickException:
     """Escape control characters in the texts of an error, in place."""
     attributes = vars(error)
-    for name in ("message", "option_name", "filename", "ui_filename"):
-        if isinstance(attributes.get(name), str):
-            attributes[name] = escape_controls(attributes[name])
+    for attribute_name in ("message", "option_name", "filename", "ui_filename"):
+        text = attributes.get(attribute_name)
+        if isinstance(text, str):
+            attributes[attribute_name] = escape_controls(text)
     return error
 
 

@@ -25,20 +25,20 @@ class AnswerLine:
 
     Attributes
     ----------
-    number : int
+    line_number : int
         Number of the line in the file, from 1.
-    row : int
-        Row of the pool.
-    cells : mapping of str to str
+    row_index : int
+        Index of the row in the pool.
+    cell_by_column : mapping of str to str
         All cells of the line, keyed by column name.
-    answer : str
-        The answer.
+    answer_text : str
+        Content of the answer cell.
     """
 
-    number: int
-    row: int
-    cells: Mapping[str, str]
-    answer: str
+    line_number: int
+    row_index: int
+    cell_by_column: Mapping[str, str]
+    answer_text: str
 
 
 def read_answer_lines(path: str, content: bytes, answer_column: str) -> list[AnswerLine]:
@@ -119,31 +119,35 @@ def _parse_lines(
     """
     answer_lines = []
     line_number_by_row: dict[int, int] = {}
-    for line_number, cells in enumerate(lines, start=2):
-        if not any(cell.strip() for cell in cells):
+    first_line_below_header = 2
+    for line_number, cells in enumerate(lines, start=first_line_below_header):
+        is_empty_line = not any(cell.strip() for cell in cells)
+        if is_empty_line:
             continue
         if len(cells) != len(column_names):
             raise LabellingError(
                 f"{path}:{line_number}: the line has {len(cells)} cells, but the header has"
                 f" {len(column_names)}. Correct the line."
             )
-        values = {name: unescape_formula(cell.strip()) for name, cell in zip(column_names, cells)}
+        cell_by_column = {}
+        for column_name, cell in zip(column_names, cells):
+            cell_by_column[column_name] = unescape_formula(cell.strip())
         try:
-            row = int(strip_zero_decimals(values[ROW]))
+            row_index = int(strip_zero_decimals(cell_by_column[ROW]))
         except ValueError:
             raise LabellingError(
                 f"{path}:{line_number}: the row number must be an integer, but got"
-                f" {values[ROW]!r}. Restore the original column."
+                f" {cell_by_column[ROW]!r}. Restore the original column."
             ) from None
-        if row in line_number_by_row:
+        if row_index in line_number_by_row:
             raise LabellingError(
-                f"{path}:{line_number}: row {row} occurs twice, first in line"
-                f" {line_number_by_row[row]}. Remove one of the two lines."
+                f"{path}:{line_number}: row {row_index} occurs twice, first in line"
+                f" {line_number_by_row[row_index]}. Remove one of the two lines."
             )
-        line_number_by_row[row] = line_number
-        answer = values[answer_column]
-        if answer:
-            answer_lines.append(AnswerLine(line_number, row, values, answer))
+        line_number_by_row[row_index] = line_number
+        answer_text = cell_by_column[answer_column]
+        if answer_text:
+            answer_lines.append(AnswerLine(line_number, row_index, cell_by_column, answer_text))
     return answer_lines
 
 

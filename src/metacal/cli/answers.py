@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from metacal.cli.answer_sheet import AnswerLine, strip_zero_decimals
 from metacal.errors import LabellingError
@@ -14,33 +15,49 @@ _CORRECTNESS_WORDS = {"right": True, "wrong": False}
 
 
 #: Answer if the true class is not among the classes.
-_NO_CLASS = "none"
+_NO_CLASS_WORD = "none"
+
+#: Largest number of classes that an error message lists.
+_MAX_LISTED_CLASSES = 8
 
 
-def parse_answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
-    """Parse the answer of one line.
+#: Code of a true class that is unknown, or that is not among the classes.
+_NO_TRUE_CODE = -1
 
-    Returns
-    -------
+
+class ParsedAnswer(NamedTuple):
+    """Meaning of one answer.
+
+    Attributes
+    ----------
     true_code : int
         Code of the true class, or -1 if it is unknown or not among the classes.
     is_correct : bool
         Whether the prediction is correct.
     """
-    answer = line.answer
+
+    true_code: int
+    is_correct: bool
+
+
+def parse_answer(certifier: Certifier, line: AnswerLine) -> ParsedAnswer:
+    """Parse the answer of one line as a class, or as right or wrong."""
+    answer = line.answer_text
     predictions = certifier.unlabelled_pool.predictions
     if predictions is None:
-        return -1, _parse_correctness(line)
+        return ParsedAnswer(_NO_TRUE_CODE, is_correct=_parse_correctness(line))
     class_names = [str(name) for name in predictions.classes.tolist()]
-    true_code = _find_class(answer, class_names)
+    true_code = _find_class_code(answer, class_names)
     if true_code is not None:
-        return true_code, bool(true_code == predictions.predicted_codes[line.row])
-    if answer.lower() == _NO_CLASS:
-        return -1, False
-    if answer.lower() in _CORRECTNESS_WORDS and certifier.sheet_settings.get("show_prediction"):
-        return -1, _CORRECTNESS_WORDS[answer.lower()]
+        is_correct = bool(true_code == predictions.predicted_codes[line.row_index])
+        return ParsedAnswer(true_code, is_correct)
+    if answer.lower() == _NO_CLASS_WORD:
+        return ParsedAnswer(_NO_TRUE_CODE, is_correct=False)
+    shows_prediction = certifier.sheet_settings.get("show_prediction")
+    if shows_prediction and answer.lower() in _CORRECTNESS_WORDS:
+        return ParsedAnswer(_NO_TRUE_CODE, is_correct=_CORRECTNESS_WORDS[answer.lower()])
     raise LabellingError(
-        f"{answer[:60]!r} is not one of the classes; {_class_hint(answer, class_names)}"
+        f"{answer[:60]!r} is not one of the classes; {_suggest_class(answer, class_names)}"
     )
 
 
@@ -49,14 +66,14 @@ def _parse_correctness(line: AnswerLine) -> bool:
     from metacal.rows.score_columns import check_correctness
 
     flags = check_correctness(
-        [strip_zero_decimals(line.answer)],
+        [strip_zero_decimals(line.answer_text)],
         name="the answer",
-        get_row_name=lambda _: f"row {line.row}",
+        get_row_name=lambda _: f"row {line.row_index}",
     )
     return bool(flags[0])
 
 
-def _find_class(answer: str, class_names: Sequence[str]) -> int | None:
+def _find_class_code(answer: str, class_names: Sequence[str]) -> int | None:
     """Return the code of the class that an answer names, or None.
 
     A spreadsheet may write 7 as 7.0 and true as TRUE, so such changes are undone if the result is
@@ -75,13 +92,11 @@ def _find_class(answer: str, class_names: Sequence[str]) -> int | None:
     return None
 
 
-def _class_hint(answer: str, class_names: Sequence[str]) -> str:
+def _suggest_class(answer: str, class_names: Sequence[str]) -> str:
     """Suggest the most similar class, or list the first classes."""
     close_matches = difflib.get_close_matches(answer, class_names, n=1)
     if close_matches:
         return f"did you mean {close_matches[0]!r}?"
-    ellipsis = ", ..." if len(class_names) > 8 else ""
-    return (
-        f"they are {', '.join(class_names[:8])}{ellipsis}. If the true class is none of them, write"
-        " none."
-    )
+    listed_names = ", ".join(class_names[:_MAX_LISTED_CLASSES])
+    ellipsis = ", ..." if len(class_names) > _MAX_LISTED_CLASSES else ""
+    return f"they are {listed_names}{ellipsis}. If the true class is none of them, write none."

@@ -18,7 +18,7 @@ from metacal.cli.options import (
     switch_option,
 )
 from metacal.cli.outputs import (
-    check_not_input,
+    check_output_is_not_input,
     is_folder_output,
     output_option,
     rejected_option,
@@ -87,7 +87,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     # Without --keep, every column except the table is kept.
     options = replace(options, reading=replace(options.reading, keep=options.keep or None))
     _check_output_options(options)
-    check_not_input(options.output, file, artifact, reading=options.reading)
+    check_output_is_not_input(options.output, file, artifact, reading=options.reading)
     _check_folder_options(options)
 
     from metacal.cli.reading import load_gate
@@ -99,13 +99,13 @@ def command(artifact: str, file: str, options: Options) -> None:
     else:
         applied = _apply_to_file(gate, artifact, file, options)
     if flag_is_set("json"):
-        counts = _counts_as_json(gate, applied, options)
+        counts = _convert_counts_to_json(gate, applied, options)
         print_json({"file": file, "artifact": artifact, **counts})
     else:
-        _print_notes(gate, applied, options.output)
+        _print_result_notes(gate, applied, options.output)
 
 
-def _counts_as_json(gate: Gate, applied: Applied, options: Options) -> dict[str, Any]:
+def _convert_counts_to_json(gate: Gate, applied: Applied, options: Options) -> dict[str, Any]:
     """Return the counts of rows and files as JSON types."""
     counts: dict[str, Any] = {"n_rows": applied.n_rows}
     if applied.n_accepted is not None:
@@ -118,8 +118,8 @@ def _counts_as_json(gate: Gate, applied: Applied, options: Options) -> dict[str,
         counts["answered_by"] = applied.answered_by
     counts["output"] = options.output
     if is_folder_output(options.output):
-        for name in ("n_files", "n_kept", "empty", "orphans", "pruned", "edited"):
-            counts[name] = getattr(applied, name)
+        for count_name in ("n_files", "n_kept", "empty", "orphans", "pruned", "edited"):
+            counts[count_name] = getattr(applied, count_name)
     return counts
 
 
@@ -182,12 +182,12 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
     Applied
     """
     from metacal.cli.gate_rows import check_large_option
-    from metacal.cli.reading import check_read_options, read_keywords
+    from metacal.cli.reading import check_read_options_fit_gate, read_keywords
     from metacal.io.apply import apply
     from metacal.rows import report_progress_to
 
     check_large_option(gate, artifact, options.reading.large)
-    check_read_options(gate, artifact, options.reading)
+    check_read_options_fit_gate(gate, artifact, options.reading)
     n_jobs = resolve_n_jobs(options.n_jobs)
     with (
         open_cluster(options.executor, n_jobs) as client,
@@ -288,7 +288,7 @@ def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
         )
 
 
-def _print_notes(gate: Gate, applied: Applied, output: str | None) -> None:
+def _print_result_notes(gate: Gate, applied: Applied, output: str | None) -> None:
     """Print how many rows were accepted, who answered them, and what is left to do."""
     if applied.n_without_score and gate.is_score_gate:
         print_note(
@@ -296,7 +296,7 @@ def _print_notes(gate: Gate, applied: Applied, output: str | None) -> None:
             " rejected."
         )
     if output != "-":
-        print_note(_summary_sentence(applied, output))
+        print_note(_format_summary_sentence(applied, output))
     if applied.left_out:
         print_note(
             f"Left out: {format_names(applied.left_out)}. --keep NAME passes a column on, unless the"
@@ -309,17 +309,18 @@ def _print_notes(gate: Gate, applied: Applied, output: str | None) -> None:
         )
 
 
-def _summary_sentence(applied: Applied, output: str | None) -> str:
+def _format_summary_sentence(applied: Applied, output: str | None) -> str:
     """Return the sentence that counts rows, accepted rows, answers and files."""
-    accepted = ""
+    accepted_text = ""
     if applied.n_accepted is not None:
         accepted_percentage = 100 * applied.n_accepted / applied.n_rows
-        accepted = f", {applied.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
-    answered_by = ""
+        accepted_text = f", {applied.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
+    answered_by_text = ""
     if applied.answered_by:
         counts = [f"{name} {count:,}" for name, count in applied.answered_by.items()]
-        answered_by = f"; answered by: {', '.join(counts)}"
-    files = ""
+        answered_by_text = f"; answered by: {', '.join(counts)}"
+    files_text = ""
     if is_folder_output(output):
-        files = f" ({applied.n_files:,} files, {applied.n_kept:,} of them kept)"
-    return f"{applied.n_rows:,} rows{accepted}{answered_by}; written to {output}{files}."
+        files_text = f" ({applied.n_files:,} files, {applied.n_kept:,} of them kept)"
+    row_text = f"{applied.n_rows:,} rows{accepted_text}{answered_by_text}"
+    return f"{row_text}; written to {output}{files_text}."

@@ -24,7 +24,7 @@ from metacal.cli.options import (
 )
 from metacal.cli.outputs import (
     check_can_sign,
-    check_not_input,
+    check_output_is_not_input,
     output_option,
     print_saved_note,
     save_gate,
@@ -129,7 +129,7 @@ def command(small: str, large: str | None, options: Options) -> None:
       metacal cascade rows.jsonl --score-key a.p,b.p --agree-key a.same --max-loss 0.01
       metacal apply cascade.json new-small.npz --large new-large.npz -o out.csv
     """  # noqa: D301
-    check_not_input(
+    check_output_is_not_input(
         options.output,
         small,
         large,
@@ -147,30 +147,30 @@ def command(small: str, large: str | None, options: Options) -> None:
         report_progress_to(bar.update),
     ):
         if options.reading.score_key is not None:
-            gate = _fit_scores(small, large, promise, options)
+            gate = _fit_score_cascade(small, large, promise, options)
         elif large is None:
             raise click.UsageError(
                 "The predictions of the large model are missing. Pass them as the second file."
                 " For a cascade of scores, pass --score-key."
             )
         else:
-            gate = _fit_logits(small, large, promise, options)
+            gate = _fit_logits_cascade(small, large, promise, options)
     gate = with_file_layout(gate, options.reading)
     save_gate(gate, options.output, options.key, options.n_jobs)
     assert gate.certificate is not None
-    answer = {
+    json_content = {
         "small": small,
         "large": large,
         "artifact": options.output,
         "signed": options.key is not None,
         "certificate": gate.certificate.to_dict(words=True),
     }
-    print_result(answer, wrap_lines(str(gate.certificate)))
-    large_argument = "" if large is None else " --large NEW-LARGE"
+    print_result(json_content, wrap_lines(str(gate.certificate)))
+    large_option = "" if large is None else " --large NEW-LARGE"
     print_saved_note(
         options.output,
         options.key,
-        next_command=f"metacal apply {options.output} NEW-SMALL{large_argument}",
+        next_command=f"metacal apply {options.output} NEW-SMALL{large_option}",
         note_if_not_saved="-o cascade.json saves the cascade for metacal apply.",
     )
 
@@ -192,7 +192,7 @@ def _build_promise(options: Options) -> Promise:
     return MaxLoss(options.max_loss, delta)
 
 
-def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> Gate:
+def _fit_logits_cascade(small: str, large: str, promise: Promise, options: Options) -> Gate:
     """Fit a cascade of two models on their logits.
 
     Parameters
@@ -210,7 +210,7 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
     -------
     Gate
     """
-    from metacal.cli.gate_rows import merge_labels
+    from metacal.cli.gate_rows import check_and_merge_labels
     from metacal.cli.reading import read_table
     from metacal.gate import LogitsCascadeData
     from metacal.gate.calibrate import calibrate
@@ -220,11 +220,11 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
 
     small_predictions = read_table(small, options.reading)
     large_predictions = read_table(large, options.reading)
-    _check_same_rows(small_predictions, large_predictions, small, large)
+    _raise_unless_tables_match(small_predictions, large_predictions, small, large)
     check_score(options.score, small_predictions.input)
     small_logits = validate.read_logits(small_predictions.table, small_predictions.input)
     large_logits = validate.read_logits(large_predictions.table, large_predictions.input)
-    labels = merge_labels(small_predictions, large_predictions, small, large)
+    labels = check_and_merge_labels(small_predictions, large_predictions, small, large)
     pilot_scores = _read_pilot_scores(options)
     if labels is None:
         labels = small_predictions.require_truth()
@@ -258,7 +258,7 @@ def _read_pilot_scores(options: Options) -> Any:
     return score_rows(Rows(logits), options.score)
 
 
-def _fit_scores(file: str, large: str | None, promise: Promise, options: Options) -> Gate:
+def _fit_score_cascade(file: str, large: str | None, promise: Promise, options: Options) -> Gate:
     """Fit a cascade of any number of models on their scores, all in one file.
 
     Parameters
@@ -287,11 +287,11 @@ def _fit_scores(file: str, large: str | None, promise: Promise, options: Options
         )
     uses_agreement = options.max_loss is not None
     score_names = split_names(options.reading.score_key)
-    flag_names = _flag_names(options.reading, uses_agreement=uses_agreement)
+    flag_names = _choose_flag_columns(options.reading, uses_agreement=uses_agreement)
     cascade_scores = read_cascade_scores(
         file, options.reading, score_names, flag_names, agreement=uses_agreement
     )
-    _check_no_missing_scores(file, score_names, cascade_scores.scores)
+    _raise_if_score_missing(file, score_names, cascade_scores.scores)
     higher_is: Any = options.reading.higher_is or "surer"
     data = ScoreCascadeData(
         scores=cascade_scores.scores,
@@ -307,7 +307,7 @@ def _fit_scores(file: str, large: str | None, promise: Promise, options: Options
     return calibrate(data, promise)
 
 
-def _check_no_missing_scores(file: str, score_names: list[str], scores: list[Any]) -> None:
+def _raise_if_score_missing(file: str, score_names: list[str], scores: list[Any]) -> None:
     """Raise InputError if a score of any model is missing."""
     import numpy as np
 
@@ -320,7 +320,7 @@ def _check_no_missing_scores(file: str, score_names: list[str], scores: list[Any
             )
 
 
-def _flag_names(reading: ReadOptions, *, uses_agreement: bool) -> list[str]:
+def _choose_flag_columns(reading: ReadOptions, *, uses_agreement: bool) -> list[str]:
     """Return the names of the columns that hold a flag for each model.
 
     Parameters
@@ -343,7 +343,7 @@ def _flag_names(reading: ReadOptions, *, uses_agreement: bool) -> list[str]:
     from metacal.cli.reading import split_names
 
     if uses_agreement:
-        _check_agreement_options(reading)
+        _raise_unless_only_agreement(reading)
         return split_names(reading.agree_key)
     if reading.correct_key is None or reading.agree_key is not None:
         raise click.UsageError(
@@ -353,7 +353,7 @@ def _flag_names(reading: ReadOptions, *, uses_agreement: bool) -> list[str]:
     return split_names(reading.correct_key)
 
 
-def _check_agreement_options(reading: ReadOptions) -> None:
+def _raise_unless_only_agreement(reading: ReadOptions) -> None:
     """Raise a usage error unless --agree-key was given, and --correct-key was not."""
     if reading.agree_key is None:
         message = (
@@ -374,7 +374,7 @@ def _check_agreement_options(reading: ReadOptions) -> None:
         )
 
 
-def _check_same_rows(
+def _raise_unless_tables_match(
     small_predictions: Predictions, large_predictions: Predictions, small: str, large: str
 ) -> None:
     """Raise InputError if two files differ in the number of rows, or in the classes.

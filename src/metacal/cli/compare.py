@@ -17,7 +17,7 @@ from metacal.cli.values import REPEATS_RANGE, SEED_RANGE, bad_option
 from metacal.maps.methods import METHODS, get_all_methods
 
 
-def _comparable_names() -> list[str]:
+def _list_comparable_calibrators() -> list[str]:
     """Return the names of all calibrators except "auto", which chooses among them."""
     return [name for name in get_all_methods() if name != "auto"]
 
@@ -29,7 +29,7 @@ def _complete_names(
     earlier_text, comma, prefix = incomplete.rpartition(",")
     earlier_names = earlier_text.split(",")
     completions = []
-    for name in _comparable_names():
+    for name in _list_comparable_calibrators():
         if name.startswith(prefix) and name not in earlier_names:
             completions.append(CompletionItem(f"{earlier_text}{comma}{name}"))
     return completions
@@ -40,7 +40,7 @@ class Options:
     """Options of `metacal compare`."""
 
     calibrators: str | None = option(
-        f"Calibrators to compare.  [default: all: {', '.join(_comparable_names())}]",
+        f"Calibrators to compare.  [default: all: {', '.join(_list_comparable_calibrators())}]",
         "A,B,C",
         shell_complete=_complete_names,
     )
@@ -66,7 +66,7 @@ def command(file: str, options: Options) -> None:
       metacal compare val.npz --calibrators temperature,spline,structured --repeats 5
       metacal compare val.csv --json | jq .best.nll
     """  # noqa: D301
-    names = calibrator_names(options.calibrators)
+    names = parse_calibrator_names(options.calibrators)
 
     import numpy as np
 
@@ -96,7 +96,7 @@ def command(file: str, options: Options) -> None:
             n_repeats=options.repeats,
             random_state=options.seed,
             n_jobs=n_jobs,
-            progress=with_progress,
+            progress=iterate_with_progress,
             executor=client,
         )
     print_result({"file": file, **result.to_dict()}, result)
@@ -134,7 +134,7 @@ def print_cost_note(names: Iterable[str], shape: tuple[int, ...], n_folds: int) 
     )
 
 
-def with_progress(fits: Iterator[Any], total: int) -> Iterator[Any]:
+def iterate_with_progress(fits: Iterator[Any], total: int) -> Iterator[Any]:
     """Yield each fit while a progress bar counts them."""
     with progress_bar(total, "fit", "fits") as bar:
         for fit in fits:
@@ -142,12 +142,12 @@ def with_progress(fits: Iterator[Any], total: int) -> Iterator[Any]:
             bar.update()
 
 
-def calibrator_names(calibrators: str | None) -> list[str] | None:
+def parse_calibrator_names(calibrators: str | None) -> list[str] | None:
     """Parse a comma-separated list of calibrators; None if there is no list."""
     if calibrators is None:
         return None
     names = [name.strip() for name in calibrators.split(",")]
-    known_names = _comparable_names()
+    known_names = _list_comparable_calibrators()
     for name in names:
         if name not in known_names:
             raise bad_option(

@@ -9,6 +9,9 @@ from typing import Any
 from metacal.cli.values import bad_option
 from metacal.errors import InputError
 
+#: Largest number of classes that an error message lists.
+_MAX_LISTED_CLASSES = 8
+
 
 def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, ...], ...]:
     """Read a cost matrix from a csv file.
@@ -38,7 +41,7 @@ def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[fl
             table.append(cells)
     has_names = bool(table) and not is_number(table[0][-1])
     if has_names:
-        table = _sort_by_class(path, table, classes)
+        table = _sort_into_class_order(path, table, classes)
     try:
         costs = [[float(cell) for cell in line] for line in table]
         return validate_error_costs(costs)  # type: ignore[return-value]
@@ -48,37 +51,39 @@ def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[fl
         raise bad_option("--cost-matrix", f"{path}: every cost must be a number.") from None
 
 
-def _sort_by_class(
+def _sort_into_class_order(
     path: str, table: list[list[str]], classes: Sequence[Any] | None
 ) -> list[list[str]]:
     """Remove the names from a cost matrix and sort it into the order of the classes."""
-    answer_names = table[0][1:]
-    true_names = [line[0] for line in table[1:]]
+    header, *class_lines = table
+    predicted_names = header[1:]
+    true_names = [line[0] for line in class_lines]
     if classes is None:
-        class_names = [str(code) for code in range(len(answer_names))]
+        class_names = [str(code) for code in range(len(predicted_names))]
     else:
         class_names = [str(name) for name in classes]
     expected_names = sorted(class_names)
-    if sorted(answer_names) != expected_names or sorted(true_names) != expected_names:
-        shown_names = ", ".join(class_names[:8])
-        ellipsis = ", ..." if len(class_names) > 8 else ""
+    if sorted(predicted_names) != expected_names or sorted(true_names) != expected_names:
+        listed_names = ", ".join(class_names[:_MAX_LISTED_CLASSES])
+        ellipsis = ", ..." if len(class_names) > _MAX_LISTED_CLASSES else ""
         raise bad_option(
             "--cost-matrix",
             f"{path}: the first line must name the predicted classes, and the first column must"
             " name the true classes. The names must be those of the predictions:"
-            f" {shown_names}{ellipsis}.",
+            f" {listed_names}{ellipsis}.",
         )
-    if any(len(line) != len(class_names) + 1 for line in table):
+    n_cells_per_line = 1 + len(class_names)
+    if any(len(line) != n_cells_per_line for line in table):
         raise bad_option(
             "--cost-matrix",
             f"{path}: each line must have one cost for each predicted class, but some lines have"
             " too few or too many costs.",
         )
 
-    sorted_table = []
-    costs_by_class = {line[0]: line[1:] for line in table[1:]}
-    answer_order = [answer_names.index(name) for name in class_names]
+    costs_by_true_class = {line[0]: line[1:] for line in class_lines}
+    column_order = [predicted_names.index(name) for name in class_names]
+    sorted_costs = []
     for true_name in class_names:
-        costs = costs_by_class[true_name]
-        sorted_table.append([costs[column] for column in answer_order])
-    return sorted_table
+        class_costs = costs_by_true_class[true_name]
+        sorted_costs.append([class_costs[column] for column in column_order])
+    return sorted_costs

@@ -155,12 +155,14 @@ def command(options: Options) -> None:
     fit_part, test_part = dataset.split(N_FIT, random_state=options.seed)
     data = DemoData(*fit_part, *test_part)
     introduction, min_accuracy = DATASETS[options.dataset]
-    rows, certified_gate = _compare_methods(data, min_accuracy=min_accuracy, seed=options.seed)
+    rows, certified_gate = _fit_and_measure_methods(
+        data, min_accuracy=min_accuracy, seed=options.seed
+    )
     n_fit = len(data.fit_labels)
     n_test = len(data.test_labels)
     report_size = _write_report(certified_gate, data, introduction, options)
     certificate = None if certified_gate is None else certified_gate.certificate_
-    answer = {
+    json_content = {
         "dataset": options.dataset,
         "seed": options.seed,
         "n_fit": n_fit,
@@ -170,8 +172,10 @@ def command(options: Options) -> None:
         "certificate": None if certificate is None else certificate.to_dict(words=True),
     }
     heading = f"{introduction}: {n_fit:,} rows to fit, {n_test:,} to test (seed {options.seed})"
-    explanation = [_COLUMNS, "", *_explanation_lines(rows, certificate), _NEXT]
-    print_result(answer, "\n".join([heading, "", *_table_lines(rows), "", *explanation]))
+    explanation = [_COLUMNS, "", *_format_explanation_lines(rows, certificate), _NEXT]
+    print_result(
+        json_content, "\n".join([heading, "", *_format_table_lines(rows), "", *explanation])
+    )
     print_note(
         f"The report is in {options.output} ({report_size / 1000:,.0f} kB). Open it in a browser:"
         f" {Path(options.output).resolve().as_uri()}"
@@ -211,7 +215,7 @@ def _write_report(gate: MetaCal | None, data: DemoData, introduction: str, optio
     )
 
 
-def _compare_methods(
+def _fit_and_measure_methods(
     data: DemoData, *, min_accuracy: float, seed: int
 ) -> tuple[list[DemoRow], MetaCal | None]:
     """Fit every calibration method, and measure it on the test rows.
@@ -251,7 +255,7 @@ def _compare_methods(
     ]
     certified_gate = None
     for method, promise in promises:
-        limits = _limits_text(promise.limits)
+        limits = _format_limits(promise.limits)
         try:
             gate = mc.MetaCal(promise).fit(data.fit_logits, data.fit_labels)
         except mc.InfeasibleTargetError as error:
@@ -318,7 +322,7 @@ def _measure_on_test_rows(
     )
 
 
-def _table_lines(rows: list[DemoRow]) -> list[str]:
+def _format_table_lines(rows: list[DemoRow]) -> list[str]:
     """Return the table of measurements as aligned lines below a two-line heading."""
     first_heading = ("", "", "ECE", "ECE", "", "accuracy", "mis-", "")
     second_heading = (
@@ -338,20 +342,20 @@ def _table_lines(rows: list[DemoRow]) -> list[str]:
     return [*lines[:n_headings], horizontal_rule, *lines[n_headings:]]
 
 
-def _explanation_lines(rows: list[DemoRow], certificate: Certificate | None) -> list[str]:
+def _format_explanation_lines(rows: list[DemoRow], certificate: Certificate | None) -> list[str]:
     """Return the reasons for missing gates, and the certificate."""
     lines = []
     for row in rows:
         if row.problem:
             lines.append(wrap_lines(f"{row.method}, {row.promise}: {row.problem}"))
     if certificate is not None:
-        lines.append(f"The certificate of the gate for {_limits_text(certificate.limits)}:")
+        lines.append(f"The certificate of the gate for {_format_limits(certificate.limits)}:")
         lines.append(wrap_lines(str(certificate)))
     lines.append("")
     return lines
 
 
-def _limits_text(limits: Limits) -> str:
+def _format_limits(limits: Limits) -> str:
     """Return the promised limits as text, such as "accuracy >= 0.97"."""
     parts = [
         f"{quantity.short_name} {quantity.comparison_sign} {limit:g}" for quantity, limit in limits

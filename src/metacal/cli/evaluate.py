@@ -68,20 +68,20 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     from metacal.certificates.accuracy_estimate import AccuracyEstimate
 
     result = _evaluate_file(artifact, file, options)
-    answer: dict[str, Any]
+    json_content: dict[str, Any]
     if isinstance(result, AccuracyEstimate):
         warn_caller(
             f"{file}: no labels found, so the accuracy is estimated instead of measured. Name the"
             " column of labels with --label-key (--correct-key for scores), or pass a file of"
             " labels with --labels."
         )
-        answer = {"estimate": result.to_dict()}
+        json_content = {"estimate": result.to_dict()}
         text = wrap_lines(str(result), hanging_indent=0)
     else:
         subject = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
-        answer = result.to_dict()
+        json_content = result.to_dict()
         text = result.text(subject, partial(wrap_lines, hanging_indent=10))
-    print_result({"file": file, "artifact": artifact, **answer}, text)
+    print_result({"file": file, "artifact": artifact, **json_content}, text)
 
 
 def _evaluate_file(
@@ -99,7 +99,7 @@ def _evaluate_file(
         raise click.UsageError(
             "--executor supports only a single table of logits. Leave out --executor."
         )
-    if gate_rows.truth is None and gate is not None and _supports_estimate(gate):
+    if gate_rows.truth is None and gate is not None and _supports_accuracy_estimate(gate):
         return estimate_accuracy(
             gate, gate_rows.tables[0], level=options.level, groups=gate_rows.columns.groups
         )
@@ -110,7 +110,7 @@ def _evaluate_file(
     return result
 
 
-def _supports_estimate(gate: Gate) -> bool:
+def _supports_accuracy_estimate(gate: Gate) -> bool:
     """Check whether the selective accuracy can be estimated without labels."""
     return gate.certificate is not None and not gate.is_cascade and gate.is_calibrated
 
@@ -125,7 +125,9 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
     large_table = None
     truth = gate_rows.require_truth()
     if gate is None:
-        table, truth = _validate_classifier(gate_rows, truth, stream=options.executor is not None)
+        table, truth = _validate_logits_and_labels(
+            gate_rows, truth, stream=options.executor is not None
+        )
     elif len(gate_rows.tables) > 1 and gate.has_classes:
         large_table = gate_rows.tables[1]
     elif len(gate_rows.tables) > 1:
@@ -154,7 +156,9 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
         )
 
 
-def _validate_classifier(gate_rows: GateRows, truth: Any, *, stream: bool) -> tuple[Any, Any]:
+def _validate_logits_and_labels(
+    gate_rows: GateRows, truth: Any, *, stream: bool
+) -> tuple[Any, Any]:
     """Return validated logits and label codes of a classifier without a gate."""
     from metacal.rows.validate import check_classes, encode_labels, read_logits
 

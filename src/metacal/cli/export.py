@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import as_command, option, switch_option
-from metacal.cli.outputs import check_not_input, rejected_option
+from metacal.cli.outputs import check_output_is_not_input, rejected_option
 from metacal.cli.printing import flag_is_set, print_json, print_note
 from metacal.cli.values import bad_option
 
@@ -108,7 +108,7 @@ def check_onnx_output(output: str, *inputs: str) -> None:
     """Raise a usage error if the output does not end in .onnx or is one of the inputs."""
     if not output.lower().endswith(".onnx"):
         raise bad_option("-o", f"The name of an ONNX file must end in .onnx, but got {output}.")
-    check_not_input(output, *inputs)
+    check_output_is_not_input(output, *inputs)
 
 
 def print_export(saved_model: Any, artifact: str) -> None:

@@ -21,8 +21,8 @@ from metacal.cli.options import (
 )
 from metacal.cli.outputs import (
     check_can_sign,
-    check_is_file,
-    check_not_input,
+    check_output_is_not_input,
+    check_saves_to_file,
     output_option,
     print_saved_note,
     save_gate,
@@ -32,7 +32,7 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import N_FORECAST_ROWS, print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.show import class_list_text, confidence_line
+from metacal.cli.show import format_class_list, format_confidence_line
 from metacal.cli.values import SEED_RANGE, RegistryChoice, bad_option, parse_numbers
 from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import AUTO_SCORE, NAMED
@@ -130,7 +130,7 @@ def command(file: str, options: Options) -> None:
       metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
     """  # noqa: D301
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
-    options = _with_lines_of_items(options)
+    options = _treat_lines_as_units(options)
     _check_options(file, options)
 
     from metacal.rows import report_progress_to
@@ -142,7 +142,7 @@ def command(file: str, options: Options) -> None:
         gate, n_rows = _fit_file(file, options)
     gate = with_file_layout(gate, options.reading)
     save_gate(gate, options.output, options.key, options.n_jobs)
-    _print_fit(
+    _print_certificate(
         gate,
         {"file": file, "artifact": options.output, "n_rows": n_rows},
         is_signed=options.key is not None,
@@ -158,13 +158,13 @@ def command(file: str, options: Options) -> None:
 def _check_options(file: str, options: Options) -> None:
     """Raise a usage error for invalid combinations, before any file is read."""
     reading = options.reading
-    check_is_file(options.output)
-    check_not_input(options.output, file, options.key, reading=reading)
+    check_saves_to_file(options.output)
+    check_output_is_not_input(options.output, file, options.key, reading=reading)
     if options.executor is not None and options.calibrator is not None:
         get_all_methods()[options.calibrator].check_fits_on_cluster()
     options.promise_options.check_subgroups(by_group=reading.group_key is not None)
     check_can_sign(options.key, options.output)
-    _check_cases(options)
+    _check_promise_fits_case_key(options)
     if reading.score_key is None:
         return
     if options.executor is not None:
@@ -178,7 +178,7 @@ def _check_options(file: str, options: Options) -> None:
         )
 
 
-def _with_lines_of_items(options: Options) -> Options:
+def _treat_lines_as_units(options: Options) -> Options:
     """Return the options with each line as a case or a cluster, if it holds a list of items.
 
     Options that name the case, the cluster or the group of an item are not changed.
@@ -196,7 +196,7 @@ def _with_lines_of_items(options: Options) -> Options:
     return replace(options, reading=replace(reading, unit_key=LINE_KEY))
 
 
-def _check_cases(options: Options) -> None:
+def _check_promise_fits_case_key(options: Options) -> None:
     """Raise a usage error if the promise and --case-key do not belong together."""
     is_about_cases = options.promise_options.is_about_cases
     if is_about_cases and options.reading.case_key is None:
@@ -218,14 +218,14 @@ def _fit_file(file: str, options: Options) -> tuple[Gate, int]:
 
     if options.reading.score_key is not None:
         scores = read_score_table(file, options.reading)
-        return _fit_scores(scores, options), len(scores)
+        return _fit_score_gate(scores, options), len(scores)
     # Workers of a cluster read the rows from the file themselves, so the table stays in its file.
     stream = True if options.executor is not None else None
     predictions = read_table(file, options.reading, stream=stream)
-    return _fit_logits(predictions, options), len(predictions)
+    return _fit_logits_gate(predictions, options), len(predictions)
 
 
-def _fit_scores(scores: Scores, options: Options) -> Gate:
+def _fit_score_gate(scores: Scores, options: Options) -> Gate:
     """Fit a gate on a column of scores."""
     from metacal.gate import ScoreData
     from metacal.gate.calibrate import calibrate
@@ -233,7 +233,9 @@ def _fit_scores(scores: Scores, options: Options) -> Gate:
     higher_is: Any = options.reading.higher_is or "surer"
     promise_options = options.promise_options
     if promise_options.at_threshold is not None:
-        uncertainty_threshold = _score_to_uncertainty(promise_options.at_threshold, higher_is)
+        uncertainty_threshold = _convert_score_to_uncertainty(
+            promise_options.at_threshold, higher_is
+        )
         promise_options = replace(promise_options, at_threshold=uncertainty_threshold)
     promise = promise_options.build_promise(options.seed, per_group=scores.groups is not None)
     truth = scores.require_truth()
@@ -253,7 +255,7 @@ def _fit_scores(scores: Scores, options: Options) -> Gate:
     return calibrate(data, promise)
 
 
-def _score_to_uncertainty(score: float, higher_is: Any) -> float:
+def _convert_score_to_uncertainty(score: float, higher_is: Any) -> float:
     """Convert a score to the uncertainty by which a gate ranks rows."""
     import numpy as np
 
@@ -262,7 +264,7 @@ def _score_to_uncertainty(score: float, higher_is: Any) -> float:
     return float(ScoreSource("score", higher_is).uncertainty_scores(np.array([score]))[0])
 
 
-def _fit_logits(predictions: Predictions, options: Options) -> Gate:
+def _fit_logits_gate(predictions: Predictions, options: Options) -> Gate:
     """Fit a gate on logits, as `MetaCal.fit` does but without scikit-learn.
 
     Importing scikit-learn would take longer than most fits.
@@ -272,7 +274,7 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
 
     n_jobs = resolve_n_jobs(options.n_jobs)
     n_classes = predictions.table.shape[1]
-    class_names = _class_names(predictions, options.positive)
+    class_names = _choose_class_names(predictions, options.positive)
     promise = _build_promise(predictions, class_names, options)
     check_logits_gate_options(promise, options.score, predictions.input, options.decision)
     is_unlabelled = predictions.labels is None and not promise.needs_labels
@@ -296,7 +298,7 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
         if not is_unlabelled:
             labels = predictions.require_truth()
             label_codes = validate.encode_labels(labels, len(table), classes)
-        gate = _fit_table(
+        gate = _fit_validated_logits(
             predictions,
             table,
             promise,
@@ -311,7 +313,7 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
     return gate.with_source(recipe=map_fitter.make_recipe())
 
 
-def _fit_table(
+def _fit_validated_logits(
     predictions: Predictions,
     table: Any,
     promise: Promise,
@@ -376,7 +378,7 @@ def _fit_table(
     return calibrate(data, promise)
 
 
-def _class_names(predictions: Predictions, positive: str | None) -> Any:
+def _choose_class_names(predictions: Predictions, positive: str | None) -> Any:
     """Return the classes in column order, or None to number them from 0.
 
     If two columns have no names, the labels name the classes, and the positive class comes last.
@@ -388,7 +390,7 @@ def _class_names(predictions: Predictions, positive: str | None) -> Any:
     from metacal.rows.labels import check_labels
 
     labels = check_labels(predictions.labels).tolist()
-    positive_label = _find_label(positive, labels)
+    positive_label = _find_label_by_text(positive, labels)
     classes = find_two_classes(
         predictions.labels, positive_label, has_one_score=positive is not None
     )
@@ -403,28 +405,28 @@ def _build_promise(predictions: Predictions, class_names: Any, options: Options)
         options.seed,
         class_names,
         per_group=predictions.groups is not None,
-        positive=_find_label(options.positive, class_names),
+        positive=_find_label_by_text(options.positive, class_names),
     )
 
 
-def _find_label(text: str | None, labels: Sequence[Any] | None) -> Any:
+def _find_label_by_text(text: str | None, labels: Sequence[Any] | None) -> Any:
     """Return the label whose string is `text`. Without labels, the classes are 0 and 1."""
     if text is None:
         return None
     distinct_labels = dict.fromkeys([0, 1] if labels is None else labels)
-    label_by_text = {str(label): label for label in distinct_labels}
+    label_by_its_text = {str(label): label for label in distinct_labels}
     for label in distinct_labels:
         if isinstance(label, float) and label.is_integer():
-            label_by_text.setdefault(str(int(label)), label)
-    if text not in label_by_text:
-        shown_labels = ", ".join(list(label_by_text)[:5])
+            label_by_its_text.setdefault(str(int(label)), label)
+    if text not in label_by_its_text:
+        shown_labels = ", ".join(list(label_by_its_text)[:5])
         raise click.UsageError(
             f"--positive must be one of the labels ({shown_labels}), but got {text}."
         )
-    return label_by_text[text]
+    return label_by_its_text[text]
 
 
-def _print_fit(gate: Gate, first_entries: dict[str, Any], *, is_signed: bool) -> None:
+def _print_certificate(gate: Gate, first_entries: dict[str, Any], *, is_signed: bool) -> None:
     """Print the certificate and a description of the gate.
 
     Parameters
@@ -443,11 +445,11 @@ def _print_fit(gate: Gate, first_entries: dict[str, Any], *, is_signed: bool) ->
     if gate.has_classes:
         calibrator = _describe_calibrator(gate)
         result |= {"n_classes": gate.n_classes, "calibrator": calibrator}
-        lines.append(f"  classes      {gate.n_classes:,}{class_list_text(gate)}")
-        lines.append(_calibrator_line(calibrator))
+        lines.append(f"  classes      {gate.n_classes:,}{format_class_list(gate)}")
+        lines.append(_format_calibrator_line(calibrator))
     else:
         result["accept_if"] = gate.condition
-        lines.append(confidence_line(gate))
+        lines.append(format_confidence_line(gate))
     result |= {
         "certificate": gate.certificate.to_dict(words=True),
         "next_rows": forecast.to_dict(),
@@ -456,7 +458,7 @@ def _print_fit(gate: Gate, first_entries: dict[str, Any], *, is_signed: bool) ->
     print_result(result, wrap_lines("\n".join(lines)))
 
 
-def _calibrator_line(calibrator: dict[str, Any]) -> str:
+def _format_calibrator_line(calibrator: dict[str, Any]) -> str:
     """Return the line with the name of the calibrator and the parameters that a reader knows."""
     descriptions = [calibrator["kind"]]
     for name, value in calibrator.items():

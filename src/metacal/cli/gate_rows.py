@@ -14,14 +14,14 @@ from metacal.cli.printing import print_note
 from metacal.cli.read_options import ReadOptions
 from metacal.cli.reading import (
     cascade_column_names,
-    check_not_gate,
-    check_read_options,
-    draw_rows,
+    check_read_options_fit_gate,
     load_gate,
+    raise_if_saved_gate,
     read_cascade_scores,
     read_keywords,
     read_score_table,
     read_table,
+    select_row_range,
 )
 from metacal.errors import CascadeError, warn_caller
 
@@ -145,7 +145,10 @@ def read_gate_and_rows(
     if reading.score_key is not None:
         return _read_scores_without_gate(file, reading)
     predictions = read_table(file, reading, stream=stream)
-    return None, GateRows(file, (predictions.table,), predictions.labels, predictions)
+    gate_rows = GateRows(
+        path=file, tables=(predictions.table,), truth=predictions.labels, columns=predictions
+    )
+    return None, gate_rows
 
 
 def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, GateRows]:
@@ -156,7 +159,8 @@ def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, Ga
     scores = read_score_table(file, reading)
     higher_is: Any = reading.higher_is or "surer"
     gate = Gate.from_source(ScoreSource(clean_score_name(scores.name), higher_is))
-    return gate, GateRows(file, (scores.score,), scores.correct, scores)
+    gate_rows = GateRows(path=file, tables=(scores.score,), truth=scores.correct, columns=scores)
+    return gate, gate_rows
 
 
 def check_large_option(gate: Gate | None, artifact: str | None, large: str | None) -> None:
@@ -222,7 +226,7 @@ def read_gate_rows(
             "--rows cannot be combined with --large, because the two files may hold different"
             " rows. Write the selected rows to new files."
         )
-    check_read_options(
+    check_read_options_fit_gate(
         gate, artifact, reading, allows_group_key=allows_group_key and gate.has_classes
     )
     is_cascade = gate.is_cascade
@@ -235,7 +239,7 @@ def read_gate_rows(
         )
     if gate.is_score_gate:
         scores = read_score_table(file, reading, gate, artifact)
-        return GateRows(file, (scores.score,), scores.correct, scores)
+        return GateRows(path=file, tables=(scores.score,), truth=scores.correct, columns=scores)
     return _read_logit_rows(
         gate, artifact, file, reading, keeps_raw_table=keeps_raw_table, stream=stream
     )
@@ -260,7 +264,9 @@ def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> Gat
             file, reading, score_names, [], agreement=gate.reads_agreement
         )
     tables = find_gate_and_inputs(gate, cascade_scores.scores)[1]
-    return GateRows(file, tables, cascade_scores.flags, cascade_scores.first_columns)
+    return GateRows(
+        path=file, tables=tables, truth=cascade_scores.flags, columns=cascade_scores.first_columns
+    )
 
 
 def _read_logit_rows(
@@ -286,17 +292,24 @@ def _read_logit_rows(
     from metacal.io.gate_predictions import read_for_gate
     from metacal.rows import Rows
 
-    check_not_gate(file)
+    raise_if_saved_gate(file)
     predictions = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
-    predictions = draw_rows(predictions, reading)
+    predictions = select_row_range(predictions, reading)
     if keeps_raw_table and gate.is_logits_gate:
-        return GateRows(file, (predictions.table,), predictions.labels, predictions)
+        return GateRows(
+            path=file, tables=(predictions.table,), truth=predictions.labels, columns=predictions
+        )
 
     first_table = gate.source.read(predictions.table, by_rows=True)
     if reading.large is None:
-        return GateRows(file, (Rows(first_table),), predictions.labels, predictions)
+        return GateRows(
+            path=file,
+            tables=(Rows(first_table),),
+            truth=predictions.labels,
+            columns=predictions,
+        )
 
-    check_not_gate(reading.large)
+    raise_if_saved_gate(reading.large)
     large_predictions = read_for_gate(
         gate.stage(1), artifact, reading.large, **read_keywords(reading)
     )
@@ -304,12 +317,18 @@ def _read_logit_rows(
     truth = predictions.labels
     # A shorter file of the large model holds only some rows, so its labels belong to other rows.
     if len(predictions) == len(large_predictions):
-        truth = merge_labels(predictions, large_predictions, file, reading.large)
+        truth = check_and_merge_labels(predictions, large_predictions, file, reading.large)
     tables = (Rows(first_table), Rows(large_table))
-    return GateRows(file, tables, truth, predictions, large_predictions)
+    return GateRows(
+        path=file,
+        tables=tables,
+        truth=truth,
+        columns=predictions,
+        large_columns=large_predictions,
+    )
 
 
-def merge_labels(
+def check_and_merge_labels(
     small_predictions: Predictions, large_predictions: Predictions, small: str, large: str
 ) -> Any:
     """Return the labels of rows that two files hold.
@@ -336,7 +355,7 @@ def merge_labels(
         "labels": (small_predictions.labels, large_predictions.labels),
     }
     for column_name, (small_column, large_column) in column_pairs.items():
-        row = _first_difference(small_column, large_column)
+        row = _find_first_differing_row(small_column, large_column)
         if row is not None:
             raise CascadeError(
                 f"{small} and {large} must hold the same rows in the same order, but the column"
@@ -347,7 +366,7 @@ def merge_labels(
     return small_predictions.labels
 
 
-def _first_difference(column: Any, other_column: Any) -> int | None:
+def _find_first_differing_row(column: Any, other_column: Any) -> int | None:
     """Return the first row in which two columns differ, or None.
 
     A missing column differs from nothing, nor does text from numbers, nor NaN from NaN.

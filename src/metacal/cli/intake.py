@@ -27,7 +27,7 @@ from metacal.io.journal import Journal
 from metacal.io.opening import input_error_if_read_fails
 
 #: Minimal size in bytes at which a journal is compacted: one state replaces all records.
-_MIN_COMPACTION_BYTES = 1 << 24
+_MIN_JOURNAL_BYTES_TO_COMPACT = 1 << 24
 #: Size in bytes above which no more unreadable lines are stored; they are still counted.
 MAX_QUARANTINE_BYTES = 1 << 26
 
@@ -76,12 +76,12 @@ class Quarantine:
         content = _encode_unreadable_lines(received_batch, place)
         if not content or self.offset > MAX_QUARANTINE_BYTES:
             return
-        if may_be_stored and self._has_content(content):
+        if may_be_stored and self._already_has_content(content):
             return
         self._disk.append(self.path, content)
         self.offset += len(content)
 
-    def _has_content(self, content: bytes) -> bool:
+    def _already_has_content(self, content: bytes) -> bool:
         """Check whether the file has the content already, and remove a partial copy of it."""
         file_content = self._disk.read(self.path) or b""
         added_content = file_content[self.offset :]
@@ -149,10 +149,10 @@ class Intake:
         self._was_silent = False
         # After a disk error, these attributes show which part of the batch is not stored yet.
         self._pending_record: dict[str, Any] | None = None
-        self._is_journalled = False
-        self._last_write_failed = False
-        self._journal_has_begun = False
-        self._compaction_bytes = _MIN_COMPACTION_BYTES
+        self._is_pending_record_journalled = False
+        self._has_last_write_failed = False
+        self._has_journal_begun = False
+        self._journal_bytes_to_compact = _MIN_JOURNAL_BYTES_TO_COMPACT
         try:
             self._begin_journal()
         except InputError as error:
@@ -166,7 +166,7 @@ class Intake:
         return (
             self.journal is not None
             and self._pending_record is not None
-            and not self._is_journalled
+            and not self._is_pending_record_journalled
         )
 
     def update_silence(self) -> bool:
@@ -192,17 +192,17 @@ class Intake:
         NotRecordedError
             If the disk fails. The next call tries again.
         """
-        if not self._journal_has_begun:
+        if not self._has_journal_begun:
             try:
                 self._begin_journal()
             except InputError as error:
                 raise NotRecordedError(str(error)) from error
-        if self._pending_record is None and not self._read_next_batch():
+        if self._pending_record is None and not self._prepare_next_record():
             return False
         try:
             self._store_pending_record()
         except InputError as error:
-            self._last_write_failed = True
+            self._has_last_write_failed = True
             raise NotRecordedError(str(error)) from error
         return True
 
@@ -214,18 +214,20 @@ class Intake:
 
     def checkpoint(self) -> None:
         """Replace all records of the journal by one with the whole state."""
-        if self.journal is not None and self._journal_has_begun and self._pending_record is None:
+        if self.journal is not None and self._has_journal_begun and self._pending_record is None:
             self.journal.rewrite([state_record(self.monitor_state)])
-            self._compaction_bytes = max(_MIN_COMPACTION_BYTES, 3 * self.journal.size)
+            self._journal_bytes_to_compact = max(
+                _MIN_JOURNAL_BYTES_TO_COMPACT, 3 * self.journal.size
+            )
 
     def _begin_journal(self) -> None:
         """Begin a new journal, or finish the last step of an earlier run."""
         if self.journal is not None and not self.journal.records:
             self._append_record(self.journal, state_record(self.monitor_state))
-        self._finish_last_quarantine()
-        self._journal_has_begun = True
+        self._quarantine_lines_of_last_run()
+        self._has_journal_begun = True
 
-    def _read_next_batch(self) -> bool:
+    def _prepare_next_record(self) -> bool:
         """Add the input that has arrived to the state. Return False if there is none."""
         received_batch = self.source.read_batch()
         if received_batch is None:
@@ -241,7 +243,7 @@ class Intake:
                 self.source.place,
             ]
         self._pending_record = record
-        self._is_journalled = False
+        self._is_pending_record_journalled = False
         return True
 
     def _append_record(self, journal: Journal, record: dict[str, Any]) -> None:
@@ -254,23 +256,23 @@ class Intake:
     def _store_pending_record(self) -> None:
         """Write the pending record to the journal and the quarantine."""
         assert self._pending_record is not None
-        if self.journal is not None and not self._is_journalled:
+        if self.journal is not None and not self._is_pending_record_journalled:
             self._append_record(self.journal, self._pending_record)
-            self._is_journalled = True
+            self._is_pending_record_journalled = True
         if self.quarantine is not None:
             assert self.monitor_state.last_batch is not None
             with input_error_if_write_fails(self.quarantine.path):
                 self.quarantine.add_lines(
                     self.monitor_state.last_batch,
                     self.source.place,
-                    may_be_stored=self._last_write_failed,
+                    may_be_stored=self._has_last_write_failed,
                 )
         self._pending_record = None
-        self._last_write_failed = False
-        if self.journal is not None and self.journal.size > self._compaction_bytes:
+        self._has_last_write_failed = False
+        if self.journal is not None and self.journal.size > self._journal_bytes_to_compact:
             self.checkpoint()
 
-    def _finish_last_quarantine(self) -> None:
+    def _quarantine_lines_of_last_run(self) -> None:
         """Add the unreadable lines of the last journalled step, if an earlier run did not."""
         if self.journal is None or self.quarantine is None or self.monitor_state.last_batch is None:
             return

@@ -27,8 +27,8 @@ from metacal.cli.options import (
 )
 from metacal.cli.outputs import (
     OutputPath,
-    check_is_file,
-    check_not_input,
+    check_output_is_not_input,
+    check_saves_to_file,
     output_option,
     print_saved_note,
     save_gate,
@@ -129,23 +129,25 @@ def command(pool: str, options: Options) -> None:
     """  # noqa: D301
     from metacal.cli.labelling import LabellingCall, run_labelling_call
 
-    journal = _journal_path(options.output, options.gate_file, pool, options.reading)
-    call = LabellingCall(
-        sheet=options.output,
-        journal=journal,
-        extend=options.extend,
-        replay=options.replay,
-        coverage=options.coverage,
-        batch=options.batch,
+    journal_path = _check_outputs_and_name_journal(
+        options.output, options.gate_file, pool, options.reading
     )
-    is_first_round = not os.path.exists(journal)
-    promise_options = _promise_options(options, journal, is_first_round=is_first_round)
+    call = LabellingCall(
+        sheet_path=options.output,
+        journal_path=journal_path,
+        draws_more_rows=options.extend,
+        answers_from_pool=options.replay,
+        target_coverage=options.coverage,
+        batch_size=options.batch,
+    )
+    is_first_round = not os.path.exists(journal_path)
+    promise_options = _choose_promise_options(options, journal_path, is_first_round=is_first_round)
     if options.reading.group_key is not None:
         raise click.UsageError(
             "label certifies a single promise for all rows, so it does not support"
             " --group-key. Leave out --group-key."
         )
-    pool_options = _pool_options(options, journal, is_first_round=is_first_round)
+    pool_options = _choose_pool_options(options, journal_path, is_first_round=is_first_round)
     pool_rows = _read_pool(pool, pool_options, options)
     outcome = run_labelling_call(
         call,
@@ -158,7 +160,7 @@ def command(pool: str, options: Options) -> None:
             "may_extend": options.may_extend or None,
             "higher_is": pool_options.reading.higher_is,
         },
-        sheet=pool_options.sheet,
+        sheet=pool_options.sheet_settings,
         key=options.key,
     )
     if options.gate_file is not None and outcome.certifier.coverage is not None:
@@ -166,8 +168,8 @@ def command(pool: str, options: Options) -> None:
     _print_outcome(outcome, call, pool, options)
 
 
-def _promise_options(
-    options: Options, journal: str, *, is_first_round: bool
+def _choose_promise_options(
+    options: Options, journal_path: str, *, is_first_round: bool
 ) -> PromiseOptions | None:
     """Return the options of the promise, or None to use the promise in the journal."""
     if options.min_accuracy is not None or options.max_miscoverage is not None:
@@ -176,7 +178,7 @@ def _promise_options(
         )
     if is_first_round and not os.path.exists(options.output):
         raise click.UsageError(
-            f"No promise given, and {journal} does not exist yet. Pass --min-accuracy 0.97"
+            f"No promise given, and {journal_path} does not exist yet. Pass --min-accuracy 0.97"
             " (accepted predictions are correct at least 97% of the time) or"
             " --max-miscoverage 0.05 (at most 5% of correct predictions are rejected)."
         )
@@ -187,7 +189,9 @@ def _promise_options(
     return None
 
 
-def _journal_path(output: str, gate: str | None, pool: str, reading: ReadOptions) -> str:
+def _check_outputs_and_name_journal(
+    output: str, gate: str | None, pool: str, reading: ReadOptions
+) -> str:
     """Check that no output overwrites a file, and return the journal's path.
 
     Parameters
@@ -210,37 +214,40 @@ def _journal_path(output: str, gate: str | None, pool: str, reading: ReadOptions
     stem, ending = os.path.splitext(output)
     if ending.lower() not in (".csv", ".tsv"):
         raise bad_option("-o", f"The name of the sheet must end in .csv or .tsv, but got {output}.")
-    journal = stem + ".journal"
-    for path in (output, journal, gate):
-        check_is_file(path)
-        check_not_input(path, pool, reading=reading)
-    lock = f"{os.path.realpath(journal)}.lock"
-    if gate is not None and any(is_same_file(gate, path) for path in (output, journal, lock)):
+    journal_path = stem + ".journal"
+    for path in (output, journal_path, gate):
+        check_saves_to_file(path)
+        check_output_is_not_input(path, pool, reading=reading)
+    lock = f"{os.path.realpath(journal_path)}.lock"
+    if gate is not None and any(is_same_file(gate, path) for path in (output, journal_path, lock)):
         raise click.UsageError(
-            f"The sheet (-o), its journal {journal} and the gate (--gate) must be different files."
+            f"The sheet (-o), its journal {journal_path} and the gate (--gate) must be different files."
         )
-    return journal
+    return journal_path
 
 
-def _pool_options(options: Options, journal: str, *, is_first_round: bool) -> _PoolOptions:
+def _choose_pool_options(
+    options: Options, journal_path: str, *, is_first_round: bool
+) -> _PoolOptions:
     """Return the options that the first round fixes for all rounds."""
     if is_first_round:
-        sheet: dict[str, Any] = {
+        sheet_settings: dict[str, Any] = {
             "show": options.show,
             "show_prediction": options.show_prediction,
             "batch": options.batch,
         }
-        pool_options = _PoolOptions(sheet=sheet, reading=options.reading)
+        pool_options = _PoolOptions(sheet_settings=sheet_settings, reading=options.reading)
     else:
-        pool_options = _journalled_pool_options(journal, options.key, options.reading)
-        sheet = pool_options.sheet
-        shows_other_column = options.show not in (None, sheet["show"])
-        if shows_other_column or options.show_prediction > sheet["show_prediction"]:
+        pool_options = _read_pool_options_from_journal(journal_path, options.key, options.reading)
+        sheet_settings = pool_options.sheet_settings
+        shows_other_column = options.show not in (None, sheet_settings["show"])
+        adds_prediction = options.show_prediction and not sheet_settings["show_prediction"]
+        if shows_other_column or adds_prediction:
             raise click.UsageError(
                 "--show and --show-prediction have an effect only in the first call. Leave them"
                 " out, or start again with another sheet."
             )
-    shown_column = pool_options.sheet["show"]
+    shown_column = pool_options.sheet_settings["show"]
     if shown_column is not None and shown_column.lower() in _SHEET_COLUMNS:
         raise bad_option(
             "--show",
@@ -249,28 +256,32 @@ def _pool_options(options: Options, journal: str, *, is_first_round: bool) -> _P
     return pool_options
 
 
-def _journalled_pool_options(journal: str, key: str | None, reading: ReadOptions) -> _PoolOptions:
+def _read_pool_options_from_journal(
+    journal_path: str, key: str | None, reading: ReadOptions
+) -> _PoolOptions:
     """Read the options of the first round from the journal."""
     from metacal.io.artifact.certifier import open_journal
 
-    sheet = {"show": None, "show_prediction": False}
-    with open_journal(journal, key=key) as opened_journal:
+    sheet_settings = {"show": None, "show_prediction": False}
+    with open_journal(journal_path, key=key) as opened_journal:
         if not opened_journal.records:
-            return _PoolOptions(sheet=sheet, reading=reading)
+            return _PoolOptions(sheet_settings=sheet_settings, reading=reading)
         first_record = opened_journal.records[0]
     if first_record["classes"] is None:
         score_name = reading.score_key or first_record["score_name"]
         reading = replace(reading, score_key=score_name)
     else:
         reading = replace(reading, input=reading.input or first_record["input"])
-    return _PoolOptions(sheet={**sheet, **first_record.get("sheet", {})}, reading=reading)
+    return _PoolOptions(
+        sheet_settings={**sheet_settings, **first_record.get("sheet", {})}, reading=reading
+    )
 
 
 def _read_pool(pool: str, pool_options: _PoolOptions, options: Options) -> Predictions | Scores:
     """Read the pool, with the column to show as the groups of the rows."""
     from metacal.cli.reading import read_score_table, read_table
 
-    reading = replace(pool_options.reading, group_key=pool_options.sheet["show"])
+    reading = replace(pool_options.reading, group_key=pool_options.sheet_settings["show"])
     if reading.score_key is None:
         return read_table(pool, reading)
     scores = read_score_table(pool, reading)
@@ -306,7 +317,7 @@ def _print_outcome(
     if outcome.saved_meanwhile:
         print_note(
             wrap_lines(
-                f"{call.sheet} was saved during this call. It was not overwritten: the answers "
+                f"{call.sheet_path} was saved during this call. It was not overwritten: the answers "
                 "that were saved were taken too."
             )
         )
@@ -314,7 +325,7 @@ def _print_outcome(
     is_certified = certifier.coverage is not None
     is_waiting = len(outcome.waiting_rows) > 0
     if flag_is_set("json"):
-        print_json(_outcome_as_json(outcome, call, pool, options.gate_file))
+        print_json(_convert_outcome_to_json(outcome, call, pool, options.gate_file))
     elif is_certified and not is_waiting:
         echo(wrap_lines(str(certifier.certificate)))
     if not is_certified and not is_waiting:
@@ -324,7 +335,7 @@ def _print_outcome(
     _print_gate_note(outcome, call, options)
 
 
-def _outcome_as_json(
+def _convert_outcome_to_json(
     outcome: LabellingOutcome, call: LabellingCall, pool: str, gate_file: str | None
 ) -> dict[str, Any]:
     """Return the outcome of a round as JSON types.
@@ -352,8 +363,8 @@ def _outcome_as_json(
         certificate = certifier.certificate.to_dict(words=True)
     return {
         "pool": pool,
-        "journal": call.journal,
-        "file": call.sheet if n_waiting else None,
+        "journal": call.journal_path,
+        "file": call.sheet_path if n_waiting else None,
         "n_waiting": n_waiting,
         "n_drawn": certifier.n_drawn,
         "n_labels": certifier.n_labels,
@@ -375,10 +386,14 @@ def _print_progress_note(outcome: LabellingOutcome, call: LabellingCall) -> None
     if n_waiting:
         print_note(wrap_lines(str(certifier)))
         print_note(
-            f"{n_waiting:,} rows wait in {call.sheet}: fill in {answer_column(certifier)!r} and"
+            f"{n_waiting:,} rows wait in {call.sheet_path}: fill in {answer_column(certifier)!r} and"
             " call again."
         )
-    elif outcome.is_out_of_reach and call.coverage is not None and certifier.coverage is not None:
+    elif (
+        outcome.is_out_of_reach
+        and call.target_coverage is not None
+        and certifier.coverage is not None
+    ):
         if certifier.finished:
             advice = "more labels would change nothing."
         else:
@@ -386,7 +401,7 @@ def _print_progress_note(outcome: LabellingOutcome, call: LabellingCall) -> None
                 f"at most {certifier.within_reach:.0%} is within it: leave out --coverage to go on."
             )
         print_note(
-            f"A coverage of {call.coverage:.0%} is out of reach. {certifier.coverage:.0%} is"
+            f"A coverage of {call.target_coverage:.0%} is out of reach. {certifier.coverage:.0%} is"
             f" certified; {advice}"
         )
     elif not certifier.finished:
@@ -409,7 +424,7 @@ def _print_gate_note(outcome: LabellingOutcome, call: LabellingCall, options: Op
         )
     elif is_certified and not is_waiting and not flag_is_set("json"):
         print_note(
-            f"--gate cal.json saves the gate; call again with it, {call.journal} has everything."
+            f"--gate cal.json saves the gate; call again with it, {call.journal_path} has everything."
         )
 
 
@@ -423,11 +438,11 @@ class _PoolOptions:
 
     Attributes
     ----------
-    sheet : dict
+    sheet_settings : dict
         Settings of the answer sheet: "show", "show_prediction" and perhaps "batch".
     reading : ReadOptions
         Options for reading the pool.
     """
 
-    sheet: dict[str, Any]
+    sheet_settings: dict[str, Any]
     reading: ReadOptions

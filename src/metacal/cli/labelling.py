@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 #: Largest number of times that a sheet is read because somebody saved it during the call.
 _MAX_SHEET_READS = 20
 #: A sheet counts as saved completely if it stays the same for this number of seconds.
-_SETTLING_SECONDS = 0.2
+_SECONDS_WITHOUT_CHANGE = 0.2
 
 
 @dataclass(frozen=True)
@@ -55,26 +55,26 @@ class LabellingCall:
 
     Attributes
     ----------
-    sheet : str
+    sheet_path : str
         Path of the answer sheet.
-    journal : str
+    journal_path : str
         Path of the journal.
-    extend : bool, default=False
+    draws_more_rows : bool, default=False
         Whether to draw further rows, as the first round declared.
-    replay : bool, default=False
+    answers_from_pool : bool, default=False
         Whether to answer from the labels in the pool.
-    coverage : float or None, default=None
+    target_coverage : float or None, default=None
         Stop as soon as a gate with this coverage is certified.
-    batch : int or None, default=None
+    batch_size : int or None, default=None
         Number of rows in the sheet.
     """
 
-    sheet: str
-    journal: str
-    extend: bool = False
-    replay: bool = False
-    coverage: float | None = None
-    batch: int | None = None
+    sheet_path: str
+    journal_path: str
+    draws_more_rows: bool = False
+    answers_from_pool: bool = False
+    target_coverage: float | None = None
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,22 +132,22 @@ def run_labelling_call(
     -------
     LabellingOutcome
     """
-    with open_journal(call.journal, key=key, disk=disk) as journal:
-        if not journal.records and disk.read(call.sheet) is not None:
+    with open_journal(call.journal_path, key=key, disk=disk) as journal:
+        if not journal.records and disk.read(call.sheet_path) is not None:
             raise LabellingError(
-                f"{call.sheet} exists, but its journal {call.journal} is missing. The journal"
-                f" holds the questions and answers. Restore the journal, or rename {call.sheet}"
+                f"{call.sheet_path} exists, but its journal {call.journal_path} is missing. The journal"
+                f" holds the questions and answers. Restore the journal, or rename {call.sheet_path}"
                 " to start again."
             )
         certifier_options = _certifier_options(journal, pool, options)
         certifier = certifier_from_journal(
             journal, pool.table, promise, sheet_settings=sheet, **certifier_options
         )
-        if call.extend:
+        if call.draws_more_rows:
             certifier.extend()
-        if call.replay:
-            _replay(certifier, pool, call)
-        _recover_leftovers(certifier, call.sheet, disk)
+        if call.answers_from_pool:
+            _label_from_pool(certifier, pool, call)
+        _recover_interrupted_sheets(certifier, call.sheet_path, disk)
         outcome = _exchange_sheets(certifier, pool, call, disk)
         # The journal is closed next, so the certifier must not record anything any more.
         certifier.record = None
@@ -174,27 +174,30 @@ def _exchange_sheets(
     -------
     LabellingOutcome
     """
-    content = disk.read(call.sheet)
+    content = disk.read(call.sheet_path)
     for n_saves_during_call in range(_MAX_SHEET_READS):
         if content is not None:
-            _record_answers(certifier, pool, call.sheet, content)
-        waiting_rows, is_out_of_reach = _propose_rows(certifier, call)
+            _record_answers(certifier, pool, call.sheet_path, content)
+        proposal = _propose_rows(certifier, call)
         outcome = LabellingOutcome(
             certifier=certifier,
-            waiting_rows=waiting_rows,
-            is_out_of_reach=is_out_of_reach,
+            waiting_rows=proposal.row_indices,
+            is_out_of_reach=proposal.is_out_of_reach,
             saved_meanwhile=n_saves_during_call > 0,
         )
-        if not len(waiting_rows):
+        if not len(proposal.row_indices):
             return outcome
-        next_content = _sheet_content(certifier, pool, waiting_rows, call.sheet)
-        if next_content == content or _replace_sheet_if_unchanged(
-            disk, call.sheet, new_content=next_content, content_read=content
-        ):
+        next_content = _format_sheet(certifier, pool, proposal.row_indices, call.sheet_path)
+        if next_content == content:
             return outcome
-        content = _read_when_saved_completely(disk, call.sheet)
+        was_replaced = _replace_sheet_if_unchanged(
+            disk, call.sheet_path, new_content=next_content, content_read=content
+        )
+        if was_replaced:
+            return outcome
+        content = _read_when_saved_completely(disk, call.sheet_path)
     raise LabellingError(
-        f"{call.sheet} was saved {_MAX_SHEET_READS} times during this call. The file was not"
+        f"{call.sheet_path} was saved {_MAX_SHEET_READS} times during this call. The file was not"
         " overwritten, and the journal holds all answers that were read. Save the sheet, and"
         " call again."
     )
@@ -204,7 +207,7 @@ def _read_when_saved_completely(disk: Disk, path: str) -> bytes | None:
     """Read a file that may be being saved, after its content stops changing."""
     content = disk.read(path)
     for _ in range(_MAX_SHEET_READS):
-        disk.pause(_SETTLING_SECONDS)
+        disk.pause(_SECONDS_WITHOUT_CHANGE)
         previous_content = content
         content = disk.read(path)
         if content == previous_content:
@@ -212,21 +215,21 @@ def _read_when_saved_completely(disk: Disk, path: str) -> bytes | None:
     return content
 
 
-def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
+def _recover_interrupted_sheets(certifier: Certifier, path: str, disk: Disk) -> None:
     """Keep or remove the temporary files of an interrupted call.
 
     A call that is killed while it exchanges two sheets can leave a sheet that a person has saved
     under a temporary name. If that sheet has answers that are not in the journal, it gets a visible
     name. Otherwise it is removed.
     """
-    for leftover in find_leftovers(disk, path):
-        content = disk.read(leftover) or b""
+    for leftover_path in find_leftovers(disk, path):
+        content = disk.read(leftover_path) or b""
         if not _may_hold_unrecorded_answers(certifier, content):
-            disk.remove(leftover)
+            disk.remove(leftover_path)
             continue
-        backup = rename_to_backup(disk, leftover, disk.real_path(path))
+        backup_path = rename_to_backup(disk, leftover_path, disk.real_path(path))
         warn_caller(
-            f"An earlier call was interrupted while it replaced {path}. The file {backup} may"
+            f"An earlier call was interrupted while it replaced {path}. The file {backup_path} may"
             f" hold answers that were not read. To use these answers, copy the file over {path}"
             " and call again."
         )
@@ -244,8 +247,8 @@ def _may_hold_unrecorded_answers(certifier: Certifier, content: bytes) -> bool:
         # A person may still be able to read the answers.
         return True
     for line in answer_lines:
-        is_row_of_pool = 0 <= line.row < certifier.n_pool
-        if not is_row_of_pool or not certifier.answers.has_answer[line.row]:
+        is_row_of_pool = 0 <= line.row_index < certifier.n_pool
+        if not is_row_of_pool or not certifier.answers.has_answer[line.row_index]:
             return True
     return False
 
@@ -266,44 +269,52 @@ def _certifier_options(journal: Journal, pool: Pool, options: dict[str, Any]) ->
     }
 
 
-def _propose_rows(certifier: Certifier, call: LabellingCall) -> tuple[Codes, bool]:
-    """Choose the rows to label next.
+class _RowProposal(NamedTuple):
+    """Rows to label next.
 
-    Returns
-    -------
-    rows : array of int
-        Rows of the pool. Empty if the requested coverage is certified or out of reach.
+    Attributes
+    ----------
+    row_indices : array of int
+        Indices of rows of the pool, none if the coverage is certified or out of reach.
     is_out_of_reach : bool
         Whether the requested coverage cannot be certified any more.
     """
+
+    row_indices: Codes
+    is_out_of_reach: bool
+
+
+def _propose_rows(certifier: Certifier, call: LabellingCall) -> _RowProposal:
+    """Choose the rows to label next."""
     is_reached = False
     is_out_of_reach = False
-    if call.coverage is not None:
+    if call.target_coverage is not None:
         certified_coverage = certifier.coverage
         reachable_coverage = certifier.within_reach
-        is_reached = certified_coverage is not None and certified_coverage >= call.coverage
-        is_out_of_reach = reachable_coverage is None or reachable_coverage < call.coverage
+        is_reached = certified_coverage is not None and certified_coverage >= call.target_coverage
+        is_out_of_reach = reachable_coverage is None or reachable_coverage < call.target_coverage
     if is_reached or is_out_of_reach:
         no_rows = np.empty(0, dtype=np.intp)
-        return no_rows, is_out_of_reach
-    batch_size = call.batch or certifier.sheet_settings.get("batch")
-    return certifier.propose(batch_size), False
+        return _RowProposal(no_rows, is_out_of_reach)
+    batch_size = call.batch_size or certifier.sheet_settings.get("batch")
+    return _RowProposal(certifier.propose(batch_size), is_out_of_reach=False)
 
 
-def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
+def _label_from_pool(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
     """Label all proposed rows with the labels in the pool."""
     if pool.labels is None:
         raise MissingLabelsError(
             "--replay requires the labels of the pool, but POOL has none. Name the column of"
             " labels with --label-key."
         )
-    rows, _ = _propose_rows(certifier, call)
-    while len(rows):
+    row_indices, _ = _propose_rows(certifier, call)
+    while len(row_indices):
+        row_labels = pool.labels[row_indices]
         if certifier.reads_logits:
-            certifier.update(rows, labels=pool.labels[rows])
+            certifier.update(row_indices, labels=row_labels)
         else:
-            certifier.update(rows, right=pool.labels[rows])
-        rows, _ = _propose_rows(certifier, call)
+            certifier.update(row_indices, right=row_labels)
+        row_indices, _ = _propose_rows(certifier, call)
 
 
 def answer_column(certifier: Certifier) -> str:
@@ -311,7 +322,7 @@ def answer_column(certifier: Certifier) -> str:
     return "label" if certifier.reads_logits else "right"
 
 
-def _sheet_content(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: str) -> bytes:
+def _format_sheet(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: str) -> bytes:
     """Return the content of a sheet with an empty answer column.
 
     It shows nothing that could influence the answers, unless --show or --show-prediction was given.
@@ -406,7 +417,7 @@ def _replace_sheet_if_unchanged(
 
 
 def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
-    """Give the answers of a sheet to the certifier, or none if one is invalid.
+    """Add the answers of a sheet to the certifier, unless one of them is invalid.
 
     Parameters
     ----------
@@ -419,43 +430,43 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
     content : bytes
         Content of the sheet.
     """
-    rows = []
+    row_indices = []
     correct_flags = []
     true_codes = []
-    errors = list[str]()
+    error_messages = list[str]()
     for line in read_answer_lines(path, content, answer_column(certifier)):
         try:
-            _check_line(certifier, pool, line)
-            true_code, is_correct = parse_answer(certifier, line)
-            certifier.check_answers(np.array([line.row]), np.array([is_correct]))
+            _raise_unless_line_matches_pool(certifier, pool, line)
+            answer = parse_answer(certifier, line)
+            certifier.check_answers(np.array([line.row_index]), np.array([answer.is_correct]))
         except InputError as error:
-            errors.append(f"{path}:{line.number}: {error}")
+            error_messages.append(f"{path}:{line.line_number}: {error}")
             continue
-        rows.append(line.row)
-        correct_flags.append(is_correct)
-        true_codes.append(true_code)
-    if errors:
-        message = errors[0]
-        n_further = len(errors) - 1
+        row_indices.append(line.row_index)
+        correct_flags.append(answer.is_correct)
+        true_codes.append(answer.true_code)
+    if error_messages:
+        message = error_messages[0]
+        n_further = len(error_messages) - 1
         if n_further > 0:
             message += f" ({n_further:,} more lines are invalid.)"
         raise LabellingError(message)
-    if rows:
-        certifier.add_answers(np.array(rows), np.array(correct_flags), np.array(true_codes))
+    if row_indices:
+        certifier.add_answers(np.array(row_indices), np.array(correct_flags), np.array(true_codes))
 
 
-def _check_line(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:
+def _raise_unless_line_matches_pool(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:
     """Raise InputError if a line does not identify a row of the pool."""
-    if not 0 <= line.row < certifier.n_pool:
+    if not 0 <= line.row_index < certifier.n_pool:
         raise LabellingError(
-            f"The sheet contains row {line.row}, but the pool does not have this row. Restore the"
+            f"The sheet contains row {line.row_index}, but the pool does not have this row. Restore the"
             " original row numbers."
         )
-    for name, entry in _identifying_columns(certifier, pool, line.row).items():
-        value = str(entry).strip()
-        if line.cells.get(name, value) != value:
+    for name, entry in _identifying_columns(certifier, pool, line.row_index).items():
+        pool_cell = str(entry).strip()
+        if line.cell_by_column.get(name, pool_cell) != pool_cell:
             raise LabellingError(
-                f"Row {line.row} has {value!r} in the column {name}, but metacal wrote"
-                f" {line.cells[name]!r}. Restore the original column, and check the order of the"
+                f"Row {line.row_index} has {pool_cell!r} in the column {name}, but metacal wrote"
+                f" {line.cell_by_column[name]!r}. Restore the original column, and check the order of the"
                 " lines."
             )

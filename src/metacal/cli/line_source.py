@@ -103,9 +103,9 @@ class LineSource:
         self.name = name
         self.strict = strict
         # The keys are labels as text. For scores, the values are flags of correct predictions.
-        self.labels: Mapping[str, Any] = FLAG_OF_VERDICT
+        self.label_by_text: Mapping[str, Any] = FLAG_OF_VERDICT
         if watch.gate.has_classes:
-            self.labels = {str(label): label for label in watch.gate.classes.tolist()}
+            self.label_by_text = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0
         self.first_error_message = ""
         self._n_gaps = 0
@@ -169,7 +169,7 @@ class LineSource:
         indexed_rows = [
             (index, record.row) for index, record in batch.records.items() if record.row is not None
         ]
-        for index, reason in _find_invalid_rows(self.watch, indexed_rows):
+        for index, reason in _iterate_invalid_rows(self.watch, indexed_rows):
             batch.mark_unreadable(index, reason)
         return batch
 
@@ -189,16 +189,16 @@ class LineSource:
         """
         if line.fault:
             raise build_invalid_line_error(line.fault)
-        return [self._check_record(record) for record in self._read_records(line)]
+        return [self._convert_record(record) for record in self._split_line_into_records(line)]
 
-    def _check_record(self, record: StreamRecord) -> StreamRecord:
+    def _convert_record(self, record: StreamRecord) -> StreamRecord:
         """Convert the label of a record. Raise LineError if the record is incomplete."""
         label = self._convert_labels(record)
         if record.row is None and (record.id is None or label is None):
             raise build_invalid_line_error(
                 "a line without a row must have the id of an earlier row and a label"
             )
-        self._check_probability(record)
+        self._check_sampling_probability(record)
         request = self.reader.request
         if record.row is not None and record.unit is None:
             if request.case_key is not None:
@@ -207,7 +207,7 @@ class LineSource:
                 raise build_invalid_line_error("the line has no cluster")
         return record._replace(label=label)
 
-    def _read_records(self, line: Line) -> list[StreamRecord]:
+    def _split_line_into_records(self, line: Line) -> list[StreamRecord]:
         """Split a line into its columns."""
         try:
             return self.reader.parse_records(line.number, line.content)
@@ -239,9 +239,9 @@ class LineSource:
         if isinstance(label, float) and label.is_integer():
             text = str(int(label))
         is_correctness = self.reader.request.reads_scores
-        gate_label = self.labels.get(text)
+        gate_label = self.label_by_text.get(text)
         if gate_label is None and is_correctness:
-            gate_label = self.labels.get(text.strip().lower())
+            gate_label = self.label_by_text.get(text.strip().lower())
         if gate_label is None:
             problem = (
                 "neither correct nor incorrect"
@@ -261,13 +261,13 @@ class LineSource:
             )
         return loss
 
-    def _check_probability(self, record: StreamRecord) -> None:
+    def _check_sampling_probability(self, record: StreamRecord) -> None:
         """Raise LineError if a labelled row lacks a valid sampling probability."""
         if self.reader.probability_key is None:
             return
         probability = record.probability
         if probability is not None:
-            self._check_probability_range(probability)
+            self._raise_unless_probability_allowed(probability)
         elif record.row is None and record.id is not None:
             probability = self._probability_of_earlier_row(record.id)
         if probability is None and record.label is not None:
@@ -275,7 +275,7 @@ class LineSource:
         if record.row is not None and record.id is not None:
             self._batch_probabilities[record.id] = probability
 
-    def _check_probability_range(self, probability: float) -> None:
+    def _raise_unless_probability_allowed(self, probability: float) -> None:
         """Raise LineError unless a probability is from the declared minimum to 1."""
         alarms = self.watch.alarms
         declared_minima = [alarm.least_probability for alarm in alarms.promise]
@@ -296,7 +296,7 @@ class LineSource:
         return None if waiting_row is None else waiting_row.probability
 
 
-def _find_invalid_rows(
+def _iterate_invalid_rows(
     watch: Watch, indexed_rows: list[tuple[int, Any]]
 ) -> Iterator[tuple[int, str]]:
     """Yield index and reason of the rows that the gate cannot read.
@@ -307,13 +307,13 @@ def _find_invalid_rows(
     if not indexed_rows:
         return
     try:
-        table = _as_table(watch, [row for _, row in indexed_rows])
+        table = _convert_rows_to_array(watch, [row for _, row in indexed_rows])
         read_rows(watch.gate, split_model_outputs(watch.gate, table))
     except InputError:
         half_size = len(indexed_rows) // 2
         if half_size:
-            yield from _find_invalid_rows(watch, indexed_rows[:half_size])
-            yield from _find_invalid_rows(watch, indexed_rows[half_size:])
+            yield from _iterate_invalid_rows(watch, indexed_rows[:half_size])
+            yield from _iterate_invalid_rows(watch, indexed_rows[half_size:])
         else:
             index, row = indexed_rows[0]
             yield index, _explain_invalid_row(watch.gate, row)
@@ -338,7 +338,7 @@ def _explain_invalid_row(gate: Gate, row: tuple[float, ...]) -> str:
     return "the row is -infinity in every class; at least one must be possible"
 
 
-def _as_table(watch: Watch, rows: list[Any]) -> Any:
+def _convert_rows_to_array(watch: Watch, rows: list[Any]) -> Any:
     """Return rows as an array: one number per row for scores, else one line per row."""
     n_columns = len(rows[0]) if rows else max(1, watch.gate.n_classes)
     table = np.array(rows, dtype=np.float64).reshape(len(rows), n_columns)
@@ -367,12 +367,12 @@ def _build_received_batch(
         Rows, and labels of earlier rows, in the order of the lines.
     """
     row_records = list[StreamRecord]()
-    row_indices = list[int]()
+    line_indices = list[int]()
     late_labels = list[LateLabel]()
-    for index, record in batch.records.items():
+    for line_index, record in batch.records.items():
         if record.row is not None:
             row_records.append(record)
-            row_indices.append(index)
+            line_indices.append(line_index)
         elif record.id is not None:
             late_labels.append(
                 LateLabel(len(row_records), record.id, record.label, record.probability)
@@ -380,17 +380,16 @@ def _build_received_batch(
     probabilities = [record.probability for record in row_records]
     has_probabilities = any(probability is not None for probability in probabilities)
     has_units = any(record.unit is not None for record in row_records)
+    has_groups = watch.gate.has_group_thresholds
     return ReceivedBatch(
-        rows=_as_table(watch, [record.row for record in row_records]),
+        rows=_convert_rows_to_array(watch, [record.row for record in row_records]),
         labels=[record.label for record in row_records],
         ids=[record.id for record in row_records],
         sampling_probabilities=probabilities if has_probabilities else None,
-        groups=[str(record.group) for record in row_records]
-        if watch.gate.has_group_thresholds
-        else None,
+        groups=[str(record.group) for record in row_records] if has_groups else None,
         units=[str(record.unit) for record in row_records] if has_units else None,
         late_labels=late_labels,
-        line_indices=row_indices,
+        line_indices=line_indices,
         n_lines=len(batch.lines),
         unreadable_lines=unreadable_lines,
         n_gaps=n_gaps,

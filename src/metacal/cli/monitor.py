@@ -18,7 +18,7 @@ from metacal.cli.options import (
     option_group,
     switch_option,
 )
-from metacal.cli.outputs import OutputPath, check_not_input
+from metacal.cli.outputs import OutputPath, check_output_is_not_input
 from metacal.cli.printing import EXIT_REFUTED, print_note, print_result, wrap_lines
 from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import parse_fraction
@@ -152,9 +152,9 @@ def command(artifact: str, file: str, options: Options) -> None:
     _check_options(artifact, file, options)
     from metacal.reports.status import format_next_step_lines, format_status_lines
 
-    new_watch = _new_watch(artifact, file, options)
+    initial_watch = _build_initial_watch(artifact, file, options)
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
-    final_status, n_silences = _run(new_watch, artifact, file, options)
+    final_status, n_silences = _run_until_source_ends(initial_watch, artifact, file, options)
     status_text = wrap_lines("\n".join(format_status_lines(final_status)))
     next_steps = format_next_step_lines(final_status, wrap_lines)
     if next_steps:
@@ -164,14 +164,14 @@ def command(artifact: str, file: str, options: Options) -> None:
         click.get_current_context().exit(EXIT_REFUTED)
 
 
-def _run(
-    new_watch: Watch, artifact: str, file: str, options: Options
+def _run_until_source_ends(
+    initial_watch: Watch, artifact: str, file: str, options: Options
 ) -> tuple[dict[str, Any], int]:
     """Run the monitor until its source ends or a signal arrives.
 
     Parameters
     ----------
-    new_watch : Watch
+    initial_watch : Watch
         State of a monitor that has seen nothing yet.
     artifact : str
         File of the gate.
@@ -196,14 +196,14 @@ def _run(
         if options.state is not None:
             journal = open_journal(options, file)
             stack.push(journal)
-        monitor_state = _restore_state(journal, new_watch)
+        monitor_state = _restore_or_start_state(journal, initial_watch)
         source = open_source(monitor_state, artifact, file, options)
         quarantine = None
         if options.quarantine_path is not None:
             quarantine = Quarantine(options.quarantine_path)
         intake = Intake(monitor_state, source, journal, quarantine, options.silence)
         if options.acknowledge is not None:
-            _acknowledge(intake, options.acknowledge)
+            _acknowledge_alarms(intake, options.acknowledge)
         display = StatusDisplay(intake, os.path.basename(artifact), file, options)
         if options.serve:
             from metacal.reports.server import Server
@@ -218,7 +218,7 @@ def _run(
         return display.publish(ended=True), intake.n_silences
 
 
-def _acknowledge(intake: Intake, reason: str) -> None:
+def _acknowledge_alarms(intake: Intake, reason: str) -> None:
     """Acknowledge the raised alarms of a monitor, and print which."""
     intake.acknowledge(reason)
     acknowledgement = intake.monitor_state.watch.acknowledgements[-1]
@@ -240,7 +240,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
     }
     earlier_outputs: dict[str, str] = {}
     for flag, output in outputs.items():
-        check_not_input(output, file, artifact, reading=options.reading)
+        check_output_is_not_input(output, file, artifact, reading=options.reading)
         if output is None:
             continue
         if output == "-":
@@ -261,7 +261,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
         )
 
 
-def _new_watch(artifact: str, file: str, options: Options) -> Watch:
+def _build_initial_watch(artifact: str, file: str, options: Options) -> Watch:
     """Build the state of a monitor that has seen nothing yet."""
     from metacal.cli.reading import load_gate
     from metacal.gate.judged_cases import is_about_cases
@@ -303,7 +303,7 @@ def _check_case_options(options: Options) -> None:
             )
 
 
-def _restore_state(journal: Journal | None, new_watch: Watch) -> MonitorState:
+def _restore_or_start_state(journal: Journal | None, initial_watch: Watch) -> MonitorState:
     """Return the state in the journal, or the new state if there is none.
 
     Raises
@@ -315,9 +315,9 @@ def _restore_state(journal: Journal | None, new_watch: Watch) -> MonitorState:
     from metacal.io.artifact.watch_journal import MonitorState, restore_state
 
     if journal is None or not journal.records:
-        return MonitorState(new_watch)
-    monitor_state = restore_state(journal.records, new_watch.gate, journal.path)
-    if watch_settings(monitor_state.watch) != watch_settings(new_watch):
+        return MonitorState(initial_watch)
+    monitor_state = restore_state(journal.records, initial_watch.gate, journal.path)
+    if watch_settings(monitor_state.watch) != watch_settings(initial_watch):
         raise click.UsageError(
             f"{journal.path} was started with a different --confidence, --tolerance,"
             " --max-unreadable, --horizon or --least-probability. These options cannot change"

@@ -126,7 +126,7 @@ def option(
     default: Any = None,
     needs: tuple[str, ...] = (),
     excludes: tuple[str, ...] = (),
-    **more: Any,
+    **click_options: Any,
 ) -> Any:
     """Return a dataclass field that is also an option of the command line.
 
@@ -151,13 +151,13 @@ def option(
     -------
     dataclasses.Field
     """
-    words = declaration.split()
-    flags = [word for word in words if word.startswith("-")]
-    metavar = "".join(word for word in words if word not in flags)
-    click_parameters = {**more, "metavar": metavar or None, "help": help}
+    declaration_words = declaration.split()
+    flags = [word for word in declaration_words if word.startswith("-")]
+    metavar = "".join(word for word in declaration_words if word not in flags)
+    click_parameters = {**click_options, "metavar": metavar or None, "help": help}
     if needs:
-        click_parameters["help"] = f"With {_join_flags(needs)}: {help}"
-    if more.get("multiple"):
+        click_parameters["help"] = f"With {_format_flag_list(needs)}: {help}"
+    if click_options.get("multiple"):
         default = ()
     elif default is not None and default is not False:
         click_parameters = {"default": default, "show_default": True, **click_parameters}
@@ -170,24 +170,24 @@ def option(
     return field(default=default, metadata={"option": spec})
 
 
-def fraction_option(help: str, metavar: str, **more: Any) -> Any:
+def fraction_option(help: str, metavar: str, **click_options: Any) -> Any:
     """Return a field for an option whose value is strictly between 0 and 1."""
-    return option(help, metavar, type=parse_fraction, **more)
+    return option(help, metavar, type=parse_fraction, **click_options)
 
 
-def column_option(help: str, **more: Any) -> Any:
+def column_option(help: str, **click_options: Any) -> Any:
     """Return a field for an option that names a column."""
-    return option(help, "NAME", **more)
+    return option(help, "NAME", **click_options)
 
 
-def switch_option(help: str, declaration: str = "", **more: Any) -> Any:
+def switch_option(help: str, declaration: str = "", **click_options: Any) -> Any:
     """Return a field for an option without a value: True if given, else False."""
-    return option(help, declaration, default=False, is_flag=True, **more)
+    return option(help, declaration, default=False, is_flag=True, **click_options)
 
 
-def file_option(help: str, metavar: str = "FILE", **more: Any) -> Any:
+def file_option(help: str, metavar: str = "FILE", **click_options: Any) -> Any:
     """Return a field for an option that names a file."""
-    return option(help, metavar, type=click.Path(), **more)
+    return option(help, metavar, type=click.Path(), **click_options)
 
 
 def option_flag(name: str) -> str:
@@ -201,7 +201,7 @@ def option_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _join_flags(names: tuple[str, ...]) -> str:
+def _format_flag_list(names: tuple[str, ...]) -> str:
     """Join the flags of some fields with "or"."""
     return " or ".join(map(option_flag, names))
 
@@ -246,7 +246,7 @@ def _iter_options(
             yield dataclass_field.name, metadata["option"]
 
 
-def _check_combination(options: type, values: dict[str, Any]) -> None:
+def _raise_if_options_conflict(options: type, values: dict[str, Any]) -> None:
     """Raise a usage error if an option lacks one it needs, or excludes another."""
     given_names = {
         name
@@ -258,7 +258,7 @@ def _check_combination(options: type, values: dict[str, Any]) -> None:
             continue
         if spec.needs and not given_names.intersection(spec.needs):
             raise click.UsageError(
-                f"{option_flag(name)} has no effect without {_join_flags(spec.needs)}. Pass both,"
+                f"{option_flag(name)} has no effect without {_format_flag_list(spec.needs)}. Pass both,"
                 f" or leave out {option_flag(name)}."
             )
         for excluded_name in spec.excludes:
@@ -393,7 +393,7 @@ def as_command(
             if "paths" in values:
                 values |= _split_paths(values.pop("paths"))
             if options is not None:
-                _check_combination(options, values)
+                _raise_if_options_conflict(options, values)
                 values["options"] = _build_options(options, values)
             return function(**values)
 

@@ -53,7 +53,7 @@ def is_folder_output(output: str | None) -> bool:
     return output.endswith(("/", os.sep)) or os.path.isdir(output)
 
 
-def check_is_file(output: str | None) -> None:
+def check_saves_to_file(output: str | None) -> None:
     """Raise an error if a gate cannot be saved under this name.
 
     Raises
@@ -75,7 +75,7 @@ def check_is_file(output: str | None) -> None:
         check_output_directory(output)
 
 
-def check_not_input(
+def check_output_is_not_input(
     output: str | None, *inputs: str | None, reading: ReadOptions | None = None
 ) -> None:
     """Raise a usage error if the output is a file that the command reads.

@@ -43,16 +43,16 @@ def echo_data(text: str) -> None:
     click.echo(text, nl=False)
 
 
-def print_json(answer: Any) -> None:
+def print_json(json_content: Any) -> None:
     """Print strict JSON on stdout."""
     # ASCII JSON escapes every control character except DEL.
-    click.echo(json.dumps(answer, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
+    click.echo(json.dumps(json_content, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
-def print_result(answer: Any, text: object) -> None:
-    """Print `answer` as JSON if --json was given, else print `text`."""
+def print_result(json_content: Any, text: object) -> None:
+    """Print a result as JSON if --json was given, else print it as text."""
     if flag_is_set("json"):
-        print_json(answer)
+        print_json(json_content)
     else:
         echo(text)
 

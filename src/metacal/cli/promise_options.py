@@ -14,14 +14,14 @@ import click
 
 from metacal.cli.options import file_option, fraction_option, option, option_flag, switch_option
 from metacal.cli.promise_specs import Combination, PromiseInputs, PromiseSpec, promise_option
-from metacal.cli.values import number_between
+from metacal.cli.values import build_number_parser
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise
 
 
-parse_cost = number_between(0.0, 1e15, "a cost, such as 50", "is not a positive number")
-parse_positive = number_between(0.0, 1e15, "a number, such as 0.1", "is not a positive number")
+parse_cost = build_number_parser(0.0, 1e15, "a cost, such as 50", "is not a positive number")
+parse_positive = build_number_parser(0.0, 1e15, "a number, such as 0.1", "is not a positive number")
 #: Options of promises about cases.
 CASE_PROMISES = ("max_case_errors", "min_case_recall", "max_errors_per_case")
 
@@ -61,11 +61,11 @@ def _build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> P
     """Build the promise about the negative predictive value."""
     classes = [0, 1] if inputs.classes is None else inputs.classes
     # The negative predictive value is the precision of the negative class.
-    negative_class = _find_negative_class(inputs.positive, classes)
+    negative_class = _other_class(inputs.positive, classes)
     return mc.MinPrecision(options.min_npv, positive=negative_class, delta=options.delta or 0.0)
 
 
-def _find_negative_class(positive: Any, classes: Sequence[Any]) -> Any:
+def _other_class(positive: Any, classes: Sequence[Any]) -> Any:
     """Return the other one of two classes; by default the second class is positive."""
     if positive is None:
         return classes[0]
@@ -282,18 +282,18 @@ class PromiseOptions:
                 "--max-errors-per-case requires --largest-per-case, the largest number of errors"
                 " that one case can count. Add, for example, --largest-per-case 4."
             )
-        post_selection_options = self._given("after_looking", "at_threshold")
+        post_selection_options = self._list_given("after_looking", "at_threshold")
         accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
-        if post_selection_options and not self._given(*accuracy_options):
+        if post_selection_options and not self._list_given(*accuracy_options):
             raise click.UsageError(
                 f"{option_flag(post_selection_options[0])} supports only"
-                f" {_join_flags(accuracy_options)}. Leave it out, and certify {flags[0]} on rows"
+                f" {_format_flag_list(accuracy_options)}. Leave it out, and certify {flags[0]} on rows"
                 " that did not influence the choice of its target."
             )
         if self.rule == "paper":
             self._check_paper_rule()
 
-    def _given(self, *names: str) -> list[str]:
+    def _list_given(self, *names: str) -> list[str]:
         """Return those of the named options that the user gave."""
         given_names = []
         for name in names:
@@ -308,23 +308,23 @@ class PromiseOptions:
         Promises that may be given together count as one. Its entry names the flags of all of them.
         """
         flags = []
-        for name in self._given(*_list_promise_options()):
+        for name in self._list_given(*_list_promise_options()):
             combination = _get_promise_spec(name).combination
             combined_options = [name]
             if combination is not None:
                 combined_options = _list_promise_options(combination)
-            flags.append(_join_flags(combined_options))
+            flags.append(_format_flag_list(combined_options))
         return list(dict.fromkeys(flags))
 
     @property
     def is_about_cases(self) -> bool:
         """Whether the promise is about cases."""
-        return bool(self._given(*CASE_PROMISES))
+        return bool(self._list_given(*CASE_PROMISES))
 
     @property
     def is_two_class(self) -> bool:
         """Whether the promise is about the positive or the negative of two classes."""
-        return bool(self._given(*_list_promise_options(Combination.TWO_CLASSES)))
+        return bool(self._list_given(*_list_promise_options(Combination.TWO_CLASSES)))
 
     def _check_paper_rule(self) -> None:
         """Raise a usage error if the paper has no rule for these options.
@@ -333,12 +333,14 @@ class PromiseOptions:
         level.
         """
         accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
-        if len(self._given(*accuracy_options)) != 1:
+        if len(self._list_given(*accuracy_options)) != 1:
             raise click.UsageError(
                 "--rule paper supports either --min-accuracy or --max-miscoverage, but not both."
                 " Pass one of them."
             )
-        for name in self._given("confidence", "in_expectation", "after_looking", "at_threshold"):
+        for name in self._list_given(
+            "confidence", "in_expectation", "after_looking", "at_threshold"
+        ):
             raise click.UsageError(
                 f"{option_flag(name)} has no effect with --rule paper, because the paper's rules"
                 f" give no guarantee. Leave out {option_flag(name)}."
@@ -346,8 +348,8 @@ class PromiseOptions:
 
     def _check_costs(self) -> None:
         """Raise a usage error if a promise about costs lacks a cost."""
-        for name in self._given("max_cost", "cheapest"):
-            if len(self._given("cost_wrong", "cost_matrix")) != 1:
+        for name in self._list_given("max_cost", "cheapest"):
+            if len(self._list_given("cost_wrong", "cost_matrix")) != 1:
                 raise click.UsageError(
                     f"{option_flag(name)} requires the cost of an incorrect prediction. Add, for"
                     " example, --cost-wrong 50, or pass --cost-matrix FILE."
@@ -365,7 +367,7 @@ class PromiseOptions:
         if has_item_types or (not self.per_class and not by_group):
             return
         accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
-        has_one_limit = len(self._given(*accuracy_options)) == 1
+        has_one_limit = len(self._list_given(*accuracy_options)) == 1
         if has_one_limit or (by_group and self.is_two_class):
             return
         if self.per_class:
@@ -422,7 +424,7 @@ class PromiseOptions:
         """
         import metacal as mc
 
-        promise = self._build_promise_for_all_rows(PromiseInputs(seed, classes, positive))
+        promise = self._build_promise_without_subgroups(PromiseInputs(seed, classes, positive))
         fallback = "pooled" if self.pool_small else None
         if per_group and not self.is_about_cases:
             return mc.PerGroup(promise, self._error_rate, fallback)
@@ -439,11 +441,11 @@ class PromiseOptions:
             return "fcr"
         return "together"
 
-    def _build_promise_for_all_rows(self, inputs: PromiseInputs) -> Promise:
+    def _build_promise_without_subgroups(self, inputs: PromiseInputs) -> Promise:
         """Build the promise for all rows, or for those of one class or group."""
         import metacal as mc
 
-        given_options = self._given(*_list_promise_options())
+        given_options = self._list_given(*_list_promise_options())
         # Options that describe one promise together have the same function, which is called once.
         build_functions = dict.fromkeys(_get_promise_spec(name).build for name in given_options)
         promises = [build(mc, self, inputs) for build in build_functions]
@@ -484,7 +486,7 @@ def _list_promise_options(combination: Combination | None = None) -> list[str]:
     return names
 
 
-def _join_flags(names: Sequence[str]) -> str:
+def _format_flag_list(names: Sequence[str]) -> str:
     """Join the flags of some options with commas and "and".
 
     Examples

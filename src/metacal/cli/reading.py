@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -61,20 +61,20 @@ def read_table(path: str, reading: ReadOptions, *, stream: bool | None = None) -
     -------
     Predictions
     """
-    check_no_score_options(reading)
+    raise_if_score_options_given(reading)
     from metacal.io.predictions import read_predictions
     from metacal.rows.plausibility import warn_if_implausible
 
-    check_not_gate(path)
+    raise_if_saved_gate(path)
     predictions = read_predictions(
         path, input=reading.input or "logits", stream=stream, **read_keywords(reading)
     )
-    predictions = draw_rows(predictions, reading)
+    predictions = select_row_range(predictions, reading)
     warn_if_implausible(predictions.table, predictions.input)
     return predictions
 
 
-def draw_rows(columns: _ColumnsType, reading: ReadOptions) -> _ColumnsType:
+def select_row_range(columns: _ColumnsType, reading: ReadOptions) -> _ColumnsType:
     """Return the part of the rows that --rows names, or all rows."""
     if reading.rows is None:
         return columns
@@ -133,7 +133,9 @@ def read_lines(path: str, advice: str) -> list[str]:
         raise FileContentError(f"{path}: the file is not UTF-8 text; {advice}.") from None
 
 
-def check_no_score_options(reading: ReadOptions, why: str = "this command needs logits") -> None:
+def raise_if_score_options_given(
+    reading: ReadOptions, why: str = "this command needs logits"
+) -> None:
     """Raise a usage error if an option for scores was given."""
     for name in _SCORE_OPTIONS:
         if getattr(reading, name) is not None:
@@ -157,7 +159,7 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
     """
     import metacal
 
-    if file is not None and _is_saved_gate(file) and not _is_saved_gate(artifact):
+    if file is not None and _begins_like_saved_gate(file) and not _begins_like_saved_gate(artifact):
         raise click.UsageError(
             f"The gate must come before the file of rows, but {file} is a saved gate and"
             f" {artifact} is not. Swap the two files."
@@ -165,7 +167,7 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def check_read_options(
+def check_read_options_fit_gate(
     gate: Gate, artifact: str, reading: ReadOptions, *, allows_group_key: bool = False
 ) -> None:
     """Raise a usage error if options do not fit what a gate reads.
@@ -182,7 +184,9 @@ def check_read_options(
         Whether --group-key is allowed for a gate that has no threshold by group.
     """
     if gate.has_classes:
-        check_no_score_options(reading, f"{artifact} was fitted on {gate.logits_source.input}")
+        raise_if_score_options_given(
+            reading, f"{artifact} was fitted on {gate.logits_source.input}"
+        )
         if reading.input not in (None, gate.logits_source.input):
             input_kind = gate.logits_source.input
             raise bad_option(
@@ -191,7 +195,7 @@ def check_read_options(
                 " Leave out --input.",
             )
     else:
-        _check_no_logit_options(reading)
+        _raise_if_logit_options_given(reading)
         if reading.higher_is not in (None, gate.score_source.higher_is):
             raise click.UsageError(
                 f"{artifact} stores that a higher score is {gate.score_source.higher_is}. Leave"
@@ -210,15 +214,15 @@ def check_read_options(
         )
 
 
-def check_not_gate(path: str) -> None:
+def raise_if_saved_gate(path: str) -> None:
     """Raise a usage error if a file of rows is a saved gate."""
-    if _is_saved_gate(path):
+    if _begins_like_saved_gate(path):
         raise click.UsageError(
             f"{path} is a saved gate, but a file of predictions is required. Pass a file with rows."
         )
 
 
-def _is_saved_gate(path: str) -> bool:
+def _begins_like_saved_gate(path: str) -> bool:
     """Check whether a file begins like a saved gate."""
     with suppress(OSError, ValueError):
         # A pipe is not a file. It can be read only once, so its beginning must not be consumed.
@@ -260,7 +264,7 @@ def read_score_table(
     from metacal.io.opening import NoScoreError
     from metacal.io.scores import build_score_request, read_requested_scores
 
-    _check_no_logit_options(reading)
+    _raise_if_logit_options_given(reading)
     if reading.agree_key is not None:
         raise click.UsageError(
             "--agree-key requires a cascade over scores with --max-loss. To name a column of"
@@ -294,7 +298,7 @@ def read_score_table(
             remembered_fields = request.remembered_fields | {"logits_key"}
             request = replace(request, remembered_fields=remembered_fields)
     try:
-        return draw_rows(read_requested_scores(path, request), reading)
+        return select_row_range(read_requested_scores(path, request), reading)
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise
@@ -355,11 +359,11 @@ def read_cascade_scores(
     for name in (*score_names, *flag_names):
         column_reading = replace(reading_without_flags, score_key=name)
         score_tables.append(read_score_table(path, column_reading, agreement=agreement))
-    columns = [score_table.score for score_table in score_tables]
+    score_and_flag_columns = [score_table.score for score_table in score_tables]
     n_scores = len(score_names)
     return CascadeScores(
-        scores=columns[:n_scores],
-        flags=columns[n_scores:] or None,
+        scores=score_and_flag_columns[:n_scores],
+        flags=score_and_flag_columns[n_scores:] or None,
         first_columns=score_tables[0],
     )
 
@@ -375,15 +379,23 @@ def split_names(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], list[str]]:
-    """Return the columns with the scores and with the flags of a cascade's models.
+class CascadeColumnNames(NamedTuple):
+    """Names of the columns that a cascade reads, with one entry for each model.
 
-    Returns
-    -------
+    Attributes
+    ----------
     score_names : list of str
         Columns of the scores: those of --score-key, or those that the cascade was fitted on.
     flag_names : list of str
         Columns of the flags. Empty if the options name none.
+    """
+
+    score_names: list[str]
+    flag_names: list[str]
+
+
+def cascade_column_names(gate: Gate, reading: ReadOptions) -> CascadeColumnNames:
+    """Return the columns with the scores and with the flags of a cascade's models.
 
     Raises
     ------
@@ -398,18 +410,20 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], l
         fitted_names.pop()
     n_models = gate.n_stages
     # The last model always agrees with itself, so it has no flag of agreement.
-    n_flags = n_models - 1 if gate.reads_agreement else n_models
+    n_required_flags = n_models - 1 if gate.reads_agreement else n_models
     layout = gate.file_layout
     stored_score_names = split_names(layout.score_key) or fitted_names
     score_names = split_names(reading.score_key) or stored_score_names
     flag_names = split_names(getattr(reading, flag_option) or getattr(layout, flag_option))
-    n_scores = len(fitted_names)
-    if len(score_names) not in (n_scores, n_models) or len(flag_names) not in (0, n_flags):
+    n_required_scores = len(fitted_names)
+    has_right_scores = len(score_names) in (n_required_scores, n_models)
+    has_right_flags = len(flag_names) in (0, n_required_flags)
+    if not has_right_scores or not has_right_flags:
         raise click.UsageError(
-            f"This cascade requires {n_scores} names in --score-key and {n_flags} names in"
+            f"This cascade requires {n_required_scores} names in --score-key and {n_required_flags} names in"
             f" {option_flag(flag_option)}, one for each model."
         )
-    return score_names[:n_scores], flag_names
+    return CascadeColumnNames(score_names[:n_required_scores], flag_names)
 
 
 def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
@@ -431,7 +445,7 @@ def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
         )
 
 
-def _check_no_logit_options(reading: ReadOptions) -> None:
+def _raise_if_logit_options_given(reading: ReadOptions) -> None:
     """Raise a usage error if an option was given that has a meaning only for logits."""
     context = click.get_current_context()
     given_options = [name for name in _LOGIT_OPTIONS if getattr(reading, name) not in (None, ())]

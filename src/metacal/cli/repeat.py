@@ -41,15 +41,17 @@ def build_repeat_command(
             value: Any = context.params[name]
             paths += value if isinstance(value, tuple) else [value]
         elif name not in excluded_options:
-            options += _to_words(context, parameter)
+            options += _option_arguments(context, parameter)
     if "-" in paths:
         return None
-    replaced = new_paths or {}
-    words = [replaced.get(word, word) for word in [*map(_protect_path, paths), *options]]
+    new_path_by_old_path = new_paths or {}
+    words = [
+        new_path_by_old_path.get(word, word) for word in [*map(_path_as_argument, paths), *options]
+    ]
     return shlex.join(["metacal", context.info_name or "", *words])
 
 
-def _to_words(context: click.Context, parameter: click.Parameter) -> list[str]:
+def _option_arguments(context: click.Context, parameter: click.Parameter) -> list[str]:
     """Return the words of an option that was given on the command line."""
     name = parameter.name or ""
     if context.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
@@ -68,6 +70,6 @@ def _to_words(context: click.Context, parameter: click.Parameter) -> list[str]:
     return words
 
 
-def _protect_path(path: str) -> str:
+def _path_as_argument(path: str) -> str:
     """Return a path that is not taken for an option."""
     return f"./{path}" if path.startswith("-") else path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.compare import calibrator_names, with_progress
+from metacal.cli.compare import iterate_with_progress, parse_calibrator_names
 from metacal.cli.options import (
     as_command,
     fraction_option,
@@ -21,7 +21,7 @@ from metacal.cli.options import (
     switch_option,
     to_arguments,
 )
-from metacal.cli.outputs import check_not_input, output_option
+from metacal.cli.outputs import check_output_is_not_input, output_option
 from metacal.cli.printing import (
     echo,
     echo_data,
@@ -103,13 +103,13 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     from metacal.cli.gate_rows import read_gate_and_rows
 
     output = options.output
-    check_not_input(output, file, artifact, reading=options.reading)
+    check_output_is_not_input(output, file, artifact, reading=options.reading)
     if output == "-" and flag_is_set("json"):
         raise click.UsageError(
             "-o - and --json both write to standard output. Write the page to a file, for"
             " example with -o report.html."
         )
-    compared_names = calibrator_names(options.calibrators)
+    compared_names = parse_calibrator_names(options.calibrators)
     if not compared_names and options.comparing:
         compared_names = list(COMPARED)
 
@@ -120,7 +120,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         summary = _summarise_rows(gate, artifact, gate_rows, compared_names, options)
         bar.update()
         bar.set_description("Writing")
-        n_bytes = _write_page(summary, output, options.title)
+        n_bytes = _write_page_and_count_bytes(summary, output, options.title)
         bar.update()
     gate_rows.note_rows_without_score(
         len(gate_rows.columns) - (summary.source.n_without_score or 0)
@@ -140,7 +140,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
             }
         )
     elif output != "-":
-        echo(wrap_lines(_headline(summary), hanging_indent=10))
+        echo(wrap_lines(_format_main_result(summary), hanging_indent=10))
         for step in () if summary.promise is None else summary.promise.next_steps:
             echo(wrap_lines(step["text"], hanging_indent=0))
             # A command is not wrapped, so that it can be copied.
@@ -200,10 +200,10 @@ def _summarise_rows(
         cases=columns.cases if gate is not None and is_about_cases(gate) else None,
         file=gate_rows.path,
         artifact=artifact,
-        sha256=_file_checksum(gate_rows.path, options.reading),
-        command=_fit_command_of_rows(gate, gate_rows, options.reading),
+        sha256=_checksum_if_one_file(gate_rows.path, options.reading),
+        command=_fit_command_with_classes(gate, gate_rows, options.reading),
         new_rows_command=_build_new_rows_command(gate_rows.path, options.reading),
-        progress=with_progress,
+        progress=iterate_with_progress,
         compare=compared_names,
         level=options.level,
         n_bins=options.bins,
@@ -211,11 +211,11 @@ def _summarise_rows(
         n_resamples=options.resamples,
         n_jobs=resolve_n_jobs(options.n_jobs),
         delta=round(1.0 - options.confidence, 12),
-        **_summary_class_arguments(gate, columns),
+        **_class_keywords_of_summary(gate, columns),
     )
 
 
-def _file_checksum(file: str, reading: ReadOptions) -> str | None:
+def _checksum_if_one_file(file: str, reading: ReadOptions) -> str | None:
     """Return the SHA-256 of the file if it holds all data, else None."""
     from metacal.io.disk import DISK
 
@@ -224,7 +224,7 @@ def _file_checksum(file: str, reading: ReadOptions) -> str | None:
     return DISK.checksum(file)
 
 
-def _summary_class_arguments(gate: Gate | None, predictions: Any) -> dict[str, Any]:
+def _class_keywords_of_summary(gate: Gate | None, predictions: Any) -> dict[str, Any]:
     """Return the keyword arguments of `summarise` that name the classes."""
     if gate is None:
         return {"classes": predictions.class_names, "input": predictions.input}
@@ -239,7 +239,7 @@ def _summary_class_arguments(gate: Gate | None, predictions: Any) -> dict[str, A
     return {"class_names": None}
 
 
-def _fit_command_of_rows(
+def _fit_command_with_classes(
     gate: Gate | None, gate_rows: GateRows, reading: ReadOptions
 ) -> str | None:
     """Return the start of a `metacal fit` command for rows that a gate has read.
@@ -252,12 +252,14 @@ def _fit_command_of_rows(
     if names_classes and reading.classes is None and gate_rows.columns.class_names is None:
         assert gate is not None
         class_names = [str(name) for name in gate.classes.tolist()]
-        start = fit_command(gate_rows.path, reading)
+        command_start = build_fit_command_start(gate_rows.path, reading)
+        class_option = ["--classes", ",".join(class_names)]
         if len(class_names) == 2:
             # A file of two classes may hold one score for each row, which takes no --classes.
-            return f"{start} {shlex.join(['--positive', class_names[1]])}"
-        return f"{start} {shlex.join(['--classes', ','.join(class_names)])}"
-    return fit_command(gate_rows.path, reading)
+            _negative_class, positive_class = class_names
+            class_option = ["--positive", positive_class]
+        return f"{command_start} {shlex.join(class_option)}"
+    return build_fit_command_start(gate_rows.path, reading)
 
 
 def _build_new_rows_command(file: str, reading: ReadOptions) -> NewRowsCommand | None:
@@ -265,9 +267,10 @@ def _build_new_rows_command(file: str, reading: ReadOptions) -> NewRowsCommand |
     from metacal.reports.next_steps import NewRowsCommand, choose_new_path
 
     old_paths = {"new-rows": file, "new-labels": reading.labels, "new-large": reading.large}
-    new_paths = {
-        path: choose_new_path(path, name) for name, path in old_paths.items() if path is not None
-    }
+    new_paths = {}
+    for new_name, old_path in old_paths.items():
+        if old_path is not None:
+            new_paths[old_path] = choose_new_path(old_path, new_name)
     # A new file is not divided into parts, as the old one may be.
     command = build_repeat_command(("json", "quiet", "rows"), new_paths=new_paths)
     if command is None:
@@ -275,7 +278,7 @@ def _build_new_rows_command(file: str, reading: ReadOptions) -> NewRowsCommand |
     return NewRowsCommand(command=command, file=new_paths[file], old_file=file)
 
 
-def fit_command(file: str, reading: ReadOptions) -> str:
+def build_fit_command_start(file: str, reading: ReadOptions) -> str:
     """Return the start of a `metacal fit` command that reads the same file.
 
     Examples
@@ -292,7 +295,7 @@ def fit_command(file: str, reading: ReadOptions) -> str:
     return shlex.join(words)
 
 
-def _write_page(summary: Summary, output: str, title: str | None) -> int:
+def _write_page_and_count_bytes(summary: Summary, output: str, title: str | None) -> int:
     """Write the page to a file or to stdout, and return its size in bytes."""
     from metacal.reports.html import render_report, write_report
 
@@ -303,19 +306,21 @@ def _write_page(summary: Summary, output: str, title: str | None) -> int:
     return len(content.encode("utf-8"))
 
 
-def _headline(summary: Summary) -> str:
+def _format_main_result(summary: Summary) -> str:
     """Return the main result of the page in a few lines of text."""
     promise = summary.promise
     if promise is None:
         all_rows = summary.evaluation["all_rows"]
-        metric = "ece" if "ece" in all_rows else "accuracy"
-        title = "ECE" if metric == "ece" else "accuracy"
+        metric_name = "ece" if "ece" in all_rows else "accuracy"
+        metric_title = "ECE" if metric_name == "ece" else "accuracy"
+        metric_estimate = all_rows[metric_name]["estimate"]
         return (
-            f"measured  {title} {all_rows[metric]['estimate']:.4f} on"
+            f"measured  {metric_title} {metric_estimate:.4f} on"
             f" {summary.source.n_rows:,} rows; no gate was given, so nothing is promised yet."
         )
     measurements = [verdict["text"] for verdict in promise.verdicts]
-    if promise.fit_rows is not None:
+    measures_fit_rows = promise.fit_rows is not None
+    if measures_fit_rows:
         # The verdicts on rows of the fit all have the same text.
         measurements = measurements[:1]
     lines = [f"promised  {promise.statement}"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metacal.maps.map import Map
 
 # Templates that describe a saved file, keyed by kind of gate (None: calibrator without a promise).
-_KINDS = {
+_TEMPLATES_BY_GATE_KIND = {
     None: "a calibrator ({}), without a gate: it promises nothing",
     "logits": "a gate ({})",
     "scores": "a gate on a score ({}), without logits",
@@ -47,14 +47,14 @@ def command(artifact: str) -> None:
 
     key = click.get_current_context().meta.get("metacal.key")
     content, wrapping = read_content(artifact, key)
-    description = describe_artifact(content.gate, wrapping)
+    description = gate_file_as_json(content.gate, wrapping)
     print_result(
         {"artifact": artifact, **description},
-        _description_text(artifact, content.gate, description),
+        _format_description(artifact, content.gate, description),
     )
 
 
-def describe_artifact(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
+def gate_file_as_json(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     """Describe a saved gate as JSON types.
 
     Parameters
@@ -83,19 +83,19 @@ def describe_artifact(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     }
     if gate.is_cascade:
         description["stages"] = [
-            {"name": stage.name, **_describe_source(stage.source)} for stage in gate.stages
+            {"name": stage.name, **_source_as_json(stage.source)} for stage in gate.stages
         ]
     else:
-        description |= _describe_source(gate.source)
+        description |= _source_as_json(gate.source)
     if gate.has_classes:
         description["n_classes"] = gate.n_classes
         description["classes"] = gate.classes.tolist() if gate.source.classes_given else None
     if gate.certificate is not None:
-        description |= _describe_promise(gate)
+        description |= _promise_as_json(gate)
     return description
 
 
-def _describe_promise(gate: Gate) -> dict[str, Any]:
+def _promise_as_json(gate: Gate) -> dict[str, Any]:
     """Describe promise, threshold and certificate of a gate as JSON types."""
     from metacal.io.artifact.encoding import encode
 
@@ -112,7 +112,7 @@ def _describe_promise(gate: Gate) -> dict[str, Any]:
     }
 
 
-def _describe_source(source: Source) -> dict[str, Any]:
+def _source_as_json(source: Source) -> dict[str, Any]:
     """Describe the score and the calibrator of one stage as JSON types."""
     from metacal.gate import ScoreSource
 
@@ -121,12 +121,12 @@ def _describe_source(source: Source) -> dict[str, Any]:
     calibrator = {
         "kind": source.calibrator_name,
         "preserves_accuracy": bool(source.map.preserves_accuracy),
-        "numbers": describe_parameters(source.map),
+        "numbers": parameters_as_json(source.map),
     }
     return {"input": source.input, "score": source.score_name, "calibrator": calibrator}
 
 
-def describe_parameters(fitted_map: Map) -> dict[str, Any]:
+def parameters_as_json(fitted_map: Map) -> dict[str, Any]:
     """Describe the fitted parameters of a calibration map as JSON types.
 
     Numbers stay as they are. A large array is described by its shape and range, and an inner map
@@ -139,45 +139,45 @@ def describe_parameters(fitted_map: Map) -> dict[str, Any]:
         if name == "inverse_temperature":
             parameters["temperature"] = 1.0 / value
         elif not is_cached:
-            parameters[name] = _describe_value(value)
+            parameters[name] = _parameter_as_json(value)
     return parameters
 
 
-def _describe_value(value: Any) -> Any:
+def _parameter_as_json(value: Any) -> Any:
     """Describe one parameter as JSON types."""
     import numpy as np
 
     from metacal.maps.map import Map
 
     if isinstance(value, Map):
-        return {"type": type(value).__name__, "numbers": describe_parameters(value)}
+        return {"type": type(value).__name__, "numbers": parameters_as_json(value)}
     if isinstance(value, np.ndarray) and value.size > _MAX_SHOWN_NUMBERS:
         return {"shape": list(value.shape), "min": float(value.min()), "max": float(value.max())}
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, tuple):
-        return [_describe_value(entry) for entry in value]
+        return [_parameter_as_json(entry) for entry in value]
     return value
 
 
-def _description_text(artifact: str, gate: Gate, description: dict[str, Any]) -> str:
+def _format_description(artifact: str, gate: Gate, description: dict[str, Any]) -> str:
     """Return the description of a saved gate as text, one property per line."""
     certificate = gate.certificate
     stages = description.get("stages", [description])
-    kind_template = _KINDS[None if certificate is None else gate.kind]
+    kind_template = _TEMPLATES_BY_GATE_KIND[None if certificate is None else gate.kind]
     lines = [f"{artifact}: {kind_template.format(description['kind'])}", ""]
     if certificate is not None:
         forecast = certificate.next_rows(N_FORECAST_ROWS)
         lines += [str(certificate), f"  expect       {forecast}", ""]
     for stage in stages:
-        lines += _stage_lines(stage, has_promise=certificate is not None)
+        lines += _format_stage_lines(stage, has_promise=certificate is not None)
     if gate.is_score_gate:
-        lines.append(confidence_line(gate))
+        lines.append(format_confidence_line(gate))
     if gate.has_classes:
         if certificate is not None:
-            lines.append(_rejected_line(gate, description))
-        lines.append(_input_line(gate, description, stages))
-    columns_line = _columns_line(gate)
+            lines.append(_format_rejected_line(gate, description))
+        lines.append(_format_input_line(gate, description, stages))
+    columns_line = _format_columns_line(gate)
     if columns_line is not None:
         lines.append(columns_line)
     if certificate is not None:
@@ -187,21 +187,23 @@ def _description_text(artifact: str, gate: Gate, description: dict[str, Any]) ->
         lines.append(f"  data         {fingerprint}")
     lines.append(
         f"  file         format {description['format_version']}, written by metacal"
-        f" {description['metacal_version']}, intact, {_signature_text(description['signature'])}"
+        f" {description['metacal_version']}, intact, {_format_signature(description['signature'])}"
     )
     return "\n".join(wrap_lines(line) for line in lines)
 
 
-def _input_line(gate: Gate, description: dict[str, Any], stages: list[dict[str, Any]]) -> str:
+def _format_input_line(
+    gate: Gate, description: dict[str, Any], stages: list[dict[str, Any]]
+) -> str:
     """Return the line about the table that the gate reads."""
     each_model = ", of each model" if gate.is_cascade else ""
     return (
         f"  reads        {stages[0]['input']} of {description['n_classes']:,} classes"
-        f"{class_list_text(gate)}{each_model}"
+        f"{format_class_list(gate)}{each_model}"
     )
 
 
-def _stage_lines(stage: dict[str, Any], *, has_promise: bool) -> list[str]:
+def _format_stage_lines(stage: dict[str, Any], *, has_promise: bool) -> list[str]:
     """Return the lines about the score and the calibrator of a stage."""
     if "higher_is" in stage:
         return [
@@ -216,11 +218,11 @@ def _stage_lines(stage: dict[str, Any], *, has_promise: bool) -> list[str]:
     calibrator = stage["calibrator"]
     effect = "never changes" if calibrator["preserves_accuracy"] else "may change"
     lines.append(f"  calibrator   {calibrator['kind']}, which {effect} the most probable class")
-    lines.append(f"  numbers      {_parameters_text(calibrator['numbers'], '; ')}")
+    lines.append(f"  numbers      {_format_parameters(calibrator['numbers'], '; ')}")
     return lines
 
 
-def confidence_line(gate: Gate) -> str:
+def format_confidence_line(gate: Gate) -> str:
     """Return the line about the confidence that a gate on scores assigns."""
     curve = gate.score_source.curve
     if curve is None:
@@ -233,7 +235,7 @@ def confidence_line(gate: Gate) -> str:
     )
 
 
-def _signature_text(signature: dict[str, Any] | None) -> str:
+def _format_signature(signature: dict[str, Any] | None) -> str:
     """Return whether the file is signed, and whether the signature was verified."""
     if signature is None:
         return "unsigned"
@@ -241,7 +243,7 @@ def _signature_text(signature: dict[str, Any] | None) -> str:
     return f"signed by {signature['algorithm']}, {status}"
 
 
-def _rejected_line(gate: Gate, description: dict[str, Any]) -> str:
+def _format_rejected_line(gate: Gate, description: dict[str, Any]) -> str:
     """Return the line about the output for rejected rows."""
     if gate.stages[-1].thresholds.threshold == math.inf:
         return "  rejected     nothing ever is"
@@ -251,7 +253,7 @@ def _rejected_line(gate: Gate, description: dict[str, Any]) -> str:
     return f"  rejected     {probabilities}, prediction {description['reject_label']!r}"
 
 
-def _columns_line(gate: Gate) -> str | None:
+def _format_columns_line(gate: Gate) -> str | None:
     """Return the line about the columns that the gate remembers, None if there are none."""
     from metacal.cli.options import to_arguments
 
@@ -263,27 +265,30 @@ def _columns_line(gate: Gate) -> str | None:
     return f"  columns      {escape_controls(shlex.join(words), keep_line_breaks=False)}"
 
 
-def _parameters_text(parameters: dict[str, Any], separator: str) -> str:
+def _format_parameters(parameters: dict[str, Any], separator: str) -> str:
     """Return names and values of the parameters of a map."""
-    parts = [f"{name.replace('_', ' ')} {_value_text(value)}" for name, value in parameters.items()]
+    parts = [
+        f"{name.replace('_', ' ')} {_format_parameter_value(value)}"
+        for name, value in parameters.items()
+    ]
     return separator.join(parts)
 
 
-def _value_text(value: Any) -> str:
+def _format_parameter_value(value: Any) -> str:
     """Return one described parameter as text."""
     if isinstance(value, dict) and "type" in value:
-        return f"{value['type']} ({_parameters_text(value['numbers'], ', ')})"
+        return f"{value['type']} ({_format_parameters(value['numbers'], ', ')})"
     if isinstance(value, dict):
         shape = " × ".join(map(str, value["shape"]))
         return f"{shape} numbers from {value['min']:.4g} to {value['max']:.4g}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value_text, value)) + "]"
+        return "[" + ", ".join(map(_format_parameter_value, value)) + "]"
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
 
 
-def class_list_text(gate: Gate) -> str:
+def format_class_list(gate: Gate) -> str:
     """Return the first class names, so that a column that is no class shows."""
     if not gate.source.classes_given:
         return ", numbered from 0"

@@ -81,7 +81,7 @@ def raise_on_stop_signals() -> Iterator[None]:
     15
     """
 
-    def stop(signal_number: int, frame: FrameType | None) -> Any:
+    def raise_stop_request(signal_number: int, frame: FrameType | None) -> Any:
         # A second signal must not interrupt the cleanup after the first.
         for number in original_handlers:
             signal.signal(number, signal.SIG_IGN)
@@ -91,7 +91,9 @@ def raise_on_stop_signals() -> Iterator[None]:
         # An ignored signal stays ignored: this is how nohup works.
         return bool(handler == signal.SIG_DFL)
 
-    with _replace_handlers(("SIGTERM", "SIGHUP"), stop, has_default_action) as original_handlers:
+    with _replace_handlers(
+        ("SIGTERM", "SIGHUP"), raise_stop_request, has_default_action
+    ) as original_handlers:
         yield
 
 
@@ -101,12 +103,12 @@ def delay_signals() -> Iterator[None]:
     received_signals: list[int] = []
     original_handlers: dict[int, Any] = {}
 
-    def remember(signal_number: int, frame: FrameType | None) -> None:
+    def record_signal(signal_number: int, frame: FrameType | None) -> None:
         received_signals.append(signal_number)
 
     try:
         with _replace_handlers(
-            ("SIGINT", "SIGTERM", "SIGHUP"), remember, callable
+            ("SIGINT", "SIGTERM", "SIGHUP"), record_signal, callable
         ) as original_handlers:
             yield
     finally:

@@ -26,7 +26,7 @@ from metacal.cli.gate_rows import GateRows, read_gate_rows
 from metacal.cli.line_source import STANDARD_INPUT, LineSource
 from metacal.cli.printing import flag_is_set
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.reading import cascade_column_names, check_read_options
+from metacal.cli.reading import cascade_column_names, check_read_options_fit_gate
 from metacal.errors import MonitoringError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch
 from metacal.io.gate_predictions import remember_columns
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 #: Number of rows that a `TableSource` returns at a time.
 _BATCH_ROWS = 5000
 #: Error if a file does not continue any source of the state.
-_UNKNOWN_SOURCE = (
+_UNKNOWN_SOURCE_MESSAGE = (
     "{} does not continue the stream of the saved state. If the file holds only new rows and"
     " labels, pass --append."
 )
@@ -78,8 +78,8 @@ def open_source(
                 "--probability-key and - (standard input) support only text formats:"
                 f" {', '.join(STREAM_FORMATS)}."
             )
-        return _open_table(monitor_state, artifact, path, options)
-    check_read_options(gate, artifact, reading)
+        return _open_table_source(monitor_state, artifact, path, options)
+    check_read_options_fit_gate(gate, artifact, reading)
     _check_line_options(gate, reading)
     if path == STANDARD_INPUT or _is_special_file(path):
         descriptor = sys.stdin.fileno() if path == STANDARD_INPUT else os.open(path, os.O_RDONLY)
@@ -190,7 +190,7 @@ def _build_line_source(
     -------
     LineSource
     """
-    request = _build_request(monitor_state.watch.gate, artifact, path, options.reading)
+    request = _build_column_request(monitor_state.watch.gate, artifact, path, options.reading)
     reader = StreamReader(
         request,
         stream_format=text_format,
@@ -240,10 +240,11 @@ def _find_saved_state(
     if matching_states:
         # The file was renamed, by log rotation for example.
         return next(iter(matching_states.values()))
+    has_same_name_without_position = state_of_same_name == {}
     has_other_files = bool(set(monitor_state.source_positions) - {STANDARD_INPUT})
-    if append or state_of_same_name == {} or not has_other_files:
+    if append or has_same_name_without_position or not has_other_files:
         return None
-    raise MonitoringError(_UNKNOWN_SOURCE.format(path))
+    raise MonitoringError(_UNKNOWN_SOURCE_MESSAGE.format(path))
 
 
 def _find_states_matching_content(
@@ -263,7 +264,7 @@ def _find_states_matching_content(
     return matching_states
 
 
-def _open_table(
+def _open_table_source(
     monitor_state: MonitorState, artifact: str, path: str, options: Options
 ) -> TableSource:
     """Read a whole file as a source, skipping the rows that were counted before.
@@ -288,8 +289,8 @@ def _open_table(
     columns = gate_rows.columns
     source_name = os.path.abspath(path)
     table_source = TableSource(
-        _stack_rows(gate, gate_rows),
-        labels=_row_labels(gate, gate_rows),
+        _stack_model_tables(gate, gate_rows),
+        labels=_labels_for_monitor(gate, gate_rows),
         ids=columns.ids,
         groups=columns.groups,
         name=source_name,
@@ -303,11 +304,11 @@ def _open_table(
         table_source.skip_rows_of_earlier_run(saved_state) for saved_state in saved_states
     )
     if saved_states and not continues_saved_state and not options.append:
-        raise MonitoringError(_UNKNOWN_SOURCE.format(path))
+        raise MonitoringError(_UNKNOWN_SOURCE_MESSAGE.format(path))
     return table_source
 
 
-def _stack_rows(gate: Gate, gate_rows: GateRows) -> Any:
+def _stack_model_tables(gate: Gate, gate_rows: GateRows) -> Any:
     """Return the input rows; for a cascade, those of all models along the second axis."""
     first_table = np.asarray(gate_rows.columns.table)
     if not gate.is_cascade:
@@ -317,7 +318,7 @@ def _stack_rows(gate: Gate, gate_rows: GateRows) -> Any:
     return np.stack(gate_rows.tables, axis=1)
 
 
-def _row_labels(gate: Gate, gate_rows: GateRows) -> Any:
+def _labels_for_monitor(gate: Gate, gate_rows: GateRows) -> Any:
     """Return the labels in the form that the monitor expects, or None.
 
     These are classes for a gate on logits, correctness flags for a gate on scores, and one flag per
@@ -336,7 +337,7 @@ def _row_labels(gate: Gate, gate_rows: GateRows) -> Any:
     return np.where(np.isnan(model_flags), np.array(None), model_flags)
 
 
-def _build_request(gate: Gate, artifact: str, path: str, reading: ReadOptions) -> Request:
+def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOptions) -> Request:
     """Describe which columns of a text file a gate needs."""
     request = Request(
         path,
@@ -393,11 +394,11 @@ class TableSource:
     def __init__(
         self, X: Any, labels: Any, ids: Any, groups: Any, name: str, units: Any = None
     ) -> None:
-        self.X = X
+        self.table = X
         self.name = name
         self.n_rows_read = 0
-        self.groups = _as_texts(groups)
-        self.units = _as_texts(units)
+        self.groups = _convert_to_texts(groups)
+        self.units = _convert_to_texts(units)
         self.labels = [None] * len(X) if labels is None else labels.tolist()
         self.ids: list[str | None] = [None] * len(X)
         if ids is not None:
@@ -418,13 +419,13 @@ class TableSource:
     def read_batch(self) -> ReceivedBatch | None:
         """Return the next batch of rows, or None at the end of the table."""
         batch_start = self.n_rows_read
-        batch_stop = min(batch_start + _BATCH_ROWS, len(self.X))
+        batch_stop = min(batch_start + _BATCH_ROWS, len(self.table))
         if batch_start == batch_stop:
             return None
         self._read_up_to(batch_stop)
         batch_rows = slice(batch_start, batch_stop)
         return ReceivedBatch(
-            rows=self.X[batch_rows],
+            rows=self.table[batch_rows],
             labels=self.labels[batch_rows],
             ids=self.ids[batch_rows],
             groups=None if self.groups is None else self.groups[batch_rows],
@@ -434,7 +435,7 @@ class TableSource:
     def skip_rows_of_earlier_run(self, saved_state: dict[str, Any]) -> bool:
         """Skip the rows that an earlier run read. Return False if the rows differ."""
         n_rows_read = saved_state.get("rows")
-        if not isinstance(n_rows_read, int) or not 0 <= n_rows_read <= len(self.X):
+        if not isinstance(n_rows_read, int) or not 0 <= n_rows_read <= len(self.table):
             return False
         self._read_up_to(n_rows_read)
         if self._digest.hexdigest() == saved_state.get("digest"):
@@ -445,12 +446,12 @@ class TableSource:
 
     def _read_up_to(self, stop: int) -> None:
         """Mark the rows before `stop` as read, and add them to the fingerprint."""
-        new_rows = self.X[self.n_rows_read : stop]
+        new_rows = self.table[self.n_rows_read : stop]
         self._digest.update(np.ascontiguousarray(new_rows).tobytes())
         self.n_rows_read = stop
 
 
-def _as_texts(column: Any) -> list[str] | None:
+def _convert_to_texts(column: Any) -> list[str] | None:
     """Convert the entries of a column to strings; None stays None."""
     if column is None:
         return None

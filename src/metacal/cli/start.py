@@ -12,16 +12,16 @@ from metacal.cli.options import as_command, fraction_option, option, option_grou
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import EXIT_REFUTED, echo, print_note, wrap_lines
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.start_page import python_code, write_next_steps
+from metacal.cli.start_page import format_next_steps_page, format_python_code
 from metacal.cli.start_plan import (
-    FIT_PART,
-    HELD_OUT_PART,
-    MIN_ROWS_TO_JUDGE,
+    FIT_ROW_RANGE,
+    HELD_OUT_ROW_RANGE,
+    MIN_ROWS_TO_HOLD_OUT,
     Plan,
     fit_plan,
-    part_words,
+    fit_trial_gate,
     plan_rows,
-    try_plan,
+    row_range_arguments,
 )
 from metacal.cli.start_promises import PROMISES, OfferedPromise, list_offered_promises
 from metacal.cli.start_questions import (
@@ -34,7 +34,7 @@ from metacal.cli.start_questions import (
     default_mistake_cost,
     parse_mistake_cost,
 )
-from metacal.cli.start_runs import CommandRun, run_command, shell_line
+from metacal.cli.start_runs import CommandRun, run_metacal_command, shell_line
 from metacal.display import align_columns
 from metacal.errors import UnsupportedPromiseError
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Paths:
+class _OutputPaths:
     """Files that the command writes."""
 
     gate: str
@@ -120,31 +120,35 @@ def command(file: str, options: Options) -> None:
             "start reads FILE several times, so it does not support standard input. Save the"
             " rows to a file first."
         )
-    inspection = _inspect(file, options)
+    inspection = _inspect_file(file, options)
     answers = _collect_answers(options, inspection)
-    paths = _output_paths(file, options.output)
+    paths = _create_output_paths(file, options.output)
     plan = plan_rows(inspection, answers.promise, answers.target, paths.gate)
     plan, fit_run = fit_plan(plan)
     fit_run.show()
-    judging_runs = _judge(plan, paths.report)
+    test_runs = _run_test_and_report(plan, paths.report)
     if answers.review_fraction is not None:
         _print_review_note(plan, answers.review_fraction)
     _print_other_promises(plan)
-    page = write_next_steps(
+    page = format_next_steps_page(
         inspection,
-        [run.arguments for run in (fit_run, *judging_runs)],
-        _later_commands(plan),
-        python_code(
-            inspection, plan.promise, plan.target, fit_part=plan.fit_part, gate_path=plan.gate
+        [run.arguments for run in (fit_run, *test_runs)],
+        _list_commands_for_new_files(plan),
+        format_python_code(
+            inspection,
+            plan.promise,
+            plan.target,
+            fit_row_range=plan.fit_row_range,
+            gate_path=plan.gate,
         ),
     )
     Path(paths.next_steps).write_text(page, encoding="utf-8")
     echo(f"\nGate: {paths.gate}. Report: {paths.report}. Next steps: {paths.next_steps}.")
-    if any(run.exit_code == EXIT_REFUTED for run in judging_runs):
+    if any(run.exit_code == EXIT_REFUTED for run in test_runs):
         click.get_current_context().exit(EXIT_REFUTED)
 
 
-def _inspect(file: str, options: Options) -> Inspection:
+def _inspect_file(file: str, options: Options) -> Inspection:
     """Detect what a file holds, and print it. Raise a usage error if it is ambiguous."""
     from metacal.io.file_inspection import inspect_file
 
@@ -199,13 +203,15 @@ class _Answers:
 
 
 def _collect_answers(options: Options, inspection: Inspection) -> _Answers:
-    """Return the answers to the questions. Ask those that no option answers."""
-    mistake_cost, review_fraction = options.mistake_cost, options.review
+    """Return the answers to the questions, and ask those that no option answers."""
+    mistake_cost = options.mistake_cost
+    review_fraction = options.review
+    takes_defaults = options.yes
     promise = PROMISES[options.promise] if options.promise is not None else None
     offered_promises = list_offered_promises(inspection)
-    if promise is None and (options.yes or len(offered_promises) == 1):
+    if promise is None and (takes_defaults or len(offered_promises) == 1):
         promise = offered_promises[0]
-    if options.yes:
+    if takes_defaults:
         assert promise is not None
         mistake_cost = mistake_cost or default_mistake_cost(promise)
         review_fraction = review_fraction or DEFAULT_REVIEW_FRACTION
@@ -225,54 +231,56 @@ def _collect_answers(options: Options, inspection: Inspection) -> _Answers:
     )
 
 
-def _output_paths(file: str, output: str) -> _Paths:
+def _create_output_paths(file: str, output: str) -> _OutputPaths:
     """Create the output folder, and return the files to write in it."""
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    source = Path(file)
-    source_name = source.name
-    if "*" in source_name:
-        source_name = source.parent.name
+    source_path = Path(file)
+    source_name = source_path.name
+    is_pattern = "*" in source_name
+    if is_pattern:
+        source_name = source_path.parent.name
     stem = source_name.partition(".")[0] or "gate"
-    return _Paths(
+    return _OutputPaths(
         gate=str(folder / f"{stem}.gate.json"),
         report=str(folder / f"{stem}.report.html"),
         next_steps=str(folder / f"{stem}.next.md"),
     )
 
 
-def _judge(plan: Plan, report_path: str) -> list[CommandRun]:
-    """Judge the gate on the rows that were held out, and write the report."""
-    file = plan.inspection.path
-    judged_words = [plan.gate, file, *plan.reading_words()]
+def _run_test_and_report(plan: Plan, report_path: str) -> list[CommandRun]:
+    """Test the gate on the rows that were held out, and write the report."""
+    gate_and_rows = [plan.gate, plan.inspection.path, *plan.reading_arguments()]
     runs = []
-    if plan.judging_part is not None:
-        runs.append(run_command(["verify", *judged_words, *part_words(plan.judging_part)]))
-    report_words = part_words(plan.judging_part or plan.fit_part)
-    runs.append(run_command(["report", *judged_words, *report_words, "-o", report_path]))
+    if plan.test_row_range is not None:
+        test_rows = row_range_arguments(plan.test_row_range)
+        runs.append(run_metacal_command(["verify", *gate_and_rows, *test_rows]))
+    report_rows = row_range_arguments(plan.test_row_range or plan.fit_row_range)
+    runs.append(run_metacal_command(["report", *gate_and_rows, *report_rows, "-o", report_path]))
     for run in runs:
         run.show()
-    if plan.judging_part is None:
-        n_rows = round((HELD_OUT_PART[1] - HELD_OUT_PART[0]) * MIN_ROWS_TO_JUDGE)
+    if plan.test_row_range is None:
+        start, stop = HELD_OUT_ROW_RANGE
+        n_rows = round((stop - start) * MIN_ROWS_TO_HOLD_OUT)
         print_note(
             "\nNot judged: every row that could judge the gate was used to fit it. Label at least"
-            f" {n_rows} new {plan.independent_rows}, and run:\n$ {shell_line(plan.verify_arguments())}"
+            f" {n_rows} new {plan.sampling_unit_name}, and run:\n$ {shell_line(plan.verify_arguments())}"
         )
     return runs
 
 
-def _later_commands(plan: Plan) -> list[list[str]]:
-    """Return the commands for new files."""
+def _list_commands_for_new_files(plan: Plan) -> list[list[str]]:
+    """List the commands that apply, verify and monitor the gate on new files."""
     from metacal.io.formats.item_lists import find_item_list_key
 
-    format_words = plan.format_words()
+    format_arguments = plan.format_arguments()
     commands = [
-        ["apply", plan.gate, "NEW", *format_words, "-o", "out.csv"],
+        ["apply", plan.gate, "NEW", *format_arguments, "-o", "out.csv"],
         plan.verify_arguments(),
     ]
     reads_lists = find_item_list_key(plan.inspection.options.get("score_key")) is not None
     if not reads_lists:
-        commands.append(["monitor", plan.gate, "NEW", *format_words])
+        commands.append(["monitor", plan.gate, "NEW", *format_arguments])
     return commands
 
 
@@ -285,44 +293,46 @@ def _print_review_note(plan: Plan, review_fraction: float) -> None:
     coverage = certificate.coverage
     if coverage is None or 1.0 - coverage <= review_fraction:
         return
-    beginning = [*plan.arguments_without_promise(), "--max-review", f"{review_fraction:g}"]
-    if run_command(beginning).error is not None:
+    review_promise = ["--max-review", f"{review_fraction:g}"]
+    fit_arguments = [*plan.fit_arguments_without_promise(), *review_promise]
+    if run_metacal_command(fit_arguments).error is not None:
         return
     text = (
         f"\nAbout {1.0 - coverage:.0%} of the rows go to review, more than the"
         f" {review_fraction:.0%} that can be reviewed. To promise that share instead, and see in the"
         " report how accurate the accepted rows are:"
     )
-    print_note(f"{wrap_lines(text)}\n$ {shell_line([*beginning, '-o', plan.gate])}")
+    print_note(f"{wrap_lines(text)}\n$ {shell_line([*fit_arguments, '-o', plan.gate])}")
 
 
 def _print_other_promises(plan: Plan) -> None:
     """Print the other promises that the same rows support, or the best target of each."""
     offered_promises = list_offered_promises(plan.inspection)
-    if len(offered_promises) == 1 or plan.fit_part != FIT_PART:
+    uses_usual_fit_rows = plan.fit_row_range == FIT_ROW_RANGE
+    if len(offered_promises) == 1 or not uses_usual_fit_rows:
         return
     subject = "two classes" if plan.inspection.two_classes is not None else "rows"
     print_note(f"\nOther promises about these {subject}, each instead of the one above:")
     for promise in offered_promises:
         if promise is plan.promise:
             continue
-        other = replace(plan, promise=promise, target=plan.target_of(promise))
-        sentence = f"  {promise.title}: {promise.describe(other.target, plan.inspection)}"
+        target = plan.target_for(promise)
+        other_plan = replace(plan, promise=promise, target=target)
+        sentence = f"  {promise.title}: {promise.describe(target, plan.inspection)}"
         try:
-            offer = try_plan(other)
+            trial = fit_trial_gate(other_plan)
         except UnsupportedPromiseError:
             print_note(f"{sentence}. That holds without a gate.")
             continue
-        if offer is None:
+        if trial is None:
             print_note(f"{sentence}. These rows do not support it.")
             continue
-        fitted_plan, gate = offer
-        if fitted_plan.target != other.target:
+        if trial.plan.target != target:
             sentence += (
                 ".\n  These rows do not support it. The rows that were held out certify"
-                f" {100.0 * fitted_plan.target:.4g}%"
+                f" {100.0 * trial.plan.target:.4g}%"
             )
-        assert gate.certificate is not None
-        coverage = gate.certificate.coverage
-        accepted = "" if coverage is None else f" ({coverage:.0%} of the rows are accepted)"
-        print_note(f"{sentence}{accepted}\n$ {shell_line(fitted_plan.fit_arguments())}")
+        assert trial.gate.certificate is not None
+        coverage = trial.gate.certificate.coverage
+        coverage_note = "" if coverage is None else f" ({coverage:.0%} of the rows are accepted)"
+        print_note(f"{sentence}{coverage_note}\n$ {shell_line(trial.plan.fit_arguments())}")

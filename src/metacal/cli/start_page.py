@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _ESTIMATOR_OPTIONS = ("positive", "higher_is")
 
 
-def write_next_steps(
+def format_next_steps_page(
     inspection: Inspection,
     commands_run: Sequence[list[str]],
     later_commands: Sequence[list[str]],
-    python_code: str,
+    format_python_code: str,
 ) -> str:
     """Return a Markdown page with the findings, the commands and the Python code.
 
@@ -31,7 +31,7 @@ def write_next_steps(
         Commands that were run.
     later_commands : sequence of lists of str
         Commands for new files, which are called NEW.
-    python_code : str
+    format_python_code : str
         Code that fits the same gate.
 
     Returns
@@ -48,7 +48,7 @@ def write_next_steps(
         "The gate remembers the columns of the file. For new files of the same columns, run:",
         _code_block("sh", "\n".join(map(shell_line, later_commands))),
         "The same gate in Python:",
-        _code_block("python", python_code),
+        _code_block("python", format_python_code),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -58,12 +58,12 @@ def _code_block(language: str, text: str) -> str:
     return f"```{language}\n{text}\n```"
 
 
-def python_code(
+def format_python_code(
     inspection: Inspection,
     promise: OfferedPromise,
     target: float,
     *,
-    fit_part: tuple[float, float] | None,
+    fit_row_range: tuple[float, float] | None,
     gate_path: str,
 ) -> str:
     """Return Python code that reads the file, fits the gate and saves it.
@@ -76,7 +76,7 @@ def python_code(
         Promise of the gate.
     target : float
         Target of the promise.
-    fit_part : tuple of float or None
+    fit_row_range : tuple of float or None
         Part of the rows that is used to fit, or None for all rows.
     gate_path : str
         File of the gate.
@@ -94,8 +94,8 @@ def python_code(
     is_score = "score_key" in options
     reader = "mc.io.read_scores" if is_score else "mc.read_predictions"
     read_call = f"{reader}({arguments})"
-    if fit_part is not None:
-        read_call += f".draw_part({fit_part[0]:g}, {fit_part[1]:g})"
+    if fit_row_range is not None:
+        read_call += f".draw_part({fit_row_range[0]:g}, {fit_row_range[1]:g})"
     promise_code = _promise_code(inspection, promise, target)
     units = ", units=rows.units" if "unit_key" in options else ""
     if promise.is_about_cases:

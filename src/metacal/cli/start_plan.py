@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from metacal.cli.options import to_arguments
 from metacal.cli.printing import print_note, wrap_lines
@@ -20,10 +20,10 @@ from metacal.cli.read_options import ReadOptions
 from metacal.cli.start_promises import (
     TWO_CLASS_PROMISES,
     OfferedPromise,
-    round_down,
-    round_up,
+    round_down_to_3_decimals,
+    round_up_to_3_decimals,
 )
-from metacal.cli.start_runs import CommandRun, run_command
+from metacal.cli.start_runs import CommandRun, run_metacal_command
 from metacal.errors import InfeasibleTargetError, UnsupportedPromiseError
 
 if TYPE_CHECKING:
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from metacal.io.inspection import Inspection
 
 #: Smallest number of rows, or clusters of dependent rows, of which some are held out.
-MIN_ROWS_TO_JUDGE = 300
+MIN_ROWS_TO_HOLD_OUT = 300
+#: Tolerance for floating-point error when a target is rounded.
+_ROUNDING_TOLERANCE = 1e-9
+
 #: Part of the rows that fits the gate, and part that is held out.
-FIT_PART = (0.0, 0.7)
-HELD_OUT_PART = (0.7, 1.0)
+FIT_ROW_RANGE = (0.0, 0.7)
+HELD_OUT_ROW_RANGE = (0.7, 1.0)
 #: Parts of the rows of the fit that are as large as the part that is held out.
-PILOT_PARTS = ((0.0, 0.3), (0.1, 0.4), (0.2, 0.5), (0.3, 0.6), (0.4, 0.7))
+PILOT_ROW_RANGES = ((0.0, 0.3), (0.1, 0.4), (0.2, 0.5), (0.3, 0.6), (0.4, 0.7))
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,9 @@ class Plan:
         Promise of the gate.
     target : float
         Target of the promise.
-    fit_part : tuple of float or None
+    fit_row_range : tuple of float or None
         Part of the rows that is used to fit. None for all rows.
-    judging_part : tuple of float or None
+    test_row_range : tuple of float or None
         Part of the rows that judges the gate. None if no rows judge it.
     gate : str
         File of the gate.
@@ -62,77 +65,89 @@ class Plan:
     inspection: Inspection
     promise: OfferedPromise
     target: float
-    fit_part: tuple[float, float] | None
-    judging_part: tuple[float, float] | None
+    fit_row_range: tuple[float, float] | None
+    test_row_range: tuple[float, float] | None
     gate: str
 
     def fit_arguments(self) -> list[str]:
         """Return the command that fits the gate."""
-        words = [*self.arguments_without_promise(), *self.promise.fit_words(self.target)]
-        two_classes = self.inspection.two_classes
+        promise_arguments = self.promise.promise_arguments(self.target)
+        arguments = [*self.fit_arguments_without_promise(), *promise_arguments]
         is_about_one_class = self.promise in TWO_CLASS_PROMISES
-        if two_classes is not None and is_about_one_class and "--positive" not in words:
-            words += ["--positive", two_classes[1]]
-        return [*words, "-o", self.gate]
+        if self.inspection.two_classes is not None and is_about_one_class:
+            _negative_class, positive_class = self.inspection.two_classes
+            if "--positive" not in arguments:
+                arguments += ["--positive", positive_class]
+        return [*arguments, "-o", self.gate]
 
-    def arguments_without_promise(self) -> list[str]:
+    def fit_arguments_without_promise(self) -> list[str]:
         """Return the beginning of a command that fits a gate on the same rows."""
-        words = ["fit", self.inspection.path]
-        for name, value in self.promise.reading_options(self.inspection).items():
-            words += to_arguments(name, value)
-        return [*words, *part_words(self.fit_part)]
+        arguments = ["fit", self.inspection.path]
+        for option_name, value in self.promise.reading_options(self.inspection).items():
+            arguments += to_arguments(option_name, value)
+        return [*arguments, *row_range_arguments(self.fit_row_range)]
 
     @property
-    def independent_rows(self) -> str:
+    def sampling_unit_name(self) -> str:
         """Name of what is drawn and counted: rows, or cases."""
         return "cases" if self.promise.is_about_cases else "rows"
 
-    def target_of(self, promise: OfferedPromise) -> float:
+    def target_for(self, promise: OfferedPromise) -> float:
         """Return the target of another promise, for mistakes of the same cost."""
         if promise.is_about_cases == self.promise.is_about_cases:
             return self.target
         return 1.0 - self.target
 
-    def reading_words(self) -> list[str]:
+    def reading_arguments(self) -> list[str]:
         """Return the options for this file that a gate does not remember."""
         options = self.inspection.options
-        return [*self.format_words(), *to_arguments("labels", options.get("labels"))]
+        return [*self.format_arguments(), *to_arguments("labels", options.get("labels"))]
 
-    def format_words(self) -> list[str]:
+    def format_arguments(self) -> list[str]:
         """Return the option for the format of this file and of new ones, if it was given."""
         return to_arguments("format", self.inspection.options.get("format"))
 
     def verify_arguments(self) -> list[str]:
         """Return the command that judges the gate on a new file, called NEW."""
-        words = ["verify", self.gate, "NEW", *self.format_words()]
+        arguments = ["verify", self.gate, "NEW", *self.format_arguments()]
         if "labels" in self.inspection.options:
-            words += ["--labels", "NEWLABELS"]
-        return words
+            arguments += ["--labels", "NEWLABELS"]
+        return arguments
 
 
-def part_words(part: tuple[float, float] | None) -> list[str]:
-    """Return the option that selects a part of the rows."""
-    return [] if part is None else to_arguments("rows", part)
+def row_range_arguments(row_range: tuple[float, float] | None) -> list[str]:
+    """Return the arguments that select a random part of the rows, none for all rows."""
+    return [] if row_range is None else to_arguments("rows", row_range)
 
 
 def plan_rows(
     inspection: Inspection, promise: OfferedPromise, target: float, gate_path: str
 ) -> Plan:
-    """Divide the rows into those that fit the gate and those that judge it."""
-    n_rows, n_clusters = _count_rows(inspection, promise)
-    if n_clusters < MIN_ROWS_TO_JUDGE:
-        return Plan(inspection, promise, target, None, None, gate_path)
-    plan = Plan(inspection, promise, target, FIT_PART, HELD_OUT_PART, gate_path)
+    """Plan which rows fit the gate, and which rows are held out to test it."""
+    n_rows, n_clusters = _count_rows_and_clusters(inspection, promise)
+    if n_clusters < MIN_ROWS_TO_HOLD_OUT:
+        return Plan(
+            inspection, promise, target, fit_row_range=None, test_row_range=None, gate=gate_path
+        )
+    plan = Plan(
+        inspection,
+        promise,
+        target,
+        fit_row_range=FIT_ROW_RANGE,
+        test_row_range=HELD_OUT_ROW_RANGE,
+        gate=gate_path,
+    )
     n_drawn = n_clusters if promise.is_about_cases else n_rows
-    n_fit = round(FIT_PART[1] * n_drawn)
+    _, fit_fraction = FIT_ROW_RANGE
+    n_fit = round(fit_fraction * n_drawn)
     print_note(
-        f"\n{n_drawn:,} {plan.independent_rows}: about {n_fit:,}, drawn at random, fit the gate. The"
+        f"\n{n_drawn:,} {plan.sampling_unit_name}: about {n_fit:,}, drawn at random, fit the gate. The"
         f" other {n_drawn - n_fit:,} judge it."
     )
     return plan
 
 
-def _count_rows(inspection: Inspection, promise: OfferedPromise) -> tuple[int, int]:
+def _count_rows_and_clusters(inspection: Inspection, promise: OfferedPromise) -> tuple[int, int]:
     """Return the number of rows of the whole file, and of clusters of dependent rows or cases."""
     import numpy as np
 
@@ -140,14 +155,11 @@ def _count_rows(inspection: Inspection, promise: OfferedPromise) -> tuple[int, i
     from metacal.io.columns import Columns
     from metacal.io.predictions import read_predictions
 
-    known_names = ReadOptions.__dataclass_fields__.keys()
-    reading = ReadOptions(
-        **{
-            name: value
-            for name, value in promise.reading_options(inspection).items()
-            if name in known_names
-        }
-    )
+    reading_options = {}
+    for option_name, value in promise.reading_options(inspection).items():
+        if option_name in ReadOptions.__dataclass_fields__:
+            reading_options[option_name] = value
+    reading = ReadOptions(**reading_options)
     columns: Columns
     if reading.score_key is not None:
         columns = read_score_table(inspection.path, reading)
@@ -178,36 +190,51 @@ def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
         If every gate keeps the promise.
     """
     try:
-        run = run_command(plan.fit_arguments())
+        run = run_metacal_command(plan.fit_arguments())
     except UnsupportedPromiseError as error:
         raise UnsupportedPromiseError(
             f"{error} Nothing was written. Pass a higher --mistake-cost, or another --promise."
         ) from None
     if run.error is None:
         return plan, run
-    fallback = _plan_best_target(plan)
-    if fallback is None:
-        raise _error_with_advice(plan, run.error, "")
-    target = fallback.target
+    fallback_plan = _plan_with_best_target(plan)
+    if fallback_plan is None:
+        raise _build_error_with_advice(plan, run.error, failure="")
+    target = fallback_plan.target
     try:
-        fallback_run = run_command(fallback.fit_arguments())
+        fallback_run = run_metacal_command(fallback_plan.fit_arguments())
     except UnsupportedPromiseError:  # without a gate, so many rows are of the class
-        raise _error_with_advice(plan, run.error, "") from None
+        raise _build_error_with_advice(plan, run.error, failure="") from None
     if fallback_run.error is not None:
         failure = f" The rows that were held out do not support {100.0 * target:.4g}% either."
-        raise _error_with_advice(plan, run.error, failure)
+        raise _build_error_with_advice(plan, run.error, failure)
     print_note(
         wrap_lines(
-            f"\nThe target is not supported. {_as_sentence(run.error)}\nA target of"
+            f"\nThe target is not supported. {_capitalize_error_message(run.error)}\nA target of"
             f" {100.0 * target:.4g}% was chosen from these rows instead. The rows that were held out"
             " did not influence the choice, and they certify it:"
         )
     )
-    return fallback, fallback_run
+    return fallback_plan, fallback_run
 
 
-def try_plan(plan: Plan) -> tuple[Plan, Gate] | None:
-    """Fit the gate of a plan without saving it, if need be with the best target that other rows certify.
+class TrialGate(NamedTuple):
+    """Gate that was fitted but not saved.
+
+    Attributes
+    ----------
+    plan : Plan
+        Plan with the target and the rows that the gate was fitted with.
+    gate : Gate
+        Fitted gate.
+    """
+
+    plan: Plan
+    gate: Gate
+
+
+def fit_trial_gate(plan: Plan) -> TrialGate | None:
+    """Fit the gate of a plan, or of its best supported target, without saving the gate.
 
     Parameters
     ----------
@@ -216,66 +243,69 @@ def try_plan(plan: Plan) -> tuple[Plan, Gate] | None:
 
     Returns
     -------
-    plan : Plan
-        With the target and the rows of the gate that was fitted.
-    gate : Gate
-        The gate. Instead of both, None if no target could be certified.
+    TrialGate or None
+        None if no target could be certified.
 
     Raises
     ------
     UnsupportedPromiseError
         If every gate keeps the promise.
     """
-    gate = _fit_trial(plan)
+    gate = _fit_unsaved_gate(plan)
     if gate is not None:
-        return plan, gate
-    fallback = _plan_best_target(plan)
-    if fallback is None:
+        return TrialGate(plan=plan, gate=gate)
+    fallback_plan = _plan_with_best_target(plan)
+    if fallback_plan is None:
         return None
     try:
-        gate = _fit_trial(fallback)
+        fallback_gate = _fit_unsaved_gate(fallback_plan)
     except UnsupportedPromiseError:
         return None
-    return None if gate is None else (fallback, gate)
+    if fallback_gate is None:
+        return None
+    return TrialGate(plan=fallback_plan, gate=fallback_gate)
 
 
-def _fit_trial(plan: Plan) -> Gate | None:
+def _fit_unsaved_gate(plan: Plan) -> Gate | None:
     """Fit the gate of a plan without saving it. Return None if the target is not supported."""
     import metacal
 
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-        trial = replace(plan, gate=str(Path(folder, "trial.json")))
-        if run_command(trial.fit_arguments()).error is not None:
-            return None
-        return metacal.load_gate(trial.gate)
+        trial_plan = replace(plan, gate=str(Path(folder, "trial.json")))
+        trial_run = run_metacal_command(trial_plan.fit_arguments())
+        is_supported = trial_run.error is None
+        return metacal.load_gate(trial_plan.gate) if is_supported else None
 
 
-def _plan_best_target(plan: Plan) -> Plan | None:
+def _plan_with_best_target(plan: Plan) -> Plan | None:
     """Plan to certify, on the rows that were held out, the best target that they probably support.
 
     None if no rows were held out, or if there is no such target.
     """
-    if plan.judging_part is None:
+    if plan.test_row_range is None:
         return None
     best_targets = []
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-        for part in PILOT_PARTS:
-            pilot = replace(plan, fit_part=part, gate=str(Path(folder, "pilot.json")))
-            best = _find_best_target(pilot)
-            if best is None:
+        pilot_gate_path = str(Path(folder, "pilot.json"))
+        for row_range in PILOT_ROW_RANGES:
+            pilot_plan = replace(plan, fit_row_range=row_range, gate=pilot_gate_path)
+            best_target = _find_best_target(pilot_plan)
+            if best_target is None:
                 return None
-            best_targets.append(best)
-    choose = choose_higher_limit if plan.promise.is_about_cases else choose_lower_target
-    target = choose(best_targets)
+            best_targets.append(best_target)
+    if plan.promise.is_about_cases:
+        target = choose_higher_limit(best_targets)
+    else:
+        target = choose_lower_target(best_targets)
     if target is None:
         return None
-    return replace(plan, target=target, fit_part=plan.judging_part, judging_part=None)
+    return replace(plan, target=target, fit_row_range=plan.test_row_range, test_row_range=None)
 
 
 def _find_best_target(plan: Plan) -> float | None:
     """Return the target of a plan if its rows support it, or else the best that they support."""
     try:
-        error = run_command(plan.fit_arguments()).error
+        error = run_metacal_command(plan.fit_arguments()).error
     except UnsupportedPromiseError:  # every gate keeps the promise on these rows
         return plan.target
     return plan.target if error is None else error.best
@@ -301,7 +331,8 @@ def choose_lower_target(best_targets: Sequence[float]) -> float | None:
     0.91
     """
     lowest = min(best_targets)
-    target = round_down(lowest - 0.5 * (max(best_targets) - lowest) + 1e-9)
+    half_range = 0.5 * (max(best_targets) - lowest)
+    target = round_down_to_3_decimals(lowest - half_range + _ROUNDING_TOLERANCE)
     return target if 0.0 < target < 1.0 else None
 
 
@@ -324,30 +355,31 @@ def choose_higher_limit(best_limits: Sequence[float]) -> float | None:
     0.1
     """
     highest = max(best_limits)
-    limit = round_up(2.0 * highest - min(best_limits) - 1e-9)
+    raised_limit = 2.0 * highest - min(best_limits)
+    limit = round_up_to_3_decimals(raised_limit - _ROUNDING_TOLERANCE)
     return limit if 0.0 < limit < 1.0 else None
 
 
-def _as_sentence(error: InfeasibleTargetError) -> str:
+def _capitalize_error_message(error: InfeasibleTargetError) -> str:
     """Return an error as a sentence."""
     text = str(error)
     return text[:1].upper() + text[1:]
 
 
-def _error_with_advice(
+def _build_error_with_advice(
     plan: Plan, error: InfeasibleTargetError, failure: str
 ) -> InfeasibleTargetError:
     """Return the error about a target, with what to do."""
     advice = " Nothing was written. Collect more labelled rows, or pass a lower --mistake-cost."
-    if plan.judging_part is None:
-        independent = plan.independent_rows if plan.promise.is_about_cases else "independent rows"
+    if plan.test_row_range is None:
+        independent = plan.sampling_unit_name if plan.promise.is_about_cases else "independent rows"
         advice = (
-            f" Nothing was written. With at least {MIN_ROWS_TO_JUDGE} {independent}, start also"
+            f" Nothing was written. With at least {MIN_ROWS_TO_HOLD_OUT} {independent}, start also"
             " chooses the best target, and certifies this target on rows that did not influence"
             " it."
         )
     return InfeasibleTargetError(
-        f"{_as_sentence(error)}{failure}{advice}",
+        f"{_capitalize_error_message(error)}{failure}{advice}",
         target=error.target,
         best=error.best,
         rows_needed=error.rows_needed,

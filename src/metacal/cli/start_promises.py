@@ -26,7 +26,7 @@ class OfferedPromise:
         What is promised, with the placeholders {target}, {negative}, {positive} and {case}.
     python : str
         Python code of the promise, with the placeholders {target}, {negative} and {positive}.
-    further_words : tuple of str
+    further_arguments : tuple of str
         Further options of `metacal fit`.
     is_about_cases : bool
         Whether the promise limits the share of the cases with an incorrect accepted item. Its target
@@ -38,7 +38,7 @@ class OfferedPromise:
     title: str
     sentence: str
     python: str
-    further_words: tuple[str, ...] = ()
+    further_arguments: tuple[str, ...] = ()
     is_about_cases: bool = False
 
     def describe(self, target: float, inspection: Inspection) -> str:
@@ -68,9 +68,9 @@ class OfferedPromise:
             options["group_key"] = inspection.column_of_role["group"]
         return options
 
-    def fit_words(self, target: float) -> list[str]:
+    def promise_arguments(self, target: float) -> list[str]:
         """Return the options of `metacal fit` for this promise."""
-        return [self.option, f"{target:.4g}", *self.further_words]
+        return [self.option, f"{target:.4g}", *self.further_arguments]
 
 
 ACCURACY = OfferedPromise(
@@ -113,7 +113,7 @@ CASE_PROMISES = (
         "automated cases",
         "of the cases ({case!r}) with an accepted item, at most {target} contain an incorrect one",
         'mc.MaxCaseErrors({target}, among="automated")',
-        further_words=("--among-automated",),
+        further_arguments=("--among-automated",),
         is_about_cases=True,
     ),
     OfferedPromise(
@@ -138,7 +138,7 @@ def list_offered_promises(inspection: Inspection) -> tuple[OfferedPromise, ...]:
     return (ACCURACY,)
 
 
-def round_down(target: float) -> float:
+def round_down_to_3_decimals(target: float) -> float:
     """Round a target down to three digits, so that it stays certifiable.
 
     >>> round_down(0.91487), round_down(0.99912)
@@ -147,7 +147,7 @@ def round_down(target: float) -> float:
     return math.floor(target * 1000.0) / 1000.0
 
 
-def round_up(limit: float) -> float:
+def round_up_to_3_decimals(limit: float) -> float:
     """Round an upper limit up to three digits, so that it stays certifiable.
 
     >>> round_up(0.10412), round_up(0.0991)

@@ -10,7 +10,7 @@ import click
 
 from metacal.cli.printing import print_note
 from metacal.cli.start_promises import OfferedPromise, list_offered_promises
-from metacal.cli.values import number_between, parse_fraction
+from metacal.cli.values import build_number_parser, parse_fraction
 from metacal.display import is_terminal
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ DEFAULT_CASE_MISTAKE_COST = 10.0
 DEFAULT_REVIEW_FRACTION = 0.2
 
 #: Parser of the cost of a mistake, relative to the cost of a review.
-parse_mistake_cost = number_between(
+parse_mistake_cost = build_number_parser(
     1.0,
     1e6,
     "one above 1, such as 20",

@@ -50,7 +50,7 @@ def shell_line(arguments: list[str]) -> str:
     return shlex.join(["metacal", *arguments])
 
 
-def run_command(arguments: list[str]) -> CommandRun:
+def run_metacal_command(arguments: list[str]) -> CommandRun:
     """Run a metacal command in this process, without printing.
 
     Parameters

@@ -53,7 +53,7 @@ def bad_option(name: str, why: str) -> click.BadParameter:
     return click.BadParameter(why, param_hint=f"'{name}'")
 
 
-def number_between(
+def build_number_parser(
     low: float, high: float, valid_description: str, problem: str
 ) -> Callable[[Any], float]:
     """Build a parser for numbers strictly between two limits.
@@ -75,7 +75,7 @@ def number_between(
 
     Examples
     --------
-    >>> number_between(0.0, 1e15, "a cost, such as 50", "is not a positive number")("50")
+    >>> build_number_parser(0.0, 1e15, "a cost, such as 50", "is not a positive number")("50")
     50.0
     """
 
@@ -97,7 +97,7 @@ def number_between(
     return parse
 
 
-parse_fraction = number_between(
+parse_fraction = build_number_parser(
     0.0, 1.0, "one between 0 and 1, such as 0.95", "is not strictly between 0 and 1"
 )
 

@@ -10,14 +10,14 @@ import click
 from metacal.cli.options import as_command, column_option, option, option_group
 from metacal.cli.printing import EXIT_NOT_SUPPORTED, EXIT_REFUTED, print_result, wrap_lines
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.values import number_between
+from metacal.cli.values import build_number_parser
 
 if TYPE_CHECKING:
     from metacal.cli.gate_rows import GateRows
     from metacal.gate import Gate
     from metacal.promises.verification import Verification
 
-parse_confidence = number_between(
+parse_confidence = build_number_parser(
     0.5,
     1.0,
     "one above 0.5, such as 0.95",
@@ -71,10 +71,10 @@ def command(artifact: str, file: str, options: Options) -> None:
     gate_rows = read_gate_rows(gate, artifact, file, reading)
     result = _verify_rows(gate, artifact, gate_rows, options.confidence)
 
-    answer = {"file": file, "artifact": artifact, **result.to_dict()}
+    json_content = {"file": file, "artifact": artifact, **result.to_dict()}
     if reading.large is not None:
-        answer["large"] = reading.large
-    print_result(answer, wrap_lines(result.text(f" of {file} through {artifact}")))
+        json_content["large"] = reading.large
+    print_result(json_content, wrap_lines(result.text(f" of {file} through {artifact}")))
     if result.refuted:
         click.get_current_context().exit(EXIT_REFUTED)
     if result.verdict.fit_rows is not None:

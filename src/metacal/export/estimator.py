@@ -50,7 +50,7 @@ def file_content(estimator: Any) -> SavedContent:
     ArtifactError
         If the estimator is not fitted, is not one of metacal's own, or was changed after fitting.
     """
-    _check_savable(estimator)
+    _raise_unless_savable(estimator)
     changed_parameter = _find_changed_parameter(estimator)
     if changed_parameter is not None:
         raise SavingError(
@@ -64,7 +64,7 @@ def file_content(estimator: Any) -> SavedContent:
     return SavedContent(gate=estimator.gate_, n_jobs=n_jobs, feature_names=feature_names)
 
 
-def _check_savable(estimator: Any) -> None:
+def _raise_unless_savable(estimator: Any) -> None:
     """Raise ArtifactError unless an object is a fitted estimator of a supported class."""
     if isinstance(estimator, type):
         raise SavingError(
@@ -118,7 +118,7 @@ def _is_registered_calibrator(estimator: Any) -> bool:
 
 
 def build_estimator(content: SavedContent) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
-    """Build the fitted estimator for the content of a saved file.
+    """Build the fitted estimator from the content of a saved file.
 
     Parameters
     ----------
@@ -153,20 +153,22 @@ def _build_calibrator(gate: Gate) -> Any:
     """Build the fitted calibrator of a gate without a promise."""
     source = gate.logits_source
     # The input and classes of the source take precedence over the stored parameters.
-    calibrator = _unfitted_calibrator(gate, input=source.input, classes=_user_defined_classes(gate))
+    calibrator = _build_unfitted_calibrator(
+        gate, input=source.input, classes=_classes_passed_by_user(gate)
+    )
     calibrator.map_ = source.map
     return calibrator
 
 
 def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
     """Build the fitted estimator of a gate with a promise."""
-    parameters = _fitted_parameters(gate)
+    parameters = _parameters_used_by_fit(gate)
     if n_jobs is not None:
         parameters["n_jobs"] = n_jobs
     estimator = ESTIMATORS[get_document_kind(gate)](**parameters)
     estimator.gate_ = gate
     if gate.is_logits_gate:
-        calibrator = _unfitted_calibrator(gate)
+        calibrator = _build_unfitted_calibrator(gate)
         calibrator.classes_ = np.arange(gate.n_classes)
         calibrator.n_features_in_ = gate.n_classes
         calibrator.map_ = gate.logits_source.map
@@ -174,7 +176,7 @@ def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
     return estimator
 
 
-def _fitted_parameters(gate: Gate) -> dict[str, Any]:
+def _parameters_used_by_fit(gate: Gate) -> dict[str, Any]:
     """Return the estimator parameters that a gate with a promise was fitted with."""
     if gate.is_score_gate:
         score_source = gate.score_source
@@ -191,20 +193,21 @@ def _fitted_parameters(gate: Gate) -> dict[str, Any]:
         "score": source.score,
         "reject_label": gate.reject_label,
         "input": source.input,
-        "classes": _user_defined_classes(gate),
+        "classes": _classes_passed_by_user(gate),
     }
     if gate.is_logits_gate:
         is_two_sided = gate.promise is not None and gate.promise.is_two_sided
         has_learned_decision = bool(source.decision_at) and not is_two_sided
-        parameters["calibrator"] = _calibrator_parameter(gate)
+        parameters["calibrator"] = _nondefault_calibrator(gate)
         parameters["decision"] = "calibrated" if has_learned_decision else "largest"
     else:
-        parameters["large_score"] = gate.stages[1].source.score
+        _small_model_stage, large_model_stage = gate.stages[:2]
+        parameters["large_score"] = large_model_stage.source.score
         parameters["people"] = gate.has_human_review
     return parameters
 
 
-def _user_defined_classes(gate: Gate) -> list[Any] | None:
+def _classes_passed_by_user(gate: Gate) -> list[Any] | None:
     """Return the classes of a gate, or None if the user did not pass them."""
     if not gate.source.classes_given:
         return None
@@ -227,18 +230,18 @@ def _find_changed_parameter(estimator: Any) -> str | None:
         if type(calibrator).__name__ not in (*chooser_names, fitted_name):
             return "calibrator"
 
-    for name, fitted_value in _fitted_parameters(gate).items():
-        value = getattr(estimator, name)
-        positive = getattr(estimator, "positive", None)
-        if name == "promise" and positive is not None:
+    for name, fitted_value in _parameters_used_by_fit(gate).items():
+        current_value = getattr(estimator, name)
+        positive_class = getattr(estimator, "positive", None)
+        if name == "promise" and positive_class is not None:
             # The promise of the gate is about the positive class of the estimator.
-            value = value.with_positive_class(positive)
-        if not _is_unchanged(gate, name, value, fitted_value):
+            current_value = current_value.with_positive_class(positive_class)
+        if not _is_parameter_unchanged(gate, name, current_value, fitted_value):
             return name
     return None
 
 
-def _is_unchanged(gate: Gate, name: str, value: Any, fitted_value: Any) -> bool:
+def _is_parameter_unchanged(gate: Gate, name: str, current_value: Any, fitted_value: Any) -> bool:
     """Check whether a parameter still has the value that a gate was fitted with.
 
     Parameters
@@ -249,7 +252,7 @@ def _is_unchanged(gate: Gate, name: str, value: Any, fitted_value: Any) -> bool:
     name : str
         Name of the parameter.
 
-    value : object
+    current_value : object
         Current value of the parameter.
 
     fitted_value : object
@@ -261,31 +264,31 @@ def _is_unchanged(gate: Gate, name: str, value: Any, fitted_value: Any) -> bool:
     """
     if name in _PARAMETERS_FREE_TO_CHANGE:
         return True
-    if name == "reject_label" and value is None:
-        value = default_reject_label(gate.classes)
+    if name == "reject_label" and current_value is None:
+        current_value = default_reject_label(gate.classes)
     if name == "classes":
         # Class names can also come from column names or, for two classes, from the labels.
-        can_come_from_data = value is None or gate.n_classes == 2
+        can_come_from_data = current_value is None or gate.n_classes == 2
         if gate.source.classes_given and can_come_from_data:
             return True
-        if value is not None:
-            value = np.asarray(value).tolist()
+        if current_value is not None:
+            current_value = np.asarray(current_value).tolist()
     if name == "score":
         is_two_sided = gate.promise is not None and gate.promise.is_two_sided
-        is_chosen_by_fit = value == AUTO_SCORE or is_two_sided
+        is_chosen_by_fit = current_value == AUTO_SCORE or is_two_sided
         if is_chosen_by_fit:
             return True
-    return value is fitted_value or bool(value == fitted_value)
+    return current_value is fitted_value or bool(current_value == fitted_value)
 
 
-def _calibrator_parameter(gate: Gate) -> Calibrator[Any] | None:
+def _nondefault_calibrator(gate: Gate) -> Calibrator[Any] | None:
     """Return the calibrator to pass to a gate's estimator, or None for the default.
 
     It is also None if the gate was certified without labels, so that no map was fitted.
     """
     if gate.certificate is not None and not gate.certificate.has_labels:
         return None
-    calibrator: Calibrator[Any] = _unfitted_calibrator(gate)
+    calibrator: Calibrator[Any] = _build_unfitted_calibrator(gate)
     default_calibrator = make_base_calibrator(None, gate.promise, gate.n_classes)
     has_default_class = type(calibrator) is type(default_calibrator)
     if has_default_class and calibrator.get_params() == default_calibrator.get_params():
@@ -293,12 +296,12 @@ def _calibrator_parameter(gate: Gate) -> Calibrator[Any] | None:
     return calibrator
 
 
-def _unfitted_calibrator(gate: Gate, **parameters: Any) -> Any:
+def _build_unfitted_calibrator(gate: Gate, **parameters: Any) -> Any:
     """Build an unfitted calibrator of the class that fitted a gate's map.
 
     Its parameters are those stored with the gate, overridden by `parameters`.
     """
-    recipe = gate.logits_source.recipe
-    recipe_parameters = {} if recipe is None else recipe.parameters
+    fit_recipe = gate.logits_source.recipe
+    stored_parameters = {} if fit_recipe is None else fit_recipe.parameters
     calibrator_class = find_source_method(gate.logits_source).estimator_class()
-    return call_constructor(calibrator_class, {**recipe_parameters, **parameters}, "parameters")
+    return call_constructor(calibrator_class, {**stored_parameters, **parameters}, "parameters")

@@ -57,7 +57,8 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
     'probabilities'
     """
     has_promise = gate.certificate is not None
-    has_threshold = any(stage.thresholds.threshold != math.inf for stage in gate.stages)
+    stage_thresholds = [stage.thresholds.threshold for stage in gate.stages]
+    has_threshold = any(threshold != math.inf for threshold in stage_thresholds)
     if has_threshold and not has_promise:
         raise MissingPromiseError(
             "This gate has a threshold without a certificate, so it cannot be exported. Fit the"
@@ -70,17 +71,19 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
                 f" {choose_spelling('input', '--input')}."
             )
         return gate
-    stages = []
-    for index, stage in enumerate(gate.stages):
-        source = _source_for_input(gate.stage(index).logits_source, input, has_promise=has_promise)
-        stages.append(replace(stage, source=source))
-    return replace(gate, stages=tuple(stages))
+    exported_stages = []
+    for stage_index, stage in enumerate(gate.stages):
+        source = _source_reading_input(
+            gate.stage(stage_index).logits_source, input, has_promise=has_promise
+        )
+        exported_stages.append(replace(stage, source=source))
+    return replace(gate, stages=tuple(exported_stages))
 
 
-def _source_for_input(
+def _source_reading_input(
     source: LogitsSource, input: str | None, *, has_promise: bool
 ) -> LogitsSource:
-    """Return a source that reads the requested input, see `check_exportable_gate`."""
+    """Return a source that reads logits or probabilities as requested, or raise an error."""
     if input is None:
         input = source.input
     check_choice("input", input, "logits", "probabilities")

@@ -66,10 +66,10 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         classes = extract_gate(fitted).classes
         config = self.model.config
         if config.num_labels == 1 and self.gate.n_classes == 2:
-            self._check_model_with_one_logit()
+            self._raise_if_regression_model()
             self.label_names = [str(name) for name in classes.tolist()]
         else:
-            self._check_model(classes)
+            self._raise_if_classes_differ(classes)
             self.label_names = [config.id2label[index] for index in range(self.gate.n_classes)]
         if self.gate.input != "logits":
             raise InputKindError(
@@ -77,7 +77,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
                 " logits. Fit the calibrator on logits."
             )
 
-    def _check_model_with_one_logit(self) -> None:
+    def _raise_if_regression_model(self) -> None:
         """Raise InputError if the only output of the model is not a logit."""
         problem_type = self.model.config.problem_type
         if problem_type == "regression":
@@ -86,7 +86,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
                 f" {problem_type!r}, so its only output is not a logit."
             )
 
-    def _check_model(self, classes: Array) -> None:
+    def _raise_if_classes_differ(self, classes: Array) -> None:
         """Raise InputError unless the model returns logits of the gate's classes."""
         config = self.model.config
         if config.problem_type in ("regression", "multi_label_classification"):
@@ -150,14 +150,14 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             is_other = class_index != prediction
             return is_other, -float(probs[0, class_index]), -class_logits[class_index]
 
-        results = []
+        class_results = []
         for class_index in sorted(range(self.gate.n_classes), key=sort_key):
-            result = {
+            class_result = {
                 "label": self.label_names[class_index],
                 "score": float(probs[0, class_index]),
                 "accept": bool(accept[0]),
             }
-            results.append(result)
+            class_results.append(class_result)
         if top_k == 1 and _legacy:
-            return results[0]
-        return results[:top_k]
+            return class_results[0]
+        return class_results[:top_k]

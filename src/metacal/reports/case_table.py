@@ -23,7 +23,7 @@ _MAX_TYPES = 500
 def count_cases(
     gate: Gate, judged_rows: JudgedRows, scores: Any, correct: Any, cases: Any, groups: Any
 ) -> dict[str, Any]:
-    """Count the cases of a report by how many of their items are accepted, and the items by type.
+    """Count the cases with all, some and no items accepted, and the items of each type.
 
     Parameters
     ----------
@@ -48,35 +48,49 @@ def count_cases(
     assert judged_rows.case_outcomes is not None
     quantity = gate.certificate.quantity
     usable_items = read_usable_items(scores, correct, cases, quantity)
+    # An item that was not judged is rejected.
     accept = np.zeros(len(usable_items.scores), dtype=bool)
-    accept[np.searchsorted(usable_items.row_indices, judged_rows.row_indices)] = judged_rows.accept
-    n_items = usable_items.cases.count_items(np.ones(len(accept), dtype=bool))
-    n_accepted = usable_items.cases.count_items(accept)
+    judged_positions = np.searchsorted(usable_items.row_indices, judged_rows.row_indices)
+    accept[judged_positions] = judged_rows.accept
+    every_item = np.ones(len(accept), dtype=bool)
+    n_items_by_case = usable_items.cases.count_items(every_item)
+    n_accepted_by_case = usable_items.cases.count_items(accept)
+    has_all_accepted = n_accepted_by_case == n_items_by_case
+    has_none_accepted = n_accepted_by_case == 0
+    has_some_accepted = ~has_none_accepted & (n_accepted_by_case < n_items_by_case)
+
     outcomes = judged_rows.case_outcomes
-    # A recall counts the cases with a true item, and a case breaks it if one of these is rejected.
     is_recall = quantity.case_outcome == "missed"
-    is_broken = outcomes.correct & ~outcomes.accept if is_recall else ~outcomes.correct
-    is_violation = usable_items.correct & ~accept if is_recall else accept & ~usable_items.correct
+    is_accepted_error = accept & ~usable_items.correct
+    if is_recall:
+        # A recall counts the cases with a true item.
+        # A case breaks the promise if a true item is rejected.
+        is_broken_case = outcomes.correct & ~outcomes.accept
+        is_violating_item = usable_items.correct & ~accept
+    else:
+        is_broken_case = ~outcomes.correct
+        is_violating_item = is_accepted_error
+    n_usable_cases = len(n_items_by_case)
     n_input_cases = len(np.unique(np.asarray(cases)))
     return {
-        "n_cases": len(n_items),
-        "n_left_out": n_input_cases - len(n_items),
-        "n_all_accepted": int((n_accepted == n_items).sum()),
-        "n_some_accepted": int(((n_accepted > 0) & (n_accepted < n_items)).sum()),
-        "n_none_accepted": int((n_accepted == 0).sum()),
-        "n_broken": int(is_broken.sum()),
+        "n_cases": n_usable_cases,
+        "n_left_out": n_input_cases - n_usable_cases,
+        "n_all_accepted": int(has_all_accepted.sum()),
+        "n_some_accepted": int(has_some_accepted.sum()),
+        "n_none_accepted": int(has_none_accepted.sum()),
+        "n_broken": int(is_broken_case.sum()),
         "broken_text": quantity.violations_text,
         "is_recall": is_recall,
         "n_items": len(accept),
         "n_accepted": int(accept.sum()),
-        "n_incorrect": int((accept & ~usable_items.correct).sum()),
+        "n_incorrect": int(is_accepted_error.sum()),
         "n_without_score": int((~usable_items.has_score).sum()),
-        "types": _count_types(gate, usable_items, accept, is_violation, groups),
+        "types": _count_items_by_type(gate, usable_items, accept, is_violating_item, groups),
     }
 
 
-def _count_types(
-    gate: Gate, usable_items: UsableItems, accept: Flags, is_violation: Flags, groups: Any
+def _count_items_by_type(
+    gate: Gate, usable_items: UsableItems, accept: Flags, is_violating_item: Flags, groups: Any
 ) -> dict[str, Any] | None:
     """Count the items of each type, the type with the most rejected items first.
 
@@ -85,21 +99,23 @@ def _count_types(
     if groups is None:
         return None
     item_types = take_groups(groups, len(np.asarray(groups)), usable_items.row_indices)
-    names, codes = np.unique(item_types.astype(str), return_inverse=True)
-    codes = codes.ravel()
+    all_type_names, type_codes = np.unique(item_types.astype(str), return_inverse=True)
+    type_codes = type_codes.ravel()
+    n_types = len(all_type_names)
 
-    def count(mask: Flags) -> Codes:
-        return np.bincount(codes[mask], minlength=len(names))
+    def count_by_type(is_counted: Flags) -> Codes:
+        return np.bincount(type_codes[is_counted], minlength=n_types)
 
-    n_items = np.bincount(codes, minlength=len(names))
-    n_accepted = count(accept)
+    n_items = np.bincount(type_codes, minlength=n_types)
+    n_accepted = count_by_type(accept)
     # A case in which several items of a type break the promise counts once for this type.
-    broken_pairs = np.unique(
-        np.column_stack([codes[is_violation], usable_items.cases.codes[is_violation]]), axis=0
-    )
-    n_broken = np.bincount(broken_pairs[:, 0], minlength=len(names))
-    order = np.lexsort((-n_broken, n_accepted - n_items))[:_MAX_TYPES]
-    type_names = tuple(str(name) for name in names[order])
+    violating_types = type_codes[is_violating_item]
+    violating_cases = usable_items.cases.codes[is_violating_item]
+    type_and_case_pairs = np.unique(np.column_stack([violating_types, violating_cases]), axis=0)
+    n_broken = np.bincount(type_and_case_pairs[:, 0], minlength=n_types)
+    n_rejected = n_items - n_accepted
+    order = np.lexsort((-n_broken, -n_rejected))[:_MAX_TYPES]
+    type_names = tuple(str(name) for name in all_type_names[order])
     thresholds = list_subgroup_thresholds(
         gate.certificate, "group", [(name, None) for name in type_names]
     )
@@ -107,9 +123,9 @@ def _count_types(
         "name": type_names,
         "n": n_items[order],
         "accepted": n_accepted[order],
-        "incorrect": count(accept & ~usable_items.correct)[order],
-        "missed": count(usable_items.correct & ~accept)[order],
+        "incorrect": count_by_type(accept & ~usable_items.correct)[order],
+        "missed": count_by_type(usable_items.correct & ~accept)[order],
         "broken": n_broken[order],
         "threshold": thresholds,
-        "n_types": len(names),
+        "n_types": n_types,
     }

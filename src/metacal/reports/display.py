@@ -179,16 +179,18 @@ class Display:
         -------
         Display
         """
-        # The first three parameters of `summarise` are the rows, their labels and the gate.
-        summary_option_names = list(inspect.signature(summarise).parameters)[3:]
+        # The first parameters of `summarise` are the rows, their labels and the gate.
+        n_data_parameters = 3
+        summary_parameters = list(inspect.signature(summarise).parameters)
+        summary_option_names = summary_parameters[n_data_parameters:]
         # Resampling is skipped because no display shows a bootstrap interval.
         summary_options: dict[str, Any] = {"n_resamples": 0}
         plot_options: dict[str, Any] = {}
-        for option_name, value in options.items():
+        for option_name, option_value in options.items():
             if option_name in summary_option_names:
-                summary_options[option_name] = value
+                summary_options[option_name] = option_value
             else:
-                plot_options[option_name] = value
+                plot_options[option_name] = option_value
         summary = summarise(table, labels, estimator, **summary_options)
         return cls(summary).plot(ax, **plot_options)
 

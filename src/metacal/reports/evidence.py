@@ -12,9 +12,11 @@ import math
 #: Names of large numbers, the largest first.
 _LARGE_NUMBERS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 #: Evidence above which only this limit is shown.
-_MAX_SHOWN = 1e15
+_MAX_SHOWN_EVIDENCE = 1e15
 #: Evidence below which none is shown: 1 in 1.1 says nothing.
-_MIN_SHOWN = 1.1
+_MIN_SHOWN_EVIDENCE = 1.1
+#: Relative error of a logarithm and its exponential that rounding down ignores.
+_ROUNDING_TOLERANCE = 1e-9
 
 
 def format_evidence(log_evidence: float) -> str:
@@ -25,28 +27,29 @@ def format_evidence(log_evidence: float) -> str:
     >>> [format_evidence(math.log(number)) for number in (0.5, 1.5, 40, 212.4, 1e4, 2.34e6, 8e20)]
     ['none', '1 in 1.5', '1 in 40', '1 in 212', '1 in 10,000', '1 in 2.3 million', 'under 1 in 1,000 trillion']
     """
-    if log_evidence < math.log(_MIN_SHOWN):
+    if log_evidence < math.log(_MIN_SHOWN_EVIDENCE):
         return "none"
-    if log_evidence > math.log(_MAX_SHOWN):
+    if log_evidence > math.log(_MAX_SHOWN_EVIDENCE):
         return "under 1 in 1,000 trillion"
-    return f"1 in {_format_number(math.exp(log_evidence))}"
+    return f"1 in {_format_rounded_down(math.exp(log_evidence))}"
 
 
-def _format_number(number: float) -> str:
+def _format_rounded_down(number: float) -> str:
     """Format a number above 1, rounded down, so that evidence is never overstated."""
     # A tiny factor keeps a number that is meant to be round, such as exp(log(40)), as it is.
-    number *= 1.0 + 1e-9
-    for size, name in _LARGE_NUMBERS:
-        if number >= size:
-            units = number / size
-            digits = 1 if units < 10 else 0
-            return f"{_floor(units, digits):,.{digits}f} {name}".replace(".0 ", " ")
-    digits = 1 if number < 10 else 0
-    text = f"{_floor(number, digits):,.{digits}f}"
+    number *= 1.0 + _ROUNDING_TOLERANCE
+    for unit_size, unit_name in _LARGE_NUMBERS:
+        if number >= unit_size:
+            n_units = number / unit_size
+            n_decimals = 1 if n_units < 10 else 0
+            text = f"{_round_down(n_units, n_decimals):,.{n_decimals}f}"
+            return f"{text.removesuffix('.0')} {unit_name}"
+    n_decimals = 1 if number < 10 else 0
+    text = f"{_round_down(number, n_decimals):,.{n_decimals}f}"
     return text.removesuffix(".0")
 
 
-def _floor(number: float, digits: int) -> float:
+def _round_down(number: float, n_decimals: int) -> float:
     """Round a number down to some decimals."""
-    scale = 10**digits
+    scale = 10**n_decimals
     return math.floor(number * scale) / scale

@@ -13,15 +13,17 @@ from metacal.maps.methods import find_method_by_public_name
 
 #: Error probability of the default confidence level of `metacal fit`.
 _DEFAULT_DELTA = 0.1
+#: Number of decimals that removes the floating-point error of a confidence level.
+_LEVEL_DECIMALS = 12
 #: Values that are left out of the command, because they are the defaults of `metacal fit`.
-_DEFAULT_VALUES = {"--higher-is": "surer", "--input": "logits", "--score": "entropy"}
+_DEFAULT_OPTION_VALUES = {"--higher-is": "surer", "--input": "logits", "--score": "entropy"}
 #: Files that the command may write. The first one that is not the file of the gate is used.
 _OUTPUT_NAMES = ("new-gate.json", "new-gate-2.json")
 
 
 @dataclass(frozen=True)
 class FitCommand:
-    """Start and end of a `metacal fit` command, without the promise in between.
+    """Parts of a `metacal fit` command before and after the options of the promise.
 
     Attributes
     ----------
@@ -29,16 +31,16 @@ class FitCommand:
         "python" if the rows of the report are arrays, which no command can read. The page then
         shows the promise in Python. None if neither would certify a point of the report.
 
-    start : str or None
+    before_promise : str or None
         Program, file and options before the promise. None unless `language` is "shell".
 
-    end : str
+    after_promise : str
         Options after the promise.
     """
 
     language: Literal["shell", "python"] | None
-    start: str | None = None
-    end: str = ""
+    before_promise: str | None = None
+    after_promise: str = ""
 
 
 def build_fit_command(
@@ -64,14 +66,15 @@ def build_fit_command(
     -------
     FitCommand
     """
-    if not _can_certify_points(gate):
+    if not _supports_points_of_report(gate):
         return FitCommand(language=None)
     if command is None and file is None:
         return FitCommand(language="python")
-    end = f" -o {_choose_output_name(artifact)}"
+    after_promise = f" -o {_choose_output_name(artifact)}"
     if delta != _DEFAULT_DELTA:
-        end = f" --confidence {round(1.0 - delta, 12):g}{end}"
-    start = command or shlex.join(["metacal", "fit", str(file)])
+        confidence_level = round(1.0 - delta, _LEVEL_DECIMALS)
+        after_promise = f" --confidence {confidence_level:g}{after_promise}"
+    before_promise = command or shlex.join(["metacal", "fit", str(file)])
     if gate.is_score_gate:
         layout = gate.file_layout
         options = {
@@ -81,23 +84,23 @@ def build_fit_command(
     else:
         options = {
             "--input": gate.logits_source.input,
-            "--calibrator": _get_calibrator_option(gate),
+            "--calibrator": _nondefault_calibrator_name(gate),
         }
         score_name = gate.logits_source.registered_score
-        if score_name != _DEFAULT_VALUES["--score"]:
-            end = f" --score {score_name}{end}"
-    options |= _get_layout_options(gate, start)
-    for name, value in options.items():
-        is_default = not value or value == _DEFAULT_VALUES.get(name)
-        if not is_default and not _has_option(start, name):
-            start += f" {name} {shlex.quote(value)}"
+        if score_name != _DEFAULT_OPTION_VALUES["--score"]:
+            after_promise = f" --score {score_name}{after_promise}"
+    options |= _column_options(gate, before_promise)
+    for option_name, value in options.items():
+        is_default = not value or value == _DEFAULT_OPTION_VALUES.get(option_name)
+        if not is_default and not _contains_option(before_promise, option_name):
+            before_promise += f" {option_name} {shlex.quote(value)}"
     if not gate.is_score_gate:
         for column_name in gate.file_layout.drop:
-            start += f" --drop {shlex.quote(column_name)}"
-    return FitCommand(language="shell", start=start, end=end)
+            before_promise += f" --drop {shlex.quote(column_name)}"
+    return FitCommand(language="shell", before_promise=before_promise, after_promise=after_promise)
 
 
-def _can_certify_points(gate: Gate) -> bool:
+def _supports_points_of_report(gate: Gate) -> bool:
     """Return whether a gate on all rows, taken as independent, can be fitted like this one.
 
     The bands of a report take rows as independent, so a gate that was certified by clusters has no
@@ -120,12 +123,12 @@ def _choose_output_name(artifact: str | None) -> str:
     return next(name for name in _OUTPUT_NAMES if name != gate_name)
 
 
-def _has_option(command: str, name: str) -> bool:
+def _contains_option(command: str, name: str) -> bool:
     """Return whether a command gives an option."""
     return f" {name} " in command
 
 
-def _get_layout_options(gate: Gate, command: str) -> dict[str, str]:
+def _column_options(gate: Gate, command: str) -> dict[str, str]:
     """Return the columns that the calibration file of a gate had, as options of a command.
 
     Columns of groups and clusters are left out, because the command certifies one threshold on
@@ -136,14 +139,14 @@ def _get_layout_options(gate: Gate, command: str) -> dict[str, str]:
     if not gate.is_score_gate:
         options["--logits-key"] = layout.logits_key or ""
     truth_options = ("--labels", "--label-key", "--correct-key", "--prediction-key")
-    if not any(_has_option(command, name) for name in truth_options):
+    if not any(_contains_option(command, option) for option in truth_options):
         options["--label-key"] = layout.label_key or ""
         options["--correct-key"] = layout.correct_key or ""
         options["--prediction-key"] = layout.prediction_key or ""
     return options
 
 
-def _get_calibrator_option(gate: Gate) -> str:
+def _nondefault_calibrator_name(gate: Gate) -> str:
     """Return the value of `--calibrator`, which is empty for the default calibrator.
 
     The value is also empty if no calibrator was fitted to labels.

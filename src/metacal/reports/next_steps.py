@@ -145,18 +145,19 @@ def list_next_steps(
     ('Check the source of the rows: nothing has come in.', None)
     """
     steps: list[dict[str, str | None]] = []
-    for name, text in _FIRST_STEPS.items():
-        if name not in raised_alarms:
+    for alarm_name, text in _FIRST_STEPS.items():
+        if alarm_name not in raised_alarms:
             continue
         step_command = None
-        if name == "unreadable" and quarantine is not None:
+        if alarm_name == "unreadable" and quarantine is not None:
             step_command = shlex.join(["head", "-n", "3", quarantine])
         steps.append({"text": text, "command": step_command})
     # A silence ends by itself when rows come in.
     lasting_alarms = [name for name in raised_alarms if name != "silence"]
     if not lasting_alarms:
         return steps
-    if lasting_alarms != ["unreadable"]:
+    has_alarm_about_rows = lasting_alarms != ["unreadable"]
+    if has_alarm_about_rows:
         steps.append({"text": _REFIT_STEP, "command": None})
     if not has_state:
         state_command = None if command is None else f"{command} --state watch.journal"
@@ -165,7 +166,7 @@ def list_next_steps(
     acknowledge_command = None
     if command is not None:
         acknowledge_command = f"{command} {shlex.join(['--acknowledge', _EXAMPLE_REASON])}"
-    stops_first = is_running and command is not None
-    text = _ACKNOWLEDGE_STEP.format(stop=_STOP_FIRST if stops_first else "")
+    must_stop_monitor = is_running and command is not None
+    text = _ACKNOWLEDGE_STEP.format(stop=_STOP_FIRST if must_stop_monitor else "")
     steps.append({"text": text, "command": acknowledge_command})
     return steps

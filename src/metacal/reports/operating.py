@@ -98,18 +98,15 @@ class OperatingCurves:
     threshold_text: tuple[str, ...] = ()
 
     def command_at(self, point: int) -> str | None:
-        """Return what certifies an operating point: a command, or a promise in Python.
+        """Return the shell command or the Python promise that certifies an operating point.
 
         Returns None if the data support no promise at this point, or if there is no language.
         """
-        limits = {
-            name: limit
-            for name, limit in (
-                ("beta", self.min_accuracy[point]),
-                ("alpha", self.max_miscoverage[point]),
-            )
-            if not math.isnan(limit)
-        }
+        limits = {}
+        if not math.isnan(self.min_accuracy[point]):
+            limits["beta"] = self.min_accuracy[point]
+        if not math.isnan(self.max_miscoverage[point]):
+            limits["alpha"] = self.max_miscoverage[point]
         if self.command_language is None or not limits:
             return None
         threshold_text = self.threshold_text[point]
@@ -204,8 +201,8 @@ def compute_operating_curves(
         min_accuracy=_replace_outside_unit_interval(min_accuracy),
         max_miscoverage=_replace_outside_unit_interval(max_miscoverage),
         command_language=fit_command.language,
-        command=fit_command.start,
-        command_end=fit_command.end,
+        command=fit_command.before_promise,
+        command_end=fit_command.after_promise,
         current=gate_point,
         delta=delta,
         # Adding 0.0 turns a threshold of -0.0 into 0.0, which users expect in a command.
@@ -281,8 +278,10 @@ def choose_accepted_counts(sorted_scores: Float, n_points: int, n_gate_accepted:
     array([1, 3, 4])
     """
     n_rows = len(sorted_scores)
-    even_ranks = np.linspace(1, n_rows, 3 * n_points // 4)
-    ranks_dense_at_start = np.geomspace(1, n_rows, max(2, n_points // 8))
+    n_even_points = 3 * n_points // 4
+    n_points_at_each_end = max(2, n_points // 8)
+    even_ranks = np.linspace(1, n_rows, n_even_points)
+    ranks_dense_at_start = np.geomspace(1, n_rows, n_points_at_each_end)
     ranks_dense_at_end = n_rows + 1 - ranks_dense_at_start
     gate_rank = max(n_gate_accepted, 1)
     all_ranks = np.concatenate([even_ranks, ranks_dense_at_start, ranks_dense_at_end, [gate_rank]])
@@ -309,15 +308,15 @@ def choose_short_thresholds(
     end_of_scores = np.nextafter(highest_score, np.inf)
     scores_and_end = np.append(sorted_scores, end_of_scores)
     thresholds = []
-    for count in n_accepted:
-        last_accepted_score = float(sorted_scores[count - 1])
-        first_rejected_score = float(scores_and_end[count])
+    for n_accepted_rows in n_accepted:
+        last_accepted_score = float(sorted_scores[n_accepted_rows - 1])
+        first_rejected_score = float(scores_and_end[n_accepted_rows])
         thresholds.append(_find_shortest_decimal(last_accepted_score, first_rejected_score))
     return np.array(thresholds)
 
 
 def _count_accepted(sorted_scores: Float, threshold: float) -> int | None:
-    """Count the scores up to a threshold that gates round. Return None if it is not finite."""
+    """Count the scores up to a threshold, rounded as gates do, or None if it is not finite."""
     if not math.isfinite(threshold):
         return None
     grid_threshold = RELATIVE_GRID.round([threshold])[0]
@@ -338,7 +337,8 @@ def _find_shortest_decimal(low: float, high: float) -> float:
         for mantissa in (smallest_mantissa, smallest_mantissa + 1):
             candidate = float(f"{mantissa}e{exponent}")
             # Gates round scores, so a threshold that rounds to `high` would accept the next row.
-            if low <= candidate < high and RELATIVE_GRID.round([candidate])[0] != high:
+            rounded_candidate = RELATIVE_GRID.round([candidate])[0]
+            if low <= candidate < high and rounded_candidate != high:
                 return candidate
     return low
 

@@ -299,12 +299,10 @@ class RiskCoverageDisplay(Display):
         """Draw the promised error rate as a horizontal line, once on the axes."""
         if self.summary.promise is None:
             return
-        accuracy_targets = [
-            verdict["target"]
-            for verdict in self.summary.promise.verdicts
-            if verdict["curve"] == "accuracy"
-        ]
-        if not accuracy_targets or accuracy_targets[0] is None:
+        verdicts = self.summary.promise.verdicts
+        accuracy_targets = [item["target"] for item in verdicts if item["curve"] == "accuracy"]
+        has_accuracy_target = len(accuracy_targets) > 0 and accuracy_targets[0] is not None
+        if not has_accuracy_target:
             return
         max_risk = 1.0 - accuracy_targets[0]
         label = f"promised: at most {format_percent_ceil(max_risk)} wrong"

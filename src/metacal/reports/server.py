@@ -125,17 +125,17 @@ class _RequestHandler(BaseHTTPRequestHandler):
         host_header = self.headers.get("Host", "")
         host = host_header.rpartition(":")[0] or host_header
         if host not in _LOCAL_HOSTS:
-            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n")
+            self._send_response(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n")
         elif path not in self.content_by_path:
             message = f"there are {', '.join(self.content_by_path)}\n"
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", message.encode())
+            self._send_response(HTTPStatus.NOT_FOUND, "text/plain", message.encode())
         else:
             content_type, content = self.content_by_path[path]
-            self._send(HTTPStatus.OK, content_type, content)
+            self._send_response(HTTPStatus.OK, content_type, content)
 
     do_HEAD = do_GET
 
-    def _send(self, status: HTTPStatus, content_type: str, content: bytes) -> None:
+    def _send_response(self, status: HTTPStatus, content_type: str, content: bytes) -> None:
         """Send a response with security headers."""
         self.send_response(status)
         headers = {

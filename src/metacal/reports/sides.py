@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from metacal.rows import Rows
 
 #: Approximate number of thresholds.
-_N_THRESHOLDS = 200
+_N_SIDE_THRESHOLDS = 200
 #: One in 20 rows counts as near a threshold, on each side of it.
 _NEAR_ROWS_DIVISOR = 20
 #: Smallest number of rows near a threshold, on each side of it.
 _MIN_NEAR_ROWS = 50
 
 #: Codes of the negative and of the positive class, and of the sides of a gate.
-_NEGATIVE = 0
-_POSITIVE = 1
+_NEGATIVE_CODE = 0
+_POSITIVE_CODE = 1
 
 
 def compute_side_curves(
@@ -78,17 +78,17 @@ def compute_side_curves(
     row_log_odds = rows.compute_column(log_odds)
     gate_counts = _GateCounts.from_decisions(report_rows, row_log_odds)
     sorted_log_odds = np.sort(row_log_odds)
-    n_below = _choose_counts_below(sorted_log_odds, gate_counts)
+    n_below = _choose_numbers_below(sorted_log_odds, gate_counts)
     thresholds = choose_short_thresholds(sorted_log_odds, n_below)
-    lower, upper = gate_counts.find_indices(n_below)
-    certified_thresholds = _get_certified_thresholds(gate)
-    for side, index in ((_NEGATIVE, lower), (_POSITIVE, upper)):
+    lower_index, upper_index = gate_counts.find_threshold_indices(n_below)
+    certified_thresholds = _certified_log_odds_thresholds(gate)
+    for side, index in ((_NEGATIVE_CODE, lower_index), (_POSITIVE_CODE, upper_index)):
         _insert_certified_threshold(
             thresholds, index, certified_thresholds.get(side), sorted_log_odds, n_below
         )
 
-    is_positive = report_rows.true_codes == _POSITIVE
-    examined_thresholds = certified_thresholds or {_POSITIVE: gate.logits_source.decision_at}
+    is_positive = report_rows.true_codes == _POSITIVE_CODE
+    examined_thresholds = certified_thresholds or {_POSITIVE_CODE: gate.logits_source.decision_at}
     positive_probability = rows.compute_column(partial(_compute_positive_probability, gate))
     certificate = gate.certificate
     subgroups = None if certificate is None else certificate.subgroups
@@ -98,13 +98,13 @@ def compute_side_curves(
         "n_positive": int(is_positive.sum()),
         "threshold": thresholds,
         "n_below": n_below,
-        **_compute_rates(row_log_odds, is_positive, thresholds, settings.delta),
+        **_compute_rate_curves(row_log_odds, is_positive, thresholds, settings.delta),
         "auroc": auroc(-row_log_odds, is_positive),
-        "lower": lower,
-        "upper": upper,
-        "gate": _measure_gate(report_rows),
+        "lower": lower_index,
+        "upper": upper_index,
+        "gate": _measure_gate_rates(report_rows),
         "is_two_sided": subgroups is not None and subgroups.is_two_sided,
-        "near": _compare_near_thresholds(
+        "near": _compare_calibration_near(
             positive_probability, row_log_odds, is_positive, examined_thresholds, settings.level
         ),
         "delta": settings.delta,
@@ -137,18 +137,20 @@ class _GateCounts:
         """Count the rows on each side, if the sides are intervals of the log-odds."""
         n_rows = len(row_log_odds)
         accept = report_rows.accept
+        no_counts = cls(n_below_lower=None, n_below_upper=None, n_rows=n_rows)
         if accept is None:
-            return cls(None, None, n_rows)
-        called_negative = accept & (report_rows.predicted_codes == _NEGATIVE)
-        called_positive = accept & (report_rows.predicted_codes == _POSITIVE)
-        are_separated = _is_below(row_log_odds, called_negative) and _is_below(
-            row_log_odds, ~called_positive
-        )
-        if not are_separated:
-            return cls(None, None, n_rows)
-        return cls(int(called_negative.sum()), n_rows - int(called_positive.sum()), n_rows)
+            return no_counts
+        called_negative = accept & (report_rows.predicted_codes == _NEGATIVE_CODE)
+        called_positive = accept & (report_rows.predicted_codes == _POSITIVE_CODE)
+        is_negative_side_lowest = _has_smaller_values(row_log_odds, called_negative)
+        is_positive_side_highest = _has_smaller_values(row_log_odds, ~called_positive)
+        if not (is_negative_side_lowest and is_positive_side_highest):
+            return no_counts
+        n_negative = int(called_negative.sum())
+        n_positive = int(called_positive.sum())
+        return cls(n_below_lower=n_negative, n_below_upper=n_rows - n_positive, n_rows=n_rows)
 
-    def find_indices(self, n_below: Codes) -> tuple[int | None, int | None]:
+    def find_threshold_indices(self, n_below: Codes) -> tuple[int | None, int | None]:
         """Find the indices of the lower and the upper threshold among increasing counts.
 
         A side without rows is closed. The lower index is then -1, and the upper index is the number
@@ -156,26 +158,28 @@ class _GateCounts:
         """
         if self.n_below_lower is None or self.n_below_upper is None:
             return None, None
-        lower = -1
-        if self.n_below_lower:
-            lower = int(np.searchsorted(n_below, self.n_below_lower))
-        upper = len(n_below)
-        if self.n_below_upper < self.n_rows:
-            upper = int(np.searchsorted(n_below, self.n_below_upper))
-        return lower, upper
+        lower_index = -1
+        has_negative_side = self.n_below_lower > 0
+        if has_negative_side:
+            lower_index = int(np.searchsorted(n_below, self.n_below_lower))
+        upper_index = len(n_below)
+        has_positive_side = self.n_below_upper < self.n_rows
+        if has_positive_side:
+            upper_index = int(np.searchsorted(n_below, self.n_below_upper))
+        return lower_index, upper_index
 
 
-def _is_below(values: Float, mask: Flags) -> bool:
-    """Check whether all values in a mask are smaller than all other values."""
-    if mask.all() or not mask.any():
+def _has_smaller_values(values: Float, is_selected: Flags) -> bool:
+    """Check whether all selected values are smaller than all other values."""
+    if is_selected.all() or not is_selected.any():
         return True
-    return bool(values[mask].max() < values[~mask].min())
+    return bool(values[is_selected].max() < values[~is_selected].min())
 
 
-def _choose_counts_below(sorted_log_odds: Float, gate_counts: _GateCounts) -> Codes:
+def _choose_numbers_below(sorted_log_odds: Float, gate_counts: _GateCounts) -> Codes:
     """Choose the numbers of rows below the thresholds, with those of the gate among them."""
     counts_by_side = [
-        choose_accepted_counts(sorted_log_odds, _N_THRESHOLDS, n_below or 0)
+        choose_accepted_counts(sorted_log_odds, _N_SIDE_THRESHOLDS, n_below or 0)
         for n_below in (gate_counts.n_below_lower, gate_counts.n_below_upper)
     ]
     return np.unique(np.concatenate(counts_by_side))
@@ -189,20 +193,25 @@ def _insert_certified_threshold(
     n_below: Codes,
 ) -> None:
     """Replace the threshold at an index by the certified one, if it separates the same rows."""
-    if certified_threshold is None or index is None or not 0 <= index < len(thresholds):
+    is_open_side = index is not None and 0 <= index < len(thresholds)
+    if certified_threshold is None or index is None or not is_open_side:
         return
-    if int(np.searchsorted(sorted_log_odds, certified_threshold, side="right")) == n_below[index]:
+    n_below_certified = int(np.searchsorted(sorted_log_odds, certified_threshold, side="right"))
+    if n_below_certified == n_below[index]:
         thresholds[index] = certified_threshold
 
 
-def _compute_rates(
+def _compute_rate_curves(
     row_log_odds: Float, is_positive: Flags, thresholds: Float, delta: float
 ) -> dict[str, CurveWithBand]:
     """Compute recall, false-positive rate, precision and NPV at each threshold, with bands."""
-    negative_bands = operating_bands(row_log_odds, ~is_positive, delta / 2.0, thresholds)
+    delta_of_each_side = delta / 2.0
+    negative_bands = operating_bands(row_log_odds, ~is_positive, delta_of_each_side, thresholds)
     # Rows with log-odds equal to a threshold are called negative, so they are excluded here.
     negated_thresholds = np.nextafter(-thresholds, -np.inf)
-    positive_bands = operating_bands(-row_log_odds, is_positive, delta / 2.0, negated_thresholds)
+    positive_bands = operating_bands(
+        -row_log_odds, is_positive, delta_of_each_side, negated_thresholds
+    )
     false_negative_rate = convert_band(positive_bands.miscoverage)
     positive_log_odds = np.sort(row_log_odds[is_positive])
     n_missed = np.searchsorted(positive_log_odds, thresholds, side="right")
@@ -220,7 +229,7 @@ def _compute_rates(
     }
 
 
-def _measure_gate(report_rows: ReportRows) -> dict[str, float] | None:
+def _measure_gate_rates(report_rows: ReportRows) -> dict[str, float] | None:
     """Measure the sides of a gate by its own decisions. Return None without a gate.
 
     "called_positive" and "called_negative" are shares of all rows. "recall" is P(called positive |
@@ -229,27 +238,29 @@ def _measure_gate(report_rows: ReportRows) -> dict[str, float] | None:
     accept = report_rows.accept
     if accept is None:
         return None
-    is_positive = report_rows.true_codes == _POSITIVE
-    called_positive = accept & (report_rows.predicted_codes == _POSITIVE)
-    called_negative = accept & (report_rows.predicted_codes == _NEGATIVE)
+    is_positive = report_rows.true_codes == _POSITIVE_CODE
+    called_positive = accept & (report_rows.predicted_codes == _POSITIVE_CODE)
+    called_negative = accept & (report_rows.predicted_codes == _NEGATIVE_CODE)
     return {
         "called_positive": float(called_positive.mean()),
         "called_negative": float(called_negative.mean()),
-        "precision": _compute_share(is_positive, called_positive),
-        "npv": _compute_share(~is_positive, called_negative),
-        "recall": _compute_share(called_positive, is_positive),
-        "caught": _compute_share(~called_negative, is_positive),
-        "false_positive_rate": _compute_share(called_positive, ~is_positive),
+        "precision": _compute_proportion(is_positive, called_positive),
+        "npv": _compute_proportion(~is_positive, called_negative),
+        "recall": _compute_proportion(called_positive, is_positive),
+        "caught": _compute_proportion(~called_negative, is_positive),
+        "false_positive_rate": _compute_proportion(called_positive, ~is_positive),
     }
 
 
-def _compute_share(event: Flags, among: Flags) -> float:
-    """Compute the share of rows with an event among the rows in a mask, NaN if there are none."""
-    n_among = int(among.sum())
-    return int((event & among).sum()) / n_among if n_among else float("nan")
+def _compute_proportion(has_event: Flags, is_counted: Flags) -> float:
+    """Compute the proportion of the counted rows with an event, or NaN without counted rows."""
+    n_counted = int(is_counted.sum())
+    if n_counted == 0:
+        return float("nan")
+    return int((has_event & is_counted).sum()) / n_counted
 
 
-def _get_certified_thresholds(gate: Gate) -> dict[int, float]:
+def _certified_log_odds_thresholds(gate: Gate) -> dict[int, float]:
     """Return the certified log-odds thresholds of a two-sided gate, keyed by side.
 
     The result is empty if the gate is not two-sided, or if each group has its own thresholds.
@@ -261,27 +272,27 @@ def _get_certified_thresholds(gate: Gate) -> dict[int, float]:
         or not certificate.subgroups.is_two_sided_without_groups
     ):
         return {}
-    thresholds = {}
+    thresholds_by_side = {}
     for side, side_certificate in enumerate(certificate.subgroups.items):
         # The score of a side is the negated distance of the log-odds from the decision threshold.
-        margin = 0.0 if side_certificate.accepts_everything else -side_certificate.threshold
-        if np.isfinite(margin):
-            signed_margin = margin if side == _POSITIVE else -margin
-            thresholds[side] = certificate.decision_at + signed_margin
-    return thresholds
+        min_distance = 0.0 if side_certificate.accepts_everything else -side_certificate.threshold
+        if np.isfinite(min_distance):
+            signed_distance = min_distance if side == _POSITIVE_CODE else -min_distance
+            thresholds_by_side[side] = certificate.decision_at + signed_distance
+    return thresholds_by_side
 
 
 def _compute_positive_probability(gate: Gate, logits: Array) -> Float:
     """Compute the calibrated probability of the positive class for rows of logits."""
-    probabilities = gate.logits_source.map(logits)
-    return np.asarray(probabilities[:, _POSITIVE], dtype=np.float64)
+    class_probabilities = gate.logits_source.map(logits)
+    return np.asarray(class_probabilities[:, _POSITIVE_CODE], dtype=np.float64)
 
 
-def _compare_near_thresholds(
+def _compare_calibration_near(
     positive_probability: Float,
     row_log_odds: Float,
     is_positive: Flags,
-    thresholds: dict[int, float],
+    thresholds_by_side: dict[int, float],
     level: float,
 ) -> list[dict[str, float]]:
     """Compare probability and frequency of the positive class near each threshold.
@@ -297,8 +308,8 @@ def _compare_near_thresholds(
     is_positive : array of bool of shape (n_rows,)
         Whether the true class is the positive class.
 
-    thresholds : dict of int to float
-        Thresholds keyed by side.
+    thresholds_by_side : dict of int to float
+        Log-odds thresholds keyed by side.
 
     level : float
         Confidence level of the intervals.
@@ -308,14 +319,15 @@ def _compare_near_thresholds(
     list of dict
         Two entries per threshold, for the rows just below (side 0) and just above it (side 1).
     """
-    n_near = max(_MIN_NEAR_ROWS, len(row_log_odds) // _NEAR_ROWS_DIVISOR)
-    order = np.argsort(row_log_odds, kind="stable")
+    n_near_each_side = max(_MIN_NEAR_ROWS, len(row_log_odds) // _NEAR_ROWS_DIVISOR)
+    sorted_rows = np.argsort(row_log_odds, kind="stable")
+    sorted_log_odds = row_log_odds[sorted_rows]
     entries = []
-    for threshold in sorted(set(thresholds.values())):
-        n_below = int(np.searchsorted(row_log_odds[order], threshold, side="right"))
-        rows_below = order[max(0, n_below - n_near) : n_below]
-        rows_above = order[n_below : n_below + n_near]
-        for side, near_rows in ((_NEGATIVE, rows_below), (_POSITIVE, rows_above)):
+    for threshold in sorted(set(thresholds_by_side.values())):
+        n_below = int(np.searchsorted(sorted_log_odds, threshold, side="right"))
+        rows_below = sorted_rows[max(0, n_below - n_near_each_side) : n_below]
+        rows_above = sorted_rows[n_below : n_below + n_near_each_side]
+        for side, near_rows in ((_NEGATIVE_CODE, rows_below), (_POSITIVE_CODE, rows_above)):
             if not len(near_rows):
                 continue
             n_positive = int(is_positive[near_rows].sum())

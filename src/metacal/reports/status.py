@@ -95,8 +95,8 @@ def status(
         "file": file,
         "ended": ended,
         "promise": promise,
-        "headline": _make_headline(promise, raised_alarms),
-        "levels": _describe_levels(watch),
+        "headline": _format_promise_headline(promise, raised_alarms),
+        "levels": _describe_false_alarm_probability(watch),
         "alarm": bool(raised_alarms),
         "raised": raised_alarms,
         **vars(counts),
@@ -144,7 +144,7 @@ def _count_clusters(watch: Watch) -> dict[str, Any] | None:
     }
 
 
-def _make_headline(promise_statement: str | None, raised_alarm_names: list[str]) -> str:
+def _format_promise_headline(promise_statement: str | None, raised_alarm_names: list[str]) -> str:
     """Return the promise as a sentence, after a warning if an alarm is raised."""
     if promise_statement is None:
         return "Nothing is promised; the confidence is watched."
@@ -191,7 +191,7 @@ def _describe_acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any
     }
 
 
-def _describe_levels(watch: Watch) -> str:
+def _describe_false_alarm_probability(watch: Watch) -> str:
     """Describe the probability of a false alarm, in all or in each armed period."""
     levels = describe_delta_shares(watch.alarms)
     if not watch.acknowledgements:

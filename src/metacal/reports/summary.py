@@ -369,7 +369,7 @@ def summarise(
             n_correct=int(correct.sum()),
             score=report_rows.score_name,
             score_unit=_get_score_unit(report_rows.score_name),
-            calibrator=_join_calibrator_names(user_gate),
+            calibrator=_format_calibrator_names(user_gate),
         ),
         settings=settings,
         promise=describe_promise(effective_gate, report_rows, new_rows_command),
@@ -473,7 +473,7 @@ def _get_highest_score(gate: Gate, score_name: str) -> float:
     return highest_score
 
 
-def _join_calibrator_names(gate: Gate | None) -> str | None:
+def _format_calibrator_names(gate: Gate | None) -> str | None:
     """Join the distinct names of the calibrators of all stages, or return None."""
     if gate is None or not gate.has_classes:
         return None

@@ -36,7 +36,9 @@ MAX_ROWS = 20
 #: One-sided error probability of the lower limit by which classes are ordered.
 _ORDER_TAIL_PROBABILITY = 0.025
 #: Smallest distance of a reference limit from 0 and 1, if nothing is promised.
-_LIMIT_MARGIN = 1e-9
+_MIN_DISTANCE_FROM_0_AND_1 = 1e-9
+#: Reference limit if nothing is promised and no row is accepted.
+_ACCURACY_WITHOUT_ROWS = 0.5
 #: Short names of the quantities that can be counted in each subgroup.
 _COUNTED_QUANTITIES = ("coverage", "accuracy", "miscoverage")
 
@@ -183,28 +185,31 @@ def make_subgroup_table(
     max_violation_rate = reference.quantity.max_violation_rate(reference.limit)
     p_values = _compute_binomial_tail(counts.violations, counts.counted_rows, max_violation_rate)
     order = np.lexsort((-counts.rows, p_values))[:MAX_SUBGROUPS]
-    shown = counts.select(order)
+    listed_counts = counts.select(order)
     # Bonferroni's correction makes the intervals of all subgroups hold at once.
     alpha = (1.0 - level) / max(1, len(nonempty_codes))
-    names_and_sides = [
-        (name, None) if np.ndim(name) == 0 else name for name in names[nonempty_codes[order]]
-    ]
+    listed_names = names[nonempty_codes[order]]
+    names_and_sides = [(name, None) if np.ndim(name) == 0 else name for name in listed_names]
     return {
         "by": by,
         "name": tuple(format_subgroup_name(name, side) for name, side in names_and_sides),
-        "n": shown.rows,
-        "accepted": shown.accepted,
-        "right": shown.accepted_correct,
-        "coverage": _compute_proportions(shown.accepted, shown.rows, alpha),
-        "accuracy": _compute_proportions(shown.accepted_correct, shown.accepted, alpha),
+        "n": listed_counts.rows,
+        "accepted": listed_counts.accepted,
+        "right": listed_counts.accepted_correct,
+        "coverage": _compute_proportions(listed_counts.accepted, listed_counts.rows, alpha),
+        "accuracy": _compute_proportions(
+            listed_counts.accepted_correct, listed_counts.accepted, alpha
+        ),
         "miscoverage": _compute_proportions(
-            shown.all_correct - shown.accepted_correct, shown.all_correct, alpha
+            listed_counts.all_correct - listed_counts.accepted_correct,
+            listed_counts.all_correct,
+            alpha,
         ),
         "evidence": p_values[order],
         "judged": reference.quantity.short_name,
         "at_most": reference.quantity.has_upper_limit,
         "limit": reference.limit,
-        "promised": reference.promised_of,
+        "promised": reference.promise_scope,
         "threshold": list_subgroup_thresholds(certificate, by, names_and_sides),
         "n_parts": len(nonempty_codes),
     }
@@ -222,13 +227,13 @@ class _ReferenceLimit:
     limit : float
         Limit of the quantity.
 
-    promised_of : {"each", "all", "none"}
+    promise_scope : {"each", "all", "none"}
         Whether the limit is promised of each subgroup, of all rows together, or not at all.
     """
 
     quantity: Quantity
     limit: float
-    promised_of: str
+    promise_scope: str
 
 
 def _choose_reference_limit(
@@ -252,19 +257,22 @@ def _choose_reference_limit(
     _ReferenceLimit
     """
     if certificate is not None:
-        quantity, promised_limit = certificate.limits[0]
-        if _can_be_counted(quantity):
+        first_limit = certificate.limits[0]
+        quantity, promised_limit = first_limit
+        if _is_proportion_of_rows(quantity):
             subgroups = certificate.subgroups
             is_promised_of_each = subgroups is not None and subgroups.by == by
-            promised_of = "each" if is_promised_of_each else "all"
-            return _ReferenceLimit(quantity, promised_limit, promised_of)
+            promise_scope = "each" if is_promised_of_each else "all"
+            return _ReferenceLimit(quantity, promised_limit, promise_scope)
     n_correct, n_accepted = SELECTIVE_ACCURACY.count_events(is_accepted, correct)
-    selective_accuracy = n_correct / n_accepted if n_accepted else 0.5
-    limit = min(max(selective_accuracy, _LIMIT_MARGIN), 1.0 - _LIMIT_MARGIN)
+    selective_accuracy = n_correct / n_accepted if n_accepted else _ACCURACY_WITHOUT_ROWS
+    limit = min(
+        max(selective_accuracy, _MIN_DISTANCE_FROM_0_AND_1), 1.0 - _MIN_DISTANCE_FROM_0_AND_1
+    )
     return _ReferenceLimit(SELECTIVE_ACCURACY, limit, "none")
 
 
-def _can_be_counted(quantity: Quantity) -> bool:
+def _is_proportion_of_rows(quantity: Quantity) -> bool:
     """Check whether a quantity is a proportion of the rows of a subgroup."""
     # The precision of a two-sided gate, for example, cannot be counted in each subgroup.
     is_rate_of_rows = quantity.short_name in _COUNTED_QUANTITIES

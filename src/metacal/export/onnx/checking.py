@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, ExportError, InputError, InputKindError, OnnxModelError
 from metacal.export.fitted import SUM_TOLERANCE
+from metacal.export.onnx.comparison import compare_with_python
 from metacal.export.onnx.probe import COLUMN_GUARD_NAME
 from metacal.export.onnx.probe_rows import generate_probe_rows
-from metacal.formulas import Array, Flags
-from metacal.gate import Decision, Gate, Rejected
+from metacal.formulas import Array
 from metacal.rows.validate import scores_to_two_columns
 from metacal.spelling import format_option
 
@@ -34,18 +33,15 @@ if TYPE_CHECKING:
     from metacal.export.onnx.gate import AttachedGate
 
 # The child process may use this memory in addition to several copies of the model.
-_MEMORY_BYTES = 192 * 2**20
-_N_MODEL_COPIES = 6
+_BASE_MEMORY_BYTES = 192 * 2**20
+_N_MODEL_COPIES_IN_MEMORY = 6
 
 # Processor time limit of the child process. Large models get additional time.
-_SECONDS = 60
-_BYTES_PER_SECOND = 10 * 2**20
+_MIN_CPU_SECONDS = 60
+_MODEL_BYTES_PER_EXTRA_SECOND = 10 * 2**20
 
 # Largest number of characters of an error message.
 _MAX_MESSAGE_LENGTH = 300
-
-# For each output: attribute of the expected decision, and largest absolute difference from it.
-_TOLERANCES = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-9)}
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ class ModelCheck:
     generated_integer: int = 1
 
 
-# ── comparison with Python ────────────────────────────────────────────────────────────────────────
+# ── runs and comparison with Python ────────────────────────────────────────────────────────────────────────
 
 
 def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: int) -> ModelCheck:
@@ -272,114 +268,6 @@ def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
         )
 
 
-def compare_with_python(
-    gate: Gate,
-    stage_rows: list[Array],
-    outputs: dict[str, Array],
-    is_valid_input: Flags,
-    group_indices: NDArray[np.int64] | None = None,
-    *,
-    rejected: Rejected,
-) -> None:
-    """Compare the outputs of an exported gate with those of Python.
-
-    Parameters
-    ----------
-    gate : Gate
-        Gate that makes the expected decisions.
-
-    stage_rows : list of array
-        Input rows of each stage.
-
-    outputs : dict of str to array
-        Outputs of the exported gate.
-
-    is_valid_input : array of bool of shape (n_rows, n_stages)
-        Whether the row of a stage is valid.
-
-    group_indices : array of int of shape (n_rows,) or None, default=None
-        Index of each row's group.
-
-    rejected : {"calibrated", "uniform"}
-        Probabilities of rejected rows.
-
-    Raises
-    ------
-    ArtifactError
-        If a decision or number differs, a row that is invalid in all stages is accepted, or a row
-        of an unknown group is not decided as the gate says.
-    """
-    thresholds = gate.subgroup_thresholds
-    group_names = None
-    if group_indices is not None and thresholds is not None:
-        is_known_group = (group_indices >= 0) & (group_indices < len(thresholds.subgroup_names))
-        if thresholds.unknown_threshold == np.inf:
-            # Only a gate on scores has such a threshold. A row without a score is rejected.
-            has_score = np.isfinite(stage_rows[0])
-            is_accepted_as_unknown = is_valid_input.all(axis=1) & ~is_known_group & has_score
-            if not outputs["accept"][is_accepted_as_unknown].all():
-                raise _decision_error()
-            is_checked = ~is_accepted_as_unknown
-            stage_rows = [rows[is_checked] for rows in stage_rows]
-            outputs = {name: values[is_checked] for name, values in outputs.items()}
-            is_valid_input, group_indices = is_valid_input[is_checked], group_indices[is_checked]
-            is_known_group = is_known_group[is_checked]
-        is_valid_input = is_valid_input & is_known_group[:, None]
-        valid_group_indices = group_indices[is_valid_input.all(axis=1)]
-        group_names = np.array(thresholds.subgroup_names)[valid_group_indices]
-    is_valid_row = np.asarray(is_valid_input.all(axis=1))
-    if not is_valid_row.any():
-        return
-
-    valid_rows = [rows[is_valid_row] for rows in stage_rows]
-    decision = gate.decide(*valid_rows, rejected=rejected, groups=group_names)
-    valid_outputs = {name: values[is_valid_row] for name, values in outputs.items()}
-    is_invalid_in_all_stages = ~is_valid_input.any(axis=1)
-    accepts_invalid_row = "accept" in outputs and outputs["accept"][is_invalid_in_all_stages].any()
-    if accepts_invalid_row or not _has_same_decisions(valid_outputs, decision):
-        raise _decision_error()
-    _compare_numbers(valid_outputs, decision)
-
-
-def _decision_error() -> ArtifactError:
-    """Build the error for an exported gate that decides otherwise than Python."""
-    return OnnxModelError(
-        "The decisions of the exported gate differ from its decisions in Python. This is a bug"
-        " in metacal. Please report it."
-    )
-
-
-def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:
-    """Check whether exported decisions are equal to those of Python."""
-    expected_values = {
-        "accept": decision.accept,
-        "answered_by": decision.by,
-        "prediction": decision.predicted_codes,
-    }
-    for output_name, expected in expected_values.items():
-        if output_name in outputs and (outputs[output_name] != expected).any():
-            return False
-    return True
-
-
-def _compare_numbers(outputs: dict[str, Array], decision: Decision) -> None:
-    """Raise ArtifactError if exported probabilities or confidences differ from Python."""
-    for output_name, (attribute, tolerance) in _TOLERANCES.items():
-        if output_name not in outputs:
-            continue
-        exported_values = outputs[output_name]
-        expected_values = getattr(decision, attribute)
-        is_close = np.allclose(
-            exported_values, expected_values, rtol=0.0, atol=tolerance, equal_nan=True
-        )
-        if not is_close:
-            largest_difference = np.nanmax(np.abs(exported_values - expected_values))
-            raise OnnxModelError(
-                f"{attribute} of the exported gate differs from {attribute} in Python by"
-                f" {largest_difference:.2g}. This is a bug in metacal. Please report it."
-            )
-
-
 # ── child process ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -406,12 +294,12 @@ def run_in_child_process(path: Path, inputs: dict[str, Array] | None, n_bytes: i
     ArtifactError
         If the checker or onnxruntime rejects the model, or the child process fails.
     """
-    seconds = _SECONDS + n_bytes // _BYTES_PER_SECOND
-    memory_bytes = _MEMORY_BYTES + _N_MODEL_COPIES * n_bytes
+    cpu_seconds = _MIN_CPU_SECONDS + n_bytes // _MODEL_BYTES_PER_EXTRA_SECOND
+    memory_bytes = _BASE_MEMORY_BYTES + _N_MODEL_COPIES_IN_MEMORY * n_bytes
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
         if inputs is not None:
             np.savez(os.path.join(folder, "inputs.npz"), **inputs)  # type: ignore[arg-type]
-        _run_probe(seconds, os.fspath(path), folder, str(memory_bytes), str(seconds))
+        _run_probe(cpu_seconds, os.fspath(path), folder, str(memory_bytes), str(cpu_seconds))
         reply = json.loads(Path(folder, "reply.json").read_text(encoding="utf-8"))
         if "error" in reply:
             raise _rejection_error(reply)
@@ -427,22 +315,22 @@ def run_in_child_process(path: Path, inputs: dict[str, Array] | None, n_bytes: i
     )
 
 
-def _run_probe(seconds: int, *arguments: str) -> None:
+def _run_probe(cpu_seconds: int, *script_arguments: str) -> None:
     """Run the script `probe.py`. Raise ArtifactError if it crashes or takes too long."""
     probe_script = os.path.join(os.path.dirname(__file__), "probe.py")
-    timeout = 2 * seconds
+    timeout_seconds = 2 * cpu_seconds
     try:
         process = subprocess.run(
-            [sys.executable, "-P", probe_script, *arguments],
+            [sys.executable, "-P", probe_script, *script_arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=timeout,
+            timeout=timeout_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise OnnxModelError(
-            f"onnxruntime did not finish this model within {timeout} s. Use a smaller model, or a"
+            f"onnxruntime did not finish this model within {timeout_seconds} s. Use a smaller model, or a"
             " faster machine."
         ) from None
     if process.returncode < 0:

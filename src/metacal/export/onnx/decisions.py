@@ -42,13 +42,13 @@ def append_second_column(graph: Graph, score_name: str, dtype: str, input_type: 
     return graph.append_node("Concat", complement, score_name, axis=1)
 
 
-def append_predicted_class(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+def append_predicted_class(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append the node that returns the column of the largest logit of each row."""
-    return xp.with_dtype("int64").append_node("ArgMax", x, axis=1, keepdims=0)
+    return xp.with_dtype("int64").append_node("ArgMax", logits, axis=1, keepdims=0)
 
 
 def subtract_decision_offset(
-    double_xp: OnnxOperations, gate: Gate, x: GraphValue, group_input_name: str | None
+    double_xp: OnnxOperations, gate: Gate, logits: GraphValue, group_input_name: str | None
 ) -> GraphValue:
     """Subtract the decision offset from the logits of the second of two classes."""
     decision_offset: Any = gate.logits_source.decision_at
@@ -58,7 +58,9 @@ def subtract_decision_offset(
         group_offsets = double_xp.constant([*thresholds.decision_offsets, offset_of_unknown_group])
         group_index = _group_index(double_xp, thresholds, group_input_name)
         decision_offset = double_xp.unsqueeze(double_xp.take(group_offsets, group_index))
-    double_logits = double_xp.graph_value(x) if x.xp.dtype == "float64" else double_xp.cast(x)
+    double_logits = (
+        double_xp.graph_value(logits) if logits.xp.dtype == "float64" else double_xp.cast(logits)
+    )
     is_second_class = np.array([[0.0, 1.0]])
     return double_logits - decision_offset * is_second_class
 
@@ -66,7 +68,7 @@ def subtract_decision_offset(
 def compare_with_thresholds(
     thresholds: Thresholds,
     score: GraphValue,
-    x: GraphValue | None = None,
+    logits: GraphValue | None = None,
     group_input_name: str | None = None,
 ) -> GraphValue:
     """Append the nodes that compare each score with its threshold.
@@ -79,7 +81,7 @@ def compare_with_thresholds(
     score : GraphValue of shape (n,)
         Score of each row.
 
-    x : GraphValue of shape (n, K) or None, default=None
+    logits : GraphValue of shape (n, K) or None, default=None
         Logits, for thresholds by predicted class.
 
     group_input_name : str or None, default=None
@@ -95,13 +97,13 @@ def compare_with_thresholds(
 
     has_threshold_per_group_and_class = bool(thresholds.decision_offsets)
     if thresholds.subgroup_kind == "class":
-        assert x is not None
-        threshold_index = append_predicted_class(xp, x)
+        assert logits is not None
+        threshold_index = append_predicted_class(xp, logits)
     elif has_threshold_per_group_and_class:
-        assert x is not None
+        assert logits is not None
         n_classes = 2
         group_index = _group_index(xp, thresholds, group_input_name)
-        threshold_index = group_index * n_classes + append_predicted_class(xp, x)
+        threshold_index = group_index * n_classes + append_predicted_class(xp, logits)
     else:
         threshold_index = _group_index(xp, thresholds, group_input_name)
     flat_thresholds = xp.constant(thresholds.threshold_table.ravel().tolist())

@@ -15,7 +15,7 @@ from metacal.export.onnx.decisions import append_second_column
 from metacal.export.onnx.graph import Graph, make_tensor_info
 from metacal.export.onnx.operations import OnnxOperations
 from metacal.export.onnx.probe import COLUMN_GUARD_NAME
-from metacal.export.onnx.reading import collect_names, get_opset
+from metacal.export.onnx.reading import collect_tensor_and_node_names, get_opset
 from metacal.export.onnx.stages import (
     Outputs,
     append_score_stage,
@@ -141,7 +141,7 @@ def append_gate(
     -------
     AttachedGate
     """
-    names_in_model = collect_names(model)
+    names_in_model = collect_tensor_and_node_names(model)
     graph = Graph(
         get_opset(model),
         reserved_names=names_in_model,
@@ -234,22 +234,26 @@ def _combine_stages(xp: OnnxOperations, stage_outputs: list[Outputs]) -> Outputs
     if not earlier_stages:
         return last_stage
     last_stage_index = len(earlier_stages)
-    human_index = len(stage_outputs)
-    answered_by = xp.where(last_stage["accept"], last_stage_index, human_index)
-    combined = last_stage
+    human_review_index = len(stage_outputs)
+    answered_by = xp.where(last_stage["accept"], last_stage_index, human_review_index)
+    combined_outputs = last_stage
     for stage_index in reversed(range(len(earlier_stages))):
-        later = combined
+        later_outputs = combined_outputs
         stage = earlier_stages[stage_index]
         accept = stage["accept"]
         answered_by = xp.where(accept, stage_index, answered_by)
         accept_column = xp.unsqueeze(accept)
-        combined = {}
-        if "probs" in stage and "probs" in later:
-            combined["probs"] = xp.where(accept_column, stage["probs"], later["probs"])
-        if "confidence" in stage and "confidence" in later:
-            combined["confidence"] = xp.where(accept, stage["confidence"], later["confidence"])
-        combined["answered_by"] = answered_by
-        combined["accept"] = accept | later["accept"]
+        combined_outputs = {}
+        if "probs" in stage and "probs" in later_outputs:
+            combined_outputs["probs"] = xp.where(
+                accept_column, stage["probs"], later_outputs["probs"]
+            )
+        if "confidence" in stage and "confidence" in later_outputs:
+            combined_outputs["confidence"] = xp.where(
+                accept, stage["confidence"], later_outputs["confidence"]
+            )
+        combined_outputs["answered_by"] = answered_by
+        combined_outputs["accept"] = accept | later_outputs["accept"]
         if "score" in stage:
-            combined["score"] = stage["score"]
-    return combined
+            combined_outputs["score"] = stage["score"]
+    return combined_outputs

@@ -115,16 +115,16 @@ def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsVa
     candidates: list[LogitsValue] = []
     for n_dimensions in allowed_dimensions:
         if not candidates:
-            candidates = list(_possible_logits(outputs.values(), (n_dimensions,)))
+            candidates = list(_iterate_possible_logits(outputs.values(), (n_dimensions,)))
     if len(candidates) == 1:
         return candidates[0]
     for output in outputs.values():
-        _check_not_dictionaries(output)
+        _raise_if_dictionaries(output)
     problem = "Cannot tell which output holds the logits."
     if not candidates:
         problem = "No output of the model is a table of floating-point numbers."
     raise ExportError(
-        f"{problem} The outputs are {_list_outputs(outputs)}. Name one of them with"
+        f"{problem} The outputs are {_format_output_list(outputs)}. Name one of them with"
         f" {format_option('logits')}."
     )
 
@@ -135,7 +135,7 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
     Raise InputError unless it is a floating-point tensor with a number of dimensions that is
     allowed: 2, or 1 for one score per row.
     """
-    _check_not_dictionaries(info)
+    _raise_if_dictionaries(info)
     tensor_type = info.type.tensor_type
     if not info.type.HasField("tensor_type") or tensor_type.elem_type not in _FLOAT_DTYPES:
         raise ExportError(
@@ -145,7 +145,7 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
     dtype = _FLOAT_DTYPES[tensor_type.elem_type]
     if not tensor_type.HasField("shape"):
         return LogitsValue(name=info.name, dtype=dtype)
-    dimensions = [_dimension(dimension) for dimension in tensor_type.shape.dim]
+    dimensions = [_dimension_size_or_name(dimension) for dimension in tensor_type.shape.dim]
     if len(dimensions) == 1 and 1 in allowed_dimensions:
         return LogitsValue(
             name=info.name,
@@ -168,7 +168,7 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
     )
 
 
-def _possible_logits(
+def _iterate_possible_logits(
     infos: Iterable[Any], allowed_dimensions: Sequence[int]
 ) -> Iterator[LogitsValue]:
     """Iterate over the tensors that could be logits, given their descriptions."""
@@ -177,7 +177,7 @@ def _possible_logits(
             yield _logits_from_info(info, allowed_dimensions)
 
 
-def _dimension(dimension: Any) -> int | str:
+def _dimension_size_or_name(dimension: Any) -> int | str:
     """Return the size or name of a dimension, or an empty string if it has neither."""
     if dimension.HasField("dim_value") and dimension.dim_value > 0:
         return int(dimension.dim_value)
@@ -214,19 +214,19 @@ def _find_inner_value(
     """
     if not any(value_name in node.output for node in model.graph.node):
         raise ExportError(
-            f"The model has no value {value_name!r}. Its outputs are {_list_outputs(outputs)}."
+            f"The model has no value {value_name!r}. Its outputs are {_format_output_list(outputs)}."
         )
     for info in model.graph.value_info:
         if info.name == value_name:
             return _logits_from_info(info, allowed_dimensions)
-    same_shape_values = _follow_value(model, value_name, _SAME_SHAPE_OPERATORS)
+    same_shape_values = _names_computed_from(model, value_name, _SAME_SHAPE_OPERATORS)
     same_shape_outputs = [output for name, output in outputs.items() if name in same_shape_values]
-    for logits in _possible_logits(same_shape_outputs, allowed_dimensions):
+    for logits in _iterate_possible_logits(same_shape_outputs, allowed_dimensions):
         if logits.has_one_score:
             return replace(logits, name=value_name)
-    same_type_values = _follow_value(model, value_name, _SAME_TYPE_OPERATORS)
+    same_type_values = _names_computed_from(model, value_name, _SAME_TYPE_OPERATORS)
     same_type_outputs = [output for name, output in outputs.items() if name in same_type_values]
-    for logits in _possible_logits(same_type_outputs, allowed_dimensions):
+    for logits in _iterate_possible_logits(same_type_outputs, allowed_dimensions):
         return LogitsValue(name=value_name, dtype=logits.dtype)
     raise ExportError(
         f"The model does not store the type of the value {value_name!r}. Run"
@@ -234,8 +234,8 @@ def _find_inner_value(
     )
 
 
-def _follow_value(model: Any, value_name: str, operators: Collection[str]) -> set[str]:
-    """Return the names of a tensor and of what some operators compute from it."""
+def _names_computed_from(model: Any, value_name: str, operators: Collection[str]) -> set[str]:
+    """Return the names of a tensor and of all tensors that some operators compute from it."""
     value_names = {value_name}
     for node in model.graph.node:
         if node.op_type in operators and len(node.input) > 0 and node.input[0] in value_names:
@@ -248,11 +248,14 @@ def check_not_probabilities(model: Any, name: str) -> None:
 
     A gate that was fitted on logits would silently return wrong results.
     """
-    producers = {output: node for node in model.graph.node for output in node.output}
-    value = name
+    producers = {}
+    for node in model.graph.node:
+        for output_name in node.output:
+            producers[output_name] = node
+    tensor_name = name
     # A producer is removed when it is visited, because a damaged graph may contain a cycle.
-    while value in producers:
-        node = producers.pop(value)
+    while tensor_name in producers:
+        node = producers.pop(tensor_name)
         if not node.input:
             return
         if _outputs_probabilities(node):
@@ -267,7 +270,7 @@ def check_not_probabilities(model: Any, name: str) -> None:
             )
         if node.op_type not in _IDENTITY_OPERATORS:
             return
-        value = node.input[0]
+        tensor_name = node.input[0]
 
 
 def _outputs_probabilities(node: Any) -> bool:
@@ -280,7 +283,7 @@ def _outputs_probabilities(node: Any) -> bool:
     return False
 
 
-def _check_not_dictionaries(output: Any) -> None:
+def _raise_if_dictionaries(output: Any) -> None:
     """Raise InputError if an output is a list of dictionaries."""
     if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
         raise ExportError(
@@ -290,7 +293,7 @@ def _check_not_dictionaries(output: Any) -> None:
         )
 
 
-def _list_outputs(outputs: dict[str, Any]) -> str:
+def _format_output_list(outputs: dict[str, Any]) -> str:
     """List the outputs of a model with their descriptions."""
     descriptions = [f"{name!r} ({_describe_output(output)})" for name, output in outputs.items()]
     return ", ".join(descriptions[:_MAX_LISTED_OUTPUTS])
@@ -305,5 +308,5 @@ def _describe_output(output: Any) -> str:
     type_name = "unknown"
     if tensor_type.elem_type in data_types.values():
         type_name = data_types.Name(tensor_type.elem_type).lower()
-    shape = " × ".join(str(_dimension(size) or "?") for size in tensor_type.shape.dim)
+    shape = " × ".join(str(_dimension_size_or_name(size) or "?") for size in tensor_type.shape.dim)
     return f"{type_name} {shape}".rstrip()

@@ -37,7 +37,7 @@ from metacal.maps.methods import METHODS
 _PROBABILITY_SUM_BOUND = 2.0
 
 
-def append_map(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
+def append_map(xp: OnnxOperations, fitted: Map, logits: GraphValue) -> GraphValue:
     """Append the nodes that compute the probabilities of a fitted map.
 
     Smooth maps are computed in the precision of the table. The others are computed in double
@@ -51,7 +51,7 @@ def append_map(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
     fitted : Map
         Fitted map.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits in float32 or float64.
 
     Returns
@@ -72,17 +72,17 @@ def append_map(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
         )
     if fitted.in_table_precision:
         table_xp = replace(xp, kernels=FAST_FORMULAS)
-        probs = table_xp.apply_map(fitted, x)
+        probs = table_xp.apply_map(fitted, logits)
     else:
         double_xp = replace(xp, dtype="float64", finite_masks_replaced=True, kernels=FAST_FORMULAS)
-        double_logits = double_xp.graph_value(_double_logits(xp, x))
+        double_logits = double_xp.graph_value(_double_logits(xp, logits))
         probs = double_xp.apply_map(fitted, double_logits)
         if xp.dtype != "float64":
             probs = xp.cast(probs)
-    return _exclude_zero_and_one(xp, x, probs)
+    return _exclude_zero_and_one(xp, logits, probs)
 
 
-def _exclude_zero_and_one(xp: OnnxOperations, x: GraphValue, probs: GraphValue) -> GraphValue:
+def _exclude_zero_and_one(xp: OnnxOperations, logits: GraphValue, probs: GraphValue) -> GraphValue:
     """Append nodes that clip the probabilities of unmasked classes to (0, 1)."""
 
     def clip_all(branch_xp: OnnxOperations) -> GraphValue:
@@ -92,26 +92,26 @@ def _exclude_zero_and_one(xp: OnnxOperations, x: GraphValue, probs: GraphValue) 
         return branch_xp.where(clipped_probs > max_prob, max_prob, clipped_probs)
 
     def clip_unmasked(branch_xp: OnnxOperations) -> GraphValue:
-        logits = _logits_with_infinite_masks(branch_xp, x)
-        return limit_probabilities(branch_xp, logits, branch_xp.graph_value(probs))
+        masked_logits = _logits_with_infinite_masks(branch_xp, logits)
+        return limit_probabilities(branch_xp, masked_logits, branch_xp.graph_value(probs))
 
-    return branch_on_masks(xp, x, clip_all, clip_unmasked)
+    return branch_on_masks(xp, logits, clip_all, clip_unmasked)
 
 
-def _double_logits(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+def _double_logits(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append logits in double precision, with -inf for masks and limited magnitude."""
 
     def cast_unmasked(branch_xp: OnnxOperations) -> GraphValue:
-        return branch_xp.cast(x)
+        return branch_xp.cast(logits)
 
     def cast_masked(branch_xp: OnnxOperations) -> GraphValue:
-        return branch_xp.cast(replace_finite_masks(branch_xp.with_dtype(xp.dtype), x))
+        return branch_xp.cast(replace_finite_masks(branch_xp.with_dtype(xp.dtype), logits))
 
-    logits = branch_on_masks(xp, x, cast_unmasked, cast_masked, "float64")
+    double_logits = branch_on_masks(xp, logits, cast_unmasked, cast_masked, "float64")
     if xp.dtype == "float64":
-        return limit_logits_formula(xp, logits)
+        return limit_logits_formula(xp, double_logits)
     # A float32 number never exceeds the limit for logits in double precision.
-    return logits
+    return double_logits
 
 
 def has_no_nan(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> GraphValue:
@@ -143,7 +143,7 @@ def has_no_nan(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> GraphValue
 
 
 def append_tempered_softmax(
-    xp: OnnxOperations, x: GraphValue, inverse_temperature: float
+    xp: OnnxOperations, logits: GraphValue, inverse_temperature: float
 ) -> GraphValue:
     """Append the nodes of softmax(b·x) in the precision of the table.
 
@@ -157,7 +157,7 @@ def append_tempered_softmax(
     xp : OnnxOperations
         Operations in the precision of the table.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits.
 
     inverse_temperature : float
@@ -168,39 +168,39 @@ def append_tempered_softmax(
     GraphValue of shape (n, K)
     """
     if inverse_temperature == 1.0:
-        return xp.softmax(x)
+        return xp.softmax(logits)
     logit_factor: GraphValue | float = inverse_temperature
     # Where finite masks have been replaced, the logits have been limited as well.
     can_overflow = inverse_temperature > 1.0 and not xp.finite_masks_replaced
     if can_overflow:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
-        is_safe_row = xp.absolute(xp.max(x)) < largest_safe_logit
+        is_safe_row = xp.absolute(xp.max(logits)) < largest_safe_logit
         logit_factor = xp.where(is_safe_row, inverse_temperature, 1.0)
-    return xp.softmax(x * logit_factor)
+    return xp.softmax(logits * logit_factor)
 
 
-def _append_uniform_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
+def _append_uniform_temperature(xp: OnnxOperations, fitted: Any, logits: GraphValue) -> GraphValue:
     """Append the nodes of a `UniformTemperatureMap`."""
-    tempered_probs = append_tempered_softmax(xp, x, fitted.inverse_temperature)
+    tempered_probs = append_tempered_softmax(xp, logits, fitted.inverse_temperature)
     uniform_weight = fitted.uniform
     if uniform_weight == 0.0:
         return tempered_probs
     weighted_probs = tempered_probs * (1.0 - uniform_weight)
-    return _add_uniform(xp, weighted_probs, x, uniform_weight=uniform_weight)
+    return _add_uniform(xp, weighted_probs, logits, uniform_weight=uniform_weight)
 
 
-def _append_ensemble(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
+def _append_ensemble(xp: OnnxOperations, fitted: Any, logits: GraphValue) -> GraphValue:
     """Append the nodes of an `EnsembleTemperatureMap`."""
     tempered_weight, softmax_weight, uniform_weight = fitted.weights
-    tempered_probs = append_tempered_softmax(xp, x, fitted.inverse_temperature)
-    mixture = tempered_probs * tempered_weight + xp.softmax(x) * softmax_weight
+    tempered_probs = append_tempered_softmax(xp, logits, fitted.inverse_temperature)
+    mixture = tempered_probs * tempered_weight + xp.softmax(logits) * softmax_weight
     if uniform_weight <= 0.0:
         return mixture
-    return _add_uniform(xp, mixture, x, uniform_weight=uniform_weight)
+    return _add_uniform(xp, mixture, logits, uniform_weight=uniform_weight)
 
 
 def _add_uniform(
-    xp: OnnxOperations, probs: GraphValue, x: GraphValue, *, uniform_weight: float
+    xp: OnnxOperations, probs: GraphValue, logits: GraphValue, *, uniform_weight: float
 ) -> GraphValue:
     """Add a weighted uniform distribution over the unmasked classes."""
 
@@ -208,14 +208,16 @@ def _add_uniform(
         return branch_xp.graph_value(probs) + uniform_weight / xp.n_classes
 
     def add_to_unmasked(branch_xp: OnnxOperations) -> GraphValue:
-        is_unmasked = _unmasked_indicator(branch_xp, x)
+        is_unmasked = _unmasked_indicator(branch_xp, logits)
         n_unmasked = branch_xp.sum(is_unmasked)
         return branch_xp.graph_value(probs) + is_unmasked / (n_unmasked / uniform_weight)
 
-    return branch_on_masks(xp, x, add_to_all, add_to_unmasked)
+    return branch_on_masks(xp, logits, add_to_all, add_to_unmasked)
 
 
-def _append_spline_on_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
+def _append_spline_on_temperature(
+    xp: OnnxOperations, fitted: Any, logits: GraphValue
+) -> GraphValue:
     """Append the nodes of a spline that follows a temperature map.
 
     The softmax is computed in the precision of the table. The scale and shift of each row are
@@ -223,8 +225,8 @@ def _append_spline_on_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue
     """
     double_xp = xp.with_dtype("float64")
     temperature_map, spline = fitted.default_pair
-    prediction = xp.argmax(x)
-    tempered_probs = append_tempered_softmax(xp, x, temperature_map.inverse_temperature)
+    prediction = xp.argmax(logits)
+    tempered_probs = append_tempered_softmax(xp, logits, temperature_map.inverse_temperature)
     other_probs = xp.replace_class_entry(tempered_probs, prediction, 0.0)
     sum_of_others = xp.sum(other_probs)
     largest_other = xp.max(other_probs)
@@ -232,7 +234,7 @@ def _append_spline_on_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue
         double_xp,
         double_xp.cast(sum_of_others),
         double_xp.cast(largest_other),
-        _inverse_class_count(xp, x),
+        _inverse_class_count(xp, logits),
         temperature_map.uniform,
         partial(curves.spline_value, double_xp, spline),
     )
@@ -245,13 +247,13 @@ def _append_spline_on_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue
         return branch_xp.append_node("Identity", adjusted_probs)
 
     def set_masked_to_zero(branch_xp: OnnxOperations) -> GraphValue:
-        return branch_xp.graph_value(adjusted_probs) * _unmasked_indicator(branch_xp, x)
+        return branch_xp.graph_value(adjusted_probs) * _unmasked_indicator(branch_xp, logits)
 
-    unmasked_probs = branch_on_masks(xp, x, keep_all, set_masked_to_zero)
+    unmasked_probs = branch_on_masks(xp, logits, keep_all, set_masked_to_zero)
     return xp.replace_class_entry(unmasked_probs, prediction, top_prob)
 
 
-def _inverse_class_count(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+def _inverse_class_count(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append the reciprocal number of unmasked classes (n × 1) in double precision."""
 
     def count_all(branch_xp: OnnxOperations) -> GraphValue:
@@ -259,23 +261,23 @@ def _inverse_class_count(xp: OnnxOperations, x: GraphValue) -> GraphValue:
 
     def count_unmasked(branch_xp: OnnxOperations) -> GraphValue:
         table_xp = branch_xp.with_dtype(xp.dtype)
-        n_unmasked = table_xp.sum(_unmasked_indicator(table_xp, x))
+        n_unmasked = table_xp.sum(_unmasked_indicator(table_xp, logits))
         return 1.0 / branch_xp.cast(n_unmasked)
 
-    return branch_on_masks(xp, x, count_all, count_unmasked, "float64")
+    return branch_on_masks(xp, logits, count_all, count_unmasked, "float64")
 
 
-def _unmasked_indicator(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+def _unmasked_indicator(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append a table with 1 for each unmasked class and 0 for each masked class."""
-    is_unmasked = xp.find_unmasked(_logits_with_infinite_masks(xp, x))
+    is_unmasked = xp.find_unmasked(_logits_with_infinite_masks(xp, logits))
     return xp.to_float(is_unmasked)
 
 
-def _logits_with_infinite_masks(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+def _logits_with_infinite_masks(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append the logits with -inf for masked classes, unless they have been replaced."""
     if xp.finite_masks_replaced:
-        return xp.graph_value(x)
-    return replace_finite_masks(xp, x)
+        return xp.graph_value(logits)
+    return replace_finite_masks(xp, logits)
 
 
 #: Functions that append fewer or faster nodes than a formula, keyed by the formula.

@@ -334,7 +334,8 @@ class OnnxOperations(Operations):
         end_knot_index = integer_xp.constant(offsets[1:][None])
         points_shape = integer_xp.append_node("Shape", points)
         knot_index = integer_xp.append_node("Expand", first_knot_index, points_shape)
-        step = 1 << (max_knots - 1).bit_length()
+        smallest_power_of_two = 1 << (max_knots - 1).bit_length()
+        step = smallest_power_of_two
         while step > 1:
             step //= 2
             next_index = knot_index + np.array([step])
@@ -352,7 +353,7 @@ class OnnxOperations(Operations):
 
 def branch_on_masks(
     xp: OnnxOperations,
-    x: GraphValue,
+    logits: GraphValue,
     write_unmasked: Callable[[OnnxOperations], GraphValue],
     write_masked: Callable[[OnnxOperations], GraphValue],
     dtype: str = "",
@@ -364,8 +365,8 @@ def branch_on_masks(
     xp : OnnxOperations
         Operations of the graph.
 
-    x : GraphValue of shape (n, K)
-        Logits.
+    logits : GraphValue of shape (n, K)
+        Table in which a class may be masked.
 
     write_unmasked : callable
         Function that appends the branch for a table in which no logit is low enough to be a mask.
@@ -380,17 +381,17 @@ def branch_on_masks(
     -------
     GraphValue
     """
-    smallest_logit = xp.append_node("ReduceMin", x, keepdims=0)
+    smallest_logit = xp.append_node("ReduceMin", logits, keepdims=0)
     has_no_masks = smallest_logit > LARGEST_FINITE_MASK
-    result_xp = xp.with_dtype(dtype or xp.dtype)
-    (result,) = result_xp.if_else(
+    output_xp = xp.with_dtype(dtype or xp.dtype)
+    (selected_output,) = output_xp.if_else(
         has_no_masks,
         lambda branch_xp: [write_unmasked(branch_xp)],
         lambda branch_xp: [write_masked(branch_xp)],
     )
-    return result
+    return selected_output
 
 
-def replace_finite_masks(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+def replace_finite_masks(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append the nodes that replace finite masks in the logits by -inf."""
-    return replace_finite_masks_formula(xp, xp.graph_value(x))
+    return replace_finite_masks_formula(xp, xp.graph_value(logits))

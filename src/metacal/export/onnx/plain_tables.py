@@ -1,6 +1,6 @@
 """Probabilities of plain tables as ONNX nodes, for the most frequent maps.
 
-A table is *plain* if the scores of all its rows are settled (see `metacal.export.onnx.scores`) and
+A table is *plain* if the decisions on all its rows are exact (see `metacal.export.onnx.scores`) and
 no logit is low enough to be a mask. All its logits are finite then. Its probabilities need fewer
 passes over the table than those of a general table: nothing is NaN, no class is masked, and a
 number per row replaces most operations on the table.
@@ -23,19 +23,19 @@ from metacal.formulas.probabilities import probability_limits
 from metacal.kernels.columns import curve_adjustment
 from metacal.maps.map import Map
 
-#: Function that appends the probabilities of a plain table. Its parameters are the operations, the
-#: fitted map, the logits, and the rows that keep their probabilities, or None for all rows. The
-#: other rows get 1/K in every class.
-PlainWriter = Callable[[OnnxOperations, Map, GraphValue, GraphValue | None], GraphValue]
+#: Function that appends the probabilities of a plain table.
+#: Its parameters are the operations, the fitted map, the logits, and a flag for each row.
+#: A row whose flag is false gets 1/K in every class. Without flags, no row does.
+FastPathWriter = Callable[[OnnxOperations, Map, GraphValue, GraphValue | None], GraphValue]
 
 # First operator set in which GatherND selects a block from each row.
 _BATCHED_GATHER_OPSET = 12
 
 
-def append_plain_check(
-    xp: OnnxOperations, single_scores: SinglePrecisionScores, fitted: Map, x: GraphValue
+def append_fast_path_check(
+    xp: OnnxOperations, single_scores: SinglePrecisionScores, fitted: Map, logits: GraphValue
 ) -> GraphValue:
-    """Append a single boolean that is true only for a plain table.
+    """Append a single boolean that is true if no class is masked and no row needs rescoring.
 
     It is also false if a logit could overflow when it is multiplied by the inverse temperature.
 
@@ -48,27 +48,29 @@ def append_plain_check(
         Scores in single precision.
 
     fitted : Map
-        Fitted map that `append_plain_probabilities` supports.
+        Fitted map that `find_fast_path_writer` supports.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits.
 
     Returns
     -------
     GraphValue
     """
-    smallest_logit = xp.append_node("ReduceMin", x, keepdims=0)
-    is_plain = xp.all_true(single_scores.is_settled) & (smallest_logit > LARGEST_FINITE_MASK)
+    smallest_logit = xp.append_node("ReduceMin", logits, keepdims=0)
+    can_use_fast_path = xp.all_true(single_scores.is_decision_exact) & (
+        smallest_logit > LARGEST_FINITE_MASK
+    )
     inverse_temperature = _inverse_temperature(fitted)
     if single_scores.allows_huge_logits and inverse_temperature > 1.0:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
-        is_plain = is_plain & xp.all_true(xp.max(x) < largest_safe_logit)
-    return is_plain
+        can_use_fast_path = can_use_fast_path & xp.all_true(xp.max(logits) < largest_safe_logit)
+    return can_use_fast_path
 
 
-def find_plain_writer(fitted: Map) -> PlainWriter | None:
-    """Return the function that appends the probabilities of plain tables, or None if none does."""
-    return _WRITERS_BY_FORMULA.get(fitted.formula)
+def find_fast_path_writer(fitted: Map) -> FastPathWriter | None:
+    """Return the function that appends fewer nodes for a map, or None if there is none."""
+    return _FAST_PATH_WRITERS_BY_FORMULA.get(fitted.formula)
 
 
 def _inverse_temperature(fitted: Map) -> float:
@@ -80,7 +82,7 @@ def _inverse_temperature(fitted: Map) -> float:
 
 
 def _append_temperature(
-    xp: OnnxOperations, fitted: Any, x: GraphValue, keeps_probs: GraphValue | None
+    xp: OnnxOperations, fitted: Any, logits: GraphValue, keeps_probs: GraphValue | None
 ) -> GraphValue:
     """Append the nodes of a `TemperatureMap`, with a single softmax.
 
@@ -90,12 +92,12 @@ def _append_temperature(
     logit_factor: Any = fitted.inverse_temperature
     if keeps_probs is not None:
         logit_factor = xp.where(xp.unsqueeze(keeps_probs), logit_factor, 0.0)
-    probs = xp.softmax(xp.graph_value(x) * logit_factor)
+    probs = xp.softmax(xp.graph_value(logits) * logit_factor)
     return xp.append_node("Clip", probs, *probability_limits(np.finfo(xp.dtype)))
 
 
 def _append_spline_on_temperature(
-    xp: OnnxOperations, fitted: Any, x: GraphValue, keeps_probs: GraphValue | None
+    xp: OnnxOperations, fitted: Any, logits: GraphValue, keeps_probs: GraphValue | None
 ) -> GraphValue:
     """Append the nodes of a spline that follows a temperature map.
 
@@ -115,7 +117,7 @@ def _append_spline_on_temperature(
     double_xp = xp.with_dtype("float64")
     temperature_map, spline = fitted.default_pair
     inverse_temperature = temperature_map.inverse_temperature
-    table = xp.graph_value(x)
+    table = xp.graph_value(logits)
     prediction, largest, second_largest = _find_two_largest(xp, table)
     scaled_logits = xp.replace_class_entry(
         table * inverse_temperature, prediction, second_largest * inverse_temperature
@@ -143,7 +145,7 @@ def _append_spline_on_temperature(
         factor = double_xp.where(keeps_column, factor, 0.0)
         shift = double_xp.where(keeps_column, shift, 1.0 / xp.n_classes)
         top_prob = double_xp.where(keeps_column, top_prob, 1.0 / xp.n_classes)
-    smallest_logit = double_xp.cast(xp.append_node("ReduceMin", x, keepdims=0))
+    smallest_logit = double_xp.cast(xp.append_node("ReduceMin", logits, keepdims=0))
     smallest_in_units = double_xp.exp((smallest_logit - double_second) * inverse_temperature)
     min_prob, max_prob = probability_limits(np.finfo(xp.dtype))
     needs_no_floor = double_xp.all_true(smallest_in_units * factor + shift > 2.0 * min_prob)
@@ -166,7 +168,7 @@ def _append_spline_on_temperature(
 
 
 def _find_two_largest(
-    xp: OnnxOperations, x: GraphValue
+    xp: OnnxOperations, logits: GraphValue
 ) -> tuple[GraphValue, GraphValue, GraphValue]:
     """Append the nodes that find the largest and second largest logit of each row.
 
@@ -184,16 +186,16 @@ def _find_two_largest(
     """
     n_blocks = _choose_number_of_blocks(xp.n_classes)
     if n_blocks == 1 or xp.graph.opset < _BATCHED_GATHER_OPSET:
-        prediction = xp.argmax(x)
-        other_logits = xp.replace_class_entry(x, prediction, -np.inf)
-        return prediction, xp.max(x), xp.max(other_logits)
+        prediction = xp.argmax(logits)
+        other_logits = xp.replace_class_entry(logits, prediction, -np.inf)
+        return prediction, xp.max(logits), xp.max(other_logits)
     block_width = xp.n_classes // n_blocks
-    block_rows = xp.append_node("Reshape", x, xp.graph.add_integers(-1, block_width))
+    block_rows = xp.append_node("Reshape", logits, xp.graph.add_integers(-1, block_width))
     block_maxima = xp.append_node(
         "Reshape", xp.max(block_rows), xp.graph.add_integers(-1, n_blocks)
     )
     block_index = xp.argmax(block_maxima)
-    blocks = xp.append_node("Reshape", x, xp.graph.add_integers(-1, n_blocks, block_width))
+    blocks = xp.append_node("Reshape", logits, xp.graph.add_integers(-1, n_blocks, block_width))
     best_block = xp.append_node("GatherND", blocks, block_index, batch_dims=1)
     index_in_block = xp.argmax(best_block)
     prediction = xp.with_dtype("int64").graph_value(block_index) * block_width + index_in_block
@@ -209,13 +211,14 @@ def _choose_number_of_blocks(n_classes: int) -> int:
     It is 1 if the blocks would be much longer or shorter than that.
     """
     root = math.sqrt(n_classes)
-    divisors = [d for d in range(1, n_classes + 1) if n_classes % d == 0]
-    closest = min(divisors, key=lambda divisor: abs(math.log(divisor / root)))
-    return closest if root / 4.0 <= closest <= 4.0 * root else 1
+    divisors = [number for number in range(1, n_classes + 1) if n_classes % number == 0]
+    closest_divisor = min(divisors, key=lambda divisor: abs(math.log(divisor / root)))
+    is_near_root = root / 4.0 <= closest_divisor <= 4.0 * root
+    return closest_divisor if is_near_root else 1
 
 
 #: Functions that append the probabilities of plain tables, keyed by the formula of the map.
-_WRITERS_BY_FORMULA: dict[Callable[..., Any] | None, PlainWriter] = {
+_FAST_PATH_WRITERS_BY_FORMULA: dict[Callable[..., Any] | None, FastPathWriter] = {
     temperature.temperature: _append_temperature,
     parts.spline_after_uniform: _append_spline_on_temperature,
 }

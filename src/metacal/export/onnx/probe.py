@@ -16,18 +16,44 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 # Largest number of elements of a generated input.
 _MAX_ELEMENTS = 1 << 24
 
-# Guesses for the sizes of unknown dimensions, as pairs of (first dimension, other dimensions).
-_DIMENSION_GUESSES = ((3, 8), (1, 1), (2, 64), (2, 224), (1, 32), (1, 8), (1, 224))
 
-# The second of four dimensions is usually the number of channels of an image.
-_N_CHANNELS = 3
+class _SizeGuess(NamedTuple):
+    """Sizes to try for the dimensions of an input whose sizes the model does not state.
+
+    Attributes
+    ----------
+    batch_size : int
+        Size of the first dimension.
+
+    other_size : int
+        Size of every other dimension.
+    """
+
+    batch_size: int
+    other_size: int
+
+
+# Sizes that are tried one after the other until the model runs.
+_SIZE_GUESSES = (
+    _SizeGuess(batch_size=3, other_size=8),
+    _SizeGuess(batch_size=1, other_size=1),
+    _SizeGuess(batch_size=2, other_size=64),
+    _SizeGuess(batch_size=2, other_size=224),
+    _SizeGuess(batch_size=1, other_size=32),
+    _SizeGuess(batch_size=1, other_size=8),
+    _SizeGuess(batch_size=1, other_size=224),
+)
+
+# An input of four dimensions is usually a batch of images: rows, channels, height and width.
+_N_IMAGE_DIMENSIONS = 4
+_N_IMAGE_CHANNELS = 3
 
 # Largest number of characters of an error message.
 _MAX_MESSAGE_LENGTH = 600
@@ -118,11 +144,11 @@ def _check_and_run(model: str, folder: str, check_model: Any, onnxruntime: Any) 
         output_names = _numeric_output_names(session)
         reply["outputs"] = output_names
         reply["stage"] = "run"
-        result = _run(session, output_names, folder)
-        reply["reason_not_run"] = result.reason_not_run
-        reply["generated_integer"] = result.integer_value
-        reply["stage"] = "loaded" if result.outputs is None else "ran"
-        np.savez(os.path.join(folder, "outputs.npz"), *(result.outputs or []))
+        run_result = _run_model(session, output_names, folder)
+        reply["reason_not_run"] = run_result.reason_not_run
+        reply["generated_integer"] = run_result.integer_value
+        reply["stage"] = "loaded" if run_result.outputs is None else "ran"
+        np.savez(os.path.join(folder, "outputs.npz"), *(run_result.outputs or []))
     except Exception as error:
         reply["error"] = _error_message(error)
     return reply
@@ -169,7 +195,7 @@ def _numeric_output_names(session: Any) -> list[str]:
     return numeric_names
 
 
-def _run(session: Any, output_names: list[str], folder: str) -> _RunResult:
+def _run_model(session: Any, output_names: list[str], folder: str) -> _RunResult:
     """Run a model on the inputs in a folder, or on generated ones."""
     input_path = os.path.join(folder, "inputs.npz")
     if os.path.exists(input_path):
@@ -197,8 +223,8 @@ def _run_on_generated_inputs(
     reason_not_run = "its inputs are too large to be made up"
     has_integers = any(dtype.kind in "iu" for dtype in dtypes.values())
     integer_values = (1, 0) if has_integers else (1,)
-    for guess, integer_value in itertools.product(_DIMENSION_GUESSES, integer_values):
-        inputs = _generate_inputs(session.get_inputs(), dtypes, guess, integer_value)
+    for size_guess, integer_value in itertools.product(_SIZE_GUESSES, integer_values):
+        inputs = _generate_inputs(session.get_inputs(), dtypes, size_guess, integer_value)
         if inputs is None:
             continue
         try:
@@ -224,7 +250,10 @@ def _numpy_dtype(onnx_type: str) -> Any:
 
 
 def _generate_inputs(
-    model_inputs: Sequence[Any], dtypes: dict[str, Any], guess: tuple[int, int], integer_value: int
+    model_inputs: Sequence[Any],
+    dtypes: dict[str, Any],
+    size_guess: _SizeGuess,
+    integer_value: int,
 ) -> dict[str, Any] | None:
     """Generate values for all inputs of a model.
 
@@ -236,8 +265,8 @@ def _generate_inputs(
     dtypes : dict of str to dtype
         Dtypes of the inputs.
 
-    guess : tuple of int
-        Guess for unknown dimensions: the first one, and the others.
+    size_guess : _SizeGuess
+        Sizes of the dimensions that the model leaves open.
 
     integer_value : int
         Value of the elements of integer inputs.
@@ -250,7 +279,7 @@ def _generate_inputs(
     named_sizes: dict[str, int] = {}
     inputs = {}
     for model_input in model_inputs:
-        shape = _guess_shape(model_input.shape, guess, named_sizes)
+        shape = _guess_shape(model_input.shape, size_guess, named_sizes)
         # Python integers do not overflow, unlike the int64 product of NumPy.
         n_elements = int(np.prod(shape, dtype=object))
         if n_elements > _MAX_ELEMENTS:
@@ -261,7 +290,7 @@ def _generate_inputs(
 
 
 def _guess_shape(
-    dimensions: Sequence[Any], guess: tuple[int, int], named_sizes: dict[str, int]
+    dimensions: Sequence[Any], size_guess: _SizeGuess, named_sizes: dict[str, int]
 ) -> list[int]:
     """Choose the shape of an input, with equal sizes for dimensions of the same name.
 
@@ -270,8 +299,8 @@ def _guess_shape(
     dimensions : sequence of int, str or None
         Size or name of each dimension.
 
-    guess : tuple of int
-        Guess for unknown dimensions: the first one, and the others.
+    size_guess : _SizeGuess
+        Sizes of the dimensions that the model leaves open.
 
     named_sizes : dict of str to int
         Sizes of named dimensions. New names are added.
@@ -280,15 +309,14 @@ def _guess_shape(
     -------
     list of int
     """
-    first_guess, other_guess = guess
     shape = []
-    is_image_batch = len(dimensions) == 4
+    is_image_batch = len(dimensions) == _N_IMAGE_DIMENSIONS
     for axis, dimension in enumerate(dimensions):
-        size = other_guess
+        size = size_guess.other_size
         if axis == 0:
-            size = first_guess
+            size = size_guess.batch_size
         elif axis == 1 and is_image_batch:
-            size = _N_CHANNELS
+            size = _N_IMAGE_CHANNELS
         if isinstance(dimension, int) and dimension > 0:
             size = dimension
         elif isinstance(dimension, str):

@@ -157,7 +157,7 @@ def _check_names_are_text(model: Any) -> None:
     If a name in a damaged file is not UTF-8, protobuf returns bytes or raises an error.
     """
     try:
-        is_text = all(isinstance(name, str) for name in _iterate_texts(model))
+        is_text = all(isinstance(name, str) for name in _iterate_string_fields(model))
     except UnicodeDecodeError:
         is_text = False
     if not is_text:
@@ -167,7 +167,7 @@ def _check_names_are_text(model: Any) -> None:
         )
 
 
-def _iterate_texts(model: Any) -> Iterator[str | bytes]:
+def _iterate_string_fields(model: Any) -> Iterator[str | bytes]:
     """Iterate over all string fields of a model except the documentation."""
     for message in iterate_messages(model):
         for field, value in message.ListFields():
@@ -247,7 +247,7 @@ def _is_inside_file(entries: dict[str, str], file_size: int) -> bool:
     return offset >= 0 and length >= 0 and offset + length <= file_size
 
 
-def collect_names(model: Any) -> set[str]:
+def collect_tensor_and_node_names(model: Any) -> set[str]:
     """Return the names of all tensors and nodes of a model."""
     names: set[str] = set()
     for graph in iterate_messages_of_type("GraphProto", model):

@@ -74,9 +74,9 @@ class Gate(FixedDtypeModule):
         self.input = source.input
         self.rejected = fitted.choose_rejected(rejected)
         self.certificate = fitted.certificate
-        self.keeps_predictions = bool(source.map.preserves_accuracy)
+        self.preserves_predictions = bool(source.map.preserves_accuracy)
         # As in Python, no decision depends on the precision of temperature scaling.
-        self.in_table_precision = isinstance(source.map, TemperatureMap)
+        self.is_temperature_scaling = isinstance(source.map, TemperatureMap)
         self.map = MapModule(source.map)
         self.score = score_module(source.score)
         self.subgroup_kind = fitted.thresholds.subgroup_kind
@@ -121,21 +121,21 @@ class Gate(FixedDtypeModule):
 
         accept : Tensor of bool of shape (n,)
         """
-        logits = self._complete_one_score(logits)
+        logits = self._table_from_one_score(logits)
         self._check_arguments(logits, group)
-        table, is_usable = self._read_logits(logits.detach())
-        group_index = self._group_index(table, group)
+        table, is_valid_row = self._convert_to_logits(logits.detach())
+        group_index = self._known_group_index(table, group)
         shifted_table = self._subtract_decision_offset(table, group_index)
-        nan = torch.full_like(table[:, 0], torch.nan)
-        score = torch.where(is_usable, self.score(shifted_table), nan)
+        nan_scores = torch.full_like(table[:, 0], torch.nan)
+        score = torch.where(is_valid_row, self.score(shifted_table), nan_scores)
         output_dtype = logits.dtype
         if not logits.is_floating_point():
             output_dtype = torch.get_default_dtype()
-        probs = self._probabilities(table, output_dtype)
+        probs = self._compute_probabilities(table, output_dtype)
         # A row whose probabilities are NaN is rejected, whatever its score.
-        has_probabilities = is_usable & (probs.sum(dim=1) < torch.inf)
-        is_certain = score <= self._row_thresholds(shifted_table, group_index)
-        accept = is_certain & has_probabilities
+        has_probabilities = is_valid_row & (probs.sum(dim=1) < torch.inf)
+        is_within_threshold = score <= self._threshold_of_each_row(shifted_table, group_index)
+        accept = is_within_threshold & has_probabilities
         keeps_probabilities = accept if self.rejected == "uniform" else has_probabilities
         probs = probs.masked_fill(~keeps_probabilities.unsqueeze(1), 1.0 / self.n_classes)
         return probs, score, accept
@@ -158,10 +158,10 @@ class Gate(FixedDtypeModule):
         -------
         Tensor of int64 of shape (n,)
         """
-        logits = self._complete_one_score(logits)
+        logits = self._table_from_one_score(logits)
         self._check_arguments(logits, group)
-        table, _ = self._read_logits(logits.detach())
-        shifted_table = self._subtract_decision_offset(table, self._group_index(table, group))
+        table, _ = self._convert_to_logits(logits.detach())
+        shifted_table = self._subtract_decision_offset(table, self._known_group_index(table, group))
         return TORCH.argmax(shifted_table)[:, 0]
 
     def extra_repr(self) -> str:
@@ -171,7 +171,7 @@ class Gate(FixedDtypeModule):
             statement = self.certificate.statement
         return f"{self.n_classes} classes, input={self.input!r}; {statement}"
 
-    def _complete_one_score(self, logits: Tensor) -> Tensor:
+    def _table_from_one_score(self, logits: Tensor) -> Tensor:
         """Convert one score per row to a table of two classes, as Python does."""
         if self.n_classes != 2 or logits.ndim not in (1, 2):
             return logits
@@ -212,7 +212,7 @@ class Gate(FixedDtypeModule):
                 " outputs per item, pass logits.reshape(-1, K)."
             )
 
-    def _read_logits(self, model_output: Tensor) -> tuple[Tensor, Tensor]:
+    def _convert_to_logits(self, model_output: Tensor) -> tuple[Tensor, Tensor]:
         """Convert the output of a model to logits, and find the valid rows.
 
         Comparisons with NaN are false, so rows that contain NaN are not valid.
@@ -236,7 +236,7 @@ class Gate(FixedDtypeModule):
             logits = logits.to(torch.float32).to(table.dtype)
         return logits, in_range & sums_to_one
 
-    def _group_index(self, table: Tensor, group: Tensor | None) -> Tensor | None:
+    def _known_group_index(self, table: Tensor, group: Tensor | None) -> Tensor | None:
         """Return the group index of each row, with n_groups for an unknown group."""
         if group is None:
             return None
@@ -255,7 +255,7 @@ class Gate(FixedDtypeModule):
             decision_offsets = decision_offsets[group_index]
         return table - decision_offsets
 
-    def _row_thresholds(self, table: Tensor, group_index: Tensor | None) -> Tensor:
+    def _threshold_of_each_row(self, table: Tensor, group_index: Tensor | None) -> Tensor:
         """Return the threshold of each row, or a single threshold for all rows."""
         thresholds = match_table(self.threshold, table)
         if self.subgroup_kind is None:
@@ -269,19 +269,19 @@ class Gate(FixedDtypeModule):
             return thresholds[group_index, predicted_class]
         return thresholds[group_index, only_column]
 
-    def _probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
+    def _compute_probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
         """Compute the probabilities of the map in the dtype of the input.
 
         If the map preserves the predicted class, rounding does not change it either.
         """
-        if not self.in_table_precision:
+        if not self.is_temperature_scaling:
             probs = self.map(_limit_logits(table)).to(dtype)
         elif dtype == torch.float64:
             probs = self.map(table).to(dtype)
         else:
             probs = self.map(table.to(torch.float32)).to(dtype)
-        is_rounded = not self.in_table_precision or dtype in (torch.float16, torch.bfloat16)
-        if self.keeps_predictions and is_rounded:
+        is_rounded = not self.is_temperature_scaling or dtype in (torch.float16, torch.bfloat16)
+        if self.preserves_predictions and is_rounded:
             probs = _restore_prediction(table, probs)
         return limit_probabilities(TORCH, table, probs)
 
@@ -381,13 +381,13 @@ class CalibratedModule(nn.Module):
         return self
 
     def forward(
-        self, inputs: Any = None, /, *more: Any, **named: Any
+        self, inputs: Any = None, /, *model_args: Any, **model_kwargs: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Apply the classifier to the arguments, and the gate to its logits.
 
         Parameters
         ----------
-        inputs, *more, **named
+        inputs, *model_args, **model_kwargs
             Arguments of the classifier. If the gate has a threshold by group, the keyword argument
             `group` is for the gate and not passed to the classifier.
 
@@ -399,32 +399,33 @@ class CalibratedModule(nn.Module):
 
         accept : Tensor of bool of shape (n,)
         """
-        logits, group = self._apply_model(inputs, more, named)
+        logits, group = self._apply_model(inputs, model_args, model_kwargs)
         probs, score, accept = self.gate(logits, group)
         return probs, score, accept
 
-    def predict(self, inputs: Any = None, /, *more: Any, **named: Any) -> Tensor:
+    def predict(self, inputs: Any = None, /, *model_args: Any, **model_kwargs: Any) -> Tensor:
         """Return the column of the predicted class of each row, also if the row is rejected.
 
         The parameters are those of `forward`. See `Gate.predict`.
         """
-        logits, group = self._apply_model(inputs, more, named)
+        logits, group = self._apply_model(inputs, model_args, model_kwargs)
         return self.gate.predict(logits, group)
 
     def _apply_model(
-        self, inputs: Any, more: tuple[Any, ...], named: dict[str, Any]
+        self, inputs: Any, model_args: tuple[Any, ...], model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor | None]:
         """Return the logits of the classifier, and the groups for the gate."""
         group = None
         if self.gate.subgroup_kind == "group":
-            group = named.pop("group", None)
-        arguments = more if inputs is None else (inputs, *more)
+            group = model_kwargs.pop("group", None)
+        if inputs is not None:
+            model_args = (inputs, *model_args)
         # Before torch 2.7 there is no is_exporting.
         is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
         # An exported graph has no gradients, and disabling them would add a node to it.
         with nullcontext() if is_exporting() else torch.no_grad():
-            output = self.model(*arguments, **named)
-        return extract_logits(output), group
+            model_output = self.model(*model_args, **model_kwargs)
+        return extract_logits(model_output), group
 
 
 def extract_logits(output: Any) -> Tensor:

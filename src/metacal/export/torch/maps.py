@@ -111,9 +111,9 @@ class MapModule(FixedDtypeModule):
         self.formula = fitted.formula
         field_names = [field.name for field in fields(fitted)]  # type: ignore[arg-type]
         for name in (*field_names, *fitted.derived):
-            self._store(name, getattr(fitted, name))
+            self._register_field(name, getattr(fitted, name))
 
-    def _store(self, name: str, value: Any) -> None:
+    def _register_field(self, name: str, value: Any) -> None:
         """Store a field of the map as a submodule, buffer or attribute."""
         if isinstance(value, Map):
             self.add_module(name, MapModule(value))

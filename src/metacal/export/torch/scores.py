@@ -64,16 +64,18 @@ class RankerScore(FixedDtypeModule):
 
     def forward(self, table: Tensor) -> Tensor:
         """Compute the score of each row of logits."""
-        features = self._features(table)
-        standardized = (features - match_table(self.means, features)) / match_table(
-            self.scales, features
+        features = self._compute_features(table)
+        means = match_table(self.means, features)
+        scales = match_table(self.scales, features)
+        standardized_features = torch.clamp(
+            (features - means) / scales,
+            min=-MAX_STANDARDISED_FEATURE,
+            max=MAX_STANDARDISED_FEATURE,
         )
-        clipped = torch.clamp(
-            standardized, min=-MAX_STANDARDISED_FEATURE, max=MAX_STANDARDISED_FEATURE
-        )
-        return (clipped * match_table(self.coefficients, clipped)).sum(dim=1)
+        coefficients = match_table(self.coefficients, standardized_features)
+        return (standardized_features * coefficients).sum(dim=1)
 
-    def _features(self, table: Tensor) -> Tensor:
+    def _compute_features(self, table: Tensor) -> Tensor:
         """Compute the features of each row of logits.
 
         They are the entropy, 1 - max p and its logarithm, the differences of the next logits to
@@ -83,7 +85,8 @@ class RankerScore(FixedDtypeModule):
         largest_logit = top_logits[:, :1]
         gaps = torch.clamp(top_logits[:, 1:] - largest_logit, min=-MAX_LOGIT_GAP)
         uncertainty = rowwise.one_minus_max_probability(TORCH, table)
-        log_uncertainty = torch.log(torch.clamp(uncertainty, min=float(np.exp(-MAX_LOGIT_GAP))))
+        min_uncertainty = float(np.exp(-MAX_LOGIT_GAP))
+        log_uncertainty = torch.log(torch.clamp(uncertainty, min=min_uncertainty))
         features = [
             rowwise.entropy(TORCH, table),
             uncertainty,
