@@ -246,7 +246,7 @@ def test_ragged_lists(tmp_path, name):
     column = TABLE.tolist()
     column[205] = column[205][:2]
     path = save(pa.table({"logits": pa.array(column)}), tmp_path / name)
-    refuse("row 205 of the column 'logits' has 2 numbers, but the first row has 4", path)
+    refuse("row 205 of column 'logits' has 2 numbers, but the first row has 4", path)
 
 
 @pytest.mark.parametrize("name", FILES)
