@@ -118,7 +118,7 @@ def test_no_row_that_counts_changes_nothing():
     ("call", "message"),
     [
         (lambda: PromiseMonitor("accuracy", 0.05), "quantity must be"),
-        (lambda: PromiseMonitor("miscoverage", 5), "write 5% as 0.05"),
+        (lambda: PromiseMonitor("miscoverage", 5), "Write 5% as 0.05"),
         (
             lambda: PromiseMonitor("miscoverage", 0.05).update([1, 0], [True, True]),
             "accepted must have one boolean",
