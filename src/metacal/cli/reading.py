@@ -138,7 +138,9 @@ def check_no_score_options(reading: ReadOptions, why: str = "this command needs 
     for name in _SCORE_OPTIONS:
         if getattr(reading, name) is not None:
             flag = option_flag(name)
-            raise click.UsageError(f"{flag} requires scores, but {why}. Leave out {flag}.")
+            raise click.UsageError(
+                f"{flag} requires scores instead of logits, but {why}. Leave out {flag}."
+            )
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
