@@ -230,7 +230,7 @@ def tune(name: str, repeats: int) -> list[dict[str, Any]]:
     table, labels = realistic(n, n_classes, dtype)
     copy = statistics.median(timed(table.clone, 9))
     names = ("TILE_ELEMENTS", "THREAD_ELEMENTS", "LONG_TILE_ELEMENTS", "LONG_THREAD_ELEMENTS")
-    names += ("WHOLE_ROW", "WHOLE_ROW_SOFTMAX")
+    names += ("MAX_REGISTER_CLASSES",)
     saved = {key: getattr(fused_kernels, key) for key in names}
     found = []
     for tile in (1024, 2048, 4096):
@@ -239,7 +239,7 @@ def tune(name: str, repeats: int) -> list[dict[str, Any]]:
                 for name_of_tile, name_of_share in (names[:2], names[2:4]):
                     setattr(fused_kernels, name_of_tile, tile)
                     setattr(fused_kernels, name_of_share, per_thread)
-                fused_kernels.WHOLE_ROW = fused_kernels.WHOLE_ROW_SOFTMAX = whole
+                fused_kernels.MAX_REGISTER_CLASSES = whole
                 line: dict[str, Any] = {
                     "size": name,
                     "tile": tile,

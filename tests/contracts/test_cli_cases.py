@@ -131,7 +131,7 @@ def test_cases_with_unlabelled_items_are_left_out(folder):
         (f"{FIT} {CASES} --max-errors-per-case 0.2", "requires --largest-per-case"),
         (
             "fit cal.csv --case-key document --max-case-errors 0.1",
-            "requires scores, but this command needs logits",
+            "requires scores instead of logits",
         ),
         (f"{FIT} {CASES} --max-case-errors 0.1 --min-accuracy 0.9", "cannot be combined"),
     ],

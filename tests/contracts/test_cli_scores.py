@@ -305,11 +305,11 @@ WRONG = {
     "fit judge.jsonl --score-key confidence": (2, "No promise given"),
     "fit judge.jsonl --correct-key ok --min-accuracy 0.9": (
         2,
-        "--correct-key requires scores, but this command needs logits",
+        "--correct-key requires scores instead of logits",
     ),
     "fit judge.jsonl --higher-is surer --min-accuracy 0.9": (
         2,
-        "--higher-is requires scores, but this command needs logits",
+        "--higher-is requires scores instead of logits",
     ),
     "fit judge.jsonl --score-key confidence --score margin --min-accuracy 0.9": (
         2,

@@ -78,7 +78,7 @@ def certified(promise, truth, rng, n):
         found = promise.certify(truth.draw(rng, n, classes.tolist()))
     except mc.InfeasibleTargetError:
         return np.full(truth.n_parts, -np.inf)
-    return np.array(get_certified_thresholds(found, classes).values)
+    return np.array(get_certified_thresholds(found, classes).subgroup_thresholds)
 
 
 @pytest.mark.parametrize(("name", "beta"), SETS)

@@ -140,7 +140,9 @@ def raise_if_score_options_given(
     for name in _SCORE_OPTIONS:
         if getattr(reading, name) is not None:
             flag = option_flag(name)
-            raise click.UsageError(f"{flag} requires scores, but {why}. Leave out {flag}.")
+            raise click.UsageError(
+                f"{flag} requires scores instead of logits, but {why}. Leave out {flag}."
+            )
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
