@@ -192,10 +192,12 @@ def check_known_correctness(
     is_known = ~find_missing_labels(array)
     known_rows = np.flatnonzero(is_known)
     is_correct = np.zeros(len(array), dtype=np.bool_)
+
+    def get_known_row_name(index: int) -> str:
+        return get_row_name(int(known_rows[index]))
+
     is_correct[known_rows] = check_correctness(
-        array[known_rows],
-        name=name,
-        get_row_name=lambda index: get_row_name(int(known_rows[index])),
+        array[known_rows], name=name, get_row_name=get_known_row_name
     )
     return is_correct, is_known
 
