@@ -22,7 +22,7 @@ from metacal.rows.labels import is_missing
 FLAG_OF_VERDICT: dict[str, bool] = {
     **dict.fromkeys(("true", "yes", "1", "pass", "passed", "right", "correct"), True),
     **dict.fromkeys(("false", "no", "0", "fail", "failed", "wrong", "incorrect"), False),
-    # As databases and spreadsheets in other languages write them.
+    # Databases and spreadsheets in other languages write these spellings.
     **dict.fromkeys(("y", "t", "ja", "wahr", "oui", "vrai", "si", "sí", "verdadero"), True),
     **dict.fromkeys(("n", "f", "nein", "falsch", "non", "faux", "falso"), False),
 }

@@ -38,7 +38,7 @@ _ATTRIBUTE_OF_PARAMETER = {
     "labels": "n_requested",
 }
 
-# Other entries of the first record.
+# Entries of the first record that describe the pool of rows.
 _POOL_ENTRIES = ("classes", "classes_given", "n_pool", "pool", "sheet")
 
 # Entries of a record with labels.

@@ -50,8 +50,6 @@ _OBSERVED_ATTRIBUTES = {
     "capital",
 }
 
-# ── stored forms ──────────────────────────────────────────────────────────────────────────────────
-
 
 def _dict_to_pairs(mapping: dict[Any, Any], location: str) -> list[tuple[Any, Any]]:
     """Convert a dict to a list of its items."""
@@ -212,9 +210,6 @@ class WatchState:
         )
 
 
-# ── state ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def encode_watch(watch: Watch) -> dict[str, Any]:
     """Convert the state of a watch to a JSON object, with the fingerprint of its gate."""
     entries = encode(WatchState.from_watch(watch), "the watch")
@@ -373,9 +368,6 @@ def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
     return [
         (wager.n_imaginary_rows, wager.imaginary_payoff_sum) for wager in monitor.capital.wagers
     ]
-
-
-# ── consistency ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_watch_state(watch: Watch) -> None:
