@@ -440,17 +440,19 @@ def _check_clusters(watch: Watch) -> None:
 
 def _check_acknowledgements(watch: Watch) -> None:
     """Raise ArtifactError if acknowledgements contradict each other or the counts."""
-    earlier_counts = (0, 0, 0)
+    previous_counts = (0, 0, 0)
     for acknowledgement in watch.acknowledgements:
         _check_acknowledgement_texts(acknowledgement)
         lines = acknowledgement.lines
         counts = (acknowledgement.n_rows, lines.n_lines, lines.n_unreadable)
-        is_later = all(count >= earlier for count, earlier in zip(counts, earlier_counts))
-        names = acknowledgement.names
-        has_alarms = len(names) > 0 and set(names) <= set(ALARM_NAMES)
-        if not (is_later and has_alarms):
+        has_growing_counts = all(
+            count >= previous_count for count, previous_count in zip(counts, previous_counts)
+        )
+        alarm_names = acknowledgement.names
+        has_known_alarms = len(alarm_names) > 0 and set(alarm_names) <= set(ALARM_NAMES)
+        if not (has_growing_counts and has_known_alarms):
             raise ArtifactError("the acknowledgements contradict each other.")
-        earlier_counts = counts
+        previous_counts = counts
     if watch.armed_from > watch.counts.rows:
         raise ArtifactError("an acknowledgement is later than the last row.")
 

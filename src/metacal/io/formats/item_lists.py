@@ -19,7 +19,7 @@ LINE_KEY = "line"
 
 #: Lists of objects in responses of language models, which are no lists of scored items.
 _RESPONSE_LISTS = ("choices", "messages", "content", "tool_calls", "top_logprobs", "tokens")
-_ITEM_KEY_PATTERN = re.compile(r"([^()\[\]]+)\[\*\](?:\.(.+))?")
+_ITEM_KEY_PATTERN = re.compile(r"(?P<list_key>[^()\[\]]+)\[\*\](?:\.(.+))?")
 
 
 def find_item_list_key(score_key: str | None) -> str | None:
@@ -31,7 +31,7 @@ def find_item_list_key(score_key: str | None) -> str | None:
     ('fields', None)
     """
     match = _ITEM_KEY_PATTERN.fullmatch(score_key or "")
-    return None if match is None else match[1]
+    return None if match is None else match["list_key"]
 
 
 def iterate_items(
