@@ -149,8 +149,8 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSe
             f"Unknown data set {name!r}{hint} The available data sets are {names_text}."
         )
     with (_find_folder(folder) / f"{name}.npz").open("rb") as file:
-        logits, labels, is_test, source = read_packed(file)
-    return LogitsSet(name, logits, labels, is_test, source)
+        packed_data = read_packed(file)
+    return LogitsSet(name, *packed_data)
 
 
 def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ largest logit is stored in float32 as well, so that margins do not tie.
 from __future__ import annotations
 
 import zipfile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from metacal.errors import FileContentError, InputError
 from metacal.formulas import Flags
 
 #: Maximal size of an unpacked data set in bytes; the largest in the package has 5 MB.
-_MAX_BYTES = 1 << 32
+_MAX_UNPACKED_BYTES = 1 << 32
 #: Maximal number of characters that a message quotes from the error of another library.
 _MAX_REASON_LENGTH = 200
 
@@ -59,16 +59,11 @@ def unpack(
     return logits
 
 
-def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64], Flags, str]:
-    """Read a packed file of logits and labels.
+class PackedData(NamedTuple):
+    """Content of a packed file.
 
-    Parameters
+    Attributes
     ----------
-    file : binary file
-        Open file, which must be seekable.
-
-    Returns
-    -------
     logits : array of float32 of shape (n, K)
         One row per image and one column per class.
 
@@ -80,6 +75,25 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
 
     source : str
         Origin of the logits.
+    """
+
+    logits: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    is_test: Flags
+    source: str
+
+
+def read_packed(file: IO[bytes]) -> PackedData:
+    """Read a packed file of logits and labels.
+
+    Parameters
+    ----------
+    file : binary file
+        Open file, which must be seekable.
+
+    Returns
+    -------
+    PackedData
 
     Raises
     ------
@@ -88,15 +102,17 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            n_bytes = sum(entry.file_size for entry in archive.infolist())
-        if n_bytes > _MAX_BYTES:
+            n_unpacked_bytes = sum(member.file_size for member in archive.infolist())
+        if n_unpacked_bytes > _MAX_UNPACKED_BYTES:
             raise FileContentError(
-                f"The packed data set has {n_bytes:,} bytes, but the limit is {_MAX_BYTES:,}."
+                f"The packed data set has {n_unpacked_bytes:,} bytes, but the limit is"
+                f" {_MAX_UNPACKED_BYTES:,}."
                 " Check that metacal wrote the file."
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
-            logits = unpack(*(arrays[name] for name in PACKED_ARRAY_NAMES))
+            packed_arrays = [arrays[name] for name in PACKED_ARRAY_NAMES]
+            logits = unpack(*packed_arrays)
             labels = arrays["labels"].astype(np.int64)
             is_test = arrays["is_test"].astype(np.bool_)
             source = str(arrays["source"])
@@ -115,4 +131,4 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
             "A packed data set must have one row of logits, one label and one flag for each"
             " item. Write the file again."
         )
-    return logits, labels, is_test, source
+    return PackedData(logits=logits, labels=labels, is_test=is_test, source=source)

@@ -21,7 +21,7 @@ from metacal.formulas.temperature import tempered_softmax
 
 #: Largest size of log-odds and log-probabilities. A double holds e^-700 in full precision.
 MAX_LOG_ODDS = 700.0
-#: Smallest ratio of the largest to the second largest probability; above one to avoid ties.
+#: Smallest ratio of the largest to the second largest probability, above one to avoid ties.
 MIN_CONFIDENCE_RATIO = 1.0 + 1e-6
 
 
@@ -388,7 +388,7 @@ def _build_table_with_confidence(
     second_logit = xp.max(other_logits)
     has_other_class = second_logit > -np.inf
     other_logits -= xp.where(has_other_class, second_logit, 0.0)
-    # Odds are ratios to the probability of the second class, which has odds 1 itself.
+    # Odds are ratios to the probability of the second class, whose odds are 1.
     other_odds = xp.exp(other_logits)
     total_other_odds = xp.sum(other_odds)
     min_total_odds = MIN_CONFIDENCE_RATIO + total_other_odds

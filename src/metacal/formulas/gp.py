@@ -11,7 +11,7 @@ from typing import Any
 from metacal.formulas.operations import Operations, formula
 from metacal.formulas.rowwise import compute_gaps, mean_over_unmasked
 
-#: Distance, in lengthscales, beyond which a bump is exactly zero: e^(-40²/2) underflows.
+#: Distance in lengthscales beyond which a bump is zero, because e^(-40²/2) underflows.
 BUMP_RADIUS = 40.0
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LARGEST_FINITE_MASK = -9984.0
 #: Any finite logit up to this number can be a mask, such as `finfo.min`.
 LARGEST_ARBITRARY_MASK = -(2.0**49)
-#: Larger numbers that programs write for a mask, some of them rounded to bfloat16.
+#: Larger numbers that programs use as a mask, some of them rounded to bfloat16.
 KNOWN_MASKS = (
     -1e4,
     -1e5,
@@ -55,7 +55,7 @@ KNOWN_MASKS = (
 )
 #: Smallest ratio of the size of a mask to the size of the largest logit of its row.
 MIN_MASK_RATIO = 100.0
-#: Largest size of a logit in computations: its square, times any number of classes, is finite.
+#: Largest size of a logit, so that the sum of squares over any number of classes is finite.
 MAX_LOGIT_SIZE = 1e100
 
 

@@ -252,7 +252,7 @@ class FileApplier:
         """Return the settings that determine the results, apart from their sources."""
         non_default_options = {}
         for name, value in sorted(self.read_options.items()):
-            # `keep=()` keeps no column, which is not the default. Other options are empty by default.
+            # Unlike that of other options, the empty value of `keep` is not the default.
             is_default = value is None or (value == () and name != "keep")
             if not is_default:
                 non_default_options[name] = repr(value)
@@ -463,15 +463,21 @@ def _summarize_records(
     is_calibrator = nonempty_records[0]["n_accepted"] is None
     if not is_calibrator:
         n_accepted = sum(record["n_accepted"] for record in nonempty_records)
-    empty_sources = [
-        source for name, source in source_of_result.items() if not records[name]["n_rows"]
-    ]
+    empty_sources = []
+    for name, source in source_of_result.items():
+        if not records[name]["n_rows"]:
+            empty_sources.append(source)
     return Applied(
         n_rows=sum(record["n_rows"] for record in nonempty_records),
         n_accepted=n_accepted,
         n_files=len(nonempty_records),
         empty=tuple(empty_sources),
     )
+
+
+def _get_source(source_and_target: SourceAndTarget) -> str:
+    """Return the source of a result, for messages."""
+    return str(source_and_target[0])
 
 
 def _write_results(
@@ -486,11 +492,7 @@ def _write_results(
         return
     worker_applier = replace(applier, n_jobs=1)
     finished_calls = run_as_completed(
-        pool,
-        worker_applier,
-        sources_and_targets,
-        _MAX_PENDING_FILES,
-        describe_piece=lambda source_and_target: str(source_and_target[0]),
+        pool, worker_applier, sources_and_targets, _MAX_PENDING_FILES, describe_piece=_get_source
     )
     for (source, target), written_result in finished_calls:
         report_finished_rows(written_result.n_rows)

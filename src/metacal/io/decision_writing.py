@@ -269,7 +269,8 @@ def _open_output(
     _Output
     """
     kept_columns = predictions.kept
-    if get_output_suffix(output, output_format) == ".npz":
+    requires_fixed_width_text = get_output_suffix(output, output_format) == ".npz"
+    if requires_fixed_width_text:
         # Text in an .npz file must have the same width in all blocks.
         kept_columns = to_fixed_width_text(dict(kept_columns))
     class_names = getattr(predictions, "class_names", None)

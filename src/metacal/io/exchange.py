@@ -85,7 +85,7 @@ def replace_if_unchanged(
         # Another process has removed the file in the meantime.
         return Replacement(is_done=False)
     finally:
-        # Only the new content is removed. Any other content belongs to somebody else.
+        # Only the new content is removed, because other content belongs to another process.
         if disk.read(temporary_path) == new_content:
             disk.remove(temporary_path)
 

@@ -74,13 +74,14 @@ def read_for_gate(
     gate_input = gate.logits_source.input
     gate_classes = tuple(gate.classes.tolist())
     uses_gate_classes = classes is None
+    keeps_all_columns = keep is None
     request = Request(
         "",
         input=names.pop("input", gate_input),
         classes=None if classes is None else tuple(classes),
         excluded_columns=tuple(drop),
         kept_names=tuple(keep or ()),
-        keeps_other_columns=keep is None,
+        keeps_other_columns=keeps_all_columns,
         gate_classes=gate_classes if uses_gate_classes else None,
         **names,
     )
@@ -98,10 +99,10 @@ def read_for_gate(
 
     n_columns = predictions.table.shape[1]
     if n_columns != len(gate_classes):
+        difference_text = _describe_column_difference(predictions, gate_classes)
         raise ClassMismatchError(
             f"{path_text} has {n_columns} columns of {gate_input}, but {gate_name} was fitted on"
-            f" {len(gate_classes)} classes"
-            f" ({format_names(gate_classes)}){_describe_column_difference(predictions, gate_classes)}."
+            f" {len(gate_classes)} classes ({format_names(gate_classes)}){difference_text}."
         )
     _warn_if_implausible(gate, gate_name, predictions)
     if uses_gate_classes and predictions.class_names == gate_classes:

@@ -59,7 +59,10 @@ def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
             raise FileReadError(
                 "The list of files is empty. Pass at least one file of predictions."
             )
-        return [name for item in path for name in list_input_files(item, suffixes)]
+        input_files: list[str] = []
+        for single_path in path:
+            input_files.extend(list_input_files(single_path, suffixes))
+        return input_files
 
     path_text = os.fspath(path)
     if is_url(path_text):

@@ -273,7 +273,7 @@ class Journal:
         if repaired_line is not None:
             records.append(repaired_line.record)
         elif tail:
-            self._check_tail_is_torn_append(tail, line_number=len(records) + 1)
+            self._raise_unless_torn_append(tail, line_number=len(records) + 1)
         if records and records[0] != self._header:
             raise ForeignFileError(
                 f"{self.path}: the file is not a journal of 'metacal {self.kind}', or another"
@@ -340,7 +340,7 @@ class Journal:
                 return _RepairedLine(record=record, line=seal + b" " + text + b"\n")
         return None
 
-    def _check_tail_is_torn_append(self, tail: bytes, line_number: int) -> None:
+    def _raise_unless_torn_append(self, tail: bytes, line_number: int) -> None:
         """Raise ArtifactError unless a crash during `append` can have left the tail.
 
         Parameters
@@ -353,7 +353,7 @@ class Journal:
         """
         first_line = tail.partition(b"\n")[0]
         if line_number == 1:
-            self._check_tail_is_torn_header(tail, first_line)
+            self._raise_unless_torn_header(tail, first_line)
             return
         is_last_line = len(first_line) + 1 >= len(tail)
         is_complete = tail.endswith(b"\n") and tail.count(b"\0") < _MIN_TORN_ZEROS
@@ -364,7 +364,7 @@ class Journal:
                 " before this record are valid."
             )
 
-    def _check_tail_is_torn_header(self, tail: bytes, first_line: bytes) -> None:
+    def _raise_unless_torn_header(self, tail: bytes, first_line: bytes) -> None:
         """Raise ArtifactError unless the file is the beginning of a header.
 
         Zeros may follow it.

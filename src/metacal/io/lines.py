@@ -99,12 +99,12 @@ class LineSplitter:
         lines = []
         for line_content in complete_lines:
             self._buffered_pieces.append(line_content)
-            lines.append(self._build_next_line(self._empty_buffer()))
+            lines.append(self._build_next_line(self._take_buffered_bytes()))
         if incomplete_line:
             self._buffered_pieces.append(incomplete_line)
             self.n_buffered_bytes += len(incomplete_line)
         if self.n_buffered_bytes > self.max_line_bytes:
-            lines.append(self._build_next_line(self._empty_buffer()))
+            lines.append(self._build_next_line(self._take_buffered_bytes()))
             self.is_inside_long_line = True
         return lines
 
@@ -112,10 +112,10 @@ class LineSplitter:
         """Return the incomplete last line, if there is one, and empty the buffer."""
         if self.n_buffered_bytes == 0:
             return []
-        return [self._build_next_line(self._empty_buffer(), fault)]
+        return [self._build_next_line(self._take_buffered_bytes(), fault)]
 
-    def _empty_buffer(self) -> bytes:
-        """Return the content of the buffer and empty it."""
+    def _take_buffered_bytes(self) -> bytes:
+        """Return the bytes in the buffer, and empty the buffer."""
         content = b"".join(self._buffered_pieces)
         self._buffered_pieces = []
         self.n_buffered_bytes = 0

@@ -22,8 +22,8 @@ from typing import Any
 
 from metacal.errors import NumberError
 
-_STEP_PATTERN = re.compile(r"\.?([^.\[\]()]+)|\[(-?\d+|\*)\]")
-_REDUCTION_PATTERN = re.compile(r"([a-z]+)\((.+)\)")
+_STEP_PATTERN = re.compile(r"\.?(?P<name>[^.\[\]()]+)|\[(?P<index>-?\d+|\*)\]")
+_REDUCTION_PATTERN = re.compile(r"(?P<reduction>[a-z]+)\((?P<path>.+)\)")
 #: Step that selects every element of a list.
 _EVERY_ELEMENT = "*"
 #: Maximum exponent in the perplexity, which prevents an overflow.
@@ -208,20 +208,20 @@ def _parse_key(key: str) -> _ParsedKey:
     reduction = None
     path = key
     call_match = _REDUCTION_PATTERN.fullmatch(key)
-    if call_match is not None and call_match[1] in REDUCTIONS:
-        reduction = call_match[1]
-        path = call_match[2]
+    if call_match is not None and call_match["reduction"] in REDUCTIONS:
+        reduction = call_match["reduction"]
+        path = call_match["path"]
 
     steps: list[str | int] = []
     matched_text = ""
     for match in _STEP_PATTERN.finditer(path):
         matched_text += match[0]
-        if match[1]:
-            steps.append(match[1])
-        elif match[2] == "*":
+        if match["name"]:
+            steps.append(match["name"])
+        elif match["index"] == _EVERY_ELEMENT:
             steps.append(_EVERY_ELEMENT)
         else:
-            steps.append(int(match[2]))
+            steps.append(int(match["index"]))
     # A key that is not a valid path is a plain name, such as "P(yes)".
     if matched_text != path:
         return _ParsedKey(reduction=reduction, steps=(key,))

@@ -97,14 +97,16 @@ def read_columns(
             "Expected as many files of labels as files of predictions, but got"
             f" {len(label_requests)} and {n_files}."
         )
-    if n_files > 1 and request.stream is None and _total_size(table_requests) > STREAM_BYTES:
+    user_chose_streaming = request.stream is not None
+    if n_files > 1 and not user_chose_streaming and _sum_sizes(table_requests) > STREAM_BYTES:
         table_requests = [replace(table_request, stream=True) for table_request in table_requests]
 
+    label_request_of_files: Sequence[Request | None] = [None] * n_files
+    has_label_file_per_file = len(label_requests) == n_files
+    if has_label_file_per_file:
+        label_request_of_files = label_requests
     with limit_unpacked_size(unpack_limit):
-        if len(label_requests) == n_files:
-            columns_of_files = _read_files(table_requests, label_requests, check_and_convert)
-        else:
-            columns_of_files = _read_files(table_requests, [None] * n_files, check_and_convert)
+        columns_of_files = _read_files(table_requests, label_request_of_files, check_and_convert)
         if not columns_of_files:
             raise NoRowsError(
                 f"{path}: none of the {n_files:,} files has rows. At least one row is required."
@@ -117,7 +119,7 @@ def read_columns(
     return columns
 
 
-def _total_size(requests: Sequence[Request]) -> int:
+def _sum_sizes(requests: Sequence[Request]) -> int:
     """Return the total size in bytes of the files that exist."""
     paths = [request.path_to_open for request in requests]
     return sum(os.path.getsize(path) for path in paths if os.path.exists(path))

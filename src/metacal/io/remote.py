@@ -132,7 +132,7 @@ def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
     """
     with _input_error_if_request_fails(url):
         file_system, path = _open_file_system(url)
-        # A question mark in a web address begins the query; it is not a wildcard.
+        # A question mark in a web address begins the query and is not a wildcard.
         is_single_page = _is_web_address(url) and "*" not in path and not path.endswith("/")
         if is_single_page:
             return [str(file_system.unstrip_protocol(path))]

@@ -1,4 +1,4 @@
-"""Request of a reader: which columns of a file of predictions are wanted.
+"""Description of the columns that a reader returns from a file of predictions.
 
 Columns are found by name. The values of a column never decide its meaning. Readers of all file
 formats share the names and the rules in this module and in `metacal.io.column_selection`.
@@ -54,7 +54,7 @@ ROLE_PARAMETERS = {
 }
 #: Parameters of the columns that a later file may lack although the gate was fitted with them.
 OPTIONAL_ROLE_PARAMETERS = ("label_key", "prediction_key", "id_key", "unit_key", "case_key")
-#: Names of columns that probably hold labels. Messages suggest them; readers do not use them.
+#: Typical names of label columns, which only messages suggest.
 LABEL_NAME_PATTERN = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_"
     r" ]?true|class|category"

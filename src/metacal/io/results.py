@@ -129,7 +129,7 @@ class ResultFolder:
         self.records: dict[str, RecordedResult] = {}
         #: Sizes and times of all files that were ever written, keyed by the name of the result.
         self._known_sizes_and_times: dict[str, set[_SizeAndTime]] = {}
-        #: Checksums of these files. A copy of the directory has the same checksums, but other times.
+        #: Checksums of these files, which do not change when the directory is copied.
         self._known_checksums: dict[str, set[str]] = {}
         self._last_recorded_settings: Any = None
 

@@ -16,7 +16,7 @@ from metacal.errors import InputError
 from metacal.io.lines import LogFile, LogFileSystem
 
 #: Number or date that log rotation adds to a file name.
-_ROTATION_PATTERN = re.compile(r"[.-](\d[\d_T-]*)")
+_ROTATION_PATTERN = re.compile(r"[.-](?P<number_or_date>\d[\d_T-]*)")
 #: Maximum number of digits of a rotation number. Longer digit strings are dates.
 _MAX_NUMBER_DIGITS = 4
 
@@ -216,7 +216,7 @@ def get_rotation_rank(name: str, base_name: str) -> RotationRank | None:
         match = _ROTATION_PATTERN.fullmatch(name, len(beginning), len(name) - len(ending))
         if match is None:
             continue
-        number_or_date = match[1]
+        number_or_date = match["number_or_date"]
         if number_or_date.isdigit() and len(number_or_date) <= _MAX_NUMBER_DIGITS:
             # The log with the highest number is the oldest.
             return RotationRank(naming_scheme, is_numbered=True, sort_key=-int(number_or_date))

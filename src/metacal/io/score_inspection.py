@@ -301,7 +301,7 @@ def _record_compared_predictions(
 
 
 def _record_score(inspection: Inspection, score_name: str, reason: str) -> None:
-    """Record the column of a confidence score, and whether it is lower for surer rows."""
+    """Record a confidence score, and whether lower scores mean more confidence."""
     inspection.add_finding(f"score: {score_name}", reason, options={"score_key": score_name})
     has_direction = "higher_is" in inspection.options
     if not has_direction and _UNCERTAINTY_NAME_PATTERN.fullmatch(score_name):

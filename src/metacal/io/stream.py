@@ -163,7 +163,8 @@ class StreamReader:
         list_key = None
         if self.request.reads_scores and self._delimiter is None:
             list_key = find_item_list_key(self.request.logits_key)
-        if list_key is None or not content.strip(b"\0 \t\r\n"):
+        is_blank_line = not content.strip(b"\0 \t\r\n")
+        if list_key is None or is_blank_line:
             record = self.parse_line(line_number, content)
             return [] if record is None else [record]
         cells = self._parse_json_line(line_number, content)
@@ -179,12 +180,13 @@ class StreamReader:
             return [self._parse_json_object(cells)]
         records = [self._parse_json_object(item) for item in items]
         id_key = self.request.id_key
-        if id_key is not None and find_item_list_key(id_key) == list_key:
+        has_id_per_item = id_key is not None and find_item_list_key(id_key) == list_key
+        if has_id_per_item:
             return records
-        return [
-            record if record.id is None else record._replace(id=f"{record.id}[{position}]")
-            for position, record in enumerate(records)
-        ]
+        for position, record in enumerate(records):
+            if record.id is not None:
+                records[position] = record._replace(id=f"{record.id}[{position}]")
+        return records
 
     def parse_line(self, line_number: int, content: bytes) -> StreamRecord | None:
         """Parse one line.

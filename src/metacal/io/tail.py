@@ -1,4 +1,4 @@
-"""Lines of a log file while it is written: complete, in order, and each once.
+"""Reader of the lines of a log file that is still being written.
 
 A *rotation* moves a log file away, or copies and truncates it, so that a new file takes its place.
 A file is identified by its device and inode, and by the bytes just before the position up to which
@@ -117,18 +117,20 @@ class Tail:
     def read(self) -> list[Line]:
         """Return the lines that have arrived, all from one file, without waiting."""
         while True:
-            file = self._file or self._open()
+            file = self._file or self._open_log()
             if file is None:
                 return []
             try:
                 modification_time_ns = file.modification_time_ns()
                 n_known_bytes = len(self._last_read_bytes)
-                content = file.read(self._read_offset - n_known_bytes, n_known_bytes + READ_BYTES)
+                known_offset = self._read_offset - n_known_bytes
+                content = file.read(known_offset, n_known_bytes + READ_BYTES)
             except OSError as error:
                 # A disk or a network drive may become available again.
                 return self._handle_read_error(error)
 
-            if not content.startswith(self._last_read_bytes):
+            was_truncated = not content.startswith(self._last_read_bytes)
+            if was_truncated:
                 read_result = _ReadResult(self._handle_truncation(file), should_read_again=True)
             else:
                 self._modification_time_ns = modification_time_ns
@@ -239,11 +241,11 @@ class Tail:
             f"{self.path}: {reason}; what had been written to it since cannot be seen."
         )
 
-    def _open(self) -> LogFile | None:
+    def _open_log(self) -> LogFile | None:
         """Open the file, or the file of an earlier position. Return None if it is missing."""
         current_file = self._open_current_file()
         if self._resume_position is not None:
-            return self._resume(current_file, self._resume_position)
+            return self._resume_at_position(current_file, self._resume_position)
         if current_file is None:
             if not self.follow:
                 raise FileReadError(
@@ -263,15 +265,17 @@ class Tail:
             self._add_note(f"{error} Waiting.")
             return None
 
-    def _resume(self, current_file: LogFile | None, position: Position) -> LogFile | None:
+    def _resume_at_position(
+        self, current_file: LogFile | None, position: Position
+    ) -> LogFile | None:
         """Open the file that an earlier position refers to, and go to that position."""
         file = self._find_file_of_position(current_file, position)
         self._resume_position = None
         if file is None:
             self._add_gap("it was moved away or cut off while nobody read it")
             # The file may have been truncated, rewritten, and then renamed.
-            self._file = self._find_neighbour(lambda log: log.identity == position.identity)
-            return self._file or self._open()
+            self._file = self._find_other_log(lambda log: log.identity == position.identity)
+            return self._file or self._open_log()
         self._file = file
         self._modification_time_ns = position.modification_time_ns
         n_digest_bytes = position.n_digest_bytes
@@ -294,13 +298,17 @@ class Tail:
             if position.offset > 0:
                 rewritten_file = current_file
 
-        renamed_file = self._find_neighbour(
+        renamed_file = self._find_other_log(
             lambda log: log.identity == position.identity and position.matches(log)
         )
         # A copy takes precedence because a new log may begin with the same header.
-        return renamed_file or self._find_copy(position, current_file) or rewritten_file
+        return (
+            renamed_file
+            or self._find_copy_of_truncated_log(position, current_file)
+            or rewritten_file
+        )
 
-    def _find_neighbour(
+    def _find_other_log(
         self, matches: Callable[[LogFile], bool], *, only_rotated: bool = False
     ) -> LogFile | None:
         """Return the least recently modified file of the directory that matches."""
@@ -308,7 +316,9 @@ class Tail:
         matching_logs = [neighbour.log for neighbour in neighbours if matches(neighbour.log)]
         return min(matching_logs, key=lambda log: log.modification_time_ns(), default=None)
 
-    def _find_copy(self, position: Position, current_file: LogFile | None) -> LogFile | None:
+    def _find_copy_of_truncated_log(
+        self, position: Position, current_file: LogFile | None
+    ) -> LogFile | None:
         """Return the copy that was made before the file was truncated.
 
         It is named like a rotated log and is younger than the position. An earlier log, which may
@@ -326,7 +336,7 @@ class Tail:
             is_later = log.modification_time_ns() > position.modification_time_ns
             return is_later and position.matches(log)
 
-        return self._find_neighbour(is_copy, only_rotated=True)
+        return self._find_other_log(is_copy, only_rotated=True)
 
     def _handle_truncation(self, file: LogFile) -> list[Line]:
         """Continue in the copy of a truncated file, or else at the beginning of the file."""
@@ -336,7 +346,7 @@ class Tail:
             bytes_before_offset=self._last_read_bytes,
             modification_time_ns=self._modification_time_ns,
         )
-        copy = self._find_copy(position, file)
+        copy = self._find_copy_of_truncated_log(position, file)
         if copy is not None:
             self._file = copy
             return []

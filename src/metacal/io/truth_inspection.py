@@ -1,4 +1,4 @@
-"""Search for the columns of an unknown file that say what is correct.
+"""Search for the columns of labels, predictions and correctness in an unknown file.
 
 These are the *labels* (the true classes), the *predictions* that are compared with them, or a column
 of *correctness* that marks each row as correct or incorrect. Evidence is used in the order of its
@@ -47,7 +47,7 @@ _SPLIT_NAME_PATTERN = re.compile(r"(data)?[_ ]?(split|partition|subset|set)", re
 
 @dataclass(frozen=True)
 class TruthColumns:
-    """Columns that say what is correct.
+    """Columns of labels, predictions and correctness.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class TruthColumns:
 
 
 def find_truth_columns(inspection: Inspection) -> TruthColumns:
-    """Find the columns that say what is correct.
+    """Find the columns of labels, predictions and correctness.
 
     Raise AmbiguousFileError if more than one column can hold the labels.
     """
@@ -92,7 +92,7 @@ def find_truth_columns(inspection: Inspection) -> TruthColumns:
 
 
 def build_missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
-    """Build the question for a file in which no column says what is correct."""
+    """Build the question about a file without labels and without correctness."""
     return AmbiguousFileError(
         "No column was recognised as the true class. The columns are"
         f" {format_names(inspection.columns)}. Name the true classes with --label-key NAME, a"

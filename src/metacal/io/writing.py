@@ -1,4 +1,4 @@
-"""Tables written to files, each completely or not at all."""
+"""Atomic writing of tables to files."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def _check_columns(
 
 
 def _check_column(name: object, values: ArrayLike) -> NDArray[Any]:
-    """Convert the values of a column to an array, and check its name, type and shape."""
+    """Convert a column to an array, and check its name, type and shape."""
     if not isinstance(name, str) or not name or "/" in name:
         raise ShapeError(f"a column name must be a non-empty string without '/', but got {name!r}.")
     array = np.asarray(values)

@@ -75,7 +75,7 @@ def scores_to_two_columns(table: Any, input_kind: str) -> NDArray[Any]:
     """
     scores = as_native_floats(as_plain_array(table, "scores").reshape(-1), "scores")
     if input_kind != "probabilities":
-        # The softmax of (0, s) depends on the score s alone.
+        # The softmax of (0, s) depends only on the score s.
         return np.column_stack([np.zeros_like(scores), scores])
     invalid_row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
     if invalid_row is not None:

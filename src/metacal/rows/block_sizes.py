@@ -16,7 +16,7 @@ from metacal.rows.executors import count_threads, is_remote
 from metacal.rows.stored import StoredTable
 from metacal.rows.strips import READ_ELEMENTS, RowSubset, Strips, get_rows_per_run
 
-#: Number of blocks per thread for a table in memory. With several, no thread waits long at the end.
+#: Number of blocks per thread for a table in memory, so that no thread waits long at the end.
 _BLOCKS_PER_THREAD = 4
 #: Smallest number of elements of a block that is worth a thread.
 _MIN_THREAD_BLOCK_ELEMENTS = 1 << 19
@@ -95,7 +95,7 @@ def choose_rows_per_share(n_table_rows: int, n_classes: int, executor: Executor 
     rows_per_run = get_rows_per_run(n_classes)
     runs_per_share = max(1, _SHARE_ELEMENTS // (rows_per_run * n_classes))
     if isinstance(executor, ThreadPoolExecutor):
-        # Shares of a short table are smaller, so that every thread has some.
+        # A short table is divided further, so that every thread has work.
         n_shares = _BLOCKS_PER_THREAD * count_threads(executor)
         max_rows_per_share = -(-n_table_rows // n_shares)
         runs_per_share = min(runs_per_share, max(1, -(-max_rows_per_share // rows_per_run)))

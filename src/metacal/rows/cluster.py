@@ -18,13 +18,13 @@ from typing import Any
 from metacal.errors import WorkersError, WrongTypeError
 from metacal.rows.tasks import NoWorkersError
 
-#: How often a piece is submitted again after all of its workers were lost.
+#: Number of times that a piece is submitted again after all of its workers were lost.
 #: Dask tries up to four workers per submission (`distributed.scheduler.allowed-failures`).
 #: Another piece on the same workers may be the cause of their loss.
 RESUBMISSIONS = 2
-#: How often Dask runs a piece again that raised an error, for example because of a disk failure.
+#: Number of times that Dask repeats a piece after an error, for example a disk failure.
 RETRIES = 3
-#: Seconds without a worker after which the work is given up.
+#: Number of seconds without a worker after which the work fails.
 PATIENCE = 60.0
 #: Seconds between two requests for the workers.
 _POLL_SECONDS = 2.0

@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
-#: Constant that is mixed into every seed, so that no other use of the seed gives these numbers.
+#: Constant in every seed, so that no other use of a seed gives the same numbers.
 _SEED_SALT = 0x6D657461
 
 

@@ -19,7 +19,7 @@ from metacal.lazy import import_object
 if TYPE_CHECKING:
     from distributed import Client
 
-#: Executors that callers may pass. An executor that a Dask client created is replaced by the client.
+#: Executors that callers may pass. A Dask client replaces an executor that it created.
 ExecutorLike: TypeAlias = "Executor | Client"
 _Value = TypeVar("_Value")
 
@@ -176,7 +176,7 @@ def start_or_defer(
         return partial(task, *arguments)
     single_thread_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metacal")
     future = single_thread_pool.submit(task, *arguments)
-    # The thread still finishes its task, and ends then.
+    # The thread finishes its task and then ends.
     single_thread_pool.shutdown(wait=False)
     return future.result
 

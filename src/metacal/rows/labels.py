@@ -21,9 +21,9 @@ from metacal.rows.reject_labels import default_reject_label as default_reject_la
 from metacal.rows.reject_labels import replace_rejected_labels as replace_rejected_labels
 from metacal.spelling import choose_spelling, format_option
 
-#: Code of a missing label. As a label it also means a missing one, unless it is a class.
+#: Code of a missing label, which also marks missing labels in the input if it is no class.
 NO_LABEL = -1
-#: Integers as text, without leading zeros. Longer ones do not fit into int64.
+#: Pattern of integers without leading zeros, with at most as many digits as int64.
 _INTEGER_TEXT = re.compile("0|-?[1-9][0-9]{0,18}")
 #: Smallest positive integer that is too large for int64.
 _INT64_LIMIT = 1 << 63

@@ -17,7 +17,7 @@ import numpy as np
 #: Size in bytes of the array that `keep_freed_memory` frees.
 #: glibc keeps freed blocks up to the size of the largest block freed so far.
 _KEPT_BLOCK_BYTES = 8 << 20
-#: Number of table elements from which on `malloc_trim`, which takes milliseconds, is worth a call.
+#: Smallest number of table elements for which `malloc_trim`, which takes milliseconds, pays off.
 _LARGE_TABLE_ELEMENTS = 1 << 22
 
 

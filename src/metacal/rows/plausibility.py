@@ -26,7 +26,7 @@ _MAX_SAMPLE_ELEMENTS = 1 << 16
 #: Number of stretches of consecutive rows in a sample.
 #: Only the blocks of a stored table that contain a stretch are read.
 _N_STRETCHES = 4
-#: Fewest rows that are tested for whole numbers and identical rows. A small sample may be an example.
+#: Smallest number of rows that are tested for whole numbers and identical rows.
 _MIN_ROWS = 20
 #: Largest distance of the sum of a row of probabilities from 1, without rounding.
 #: Each column adds to the distance up to a maximum, because entries may have only two digits.

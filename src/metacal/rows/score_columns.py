@@ -23,7 +23,7 @@ from metacal.spelling import choose_spelling
 FLAG_OF_VERDICT: dict[str, bool] = {
     **dict.fromkeys(("true", "yes", "1", "pass", "passed", "right", "correct"), True),
     **dict.fromkeys(("false", "no", "0", "fail", "failed", "wrong", "incorrect"), False),
-    # As databases and spreadsheets in other languages write them.
+    # Databases and spreadsheets in other languages write these spellings.
     **dict.fromkeys(("y", "t", "ja", "wahr", "oui", "vrai", "si", "sí", "verdadero"), True),
     **dict.fromkeys(("n", "f", "nein", "falsch", "non", "faux", "falso"), False),
 }
@@ -193,10 +193,12 @@ def check_known_correctness(
     is_known = ~find_missing_labels(array)
     known_rows = np.flatnonzero(is_known)
     is_correct = np.zeros(len(array), dtype=np.bool_)
+
+    def get_known_row_name(index: int) -> str:
+        return get_row_name(int(known_rows[index]))
+
     is_correct[known_rows] = check_correctness(
-        array[known_rows],
-        name=name,
-        get_row_name=lambda index: get_row_name(int(known_rows[index])),
+        array[known_rows], name=name, get_row_name=get_known_row_name
     )
     return is_correct, is_known
 

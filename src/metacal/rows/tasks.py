@@ -203,7 +203,7 @@ def run_as_completed(
                 return
             finished_future = submitted_pieces.find_finished(in_order=yields_in_order)
             if finished_future is None:
-                # Wait until a piece is finished. Another one may then be submitted.
+                # Wait until a piece is finished, so that another one may be submitted.
                 submitted_pieces.completion_signals.get()
                 continue
             piece = submitted_pieces.remove(finished_future)
@@ -258,7 +258,7 @@ def _iterate_source_names(table: Any) -> Iterator[str]:
         if isinstance(name, str):
             yield name
             return
-    # A table that converts or selects rows of another one has the names of that one.
+    # A table that converts or selects the rows of another table has the names of that table.
     for attribute in ("source", "file", "table"):
         inner_table = getattr(table, attribute, None)
         if inner_table is not None:

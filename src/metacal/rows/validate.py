@@ -45,7 +45,7 @@ from metacal.spelling import format_option
 
 #: Elements per block of a validation pass. A block fits into the cache.
 BLOCK_ELEMENTS = 1 << 17
-#: Elements per block if threads share the pass, and the smallest table for which they do.
+#: Elements per block, and smallest number of elements of a table, if threads share a pass.
 _THREAD_BLOCK_ELEMENTS = 1 << 20
 _MIN_THREADED_ELEMENTS = 1 << 21
 

@@ -82,9 +82,6 @@ for _note_function in NOTE_TEXTS.values():
     type_hints(_note_function)
 
 
-# ── certificates ──────────────────────────────────────────────────────────────────────────────────
-
-
 def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     """Convert a JSON object to a certificate, and check that its numbers agree.
 
@@ -232,8 +229,8 @@ def _find_difference(stored: Any, recomputed: Any, location: str = "") -> str | 
     """
     keys: Iterable[Any]
     if isinstance(recomputed, dict):
-        if stored.keys() != recomputed.keys():
-            differing_keys = stored.keys() ^ recomputed.keys()
+        differing_keys = stored.keys() ^ recomputed.keys()
+        if differing_keys:
             return f"{min(differing_keys)} must be there with what it belongs to, and only then"
         keys = recomputed
     elif isinstance(recomputed, list):
@@ -258,9 +255,6 @@ def _is_equal(stored: Any, recomputed: Any) -> bool:
     if type(stored) not in (int, float) or type(recomputed) not in (int, float):
         return False
     return math.isclose(stored, recomputed, rel_tol=_NUMBER_TOLERANCE, abs_tol=_NUMBER_TOLERANCE)
-
-
-# ── notes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def note_fact_types(kind: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _ATTRIBUTE_OF_PARAMETER = {
     "labels": "n_requested",
 }
 
-# Other entries of the first record.
+# Entries of the first record that describe the pool of rows.
 _POOL_ENTRIES = ("classes", "classes_given", "n_pool", "pool", "sheet")
 
 # Entries of a record with labels.
@@ -241,18 +241,14 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
         are_classes_given = decode(bool, settings["classes_given"], "classes_given")
         if not are_classes_given:
             classes = None
-        certifier = Certifier(
-            decode(Promise, settings["promise"], "promise"),
-            pool,
-            classes=classes,
-            **{parameter: settings[parameter] for parameter in _ATTRIBUTE_OF_PARAMETER},
-        )
+        promise = decode(Promise, settings["promise"], "promise")
+        parameters = {parameter: settings[parameter] for parameter in _ATTRIBUTE_OF_PARAMETER}
+        certifier = Certifier(promise, pool, classes=classes, **parameters)
     except (InputError, TypeError) as error:
         raise LabellingError(f"{journal.path} does not belong to this pool: {error}") from error
-    if (
-        settings["n_pool"] != certifier.n_pool
-        or settings["pool"] != certifier.unlabelled_pool.fingerprint
-    ):
+    has_same_size = settings["n_pool"] == certifier.n_pool
+    has_same_rows = settings["pool"] == certifier.unlabelled_pool.fingerprint
+    if not has_same_size or not has_same_rows:
         raise LabellingError(
             f"{journal.path} was started with a pool of {settings['n_pool']:,} rows, but this"
             f" pool has {certifier.n_pool:,} rows. Pass the same rows in the same order, or"
@@ -286,16 +282,18 @@ def _check_unchanged(
         If one of them differs.
     """
     if promise is not None and promise != certifier.promise:
-        raise _changed_setting_error(
+        raise _build_changed_setting_error(
             path, "the promise", f"for {certifier.promise!r}", repr(promise)
         )
     for name, value in options.items():
         stored_value = getattr(certifier, _ATTRIBUTE_OF_PARAMETER.get(name, name))
         if value is not None and value != stored_value:
-            raise _changed_setting_error(path, name, f"with {name}={stored_value!r}", repr(value))
+            raise _build_changed_setting_error(
+                path, name, f"with {name}={stored_value!r}", repr(value)
+            )
 
 
-def _changed_setting_error(
+def _build_changed_setting_error(
     path: str, name: str, original_setting: str, new_value: str
 ) -> InputError:
     """Build the error about a setting that differs from the one in the journal."""

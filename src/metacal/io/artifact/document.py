@@ -117,9 +117,6 @@ def get_document_kind(gate: Gate) -> str:
     return find_source_method(gate.logits_source).public_name
 
 
-# ── documents ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def encode_document(content: SavedContent) -> Document:
     """Convert the content of a file to a document.
 
@@ -318,9 +315,6 @@ def _check_maps(gate: Gate) -> None:
         check_map(stage.source.map, gate.n_classes)
         if gate.certificate is not None:
             check_map(gate.stage(index), gate.n_classes)
-
-
-# ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def load_gate(

@@ -73,7 +73,7 @@ def encode(value: Any, location: str) -> Any:
     >>> encode(TemperatureMap(0.5), "x")
     {'type': 'TemperatureMap', 'inverse_temperature': 0.5}
     """
-    # Plain values come first, because they are by far the most frequent.
+    # Plain values come first, because they are the most frequent.
     if _is_plain_json(value):
         return value
     if isinstance(value, np.generic):

@@ -51,8 +51,6 @@ NAME_LISTER_OF_TYPE[ScoreName] = lambda: NAMED
 #: Maximum number of threads that a file may request.
 MAX_JOBS = 1024
 
-# ── learned ranking scores ────────────────────────────────────────────────────────────────────────
-
 #: Learned ranking scores by their name in a file.
 RANKERS: dict[str, type[Ranker]] = {
     "LogisticRanker": LogisticRanker,
@@ -80,8 +78,6 @@ SUBCLASS_LISTER_OF_BASE[Ranker] = lambda: RANKERS
 for _ranker in RANKERS.values():
     FIELD_TYPES[_ranker] = {**get_field_types(_ranker), "classes": Labels | None, **_FITTED_TYPES}
     CONSTRUCTOR_OF_CLASS[_ranker] = partial(_build_ranker, _ranker)
-
-# ── recipes ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class StoredRecipe:
@@ -196,8 +192,6 @@ SUBCLASS_LISTER_OF_BASE[StoredRecipe] = _stored_recipe_classes
 STORED_FORM_OF_TYPE[Recipe] = StoredForm(
     stored_type=StoredRecipe, to_stored=_recipe_to_stored, from_stored=_recipe_from_stored
 )
-
-# ── sources ───────────────────────────────────────────────────────────────────────────────────────
 
 SUBCLASS_LISTER_OF_BASE[Source] = lambda: {"Table": LogitsSource, "Marks": ScoreSource}
 FIELD_TYPES[LogitsSource] = {

@@ -50,8 +50,6 @@ _OBSERVED_ATTRIBUTES = {
     "capital",
 }
 
-# ── stored forms ──────────────────────────────────────────────────────────────────────────────────
-
 
 def _dict_to_pairs(mapping: dict[Any, Any], location: str) -> list[tuple[Any, Any]]:
     """Convert a dict to a list of its items."""
@@ -210,9 +208,6 @@ class WatchState:
             confidence_sums=ConfidenceSums(self.confidence_sum, self.variance_sum),
             acknowledgements=self.acknowledgements,
         )
-
-
-# ── state ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode_watch(watch: Watch) -> dict[str, Any]:
@@ -375,9 +370,6 @@ def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
     ]
 
 
-# ── consistency ───────────────────────────────────────────────────────────────────────────────────
-
-
 def _check_watch_state(watch: Watch) -> None:
     """Raise ArtifactError if the state of a watch is inconsistent."""
     counts_by_class = watch.counts_by_class
@@ -448,17 +440,19 @@ def _check_clusters(watch: Watch) -> None:
 
 def _check_acknowledgements(watch: Watch) -> None:
     """Raise ArtifactError if acknowledgements contradict each other or the counts."""
-    earlier_counts = (0, 0, 0)
+    previous_counts = (0, 0, 0)
     for acknowledgement in watch.acknowledgements:
         _check_acknowledgement_texts(acknowledgement)
         lines = acknowledgement.lines
         counts = (acknowledgement.n_rows, lines.n_lines, lines.n_unreadable)
-        is_later = all(count >= earlier for count, earlier in zip(counts, earlier_counts))
-        names = acknowledgement.names
-        has_alarms = len(names) > 0 and set(names) <= set(ALARM_NAMES)
-        if not (is_later and has_alarms):
+        has_growing_counts = all(
+            count >= previous_count for count, previous_count in zip(counts, previous_counts)
+        )
+        alarm_names = acknowledgement.names
+        has_known_alarms = len(alarm_names) > 0 and set(alarm_names) <= set(ALARM_NAMES)
+        if not (has_growing_counts and has_known_alarms):
             raise ArtifactError("the acknowledgements contradict each other.")
-        earlier_counts = counts
+        previous_counts = counts
     if watch.armed_from > watch.counts.rows:
         raise ArtifactError("an acknowledgement is later than the last row.")
 

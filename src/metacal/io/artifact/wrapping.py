@@ -37,7 +37,7 @@ _MEGABYTE = 1 << 20
 MAX_BYTES = 45 * _MEGABYTE
 
 # Maximum size of a file that is not plain ASCII, because Python may store four bytes per character.
-# Large files consist of numbers.
+# Only files of numbers, which are plain ASCII, may be larger.
 _MAX_NON_ASCII_BYTES = 16 * _MEGABYTE
 
 # Maximum number of commas and opening brackets in a file.

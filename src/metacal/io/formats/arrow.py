@@ -395,21 +395,26 @@ def determine_table_layout(
     """
     arrow_types = [source.schema.field(name).type for name in selection.table_names]
     if selection.has_column_per_class:
-        dtypes = {get_float_dtype(arrow_type) for arrow_type in arrow_types}
-        common_dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float64)
-        return TableLayout(columns=selection.table_names, list_size=None, dtype=common_dtype)
+        distinct_dtypes = {get_float_dtype(arrow_type) for arrow_type in arrow_types}
+        table_dtype = np.dtype(np.float64)
+        if len(distinct_dtypes) == 1:
+            table_dtype = distinct_dtypes.pop()
+        return TableLayout(columns=selection.table_names, list_size=None, dtype=table_dtype)
 
-    (name,) = selection.table_names
+    (list_column_name,) = selection.table_names
     (list_type,) = arrow_types
     list_size = getattr(list_type, "list_size", -1)
-    if list_size < 0:
-        list_size = _first_list_size(source, name, path)
+    is_variable_size_type = list_size < 0
+    if is_variable_size_type:
+        list_size = _read_first_list_size(source, list_column_name, path)
     return TableLayout(
-        columns=(name,), list_size=list_size, dtype=get_float_dtype(list_type.value_type)
+        columns=(list_column_name,),
+        list_size=list_size,
+        dtype=get_float_dtype(list_type.value_type),
     )
 
 
-def _first_list_size(source: BatchSource, name: str, path: str) -> int:
+def _read_first_list_size(source: BatchSource, name: str, path: str) -> int:
     """Return the length of the first list in a column, or 0 if there are no rows."""
     for record_batch in source.iterate_batches([name], 1):
         if record_batch.num_rows:

@@ -324,13 +324,13 @@ class _Cells:
 
         is_class_column = np.zeros(len(header), dtype=bool)
         is_class_column[list(class_columns)] = True
-        field_starts = [0, *(np.flatnonzero(np.diff(is_class_column)) + 1).tolist()]
-        field_stops = [*field_starts[1:], len(header)]
         # Consecutive class columns, and other consecutive columns, are one field of the dtype.
-        # Each entry is the first column of the field to which a column belongs.
-        self._field_start_of_column = np.repeat(
-            field_starts, np.subtract(field_stops, field_starts)
-        )
+        later_field_starts = np.flatnonzero(np.diff(is_class_column)) + 1
+        field_starts = [0, *later_field_starts.tolist()]
+        field_stops = [*field_starts[1:], len(header)]
+        field_lengths = np.subtract(field_stops, field_starts)
+        #: Index of the first column of the field to which each column belongs.
+        self._field_start_of_column = np.repeat(field_starts, field_lengths)
         fields = []
         for start, stop in zip(field_starts, field_stops):
             cell_type = np.float64 if is_class_column[start] else object
@@ -376,7 +376,8 @@ class _Cells:
         self.file.seek(0)
         next(csv.reader(self.file, delimiter=self.delimiter))
         try:
-            texts = self._load_fields([(name, object, shape) for name, _, shape in fields])
+            text_fields = [(name, object, shape) for name, _, shape in fields]
+            texts = self._load_fields(text_fields)
         except ValueError:
             return None
         records: dict[str, NDArray[Any]] = {}
@@ -384,12 +385,13 @@ class _Cells:
             records[name] = texts[name]
             if cell_type is object:
                 continue
-            number_columns = [parse_localized_numbers(column) for column in texts[name].T]
-            if any(column is None or np.isnan(column).any() for column in number_columns):
-                return None
-            records[name] = np.stack(
-                [column for column in number_columns if column is not None], axis=1
-            )
+            number_columns = []
+            for cell_texts in texts[name].T:
+                numbers = parse_localized_numbers(cell_texts)
+                if numbers is None or np.isnan(numbers).any():
+                    return None
+                number_columns.append(numbers)
+            records[name] = np.stack(number_columns, axis=1)
         return records
 
     def _parse_fields(self, fields: list[Any]) -> NDArray[Any] | dict[str, NDArray[Any]]:

@@ -19,7 +19,7 @@ LINE_KEY = "line"
 
 #: Lists of objects in responses of language models, which are no lists of scored items.
 _RESPONSE_LISTS = ("choices", "messages", "content", "tool_calls", "top_logprobs", "tokens")
-_ITEM_KEY_PATTERN = re.compile(r"([^()\[\]]+)\[\*\](?:\.(.+))?")
+_ITEM_KEY_PATTERN = re.compile(r"(?P<list_key>[^()\[\]]+)\[\*\](?:\.(.+))?")
 
 
 def find_item_list_key(score_key: str | None) -> str | None:
@@ -31,7 +31,7 @@ def find_item_list_key(score_key: str | None) -> str | None:
     ('fields', None)
     """
     match = _ITEM_KEY_PATTERN.fullmatch(score_key or "")
-    return None if match is None else match[1]
+    return None if match is None else match["list_key"]
 
 
 def iterate_items(
@@ -118,17 +118,20 @@ def expand_item_lists(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     >>> expand_item_lists([{"id": 7, "logits": [0.5, 1.5]}])
     [{'id': 7, 'logits': [0.5, 1.5]}]
     """
-    list_keys = {
-        name for item in objects for name, value in item.items() if _is_item_list(name, value)
-    }
+    list_keys = set()
+    for json_object in objects:
+        for name, entry in json_object.items():
+            if _is_item_list(name, entry):
+                list_keys.add(name)
     if len(list_keys) != 1:
-        return [dict(item) for item in objects]
+        return [dict(json_object) for json_object in objects]
     list_key = list_keys.pop()
-    rows: list[dict[str, Any]] = []
-    for item in objects:
-        keys = [f"{list_key}[*].{name}" for name in _list_entry_names(item.get(list_key))]
-        rows += iterate_items(item, list_key, keys, "")
-    return rows
+    item_rows: list[dict[str, Any]] = []
+    for json_object in objects:
+        entry_names = _list_entry_names(json_object.get(list_key))
+        item_keys = [f"{list_key}[*].{name}" for name in entry_names]
+        item_rows += iterate_items(json_object, list_key, item_keys, line_name="")
+    return item_rows
 
 
 def _is_item_list(name: str, value: Any) -> bool:
@@ -149,4 +152,8 @@ def _list_entry_names(items: Any) -> list[str]:
     """Return the names of the entries of the objects in a list."""
     if not isinstance(items, list):
         return []
-    return list(dict.fromkeys(name for item in items if isinstance(item, Mapping) for name in item))
+    distinct_names: dict[str, None] = {}
+    for item in items:
+        if isinstance(item, Mapping):
+            distinct_names.update(dict.fromkeys(item))
+    return list(distinct_names)

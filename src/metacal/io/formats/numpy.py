@@ -76,15 +76,14 @@ def read_npz(request: Request) -> Columns:
         }
         selection = select_arrays(request, descriptions)
         if request.keeps_other_columns:
-            row_shape = locations[selection.table_names[0]].shape[:1]
+            table_location = locations[selection.table_names[0]]
+            column_shape = table_location.shape[:1]
             used_names = (*selection.table_names, selection.class_list_name)
-            selection = selection.with_kept_columns(
-                [
-                    name
-                    for name, location in locations.items()
-                    if location.shape == row_shape and name not in used_names
-                ]
-            )
+            kept_names = []
+            for name, location in locations.items():
+                if location.shape == column_shape and name not in used_names:
+                    kept_names.append(name)
+            selection = selection.with_kept_columns(kept_names)
         array_names = list(selection.all_names)
         if selection.class_list_name is not None:
             array_names.append(selection.class_list_name)

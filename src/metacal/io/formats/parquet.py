@@ -270,7 +270,9 @@ def _iterate_batches(
         If the file is damaged, or contains a null list that pyarrow cannot decode.
     """
     metadata = file.metadata
-    next_row = sum(metadata.row_group(group).num_rows for group in range(first_group))
+    next_row = 0
+    for earlier_group in range(first_group):
+        next_row += metadata.row_group(earlier_group).num_rows
     groups = range(first_group, metadata.num_row_groups)
     try:
         for batch in _decode_groups(file, columns, batch_rows, groups):

@@ -315,8 +315,9 @@ def load_array(
     has_supported_type = dtype.kind in "fiubU"
     if not has_supported_type or n_dimensions not in (1, 2):
         # Validation rejects the type or shape, so the array is not read.
-        zero = np.zeros((), dtype if conversion is None else conversion.dtype)
-        return np.broadcast_to(zero, location.shape)
+        result_dtype = dtype if conversion is None else conversion.dtype
+        zero_without_memory = np.zeros((), result_dtype)
+        return np.broadcast_to(zero_without_memory, location.shape)
 
     has_contiguous_rows = n_dimensions == 2 and not location.is_fortran_ordered
     holds_text = dtype.kind == "U"

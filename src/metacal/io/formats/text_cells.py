@@ -155,12 +155,13 @@ def parse_localized_numbers(cells: Sequence[str] | NDArray[Any]) -> Float | None
 
 def _find_decimal_mark(texts: Sequence[str]) -> str | None:
     """Return the decimal mark of numbers, or None if it is ambiguous."""
-    with_comma = [text for text in texts if "," in text]
-    if not with_comma:
+    texts_with_comma = [text for text in texts if "," in text]
+    if not texts_with_comma:
         return "."
-    for text in with_comma:
+    for text in texts_with_comma:
         if "." in text:
-            return max(",.", key=text.rfind)
+            is_comma_last = text.rfind(",") > text.rfind(".")
+            return "," if is_comma_last else "."
         if _GROUPED_NUMBER.fullmatch(text) is None:
             return ","
     return None
