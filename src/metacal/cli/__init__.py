@@ -149,15 +149,17 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or raise a usage error that suggests a similar name."""
-        name = args[0]
-        is_unknown_name = name not in self.summaries and not name.startswith("-")
+        command_name = args[0]
+        is_unknown_name = command_name not in self.summaries and not command_name.startswith("-")
         if is_unknown_name and not ctx.resilient_parsing:
-            close_matches = difflib.get_close_matches(name.lower(), self.summaries, n=1, cutoff=0.5)
+            close_matches = difflib.get_close_matches(
+                command_name.lower(), self.summaries, n=1, cutoff=0.5
+            )
             if close_matches:
                 hint = f"did you mean {close_matches[0]!r}?"
             else:
                 hint = f"there are {', '.join(self.summaries)}."
-            ctx.fail(f"there is no command {name!r}; {hint}")
+            ctx.fail(f"there is no command {command_name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -201,7 +203,7 @@ class Commands(click.Group):
 
 
 def _as_click_exception(error: Exception) -> click.ClickException | None:
-    """Translate an error for click to print; return None to show the traceback."""
+    """Convert an error to a click exception, or None to show the traceback."""
     if isinstance(error, click.ClickException):
         return _escape_controls(error)
     if isinstance(error, InfeasibleTargetError):
@@ -345,9 +347,9 @@ def _escape_controls(error: click.ClickException) -> click.ClickException:
 
 
 def _as_one_line(message: object) -> str:
-    """Return a message as one line of limited length, with controls escaped."""
-    text = escape_controls(" ".join(str(message).split()))
-    if len(text) <= _MAX_MESSAGE_LENGTH:
-        return text
+    """Return a message as a single line of limited length, without control characters."""
+    one_line = escape_controls(" ".join(str(message).split()))
+    if len(one_line) <= _MAX_MESSAGE_LENGTH:
+        return one_line
     half_length = _MAX_MESSAGE_LENGTH // 2
-    return f"{text[:half_length]} ... {text[-half_length:]}"
+    return f"{one_line[:half_length]} ... {one_line[-half_length:]}"

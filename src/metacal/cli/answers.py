@@ -81,11 +81,13 @@ def _find_class_code(answer: str, class_names: Sequence[str]) -> int | None:
     """
     if answer in class_names:
         return class_names.index(answer)
-    number = strip_zero_decimals(answer)
-    if number in class_names:
-        return class_names.index(number)
+    answer_without_decimals = strip_zero_decimals(answer)
+    if answer_without_decimals in class_names:
+        return class_names.index(answer_without_decimals)
     similar_codes = [
-        code for code, name in enumerate(class_names) if name.lower() == number.lower()
+        code
+        for code, name in enumerate(class_names)
+        if name.lower() == answer_without_decimals.lower()
     ]
     if len(similar_codes) == 1:
         return similar_codes[0]

@@ -99,8 +99,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     else:
         applied = _apply_to_file(gate, artifact, file, options)
     if flag_is_set("json"):
-        counts = _convert_counts_to_json(gate, applied, options)
-        print_json({"file": file, "artifact": artifact, **counts})
+        json_counts = _convert_counts_to_json(gate, applied, options)
+        print_json({"file": file, "artifact": artifact, **json_counts})
     else:
         _print_result_notes(gate, applied, options.output)
 
@@ -124,7 +124,7 @@ def _convert_counts_to_json(gate: Gate, applied: Applied, options: Options) -> d
 
 
 def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
-    """Write one file of decisions.
+    """Write the decisions on the rows of a file to a single output file.
 
     For a cascade without --large, the decisions tell which rows need the large model.
 
@@ -164,7 +164,7 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
 
 
 def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
-    """Write a folder of results, one per file read, on this machine or on a cluster.
+    """Write one result per input file to a folder, locally or on a cluster.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def _check_output_options(options: Options) -> None:
 
 
 def _check_folder_options(options: Options) -> None:
-    """Raise a usage error if an option needs a folder as output and it is not one."""
+    """Raise a usage error if an option requires a folder as output."""
     if is_folder_output(options.output):
         return
     if options.executor is not None:
@@ -289,7 +289,7 @@ def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
 
 
 def _print_result_notes(gate: Gate, applied: Applied, output: str | None) -> None:
-    """Print how many rows were accepted, who answered them, and what is left to do."""
+    """Print the counts of rows, accepted rows and answers, and the next step."""
     if applied.n_without_score and gate.is_score_gate:
         print_note(
             f"{applied.n_without_score:,} of {applied.n_rows:,} rows have no score: they are"
@@ -317,8 +317,8 @@ def _format_summary_sentence(applied: Applied, output: str | None) -> str:
         accepted_text = f", {applied.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
     answered_by_text = ""
     if applied.answered_by:
-        counts = [f"{name} {count:,}" for name, count in applied.answered_by.items()]
-        answered_by_text = f"; answered by: {', '.join(counts)}"
+        answer_counts = [f"{name} {count:,}" for name, count in applied.answered_by.items()]
+        answered_by_text = f"; answered by: {', '.join(answer_counts)}"
     files_text = ""
     if is_folder_output(output):
         files_text = f" ({applied.n_files:,} files, {applied.n_kept:,} of them kept)"

@@ -72,7 +72,7 @@ def command(model: str, artifact: str, options: Options) -> None:
 
 
 def _check_reads_logits(gate: Gate, artifact: str) -> None:
-    """Raise a usage error if the gate does not decide on the logits of one model."""
+    """Raise a usage error if the gate does not read the logits of a single model."""
     if gate.is_logits_gate:
         return
     if gate.is_score_gate:

@@ -230,7 +230,7 @@ def _fit_logits_cascade(small: str, large: str, promise: Promise, options: Optio
         labels = small_predictions.require_truth()
     map_fitter = make_map_fitter(options.calibrator, options.seed, small_logits.shape[1])
     with open_executor(resolve_n_jobs(options.n_jobs)) as executor:
-        data = LogitsCascadeData(
+        cascade_data = LogitsCascadeData(
             small_rows=Rows(small_logits, executor=executor),
             large_rows=Rows(large_logits, executor=executor),
             labels=labels,
@@ -242,7 +242,7 @@ def _fit_logits_cascade(small: str, large: str, promise: Promise, options: Optio
             input=small_predictions.input,
             reject_label=parse_reject_label(options.reject_label, small_predictions),
         )
-        return calibrate(data, promise)
+        return calibrate(cascade_data, promise)
 
 
 def _read_pilot_scores(options: Options) -> Any:
@@ -293,7 +293,7 @@ def _fit_score_cascade(file: str, large: str | None, promise: Promise, options: 
     )
     _raise_if_score_missing(file, score_names, cascade_scores.scores)
     higher_is: Any = options.reading.higher_is or "surer"
-    data = ScoreCascadeData(
+    cascade_data = ScoreCascadeData(
         scores=cascade_scores.scores,
         agrees=cascade_scores.flags if uses_agreement else None,
         correct=None if uses_agreement else cascade_scores.flags,
@@ -304,7 +304,7 @@ def _fit_score_cascade(file: str, large: str | None, promise: Promise, options: 
         pool=options.pool,
         random_state=options.seed,
     )
-    return calibrate(data, promise)
+    return calibrate(cascade_data, promise)
 
 
 def _raise_if_score_missing(file: str, score_names: list[str], scores: list[Any]) -> None:

@@ -153,28 +153,28 @@ def command(options: Options) -> None:
 
     dataset = metacal.datasets.load(options.dataset)
     fit_part, test_part = dataset.split(N_FIT, random_state=options.seed)
-    data = DemoData(*fit_part, *test_part)
+    demo_data = DemoData(*fit_part, *test_part)
     introduction, min_accuracy = DATASETS[options.dataset]
-    rows, certified_gate = _fit_and_measure_methods(
-        data, min_accuracy=min_accuracy, seed=options.seed
+    table_rows, certified_gate = _fit_and_measure_methods(
+        demo_data, min_accuracy=min_accuracy, seed=options.seed
     )
-    n_fit = len(data.fit_labels)
-    n_test = len(data.test_labels)
-    report_size = _write_report(certified_gate, data, introduction, options)
+    n_fit = len(demo_data.fit_labels)
+    n_test = len(demo_data.test_labels)
+    report_size = _write_report(certified_gate, demo_data, introduction, options)
     certificate = None if certified_gate is None else certified_gate.certificate_
     json_content = {
         "dataset": options.dataset,
         "seed": options.seed,
         "n_fit": n_fit,
         "n_test": n_test,
-        "rows": [row.to_dict() for row in rows],
+        "rows": [table_row.to_dict() for table_row in table_rows],
         "output": options.output,
         "certificate": None if certificate is None else certificate.to_dict(words=True),
     }
     heading = f"{introduction}: {n_fit:,} rows to fit, {n_test:,} to test (seed {options.seed})"
-    explanation = [_COLUMNS, "", *_format_explanation_lines(rows, certificate), _NEXT]
+    explanation = [_COLUMNS, "", *_format_explanation_lines(table_rows, certificate), _NEXT]
     print_result(
-        json_content, "\n".join([heading, "", *_format_table_lines(rows), "", *explanation])
+        json_content, "\n".join([heading, "", *_format_table_lines(table_rows), "", *explanation])
     )
     print_note(
         f"The report is in {options.output} ({report_size / 1000:,.0f} kB). Open it in a browser:"
@@ -231,7 +231,7 @@ def _fit_and_measure_methods(
 
     Returns
     -------
-    rows : list of DemoRow
+    table_rows : list of DemoRow
         Measurements of each method.
     gate : MetaCal or None
         Last gate that was certified.
@@ -243,7 +243,7 @@ def _fit_and_measure_methods(
     uncalibrated = TemperatureMap(1.0)(data.test_logits)
     temperature_scaling = mc.TemperatureScaling().fit(data.fit_logits, data.fit_labels)
     temperature_scaled = temperature_scaling.predict_proba(data.test_logits)
-    rows = [
+    table_rows = [
         _measure_on_test_rows("uncalibrated", data, uncalibrated),
         _measure_on_test_rows("temperature scaling", data, temperature_scaled),
     ]
@@ -259,13 +259,15 @@ def _fit_and_measure_methods(
         try:
             gate = mc.MetaCal(promise).fit(data.fit_logits, data.fit_labels)
         except mc.InfeasibleTargetError as error:
-            rows.append(DemoRow(method, promise=limits, problem=str(error)))
+            table_rows.append(DemoRow(method, promise=limits, problem=str(error)))
             continue
         probabilities = gate.predict_proba(data.test_logits)
-        rows.append(_measure_on_test_rows(method, data, probabilities, gate=gate, promise=limits))
+        table_rows.append(
+            _measure_on_test_rows(method, data, probabilities, gate=gate, promise=limits)
+        )
         if gate.certificate_.guarantee == "certified":
             certified_gate = gate
-    return rows, certified_gate
+    return table_rows, certified_gate
 
 
 def _measure_on_test_rows(
@@ -322,7 +324,7 @@ def _measure_on_test_rows(
     )
 
 
-def _format_table_lines(rows: list[DemoRow]) -> list[str]:
+def _format_table_lines(table_rows: list[DemoRow]) -> list[str]:
     """Return the table of measurements as aligned lines below a two-line heading."""
     first_heading = ("", "", "ECE", "ECE", "", "accuracy", "mis-", "")
     second_heading = (
@@ -336,28 +338,32 @@ def _format_table_lines(rows: list[DemoRow]) -> list[str]:
         "verdict",
     )
     headings = [first_heading, second_heading]
-    lines = align_columns([*headings, *(row.cells() for row in rows)])
-    horizontal_rule = "-" * max(map(len, lines))
+    table_lines = align_columns([*headings, *(table_row.cells() for table_row in table_rows)])
+    horizontal_rule = "-" * max(map(len, table_lines))
     n_headings = len(headings)
-    return [*lines[:n_headings], horizontal_rule, *lines[n_headings:]]
+    return [*table_lines[:n_headings], horizontal_rule, *table_lines[n_headings:]]
 
 
-def _format_explanation_lines(rows: list[DemoRow], certificate: Certificate | None) -> list[str]:
+def _format_explanation_lines(
+    table_rows: list[DemoRow], certificate: Certificate | None
+) -> list[str]:
     """Return the reasons for missing gates, and the certificate."""
-    lines = []
-    for row in rows:
-        if row.problem:
-            lines.append(wrap_lines(f"{row.method}, {row.promise}: {row.problem}"))
+    text_lines = []
+    for table_row in table_rows:
+        if table_row.problem:
+            text_lines.append(
+                wrap_lines(f"{table_row.method}, {table_row.promise}: {table_row.problem}")
+            )
     if certificate is not None:
-        lines.append(f"The certificate of the gate for {_format_limits(certificate.limits)}:")
-        lines.append(wrap_lines(str(certificate)))
-    lines.append("")
-    return lines
+        text_lines.append(f"The certificate of the gate for {_format_limits(certificate.limits)}:")
+        text_lines.append(wrap_lines(str(certificate)))
+    text_lines.append("")
+    return text_lines
 
 
 def _format_limits(limits: Limits) -> str:
     """Return the promised limits as text, such as "accuracy >= 0.97"."""
-    parts = [
+    limit_texts = [
         f"{quantity.short_name} {quantity.comparison_sign} {limit:g}" for quantity, limit in limits
     ]
-    return " and ".join(parts)
+    return " and ".join(limit_texts)

@@ -105,7 +105,7 @@ def command(artifact: str, options: Options) -> None:
 
 
 def check_onnx_output(output: str, *inputs: str) -> None:
-    """Raise a usage error if the output does not end in .onnx or is one of the inputs."""
+    """Raise a usage error if the output is not an .onnx name, or is an input."""
     if not output.lower().endswith(".onnx"):
         raise bad_option("-o", f"The name of an ONNX file must end in .onnx, but got {output}.")
     check_output_is_not_input(output, *inputs)

@@ -164,7 +164,7 @@ def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, Ga
 
 
 def check_large_option(gate: Gate | None, artifact: str | None, large: str | None) -> None:
-    """Raise a usage error if --large was given and the gate reads one table."""
+    """Raise a usage error if --large was given but the gate reads a single table."""
     if large is None:
         return
     if gate is None:
@@ -278,7 +278,7 @@ def _read_logit_rows(
     keeps_raw_table: bool,
     stream: bool | None,
 ) -> GateRows:
-    """Read the logits of one model, or those of both models of a cascade.
+    """Read the logits of a classifier, or of both classifiers of a cascade.
 
     Parameters
     ----------

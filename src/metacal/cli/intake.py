@@ -100,12 +100,12 @@ def _encode_unreadable_lines(received_batch: ReceivedBatch, place: str) -> bytes
     """Encode the unreadable lines of a batch as JSON lines."""
     json_lines = []
     for unreadable_line in received_batch.unreadable_lines:
-        entry = {
+        line_entry = {
             "place": f"{place}:{unreadable_line.line_number}",
             "reason": unreadable_line.reason,
             "line": unreadable_line.text,
         }
-        json_lines.append(json.dumps(entry).encode() + b"\n")
+        json_lines.append(json.dumps(line_entry).encode() + b"\n")
     return b"".join(json_lines)
 
 
@@ -213,7 +213,7 @@ class Intake:
             self.journal.rewrite([state_record(self.monitor_state)])
 
     def checkpoint(self) -> None:
-        """Replace all records of the journal by one with the whole state."""
+        """Replace all records of the journal by a single record of the whole state."""
         if self.journal is not None and self._has_journal_begun and self._pending_record is None:
             self.journal.rewrite([state_record(self.monitor_state)])
             self._journal_bytes_to_compact = max(

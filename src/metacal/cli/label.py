@@ -296,7 +296,7 @@ def _read_pool(pool: str, pool_options: _PoolOptions, options: Options) -> Predi
 def _print_outcome(
     outcome: LabellingOutcome, call: LabellingCall, pool: str, options: Options
 ) -> None:
-    """Print what is certified, how many rows wait for a label, and what to do next.
+    """Print the certificate, the rows that wait for a label, and the next step.
 
     Parameters
     ----------

@@ -119,7 +119,7 @@ class Options:
 
     @property
     def quarantine_path(self) -> str | None:
-        """File for unreadable lines; by default beside the state file, if there is one."""
+        """File for unreadable lines, by default next to the state file."""
         if self.quarantine is not None or self.state is None:
             return self.quarantine
         return os.path.splitext(self.state)[0] + ".quarantine.jsonl"

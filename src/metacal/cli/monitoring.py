@@ -123,7 +123,7 @@ class StatusDisplay:
         self._last_note = text
 
     def note_unreadable_lines(self) -> None:
-        """Print the first unreadable lines among those of the latest step."""
+        """Print the place and reason of unreadable lines, up to a maximum."""
         received_batch = self.intake.monitor_state.last_batch
         if received_batch is None:
             return
@@ -209,7 +209,7 @@ def open_journal(options: Options, file: str) -> Journal:
 
 
 def _unrecorded_rows_advice(file: str) -> str:
-    """Return what to do about rows that were read but not recorded."""
+    """Return the advice about rows that were read but not recorded."""
     if file == "-":
         return "Send them again."
     return "The next run reads them again."

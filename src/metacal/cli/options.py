@@ -222,10 +222,10 @@ def to_arguments(name: str, value: Any) -> list[str]:
         return []
     if name == "rows":
         return [option_flag(name), format_row_range(value)]
-    values = value if isinstance(value, tuple) else (value,)
+    option_values = value if isinstance(value, tuple) else (value,)
     arguments = []
-    for entry in values:
-        arguments += [option_flag(name), str(entry)]
+    for option_value in option_values:
+        arguments += [option_flag(name), str(option_value)]
     return arguments
 
 
@@ -247,7 +247,7 @@ def _iter_options(
 
 
 def _raise_if_options_conflict(options: type, values: dict[str, Any]) -> None:
-    """Raise a usage error if an option lacks one it needs, or excludes another."""
+    """Raise a usage error if a required option is missing, or options conflict."""
     given_names = {
         name
         for name, value in values.items()
@@ -275,12 +275,14 @@ def _build_options(
     """Build the dataclass of options, removing its entries from `values`."""
     arguments: dict[str, Any] = {}
     for dataclass_field in fields(options):
-        name = dataclass_field.name
+        field_name = dataclass_field.name
         group_spec = dataclass_field.metadata.get("group")
         if group_spec is not None:
-            arguments[name] = _build_options(group_spec.options, values, group_spec.excluded_fields)
-        elif name in values and name not in excluded_fields:
-            arguments[name] = values.pop(name)
+            arguments[field_name] = _build_options(
+                group_spec.options, values, group_spec.excluded_fields
+            )
+        elif field_name in values and field_name not in excluded_fields:
+            arguments[field_name] = values.pop(field_name)
     return options(**arguments)
 
 

@@ -66,7 +66,7 @@ def _build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> P
 
 
 def _other_class(positive: Any, classes: Sequence[Any]) -> Any:
-    """Return the other one of two classes; by default the second class is positive."""
+    """Return the class that is not positive. The second class is positive by default."""
     if positive is None:
         return classes[0]
     return next((name for name in classes if name != positive), None)
@@ -294,11 +294,11 @@ class PromiseOptions:
             self._check_paper_rule()
 
     def _list_given(self, *names: str) -> list[str]:
-        """Return those of the named options that the user gave."""
+        """Return the names of options that the user passed, out of some names."""
         given_names = []
         for name in names:
-            value = getattr(self, name)
-            if value is not None and value is not False:
+            option_value = getattr(self, name)
+            if option_value is not None and option_value is not False:
                 given_names.append(name)
         return given_names
 
@@ -327,7 +327,7 @@ class PromiseOptions:
         return bool(self._list_given(*_list_promise_options(Combination.TWO_CLASSES)))
 
     def _check_paper_rule(self) -> None:
-        """Raise a usage error if the paper has no rule for these options.
+        """Raise a usage error if the options do not fit --rule paper.
 
         The paper has one rule for each of the two limits, none for both together, and no confidence
         level.
@@ -425,11 +425,11 @@ class PromiseOptions:
         import metacal as mc
 
         promise = self._build_promise_without_subgroups(PromiseInputs(seed, classes, positive))
-        fallback = "pooled" if self.pool_small else None
+        fallback_method = "pooled" if self.pool_small else None
         if per_group and not self.is_about_cases:
-            return mc.PerGroup(promise, self._error_rate, fallback)
+            return mc.PerGroup(promise, self._error_rate, fallback_method)
         if self.per_class:
-            return mc.PerClass(promise, self._error_rate, fallback)
+            return mc.PerClass(promise, self._error_rate, fallback_method)
         return promise
 
     @property
@@ -477,13 +477,13 @@ def _get_promise_spec(name: str) -> PromiseSpec:
 
 
 def _list_promise_options(combination: Combination | None = None) -> list[str]:
-    """Return the names of all options that describe a promise, or of one combination."""
-    names = []
+    """Return the names of the options that describe a promise."""
+    option_names = []
     for option_field in fields(PromiseOptions):
         spec = option_field.metadata.get("promise")
         if spec is not None and combination in (None, spec.combination):
-            names.append(option_field.name)
-    return names
+            option_names.append(option_field.name)
+    return option_names
 
 
 def _format_flag_list(names: Sequence[str]) -> str:

@@ -110,16 +110,16 @@ def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
     if text is None:
         return None
     if text.startswith("@"):
-        lines = read_lines(text[1:], "save the class names as UTF-8")
-        names = [line.strip() for line in lines if line.strip()]
+        file_lines = read_lines(text[1:], "save the class names as UTF-8")
+        class_names = [line.strip() for line in file_lines if line.strip()]
     else:
-        names = split_names(text)
-    if len(names) < 2 or "" in names:
+        class_names = split_names(text)
+    if len(class_names) < 2 or "" in class_names:
         raise bad_option(
             "--classes",
             f"Expected at least two class names, separated by commas, but got {text!r}.",
         )
-    return as_class_names(names)
+    return as_class_names(class_names)
 
 
 def read_lines(path: str, advice: str) -> list[str]:
@@ -169,7 +169,7 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
 def check_read_options_fit_gate(
     gate: Gate, artifact: str, reading: ReadOptions, *, allows_group_key: bool = False
 ) -> None:
-    """Raise a usage error if options do not fit what a gate reads.
+    """Raise a usage error if reading options do not fit the input of a gate.
 
     Parameters
     ----------

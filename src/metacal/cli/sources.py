@@ -309,7 +309,7 @@ def _open_table_source(
 
 
 def _stack_model_tables(gate: Gate, gate_rows: GateRows) -> Any:
-    """Return the input rows; for a cascade, those of all models along the second axis."""
+    """Return the input rows, stacked along the second axis for a cascade."""
     first_table = np.asarray(gate_rows.columns.table)
     if not gate.is_cascade:
         return first_table
@@ -452,7 +452,7 @@ class TableSource:
 
 
 def _convert_to_texts(column: Any) -> list[str] | None:
-    """Convert the entries of a column to strings; None stays None."""
+    """Convert the entries of a column to strings, if there is a column."""
     if column is None:
         return None
     return [str(entry) for entry in column]

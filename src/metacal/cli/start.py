@@ -149,7 +149,7 @@ def command(file: str, options: Options) -> None:
 
 
 def _inspect_file(file: str, options: Options) -> Inspection:
-    """Detect what a file holds, and print it. Raise a usage error if it is ambiguous."""
+    """Detect the columns of a file and print them, or raise a usage error."""
     from metacal.io.file_inspection import inspect_file
 
     reading = replace(options.reading, unit_key=options.unit_key)
@@ -203,7 +203,7 @@ class _Answers:
 
 
 def _collect_answers(options: Options, inspection: Inspection) -> _Answers:
-    """Return the answers to the questions, and ask those that no option answers."""
+    """Return the answers to all questions, from options, defaults or the user."""
     mistake_cost = options.mistake_cost
     review_fraction = options.review
     takes_defaults = options.yes
@@ -306,7 +306,7 @@ def _print_review_note(plan: Plan, review_fraction: float) -> None:
 
 
 def _print_other_promises(plan: Plan) -> None:
-    """Print the other promises that the same rows support, or the best target of each."""
+    """Print further promises that the rows support, with the best target of each."""
     offered_promises = list_offered_promises(plan.inspection)
     uses_usual_fit_rows = plan.fit_row_range == FIT_ROW_RANGE
     if len(offered_promises) == 1 or not uses_usual_fit_rows:

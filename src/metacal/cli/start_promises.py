@@ -130,7 +130,7 @@ PROMISES = {promise.name: promise for promise in (ACCURACY, *TWO_CLASS_PROMISES,
 
 
 def list_offered_promises(inspection: Inspection) -> tuple[OfferedPromise, ...]:
-    """Return the promises that the columns of a file allow, the default one first."""
+    """Return the promises that the columns of a file allow, the default first."""
     if inspection.two_classes is not None:
         return (ACCURACY, *TWO_CLASS_PROMISES)
     if inspection.has_scored_items and "case" in inspection.roles:

@@ -72,15 +72,17 @@ def ask_case_mistake_cost() -> float:
 
 
 def ask_promise(mistake_cost: float | None, inspection: Inspection) -> OfferedPromise:
-    """Ask which promise must hold. Without a cost, the targets are those of the default costs."""
+    """Ask which promise must hold, and show the target of each."""
     print_note("\nWhich promise must hold?")
     offered_promises = list_offered_promises(inspection)
-    for number, promise in enumerate(offered_promises, start=1):
+    for promise_number, promise in enumerate(offered_promises, start=1):
         target = promise.find_target(mistake_cost or default_mistake_cost(promise))
         sentence = promise.describe(target, inspection)
-        print_note(f"  {number}  {promise.title}: {sentence}")
-    number = click.prompt("Number", 1, type=click.IntRange(1, len(offered_promises)), err=True)
-    return offered_promises[number - 1]
+        print_note(f"  {promise_number}  {promise.title}: {sentence}")
+    promise_number = click.prompt(
+        "Number", 1, type=click.IntRange(1, len(offered_promises)), err=True
+    )
+    return offered_promises[promise_number - 1]
 
 
 def default_mistake_cost(promise: OfferedPromise) -> float:

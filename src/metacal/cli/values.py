@@ -113,7 +113,7 @@ def parse_numbers(value: str) -> list[float]:
 
 
 def parse_row_range(value: str) -> tuple[float, float]:
-    """Parse a part of the rows, such as 0:0.7.
+    """Parse a random part of the rows, such as 0:0.7.
 
     Examples
     --------

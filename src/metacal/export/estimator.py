@@ -216,7 +216,7 @@ def _classes_passed_by_user(gate: Gate) -> list[Any] | None:
 
 
 def _find_changed_parameter(estimator: Any) -> str | None:
-    """Return the name of the first parameter that differs from the fitted one, if any."""
+    """Return the name of the first parameter that was changed after fit, or None."""
     gate = estimator.gate_
     if gate.certificate is None:
         classes = estimator.classes

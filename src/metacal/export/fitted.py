@@ -82,7 +82,7 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
 def _source_reading_input(
     source: LogitsSource, input: str | None, *, has_promise: bool
 ) -> LogitsSource:
-    """Return a source that reads logits or probabilities as requested, or raise an error."""
+    """Return a source that reads the requested kind of input, or raise an error."""
     if input is None:
         input = source.input
     check_choice("input", input, "logits", "probabilities")

@@ -23,7 +23,7 @@ _MAX_TYPES = 500
 def count_cases(
     gate: Gate, judged_rows: JudgedRows, scores: Any, correct: Any, cases: Any, groups: Any
 ) -> dict[str, Any]:
-    """Count the cases with all, some and no items accepted, and the items of each type.
+    """Count cases by accepted items, and items by type.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How to certify an operating point of a report: a shell command, or a promise in Python."""
+"""Shell command or Python promise that certifies an operating point of a report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FitCommand:
 def build_fit_command(
     gate: Gate, command: str | None, file: str | None, artifact: str | None, delta: float
 ) -> FitCommand:
-    """Build the command that fits another gate with the same options.
+    """Build the shell command that fits a gate with the options of an existing gate.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def build_fit_command(
 
 
 def _supports_points_of_report(gate: Gate) -> bool:
-    """Return whether a gate on all rows, taken as independent, can be fitted like this one.
+    """Check whether a shell command can certify the operating points of a gate.
 
     The bands of a report take rows as independent, so a gate that was certified by clusters has no
     command. Neither has a promise about cases, nor a gate with a learned decision, which is fitted on other rows than it is
@@ -129,7 +129,7 @@ def _contains_option(command: str, name: str) -> bool:
 
 
 def _column_options(gate: Gate, command: str) -> dict[str, str]:
-    """Return the columns that the calibration file of a gate had, as options of a command.
+    """Return the column names of the calibration file as command-line options.
 
     Columns of groups and clusters are left out, because the command certifies one threshold on
     independent rows.

@@ -316,7 +316,7 @@ def choose_short_thresholds(
 
 
 def _count_accepted(sorted_scores: Float, threshold: float) -> int | None:
-    """Count the scores up to a threshold, rounded as gates do, or None if it is not finite."""
+    """Count the scores up to a rounded threshold, or return None if it is infinite."""
     if not math.isfinite(threshold):
         return None
     grid_threshold = RELATIVE_GRID.round([threshold])[0]

@@ -43,7 +43,7 @@ class ReliabilityBins:
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityDiagram:
-    """Reliability diagram of one set of rows, before or after calibration.
+    """Reliability diagram of all or accepted rows, before or after calibration.
 
     Attributes
     ----------
@@ -233,19 +233,19 @@ def add_accuracy_limits(curve: ReliabilityCurve, level: float) -> ReliabilityBin
     >>> bins.accuracy, bins.low.round(3), bins.high.round(3)
     (array([0. , 0.9]), array([0. , 0.764]), array([0.084, 0.972]))
     """
-    counts = curve.counts.astype(np.float64)
-    n_correct = np.nan_to_num(curve.accuracy * counts)
-    has_rows = counts > 0
+    bin_counts = curve.counts.astype(np.float64)
+    n_correct = np.nan_to_num(curve.accuracy * bin_counts)
+    has_rows = bin_counts > 0
     n_used_bins = max(int(has_rows.sum()), 1)
     tail_probability = (1.0 - level) / (2.0 * n_used_bins)
     # A prediction with tied top classes is partly correct, so counts can be fractional.
     n_correct_floor = np.floor(n_correct + _COUNT_TOLERANCE)
     n_correct_ceil = np.ceil(n_correct - _COUNT_TOLERANCE)
-    lower_limits, _ = compute_clopper_pearson_limits(n_correct_floor, counts, tail_probability)
-    _, upper_limits = compute_clopper_pearson_limits(n_correct_ceil, counts, tail_probability)
+    lower_limits, _ = compute_clopper_pearson_limits(n_correct_floor, bin_counts, tail_probability)
+    _, upper_limits = compute_clopper_pearson_limits(n_correct_ceil, bin_counts, tail_probability)
     return ReliabilityBins(
         edges=curve.edges,
-        count=counts,
+        count=bin_counts,
         confidence=curve.mean_confidence,
         accuracy=curve.accuracy,
         low=np.where(has_rows, lower_limits, np.nan),

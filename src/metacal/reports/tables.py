@@ -181,11 +181,13 @@ def make_subgroup_table(
     reference = _choose_reference_limit(certificate, by, is_accepted, correct)
     all_counts = _SubgroupCounts.from_rows(names, codes, correct, is_accepted, reference.quantity)
     nonempty_codes = np.flatnonzero(all_counts.rows)
-    counts = all_counts.select(nonempty_codes)
+    nonempty_counts = all_counts.select(nonempty_codes)
     max_violation_rate = reference.quantity.max_violation_rate(reference.limit)
-    p_values = _compute_binomial_tail(counts.violations, counts.counted_rows, max_violation_rate)
-    order = np.lexsort((-counts.rows, p_values))[:MAX_SUBGROUPS]
-    listed_counts = counts.select(order)
+    p_values = _compute_binomial_tail(
+        nonempty_counts.violations, nonempty_counts.counted_rows, max_violation_rate
+    )
+    order = np.lexsort((-nonempty_counts.rows, p_values))[:MAX_SUBGROUPS]
+    listed_counts = nonempty_counts.select(order)
     # Bonferroni's correction makes the intervals of all subgroups hold at once.
     alpha = (1.0 - level) / max(1, len(nonempty_codes))
     listed_names = names[nonempty_codes[order]]
@@ -466,14 +468,14 @@ def select_striking_rows(
         largest_listed = np.partition(order_by[candidates], MAX_ROWS - 1)[MAX_ROWS - 1]
         candidates = candidates[order_by[candidates] <= largest_listed]
     sorted_candidates = candidates[np.argsort(order_by[candidates], kind="stable")]
-    entries = []
+    row_descriptions = []
     for index in sorted_candidates[:MAX_ROWS]:
         input_index = report_rows.row_indices[index]
         true_class = predicted_class = ""
         if len(names):
             true_class = str(names[report_rows.true_codes[index]])
             predicted_class = str(names[report_rows.predicted_codes[index]])
-        entries.append(
+        row_descriptions.append(
             {
                 "row": int(input_index),
                 "id": None if ids is None else str(ids[input_index]),
@@ -484,7 +486,7 @@ def select_striking_rows(
                 "accepted": None if report_rows.accept is None else bool(report_rows.accept[index]),
             }
         )
-    return entries
+    return row_descriptions
 
 
 def _count_codes(codes: Codes, names: Array) -> Float:

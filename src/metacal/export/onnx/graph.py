@@ -283,7 +283,7 @@ def iterate_messages(message: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def iterate_messages_of_type(type_name: str, *roots: Any) -> Iterator[Any]:
-    """Iterate over all messages of one type, such as "NodeProto", inside other messages."""
+    """Iterate over the nested messages of a type, such as "NodeProto"."""
     for root in roots:
         for message in iterate_messages(root):
             if message.DESCRIPTOR.name == type_name:

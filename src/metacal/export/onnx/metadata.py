@@ -156,7 +156,7 @@ def _thresholds_metadata(
 
 
 def write_metadata(model: Any, properties: dict[str, str]) -> None:
-    """Add metadata properties to a model, replacing those with the same key."""
+    """Add metadata properties to a model, and replace properties of equal key."""
     existing_properties = {entry.key: entry.value for entry in model.metadata_props}
     helper = import_onnx("ONNX export").helper
     helper.set_model_props(model, existing_properties | properties)

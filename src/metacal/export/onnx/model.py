@@ -177,7 +177,7 @@ def _build_gate_model(
     rejected: Rejected | None,
     one_score: bool,
 ) -> AttachedGate:
-    """Build a model that contains only a gate; the parameters are those of `to_onnx`."""
+    """Build a model that contains only a gate, with the parameters of `to_onnx`."""
     onnx = import_onnx("ONNX export")
     check_choice("dtype", dtype, *_DTYPES)
     opset = _check_version("opset", _OPSET if opset is None else opset)
@@ -274,7 +274,7 @@ def attach(
 def _attach_gate(
     model: Any, cal: Any, logits: str | None, input: str | None, rejected: Rejected | None
 ) -> tuple[AttachedGate, LogitsValue]:
-    """Attach a gate to a parsed model; the other parameters are those of `attach`."""
+    """Attach a gate to a parsed model, with the parameters of `attach`."""
     if any(entry.key.startswith(METADATA_PREFIX) for entry in model.metadata_props):
         raise ExportError(
             "This model already contains a metacal gate. Attach the gate to the original model."
@@ -365,7 +365,7 @@ def save_attached(
     unchecked: bool = False,
     rejected: Rejected | None = None,
 ) -> Saved:
-    """Attach a gate to the logits of a classifier, and write the result after checking it.
+    """Attach a gate to the logits of a classifier, check the model, and write it.
 
     The whole model is checked by onnx.checker and run by onnxruntime, and the outputs of the gate
     are compared with Python. The original model is not changed. A model with external data refers

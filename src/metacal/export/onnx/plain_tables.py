@@ -35,7 +35,7 @@ _BATCHED_GATHER_OPSET = 12
 def append_fast_path_check(
     xp: OnnxOperations, single_scores: SinglePrecisionScores, fitted: Map, logits: GraphValue
 ) -> GraphValue:
-    """Append a single boolean that is true if no class is masked and no row needs rescoring.
+    """Append a boolean that is true if no class is masked and all decisions are exact.
 
     It is also false if a logit could overflow when it is multiplied by the inverse temperature.
 

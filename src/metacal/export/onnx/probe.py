@@ -292,7 +292,7 @@ def _generate_inputs(
 def _guess_shape(
     dimensions: Sequence[Any], size_guess: _SizeGuess, named_sizes: dict[str, int]
 ) -> list[int]:
-    """Choose the shape of an input, with equal sizes for dimensions of the same name.
+    """Choose the shape of an input, with one size for each dimension name.
 
     Parameters
     ----------

@@ -121,9 +121,11 @@ def _parse_model(raw: bytes, onnx: Any) -> Any:
         raise OnnxModelError("the model is larger than 2 GB. Save its weights as external data.")
     if not raw:
         raise OnnxModelError("the file is empty (0 bytes). Export the model again.")
-    kind = detect_file_kind(raw[:8])
-    if kind is not None:
-        raise OnnxModelError(f"the file is {kind}, not an ONNX model. Export the model to ONNX.")
+    other_file_kind = detect_file_kind(raw[:8])
+    if other_file_kind is not None:
+        raise OnnxModelError(
+            f"the file is {other_file_kind}, not an ONNX model. Export the model to ONNX."
+        )
     try:
         model = onnx.ModelProto.FromString(raw)
     except Exception:  # protobuf does not export the class of its parsing errors
@@ -206,8 +208,8 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
     for tensor in iterate_messages_of_type("TensorProto", model):
         if tensor.data_location != _EXTERNAL_LOCATION:
             continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
+        reference_fields = {entry.key: entry.value for entry in tensor.external_data}
+        location = reference_fields.get("location", "")
         if not _is_inside_folder(folder, location):
             raise OnnxModelError(
                 f"the weights refer to {location[:200]!r}, a file outside the folder of the"
@@ -221,7 +223,7 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
                 " Copy the file into this folder."
             )
         file_sizes[path] = os.path.getsize(path)
-        if not _is_inside_file(entries, file_sizes[path]):
+        if not _is_inside_file(reference_fields, file_sizes[path]):
             raise OnnxModelError(
                 f"the external data file {location!r} is shorter than the model requires. Copy"
                 " both files again."

@@ -147,16 +147,16 @@ def _append_log_sum_exp(xp: OnnxOperations, logits: GraphValue) -> _LogSumExp:
 def _select_reference_columns(xp: OnnxOperations, table: GraphValue) -> GraphValue:
     """Append the nodes that select a few evenly spaced columns of a table."""
     column_step = math.ceil(xp.n_classes / _N_REFERENCE_COLUMNS)
-    start = xp.graph.add_integers(0)
-    end = xp.graph.add_integers(np.iinfo(np.int64).max)
+    first_column = xp.graph.add_integers(0)
+    past_last_column = xp.graph.add_integers(np.iinfo(np.int64).max)
     class_axis = xp.graph.add_integers(1)
     step = xp.graph.add_integers(column_step)
-    return xp.append_node("Slice", table, start, end, class_axis, step)
+    return xp.append_node("Slice", table, first_column, past_last_column, class_axis, step)
 
 
 @dataclass(frozen=True)
 class SinglePrecisionScores:
-    """Scores in single precision, with a flag for those that rounding cannot affect.
+    """Scores in single precision, with a flag for each exact decision.
 
     Attributes
     ----------

@@ -141,7 +141,7 @@ class Gate(FixedDtypeModule):
         return probs, score, accept
 
     def predict(self, logits: Tensor, group: Tensor | None = None) -> Tensor:
-        """Return the column of the predicted class of each row, also if the row is rejected.
+        """Return the column of the predicted class of each row, including rejected rows.
 
         The promise is about this class. It is that of the largest logit unless the gate has its own
         decision between two classes, as for a promise about precision and recall.
@@ -294,7 +294,7 @@ def _limit_logits(table: Tensor) -> Tensor:
 
 
 def _restore_prediction(table: Tensor, probs: Tensor) -> Tensor:
-    """Increase the probability of the prediction if rounding tied it with another class."""
+    """Restore the lead of the predicted class if rounding has removed it."""
     prediction = TORCH.argmax(table)
     increased_prob = TORCH.max(probs) * (1.0 + torch.finfo(probs.dtype).eps)
     has_lost_lead = TORCH.argmax(probs) != prediction
@@ -303,7 +303,7 @@ def _restore_prediction(table: Tensor, probs: Tensor) -> Tensor:
 
 
 def to_module(cal: Any, *, rejected: gates.Rejected | None = None) -> Gate:
-    """Convert a fitted gate or calibrator to a module that returns (probs, score, accept).
+    """Convert a fitted gate or calibrator to a torch module.
 
     Parameters
     ----------
@@ -404,7 +404,7 @@ class CalibratedModule(nn.Module):
         return probs, score, accept
 
     def predict(self, inputs: Any = None, /, *model_args: Any, **model_kwargs: Any) -> Tensor:
-        """Return the column of the predicted class of each row, also if the row is rejected.
+        """Return the column of the predicted class of each row, including rejected rows.
 
         The parameters are those of `forward`. See `Gate.predict`.
         """

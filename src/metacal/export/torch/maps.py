@@ -149,7 +149,7 @@ class _FieldsOnDevice:
         self.table = table
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self.module, name)
-        if isinstance(value, Tensor):
-            return match_table(value, self.table)
-        return value
+        field_value = getattr(self.module, name)
+        if isinstance(field_value, Tensor):
+            return match_table(field_value, self.table)
+        return field_value
