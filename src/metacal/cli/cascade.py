@@ -34,7 +34,12 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import min_accuracy_option
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.values import SEED_RANGE, RegistryChoice, parse_numbers
+from metacal.cli.values import (
+    SEED_RANGE,
+    RegistryChoice,
+    convert_confidence_to_delta,
+    parse_numbers,
+)
 from metacal.errors import CascadeError, NumberError
 from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import NAMED
@@ -180,7 +185,7 @@ def _build_promise(options: Options) -> Promise:
     from metacal.promises.accuracy import MinAccuracy
     from metacal.promises.cascade import MaxLoss
 
-    delta = round(1.0 - options.confidence, 12)
+    delta = convert_confidence_to_delta(options.confidence)
     if options.max_loss is None and options.min_accuracy is not None:
         return MinAccuracy(options.min_accuracy, delta)
     if options.max_loss is None or options.min_accuracy is not None:

@@ -27,7 +27,9 @@ DATASETS = {
     "cifar100-resnet110": ("ResNet-110 on CIFAR-100, photographs in 100 classes", 0.87),
 }
 # Limit of the miscoverage, error probability of the promises, and number of rows to fit.
-ALPHA, DELTA, N_FIT = 0.05, 0.1, 5000
+_MAX_MISCOVERAGE = 0.05
+_DELTA = 0.1
+_N_FIT_ROWS = 5000
 #: Names of the classes, for the report; CIFAR-100 keeps its numbers.
 CLASSES = {
     "cifar10-resnet110": [
@@ -44,7 +46,7 @@ CLASSES = {
     ]
 }
 
-_COLUMNS = """\
+_COLUMN_TEXT = """\
 ECE: mean gap between confidence and accuracy, for accepted rows and for all (0.05: 5 points).
 Coverage: fraction of the rows that are accepted.
 Miscoverage: fraction of the correct predictions that are rejected.
@@ -53,7 +55,7 @@ the difference; refuted if chance does not explain it.
 At least 90% of all fits keep a certified promise. The paper's rules have no guarantee. Their ECE of
 all rows is that of the paper's map, which gives every class of a rejected row the probability 1/K."""
 
-_NEXT = """\
+_NEXT_TEXT = """\
 With predictions of your own, in a file with the true labels:
   metacal start val.csv                                 detect the columns, fit a gate and judge it
   metacal fit val.npz --min-accuracy 0.97 -o cal.json   fit a gate and print its certificate
@@ -152,8 +154,15 @@ def command(options: Options) -> None:
     import metacal
 
     dataset = metacal.datasets.load(options.dataset)
-    fit_part, test_part = dataset.split(N_FIT, random_state=options.seed)
-    demo_data = DemoData(*fit_part, *test_part)
+    fit_part, test_part = dataset.split(_N_FIT_ROWS, random_state=options.seed)
+    fit_logits, fit_labels = fit_part
+    test_logits, test_labels = test_part
+    demo_data = DemoData(
+        fit_logits=fit_logits,
+        fit_labels=fit_labels,
+        test_logits=test_logits,
+        test_labels=test_labels,
+    )
     introduction, min_accuracy = DATASETS[options.dataset]
     table_rows, certified_gate = _fit_and_measure_methods(
         demo_data, min_accuracy=min_accuracy, seed=options.seed
@@ -172,10 +181,10 @@ def command(options: Options) -> None:
         "certificate": None if certificate is None else certificate.to_dict(words=True),
     }
     heading = f"{introduction}: {n_fit:,} rows to fit, {n_test:,} to test (seed {options.seed})"
-    explanation = [_COLUMNS, "", *_format_explanation_lines(table_rows, certificate), _NEXT]
-    print_result(
-        json_content, "\n".join([heading, "", *_format_table_lines(table_rows), "", *explanation])
-    )
+    table_lines = _format_table_lines(table_rows)
+    explanation_lines = _format_explanation_lines(table_rows, certificate)
+    text_lines = [heading, "", *table_lines, "", _COLUMN_TEXT, "", *explanation_lines, _NEXT_TEXT]
+    print_result(json_content, "\n".join(text_lines))
     print_note(
         f"The report is in {options.output} ({report_size / 1000:,.0f} kB). Open it in a browser:"
         f" {Path(options.output).resolve().as_uri()}"
@@ -248,9 +257,9 @@ def _fit_and_measure_methods(
         _measure_on_test_rows("temperature scaling", data, temperature_scaled),
     ]
     promises: list[tuple[str, Promise]] = [
-        ("Meta-Cal, certified", mc.MaxMiscoverage(ALPHA, delta=DELTA)),
-        ("Meta-Cal, certified", mc.MinAccuracy(min_accuracy, delta=DELTA)),
-        ("Meta-Cal, paper", mc.paper.MaxMiscoverage(ALPHA, random_state=seed)),
+        ("Meta-Cal, certified", mc.MaxMiscoverage(_MAX_MISCOVERAGE, delta=_DELTA)),
+        ("Meta-Cal, certified", mc.MinAccuracy(min_accuracy, delta=_DELTA)),
+        ("Meta-Cal, paper", mc.paper.MaxMiscoverage(_MAX_MISCOVERAGE, random_state=seed)),
         ("Meta-Cal, paper", mc.paper.MinCoverageAccuracy(min_accuracy, random_state=seed)),
     ]
     certified_gate = None

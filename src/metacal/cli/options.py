@@ -27,8 +27,8 @@ from metacal.io.formats import list_extensions
 
 # ── help in sections ──────────────────────────────────────────────────────────────────────────────
 
-#: Heading of each help section and its options, in the order in which they are needed. The last
-#: section lists the options that no other section lists.
+#: Heading of each help section and its options, in the order in which they are needed.
+#: The last section lists the options that no other section lists.
 HELP_SECTIONS = {
     "Promise": (
         "min-accuracy max-miscoverage max-review max-risk max-cost cheapest max-loss min-precision"

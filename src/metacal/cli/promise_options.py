@@ -14,7 +14,7 @@ import click
 
 from metacal.cli.options import file_option, fraction_option, option, option_flag, switch_option
 from metacal.cli.promise_specs import Combination, PromiseInputs, PromiseSpec, promise_option
-from metacal.cli.values import build_number_parser
+from metacal.cli.values import build_number_parser, convert_confidence_to_delta
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise
@@ -41,20 +41,20 @@ _SUBGROUP_OPTIONS = ("per_class", "group_key")
 
 def _build_accuracy_promise(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
     """Build the promise about selective accuracy, miscoverage, or both."""
-    alpha = options.max_miscoverage
-    beta = options.min_accuracy
+    max_miscoverage = options.max_miscoverage
+    min_accuracy = options.min_accuracy
     delta = options.delta
     if options.rule == "paper":
-        if alpha is None:
-            return mc.paper.MinCoverageAccuracy(beta, random_state=inputs.seed)
-        return mc.paper.MaxMiscoverage(alpha, random_state=inputs.seed)
+        if max_miscoverage is None:
+            return mc.paper.MinCoverageAccuracy(min_accuracy, random_state=inputs.seed)
+        return mc.paper.MaxMiscoverage(max_miscoverage, random_state=inputs.seed)
     if options.after_looking or options.at_threshold is not None:
-        return mc.AfterLooking(alpha, beta, delta, options.at_threshold)
-    if alpha is None:
-        return mc.MinAccuracy(beta, delta)
-    if beta is None:
-        return mc.MaxMiscoverage(alpha, delta)
-    return mc.Both(alpha, beta, delta)
+        return mc.AfterLooking(max_miscoverage, min_accuracy, delta, options.at_threshold)
+    if max_miscoverage is None:
+        return mc.MinAccuracy(min_accuracy, delta)
+    if min_accuracy is None:
+        return mc.MaxMiscoverage(max_miscoverage, delta)
+    return mc.Both(max_miscoverage, min_accuracy, delta)
 
 
 def _build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
@@ -385,9 +385,8 @@ class PromiseOptions:
         """Error probability of the promise, or None for a promise in expectation."""
         if self.in_expectation:
             return None
-        confidence = 0.9 if self.confidence is None else self.confidence
-        # 1 - 0.9 is 0.09999999999999998; the user means 0.1.
-        return round(1.0 - confidence, 12)
+        confidence_level = 0.9 if self.confidence is None else self.confidence
+        return convert_confidence_to_delta(confidence_level)
 
     def build_promise(
         self,

@@ -42,8 +42,8 @@ class PromiseInputs:
     positive: Any
 
 
-#: Function that builds a promise from the module `metacal`, the options and the inputs. It receives
-#: the module, because importing it here would make `metacal --help` slow.
+#: Function that builds a promise from the module `metacal`, the options and the inputs.
+#: It receives the module, because importing it here would make `metacal --help` slow.
 BuildFunction = Callable[[Any, "PromiseOptions", PromiseInputs], "Promise"]
 
 

@@ -41,6 +41,9 @@ _SCORE_OPTIONS = (
 _LOGIT_PARAMETERS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
 
 
+# Number of bytes from the beginning of a file that identify a saved gate.
+_N_BYTES_TO_INSPECT = 64
+
 # First bytes of a saved gate, without white space.
 _GATE_MAGIC = b'{"format":"metacal"'
 
@@ -183,11 +186,10 @@ def check_read_options_fit_gate(
         Whether --group-key is allowed for a gate that has no threshold by group.
     """
     if gate.has_classes:
-        raise_if_score_options_given(
-            reading, f"{artifact} was fitted on {gate.logits_source.input}"
-        )
-        if reading.input not in (None, gate.logits_source.input):
-            input_kind = gate.logits_source.input
+        input_kind = gate.logits_source.input
+        raise_if_score_options_given(reading, f"{artifact} was fitted on {input_kind}")
+        has_other_input = reading.input is not None and reading.input != input_kind
+        if has_other_input:
             raise bad_option(
                 "--input",
                 f"FILE must hold {input_kind}, because {artifact} was fitted on {input_kind}."
@@ -195,7 +197,9 @@ def check_read_options_fit_gate(
             )
     else:
         _raise_if_logit_options_given(reading)
-        if reading.higher_is not in (None, gate.score_source.higher_is):
+        stored_meaning = gate.score_source.higher_is
+        has_other_meaning = reading.higher_is is not None and reading.higher_is != stored_meaning
+        if has_other_meaning:
             raise click.UsageError(
                 f"{artifact} stores that a higher score is {gate.score_source.higher_is}. Leave"
                 " out --higher-is."
@@ -227,7 +231,7 @@ def _begins_like_saved_gate(path: str) -> bool:
         # A pipe is not a file. It can be read only once, so its beginning must not be consumed.
         if Path(path).is_file():
             with open(path, "rb") as file:
-                first_bytes = file.read(64)
+                first_bytes = file.read(_N_BYTES_TO_INSPECT)
             return b"".join(first_bytes.split()).startswith(_GATE_MAGIC)
     return False
 

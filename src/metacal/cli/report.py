@@ -33,7 +33,7 @@ from metacal.cli.printing import (
 )
 from metacal.cli.read_options import ReadOptions
 from metacal.cli.repeat import build_repeat_command
-from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
+from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE, convert_confidence_to_delta
 
 if TYPE_CHECKING:
     from metacal.cli.gate_rows import GateRows
@@ -210,7 +210,7 @@ def _summarise_rows(
         seed=options.seed,
         n_resamples=options.resamples,
         n_jobs=resolve_n_jobs(options.n_jobs),
-        delta=round(1.0 - options.confidence, 12),
+        delta=convert_confidence_to_delta(options.confidence),
         **_class_keywords_of_summary(gate, columns),
     )
 

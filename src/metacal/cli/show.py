@@ -19,15 +19,21 @@ if TYPE_CHECKING:
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
-# Templates that describe a saved file, keyed by kind of gate (None: calibrator without a promise).
+# Key of the template for a calibrator without a promise.
+_NO_PROMISE = "no promise"
+
+# Templates that describe a saved file, keyed by kind of gate.
 _TEMPLATES_BY_GATE_KIND = {
-    None: "a calibrator ({}), without a gate: it promises nothing",
+    _NO_PROMISE: "a calibrator ({}), without a gate: it promises nothing",
     "logits": "a gate ({})",
     "scores": "a gate on a score ({}), without logits",
     "cascade": "a cascade of two models ({})",
 }
 #: Largest array of which every number is shown; larger ones are summarised.
 _MAX_SHOWN_NUMBERS = 6
+#: Largest number of class names in the description, and of characters of each.
+_MAX_LISTED_CLASSES = 8
+_MAX_NAME_LENGTH = 40
 
 
 @as_command(None, "GATE")
@@ -164,7 +170,8 @@ def _format_description(artifact: str, gate: Gate, description: dict[str, Any]) 
     """Format the description of a saved gate, with one property per line."""
     certificate = gate.certificate
     stages = description.get("stages", [description])
-    kind_template = _TEMPLATES_BY_GATE_KIND[None if certificate is None else gate.kind]
+    template_key = _NO_PROMISE if certificate is None else gate.kind
+    kind_template = _TEMPLATES_BY_GATE_KIND[template_key]
     text_lines = [f"{artifact}: {kind_template.format(description['kind'])}", ""]
     if certificate is not None:
         forecast = certificate.next_rows(N_FORECAST_ROWS)
@@ -294,8 +301,11 @@ def format_class_list(gate: Gate) -> str:
     """Format the first class names, after a colon."""
     if not gate.source.classes_given:
         return ", numbered from 0"
-    shown_names = []
-    for name in map(str, gate.classes[:8]):
-        shown_names.append(name if len(name) <= 40 else f"{name[:37]}...")
-    ellipsis = ", ..." if gate.n_classes > 8 else ""
-    return f": {escape_controls(', '.join(shown_names), keep_line_breaks=False)}{ellipsis}"
+    short_names = []
+    for class_name in map(str, gate.classes[:_MAX_LISTED_CLASSES]):
+        if len(class_name) > _MAX_NAME_LENGTH:
+            class_name = f"{class_name[: _MAX_NAME_LENGTH - 3]}..."
+        short_names.append(class_name)
+    name_list = escape_controls(", ".join(short_names), keep_line_breaks=False)
+    ellipsis = ", ..." if gate.n_classes > _MAX_LISTED_CLASSES else ""
+    return f": {name_list}{ellipsis}"

@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGE = "scipy.special"
-#: Number of new objects after which the garbage collector runs. The imports of a command create
-#: about a quarter of a million.
+#: Number of new objects after which the garbage collector runs.
+#: The imports of a command create about a quarter of a million objects.
 _COLLECTION_THRESHOLD = 1_000_000
 
 
