@@ -316,13 +316,13 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
     def show_warning(
         message: Warning | str, category: type[Warning], *rest: Any, **options: Any
     ) -> None:
-        text = _as_one_line(message)
+        warning_text = _as_one_line(message)
         turns_into_error = ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning)
         if turns_into_error:
-            raise StrictWarningError(f"{text} (--strict turns this warning into an error)")
-        if shows_at_once and text not in warning_texts:
-            print_note(f"Warning: {text}")
-        warning_texts[text] = None
+            raise StrictWarningError(f"{warning_text} (--strict turns this warning into an error)")
+        if shows_at_once and warning_text not in warning_texts:
+            print_note(f"Warning: {warning_text}")
+        warning_texts[warning_text] = None
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
@@ -331,18 +331,18 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
         finally:
             if not shows_at_once:
                 printed_text = escape_controls(" ".join(ctx.meta.get(PRINTED_TEXTS_KEY, ())))
-                for text in warning_texts:
-                    if text not in printed_text:
-                        print_note(f"Warning: {text}")
+                for warning_text in warning_texts:
+                    if warning_text not in printed_text:
+                        print_note(f"Warning: {warning_text}")
 
 
 def _escape_controls(error: click.ClickException) -> click.ClickException:
     """Escape control characters in the texts of an error, in place."""
     attributes = vars(error)
     for attribute_name in ("message", "option_name", "filename", "ui_filename"):
-        text = attributes.get(attribute_name)
-        if isinstance(text, str):
-            attributes[attribute_name] = escape_controls(text)
+        attribute_text = attributes.get(attribute_name)
+        if isinstance(attribute_text, str):
+            attributes[attribute_name] = escape_controls(attribute_text)
     return error
 
 

@@ -86,11 +86,11 @@ def _split_cells(path: str, content: bytes) -> list[list[str]]:
             f"{path}: the file is not UTF-8 text. Save it as CSV in UTF-8."
         ) from None
     # Some spreadsheets end lines with a single carriage return; newline=None translates it.
-    file = io.StringIO(sheet_text, newline=None)
-    delimiter = max(",;\t", key=file.readline().count)
-    file.seek(0)
+    text_file = io.StringIO(sheet_text, newline=None)
+    delimiter = max(",;\t", key=text_file.readline().count)
+    text_file.seek(0)
     try:
-        return list(csv.reader(file, delimiter=delimiter, strict=True))
+        return list(csv.reader(text_file, delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise LabellingError(
             f"{path}: the file is not {delimiter!r}-separated text ({error}). Save it as CSV."

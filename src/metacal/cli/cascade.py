@@ -361,17 +361,17 @@ def _choose_flag_columns(reading: ReadOptions, *, uses_agreement: bool) -> list[
 def _raise_unless_only_agreement(reading: ReadOptions) -> None:
     """Raise a usage error unless --agree-key was given, and --correct-key was not."""
     if reading.agree_key is None:
-        message = (
+        error_message = (
             "For scores, --max-loss requires --agree-key, with the columns that mark whether"
             " each model except the last agrees with the last one."
         )
         if reading.correct_key is not None:
-            message += (
+            error_message += (
                 " --correct-key does not replace --agree-key, because two incorrect predictions"
                 " may differ. If you know only which predictions are correct, pass"
                 " --min-accuracy."
             )
-        raise click.UsageError(message)
+        raise click.UsageError(error_message)
     if reading.correct_key is not None:
         raise click.UsageError(
             "For scores, --max-loss requires the agreement of the models instead of their"

@@ -82,7 +82,7 @@ def command(file: str, options: Options) -> None:
         # Folds are drawn from the rows, so a fit needs all of them in memory.
         logits = np.asarray(logits)
     classes = check_classes(predictions.class_names, logits.shape[1])
-    codes = encode_labels(predictions.require_truth(), len(predictions), classes)
+    label_codes = encode_labels(predictions.require_truth(), len(predictions), classes)
 
     n_folds = options.folds * options.repeats
     print_cost_note(METHODS if compared_names is None else compared_names, logits.shape, n_folds)
@@ -90,7 +90,7 @@ def command(file: str, options: Options) -> None:
     with skip_plausibility_checks(), open_cluster(options.executor, n_jobs) as client:
         comparison = compare(
             logits,
-            codes,
+            label_codes,
             compared_names,
             n_splits=options.folds,
             n_repeats=options.repeats,

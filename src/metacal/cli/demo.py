@@ -249,12 +249,12 @@ def _fit_and_measure_methods(
     from metacal.maps.temperature import TemperatureMap
 
     # A temperature of 1 is the plain softmax.
-    uncalibrated = TemperatureMap(1.0)(data.test_logits)
+    uncalibrated_probs = TemperatureMap(1.0)(data.test_logits)
     temperature_scaling = mc.TemperatureScaling().fit(data.fit_logits, data.fit_labels)
-    temperature_scaled = temperature_scaling.predict_proba(data.test_logits)
+    temperature_scaled_probs = temperature_scaling.predict_proba(data.test_logits)
     table_rows = [
-        _measure_on_test_rows("uncalibrated", data, uncalibrated),
-        _measure_on_test_rows("temperature scaling", data, temperature_scaled),
+        _measure_on_test_rows("uncalibrated", data, uncalibrated_probs),
+        _measure_on_test_rows("temperature scaling", data, temperature_scaled_probs),
     ]
     promises: list[tuple[str, Promise]] = [
         ("Meta-Cal, certified", mc.MaxMiscoverage(_MAX_MISCOVERAGE, delta=_DELTA)),
@@ -264,15 +264,15 @@ def _fit_and_measure_methods(
     ]
     certified_gate = None
     for method, promise in promises:
-        limits = _format_limits(promise.limits)
+        limits_text = _format_limits(promise.limits)
         try:
             gate = mc.MetaCal(promise).fit(data.fit_logits, data.fit_labels)
         except mc.InfeasibleTargetError as error:
-            table_rows.append(DemoRow(method, promise=limits, problem=str(error)))
+            table_rows.append(DemoRow(method, promise=limits_text, problem=str(error)))
             continue
         probabilities = gate.predict_proba(data.test_logits)
         table_rows.append(
-            _measure_on_test_rows(method, data, probabilities, gate=gate, promise=limits)
+            _measure_on_test_rows(method, data, probabilities, gate=gate, promise=limits_text)
         )
         if gate.certificate_.guarantee == "certified":
             certified_gate = gate

@@ -78,9 +78,9 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         json_content = {"estimate": evaluation.to_dict()}
         printed_text = wrap_lines(str(evaluation), hanging_indent=0)
     else:
-        subject = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
+        text_prefix = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
         json_content = evaluation.to_dict()
-        printed_text = evaluation.text(subject, partial(wrap_lines, hanging_indent=10))
+        printed_text = evaluation.text(text_prefix, partial(wrap_lines, hanging_indent=10))
     print_result({"file": file, "artifact": artifact, **json_content}, printed_text)
 
 
@@ -165,8 +165,8 @@ def _validate_logits_and_labels(
     predictions = gate_rows.columns
     table = gate_rows.tables[0]
     classes = check_classes(predictions.class_names, table.shape[1])
-    codes = encode_labels(truth, len(predictions), classes)
+    label_codes = encode_labels(truth, len(predictions), classes)
     # The workers of a cluster validate the logits that they read themselves.
     if not (stream and predictions.input == "logits"):
         table = read_logits(table, predictions.input)
-    return table, codes
+    return table, label_codes

@@ -475,12 +475,12 @@ def _describe_calibrator(gate: Gate) -> dict[str, Any]:
 
     assert gate.logits_source.recipe is not None
     base_map = gate.logits_source.map
-    parameters = {
+    scalar_parameters = {
         name: value for name, value in vars(base_map).items() if isinstance(value, int | float)
     }
     for component_map in (base_map, *find_component_maps(base_map)):
         if isinstance(component_map, TemperatureMap | UniformTemperatureMap):
-            parameters = {"temperature": component_map.temperature}
+            scalar_parameters = {"temperature": component_map.temperature}
         if isinstance(component_map, UniformTemperatureMap):
-            parameters["uniform"] = component_map.uniform
-    return {"kind": gate.logits_source.recipe.estimator, **parameters}
+            scalar_parameters["uniform"] = component_map.uniform
+    return {"kind": gate.logits_source.recipe.estimator, **scalar_parameters}

@@ -355,11 +355,11 @@ def check_and_merge_labels(
         "labels": (small_predictions.labels, large_predictions.labels),
     }
     for column_name, (small_column, large_column) in column_pairs.items():
-        row = _find_first_differing_row(small_column, large_column)
-        if row is not None:
+        differing_row = _find_first_differing_row(small_column, large_column)
+        if differing_row is not None:
             raise CascadeError(
                 f"{small} and {large} must hold the same rows in the same order, but the column"
-                f" of {column_name} differs in row {row}. Write both files with the same rows."
+                f" of {column_name} differs in row {differing_row}. Write both files with the same rows."
             )
     if small_predictions.labels is None:
         return large_predictions.labels

@@ -61,14 +61,14 @@ class _LineBatch:
 
     def unreadable_lines(self) -> list[UnreadableLine]:
         """Return the unreadable lines in order."""
-        unreadable = []
+        unreadable_lines = []
         for index in sorted(self.unreadable_reasons):
             line = self.lines[index]
-            text = line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace")
-            unreadable.append(
-                UnreadableLine(index, line.number, self.unreadable_reasons[index], text)
+            line_text = line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace")
+            unreadable_lines.append(
+                UnreadableLine(index, line.number, self.unreadable_reasons[index], line_text)
             )
-        return unreadable
+        return unreadable_lines
 
 
 class LineSource:
@@ -122,11 +122,11 @@ class LineSource:
     @property
     def state(self) -> dict[str, Any]:
         """Position in the file and names of its columns, empty for a pipe."""
-        position = self.lines.position
-        if position is None:
+        file_position = self.lines.position
+        if file_position is None:
             return {}
         return {
-            "position": position.to_dict(),
+            "position": file_position.to_dict(),
             "header": self.reader.header,
             "lists": self.reader.list_names,
         }
@@ -315,8 +315,8 @@ def _iterate_invalid_rows(
             yield from _iterate_invalid_rows(watch, indexed_rows[:half_size])
             yield from _iterate_invalid_rows(watch, indexed_rows[half_size:])
         else:
-            index, row = indexed_rows[0]
-            yield index, _explain_invalid_row(watch.gate, row)
+            line_index, row = indexed_rows[0]
+            yield line_index, _explain_invalid_row(watch.gate, row)
 
 
 def _explain_invalid_row(gate: Gate, row: tuple[float, ...]) -> str:

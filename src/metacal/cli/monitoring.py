@@ -130,11 +130,11 @@ class StatusDisplay:
         for unreadable_line in received_batch.unreadable_lines:
             self._n_unreadable += 1
             if self._n_unreadable <= _MAX_PRINTED_LINES:
-                place = f"{self.intake.source.place}:{unreadable_line.line_number}"
-                print_note(f"Put aside: {place}: {unreadable_line.reason}.")
+                line_place = f"{self.intake.source.place}:{unreadable_line.line_number}"
+                print_note(f"Put aside: {line_place}: {unreadable_line.reason}.")
             elif self._n_unreadable == _MAX_PRINTED_LINES + 1:
-                path = self.options.quarantine_path
-                storage_note = "" if path is None else f"; {path} has them"
+                quarantine_path = self.options.quarantine_path
+                storage_note = "" if quarantine_path is None else f"; {quarantine_path} has them"
                 print_note(
                     f"Further lines that cannot be read are counted, not named{storage_note}."
                 )

@@ -61,13 +61,13 @@ class SectionedCommand(click.Command):
             parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)
         ]
         for title, section_names in HELP_SECTIONS.items():
-            flags = [f"--{name}" for name in section_names.split()]
-            if not flags:
-                flags = [parameter.opts[-1] for parameter in remaining_options]
+            section_flags = [f"--{name}" for name in section_names.split()]
+            if not section_flags:
+                section_flags = [parameter.opts[-1] for parameter in remaining_options]
             section_options = [
-                parameter for parameter in remaining_options if parameter.opts[-1] in flags
+                parameter for parameter in remaining_options if parameter.opts[-1] in section_flags
             ]
-            section_options.sort(key=lambda parameter: flags.index(parameter.opts[-1]))
+            section_options.sort(key=lambda parameter: section_flags.index(parameter.opts[-1]))
             remaining_options = [
                 parameter for parameter in remaining_options if parameter not in section_options
             ]
@@ -152,8 +152,8 @@ def option(
     dataclasses.Field
     """
     declaration_words = declaration.split()
-    flags = [word for word in declaration_words if word.startswith("-")]
-    metavar = "".join(word for word in declaration_words if word not in flags)
+    explicit_flags = [word for word in declaration_words if word.startswith("-")]
+    metavar = "".join(word for word in declaration_words if word not in explicit_flags)
     click_parameters = {**click_options, "metavar": metavar or None, "help": help}
     if needs:
         click_parameters["help"] = f"With {_format_flag_list(needs)}: {help}"
@@ -163,7 +163,7 @@ def option(
         click_parameters = {"default": default, "show_default": True, **click_parameters}
 
     def build(field_name: str) -> click.Option:
-        declarations = flags or [option_flag(field_name)]
+        declarations = explicit_flags or [option_flag(field_name)]
         return click.Option([*declarations, field_name], **click_parameters)
 
     spec = _OptionSpec(build=build, help=help, needs=needs, excludes=excludes)

@@ -178,7 +178,7 @@ def print_saved_note(
         Advice to save it, if it was not saved. Omitted with --json.
     """
     if output is not None:
-        signed = " and signed" if key else ""
-        print_note(f"Saved to {output}{signed}. Next: {next_command}")
+        signature_note = " and signed" if key else ""
+        print_note(f"Saved to {output}{signature_note}. Next: {next_command}")
     elif not flag_is_set("json"):
         print_note(f"Nothing was saved; {note_if_not_saved}")

@@ -265,16 +265,16 @@ class PromiseOptions:
 
     def __post_init__(self) -> None:
         """Raise a usage error for options that contradict each other."""
-        flags = self._list_flags_of_promises()
-        if not flags:
+        promise_flags = self._list_flags_of_promises()
+        if not promise_flags:
             raise click.UsageError(
                 "No promise given. Add --min-accuracy 0.97 (accepted predictions are correct"
                 " at least 97% of the time) or --max-miscoverage 0.05 (at most 5% of correct"
                 " predictions are rejected). 'metacal fit --help' lists the others."
             )
-        if len(flags) > 1:
+        if len(promise_flags) > 1:
             raise click.UsageError(
-                f"{' and '.join(flags)} cannot be combined. Pass only one promise."
+                f"{' and '.join(promise_flags)} cannot be combined. Pass only one promise."
             )
         self._check_costs()
         if self.max_errors_per_case is not None and self.largest_per_case is None:
@@ -287,7 +287,7 @@ class PromiseOptions:
         if post_selection_options and not self._list_given(*accuracy_options):
             raise click.UsageError(
                 f"{option_flag(post_selection_options[0])} supports only"
-                f" {_format_flag_list(accuracy_options)}. Leave it out, and certify {flags[0]} on rows"
+                f" {_format_flag_list(accuracy_options)}. Leave it out, and certify {promise_flags[0]} on rows"
                 " that did not influence the choice of its target."
             )
         if self.rule == "paper":
@@ -307,14 +307,14 @@ class PromiseOptions:
 
         Promises that may be given together count as one. Its entry names the flags of all of them.
         """
-        flags = []
+        promise_flags = []
         for name in self._list_given(*_list_promise_options()):
             combination = _get_promise_spec(name).combination
             combined_options = [name]
             if combination is not None:
                 combined_options = _list_promise_options(combination)
-            flags.append(_format_flag_list(combined_options))
-        return list(dict.fromkeys(flags))
+            promise_flags.append(_format_flag_list(combined_options))
+        return list(dict.fromkeys(promise_flags))
 
     @property
     def is_about_cases(self) -> bool:
@@ -490,7 +490,7 @@ def _format_flag_list(names: Sequence[str]) -> str:
 
     Examples
     --------
-    >>> _join_flags(["min_precision", "min_recall", "min_npv"])
+    >>> _format_flag_list(["min_precision", "min_recall", "min_npv"])
     '--min-precision, --min-recall and --min-npv'
     """
     flags = [option_flag(name) for name in names]

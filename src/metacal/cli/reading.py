@@ -137,12 +137,14 @@ def read_lines(path: str, advice: str) -> list[str]:
 
 
 def raise_if_score_options_given(
-    reading: ReadOptions, why: str = "this command needs logits"
+    reading: ReadOptions, reason: str = "this command needs logits"
 ) -> None:
     """Raise a usage error if an option for scores was given."""
     for name in _SCORE_OPTIONS:
         if getattr(reading, name) is not None:
-            raise click.UsageError(f"{option_flag(name)} requires scores instead of logits; {why}.")
+            raise click.UsageError(
+                f"{option_flag(name)} requires scores instead of logits; {reason}."
+            )
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
@@ -280,7 +282,7 @@ def read_score_table(
         score_name = reading.score_key or stored_name
         if reading.label_key is not None:
             prediction_name = prediction_name or gate.file_layout.prediction_key
-    request = build_score_request(
+    column_request = build_score_request(
         score_key=score_name,
         losses=gate is not None and gate.reads_losses,
         agreement=agreement,
@@ -296,12 +298,12 @@ def read_score_table(
         format=reading.format,
     )
     if gate is not None:
-        request = remember_columns(request, gate, artifact or "the gate")
+        column_request = remember_columns(column_request, gate, artifact or "the gate")
         if reading.score_key is None:
-            remembered_fields = request.remembered_fields | {"logits_key"}
-            request = replace(request, remembered_fields=remembered_fields)
+            remembered_fields = column_request.remembered_fields | {"logits_key"}
+            column_request = replace(column_request, remembered_fields=remembered_fields)
     try:
-        return select_row_range(read_requested_scores(path, request), reading)
+        return select_row_range(read_requested_scores(path, column_request), reading)
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise
@@ -450,11 +452,11 @@ def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
 
 def _raise_if_logit_options_given(reading: ReadOptions) -> None:
     """Raise a usage error if an option was given that has a meaning only for logits."""
-    context = click.get_current_context()
+    click_context = click.get_current_context()
     given_options = [name for name in _LOGIT_OPTIONS if getattr(reading, name) not in (None, ())]
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        is_given = source is click.core.ParameterSource.COMMANDLINE
+    for parameter in click_context.command.params:
+        value_source = click_context.get_parameter_source(parameter.name or "")
+        is_given = value_source is click.core.ParameterSource.COMMANDLINE
         if parameter.name in _LOGIT_PARAMETERS and is_given:
             given_options.append(parameter.opts[0].lstrip("-"))
     if given_options:

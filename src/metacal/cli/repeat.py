@@ -30,26 +30,26 @@ def build_repeat_command(
         None if the command reads standard input, which cannot be read again, or if no command
         runs.
     """
-    context = click.get_current_context(silent=True)
-    if context is None:
+    click_context = click.get_current_context(silent=True)
+    if click_context is None:
         return None
     paths: list[str] = []
-    options: list[str] = []
-    for parameter in context.command.params:
+    option_arguments: list[str] = []
+    for parameter in click_context.command.params:
         parameter_name = parameter.name or ""
         if isinstance(parameter, click.Argument):
-            value: Any = context.params[parameter_name]
+            value: Any = click_context.params[parameter_name]
             paths += value if isinstance(value, tuple) else [value]
         elif parameter_name not in excluded_options:
-            options += _option_arguments(context, parameter)
+            option_arguments += _option_arguments(click_context, parameter)
     if "-" in paths:
         return None
     new_path_by_old_path = new_paths or {}
     arguments = [
         new_path_by_old_path.get(argument, argument)
-        for argument in [*map(_path_as_argument, paths), *options]
+        for argument in [*map(_path_as_argument, paths), *option_arguments]
     ]
-    return shlex.join(["metacal", context.info_name or "", *arguments])
+    return shlex.join(["metacal", click_context.info_name or "", *arguments])
 
 
 def _option_arguments(context: click.Context, parameter: click.Parameter) -> list[str]:

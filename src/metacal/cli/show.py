@@ -248,8 +248,10 @@ def _format_signature(signature: dict[str, Any] | None) -> str:
     """Return whether the file is signed, and whether the signature was verified."""
     if signature is None:
         return "unsigned"
-    status = "verified with the key" if signature["verified"] else "not verified: give --key"
-    return f"signed by {signature['algorithm']}, {status}"
+    verification_text = (
+        "verified with the key" if signature["verified"] else "not verified: give --key"
+    )
+    return f"signed by {signature['algorithm']}, {verification_text}"
 
 
 def _format_rejected_line(gate: Gate, description: dict[str, Any]) -> str:

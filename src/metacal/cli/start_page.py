@@ -85,9 +85,9 @@ def format_python_code(
     -------
     str
     """
-    options = promise.reading_options(inspection)
-    reads_scores = "score_key" in options
-    read_call = _format_read_call(inspection.path, options, reads_scores=reads_scores)
+    reader_options = promise.reading_options(inspection)
+    reads_scores = "score_key" in reader_options
+    read_call = _format_read_call(inspection.path, reader_options, reads_scores=reads_scores)
     if fit_row_range is not None:
         start, stop = fit_row_range
         read_call += f".draw_part({start:g}, {stop:g})"
@@ -95,17 +95,19 @@ def format_python_code(
     fit_keywords = ""
     if promise.is_about_cases:
         fit_keywords = ", cases=rows.cases"
-        fit_keywords += ", groups=rows.groups" if "group_key" in options else ""
-    elif "unit_key" in options:
+        fit_keywords += ", groups=rows.groups" if "group_key" in reader_options else ""
+    elif "unit_key" in reader_options:
         fit_keywords = ", units=rows.units"
     promise_code = _format_promise(inspection, promise, target)
     if reads_scores:
-        score_keyword = f", score_name={options['score_key']!r}"
-        keywords = score_keyword + _format_keywords(options, ("higher_is",))
+        score_keyword = f", score_name={reader_options['score_key']!r}"
+        keywords = score_keyword + _format_keywords(reader_options, ("higher_is",))
         estimator_call = f"mc.ScoreGate({promise_code}{keywords})"
         fit_call = f"{estimator_call}.fit(rows.score, rows.correct{fit_keywords})"
     else:
-        keywords = _format_keywords(options, ("input",)) + _format_classes_keyword(inspection)
+        keywords = _format_keywords(reader_options, ("input",)) + _format_classes_keyword(
+            inspection
+        )
         estimator_call = f"mc.MetaCal({promise_code}{keywords})"
         fit_call = f"{estimator_call}.fit(rows.table, rows.labels{fit_keywords})"
     return (

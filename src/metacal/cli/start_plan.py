@@ -206,8 +206,8 @@ def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
     except UnsupportedPromiseError:  # without a gate, so many rows are of the class
         raise _build_error_with_advice(plan, run.error, failure="") from None
     if fallback_run.error is not None:
-        failure = f" The rows that were held out do not support {100.0 * target:.4g}% either."
-        raise _build_error_with_advice(plan, run.error, failure)
+        failure_text = f" The rows that were held out do not support {100.0 * target:.4g}% either."
+        raise _build_error_with_advice(plan, run.error, failure_text)
     print_note(
         wrap_lines(
             f"\nThe target is not supported. {_capitalize_error_message(run.error)}\nA target of"
@@ -362,24 +362,26 @@ def choose_higher_limit(best_limits: Sequence[float]) -> float | None:
 
 def _capitalize_error_message(error: InfeasibleTargetError) -> str:
     """Return the message of an error with a capital first letter."""
-    text = str(error)
-    return text[:1].upper() + text[1:]
+    message = str(error)
+    return message[:1].upper() + message[1:]
 
 
 def _build_error_with_advice(
     plan: Plan, error: InfeasibleTargetError, failure: str
 ) -> InfeasibleTargetError:
     """Build the error about an unsupported target, with advice."""
-    advice = " Nothing was written. Collect more labelled rows, or pass a lower --mistake-cost."
+    advice_text = (
+        " Nothing was written. Collect more labelled rows, or pass a lower --mistake-cost."
+    )
     if plan.test_row_range is None:
         independent = plan.sampling_unit_name if plan.promise.is_about_cases else "independent rows"
-        advice = (
+        advice_text = (
             f" Nothing was written. With at least {MIN_ROWS_TO_HOLD_OUT} {independent}, start also"
             " chooses the best target, and certifies this target on rows that did not influence"
             " it."
         )
     return InfeasibleTargetError(
-        f"{_capitalize_error_message(error)}{failure}{advice}",
+        f"{_capitalize_error_message(error)}{failure}{advice_text}",
         target=error.target,
         best=error.best,
         rows_needed=error.rows_needed,

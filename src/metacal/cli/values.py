@@ -60,9 +60,9 @@ SEED_RANGE = click.IntRange(0, 2**32 - 1)
 MAX_JOBS = 1024
 
 
-def bad_option(name: str, why: str) -> click.BadParameter:
+def bad_option(name: str, reason: str) -> click.BadParameter:
     """Build the usage error for an option with an invalid value."""
-    return click.BadParameter(why, param_hint=f"'{name}'")
+    return click.BadParameter(reason, param_hint=f"'{name}'")
 
 
 def build_number_parser(

@@ -139,8 +139,8 @@ def extract_gate(cal: Any, *, requires_logits_gate: bool = False) -> Gate:
     """
     gate = find_gate(cal, _EXPORTABLE_TYPES)
     if requires_logits_gate and not gate.is_logits_gate:
-        received = type(cal).__name__
+        received_type = type(cal).__name__
         if gate is cal:
-            received = f"a Gate ({gate.kind})"
-        raise ExportError(f"{_EXPORTABLE_TYPES}, but got {received}.")
+            received_type = f"a Gate ({gate.kind})"
+        raise ExportError(f"{_EXPORTABLE_TYPES}, but got {received_type}.")
     return gate

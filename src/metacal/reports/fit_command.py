@@ -77,20 +77,20 @@ def build_fit_command(
     before_promise = command or shlex.join(["metacal", "fit", str(file)])
     if gate.is_score_gate:
         layout = gate.file_layout
-        options = {
+        value_by_option = {
             "--score-key": layout.score_key or gate.score_source.score,
             "--higher-is": gate.score_source.higher_is,
         }
     else:
-        options = {
+        value_by_option = {
             "--input": gate.logits_source.input,
             "--calibrator": _nondefault_calibrator_name(gate),
         }
         score_name = gate.logits_source.registered_score
         if score_name != _DEFAULT_OPTION_VALUES["--score"]:
             after_promise = f" --score {score_name}{after_promise}"
-    options |= _column_options(gate, before_promise)
-    for option_name, value in options.items():
+    value_by_option |= _column_options(gate, before_promise)
+    for option_name, value in value_by_option.items():
         is_default = not value or value == _DEFAULT_OPTION_VALUES.get(option_name)
         if not is_default and not _contains_option(before_promise, option_name):
             before_promise += f" {option_name} {shlex.quote(value)}"
@@ -135,15 +135,15 @@ def _column_options(gate: Gate, command: str) -> dict[str, str]:
     independent rows.
     """
     layout = gate.file_layout
-    options = {"--id-key": layout.id_key or ""}
+    value_by_option = {"--id-key": layout.id_key or ""}
     if not gate.is_score_gate:
-        options["--logits-key"] = layout.logits_key or ""
+        value_by_option["--logits-key"] = layout.logits_key or ""
     truth_options = ("--labels", "--label-key", "--correct-key", "--prediction-key")
     if not any(_contains_option(command, option) for option in truth_options):
-        options["--label-key"] = layout.label_key or ""
-        options["--correct-key"] = layout.correct_key or ""
-        options["--prediction-key"] = layout.prediction_key or ""
-    return options
+        value_by_option["--label-key"] = layout.label_key or ""
+        value_by_option["--correct-key"] = layout.correct_key or ""
+        value_by_option["--prediction-key"] = layout.prediction_key or ""
+    return value_by_option
 
 
 def _nondefault_calibrator_name(gate: Gate) -> str:

@@ -120,15 +120,15 @@ def _fill_template(folder: str, title: str, data_json: str = "") -> str:
     -------
     str
     """
-    style = _read_package_file("page", "page.css")
+    style_sheet = _read_package_file("page", "page.css")
     live_policy = ""
     if folder != "page":
-        style += _read_package_file(folder, f"{folder}.css")
+        style_sheet += _read_package_file(folder, f"{folder}.css")
         live_policy = "; connect-src 'self'"
     script = join_modules(read_scripts(folder), f"{folder}.js")
     # This policy keeps user-supplied text from being run as a script or parsed as markup.
     security_policy = (
-        f"default-src 'none'; style-src {_csp_hash(style)}; script-src {_csp_hash(script)}; img-src"
+        f"default-src 'none'; style-src {_csp_hash(style_sheet)}; script-src {_csp_hash(script)}; img-src"
         " data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script';"
         f" trusted-types 'none'{live_policy}"
     )
@@ -138,7 +138,7 @@ def _fill_template(folder: str, title: str, data_json: str = "") -> str:
         "csp": security_policy,
         "generator": f"metacal {__version__}",
         "title": escape(printable_title),
-        "style": style,
+        "style": style_sheet,
         "script": script,
         "data": data_json,
     }

@@ -56,7 +56,7 @@ def _round_float(value: float, digits: int) -> float | int | str | None:
         return None
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    rounded = float(f"{value:.{digits}g}")
-    if rounded.is_integer() and abs(rounded) < _MAX_EXACT_INTEGER:
-        return int(rounded)
-    return rounded
+    rounded_value = float(f"{value:.{digits}g}")
+    if rounded_value.is_integer() and abs(rounded_value) < _MAX_EXACT_INTEGER:
+        return int(rounded_value)
+    return rounded_value

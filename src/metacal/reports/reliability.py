@@ -98,18 +98,22 @@ def build_diagrams(report_rows: ReportRows, settings: Settings) -> tuple[Reliabi
     evaluation = report_rows.evaluation
     softmax_metrics = evaluation.after if evaluation.before is None else evaluation.before
     calibrated_metrics = evaluation.after
-    softmax = report_rows.softmax_top_label
-    calibrated = report_rows.calibrated_top_label
+    softmax_top_label = report_rows.softmax_top_label
+    calibrated_top_label = report_rows.calibrated_top_label
     accept = report_rows.accept
 
-    after_title = "Calibrated confidence" if softmax is None else "After: calibrated"
+    after_title = "Calibrated confidence" if softmax_top_label is None else "After: calibrated"
     builder = _DiagramBuilder(settings, after_title=after_title)
-    builder.add_diagram("before", softmax, softmax_metrics.all_rows)
-    if accept is None or softmax is None:
-        builder.add_diagram("after", calibrated, calibrated_metrics.all_rows)
+    builder.add_diagram("before", softmax_top_label, softmax_metrics.all_rows)
+    if accept is None or softmax_top_label is None:
+        builder.add_diagram("after", calibrated_top_label, calibrated_metrics.all_rows)
     elif accept.any():
-        builder.add_diagram("before", softmax, softmax_metrics.accepted_rows, accept=accept)
-        builder.add_diagram("after", calibrated, calibrated_metrics.accepted_rows, accept=accept)
+        builder.add_diagram(
+            "before", softmax_top_label, softmax_metrics.accepted_rows, accept=accept
+        )
+        builder.add_diagram(
+            "after", calibrated_top_label, calibrated_metrics.accepted_rows, accept=accept
+        )
     return tuple(builder.diagrams)
 
 

@@ -231,14 +231,14 @@ def _make_history_columns(watch: Watch) -> dict[str, Any]:
     points = list(watch.history.points)
     if not points or points[-1].rows != watch.counts.rows:
         points.append(watch.current_point)
-    columns: dict[str, Any] = {}
+    history_columns: dict[str, Any] = {}
     for name in ("rows", "accepted", "labelled_accepted", "correct_accepted"):
-        columns[name] = [getattr(point, name) for point in points]
-    columns["evidence"] = {
+        history_columns[name] = [getattr(point, name) for point in points]
+    history_columns["evidence"] = {
         alarm.name: [point.evidence[index] for point in points]
         for index, alarm in enumerate(watch.alarms)
     }
-    return columns
+    return history_columns
 
 
 def _list_class_counts(watch: Watch) -> list[dict[str, Any]]:
@@ -268,8 +268,8 @@ def format_status_lines(state: dict[str, Any]) -> list[str]:
     for acknowledgement in state["acknowledged"]:
         text_lines.append(_format_acknowledgement_line(acknowledgement))
     for missing_alarm in state["missing"]:
-        reason = f"cannot be watched: {missing_alarm['why']}"
-        text_lines.append(_format_line(missing_alarm["name"], reason))
+        missing_text = f"cannot be watched: {missing_alarm['why']}"
+        text_lines.append(_format_line(missing_alarm["name"], missing_text))
     text_lines.append("")
     text_lines.append(_format_line("levels", state["levels"]))
     return text_lines
@@ -375,10 +375,10 @@ def _format_alarm_lines(alarm: dict[str, Any]) -> list[str]:
     verdict = "no alarm"
     if alarm["raised"]:
         verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}"
-    evidence = format_evidence(alarm["log_peak"])
-    needed = format_evidence(alarm["log_needed"])
+    peak_evidence = format_evidence(alarm["log_peak"])
+    needed_evidence = format_evidence(alarm["log_needed"])
     first_fact, *other_facts = alarm["seen"]
-    verdict_text = f"{verdict}; {first_fact}; evidence {evidence}, alarm at {needed}"
+    verdict_text = f"{verdict}; {first_fact}; evidence {peak_evidence}, alarm at {needed_evidence}"
     text_lines = [_format_line(alarm["name"], verdict_text)]
     for fact in other_facts[:_MAX_FACT_LINES]:
         text_lines.append(_format_line("", fact))

@@ -333,10 +333,10 @@ def summarise(
     with open_executor(n_jobs) as executor:
         if effective_gate.is_logits_gate:
             check_takes_cases(effective_gate, cases)
-            codes = validate.encode_labels(y, n_input_rows, column_classes)
+            label_codes = validate.encode_labels(y, n_input_rows, column_classes)
             logit_rows = Rows(tables[0], executor=executor)
             report_rows = make_report_rows_from_logits(
-                user_gate, effective_gate, logit_rows, codes, groups, settings
+                user_gate, effective_gate, logit_rows, label_codes, groups, settings
             )
         else:
             report_rows = make_report_rows_from_decisions(

@@ -347,8 +347,8 @@ class OnnxOperations(Operations):
     def finfo(self, x: GraphValue) -> Any:
         return np.finfo(self.dtype)
 
-    def apply_map(self, fitted: Any, x: GraphValue) -> GraphValue:
-        return fitted.formula(self, fitted, x)
+    def apply_map(self, fitted_map: Any, x: GraphValue) -> GraphValue:
+        return fitted_map.formula(self, fitted_map, x)
 
 
 def branch_on_masks(

@@ -216,14 +216,14 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
                 " model, which metacal does not read. Save the model together with its external"
                 " data."
             )
-        path = os.path.realpath(os.path.join(folder, location))
-        if not os.path.isfile(path):
+        data_path = os.path.realpath(os.path.join(folder, location))
+        if not os.path.isfile(data_path):
             raise FileReadError(
                 f"the folder of the model does not contain the external data file {location!r}."
                 " Copy the file into this folder."
             )
-        file_sizes[path] = os.path.getsize(path)
-        if not _is_inside_file(reference_fields, file_sizes[path]):
+        file_sizes[data_path] = os.path.getsize(data_path)
+        if not _is_inside_file(reference_fields, file_sizes[data_path]):
             raise OnnxModelError(
                 f"the external data file {location!r} is shorter than the model requires. Copy"
                 " both files again."
@@ -235,8 +235,8 @@ def _is_inside_folder(folder: str, location: str) -> bool:
     """Check whether a relative path is inside a folder after following links."""
     if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
         return False
-    path = os.path.realpath(os.path.join(folder, location))
-    return os.path.commonpath([folder, path]) == folder
+    real_path = os.path.realpath(os.path.join(folder, location))
+    return os.path.commonpath([folder, real_path]) == folder
 
 
 def _is_inside_file(entries: dict[str, str], file_size: int) -> bool:
@@ -251,13 +251,13 @@ def _is_inside_file(entries: dict[str, str], file_size: int) -> bool:
 
 def collect_tensor_and_node_names(model: Any) -> set[str]:
     """Return the names of all tensors and nodes of a model."""
-    names: set[str] = set()
+    used_names: set[str] = set()
     for graph in iterate_messages_of_type("GraphProto", model):
         for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-            names.add(value.name)
+            used_names.add(value.name)
     for node in iterate_messages_of_type("NodeProto", model):
-        names.update((node.name, *node.input, *node.output))
-    return names
+        used_names.update((node.name, *node.input, *node.output))
+    return used_names
 
 
 def get_opset(model: Any) -> int:

@@ -66,35 +66,35 @@ class Gate(FixedDtypeModule):
         Certificate of the gate.
     """
 
-    def __init__(self, fitted: gates.Gate, rejected: gates.Rejected | None = None) -> None:
+    def __init__(self, fitted_gate: gates.Gate, rejected: gates.Rejected | None = None) -> None:
         super().__init__()
-        source = fitted.logits_source
-        thresholds = fitted.subgroup_thresholds
-        self.n_classes = fitted.n_classes
+        source = fitted_gate.logits_source
+        thresholds = fitted_gate.subgroup_thresholds
+        self.n_classes = fitted_gate.n_classes
         self.input = source.input
-        self.rejected = fitted.choose_rejected(rejected)
-        self.certificate = fitted.certificate
+        self.rejected = fitted_gate.choose_rejected(rejected)
+        self.certificate = fitted_gate.certificate
         self.preserves_predictions = bool(source.map.preserves_accuracy)
         # As in Python, no decision depends on the precision of temperature scaling.
         self.is_temperature_scaling = isinstance(source.map, TemperatureMap)
         self.map = MapModule(source.map)
         self.score = score_module(source.score)
-        self.subgroup_kind = fitted.thresholds.subgroup_kind
+        self.subgroup_kind = fitted_gate.thresholds.subgroup_kind
         self.groups = None
-        if thresholds is not None and fitted.has_group_thresholds:
+        if thresholds is not None and fitted_gate.has_group_thresholds:
             self.groups = thresholds.subgroup_names
 
         # A decision offset is the log-odds above which the second of two classes is predicted.
-        self.has_group_offsets = bool(fitted.thresholds.decision_offsets)
+        self.has_group_offsets = bool(fitted_gate.thresholds.decision_offsets)
         self.has_offset = self.has_group_offsets or bool(source.decision_at)
         decision_offsets = [source.decision_at]
         if self.has_group_offsets:
             offset_of_unknown_group = 0.0
-            decision_offsets = [*fitted.thresholds.decision_offsets, offset_of_unknown_group]
+            decision_offsets = [*fitted_gate.thresholds.decision_offsets, offset_of_unknown_group]
         if self.has_offset:
             self.register_numbers(decision_at=[[0.0, offset] for offset in decision_offsets])
         if thresholds is None:
-            self.register_numbers(threshold=fitted.threshold)
+            self.register_numbers(threshold=fitted_gate.threshold)
         else:
             self.register_numbers(threshold=thresholds.threshold_table.tolist())
         self.eval()
