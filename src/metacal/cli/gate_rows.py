@@ -82,8 +82,8 @@ class GateRows:
 
         first_table = self.tables[0]
         reads_scores = isinstance(first_table, np.ndarray) and first_table.ndim == 1
-        has_entries = self.columns.groups is not None or self.columns.units is not None
-        if not reads_scores or not has_entries or self.truth is None:
+        has_groups_or_clusters = self.columns.groups is not None or self.columns.units is not None
+        if not reads_scores or not has_groups_or_clusters or self.truth is None:
             return 0
         has_score = ~np.isnan(first_table)
         return int((has_score & find_missing_labels(np.asarray(self.truth))).sum())

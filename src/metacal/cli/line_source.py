@@ -108,7 +108,7 @@ class LineSource:
             self.label_by_text = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0
         self.first_error_message = ""
-        self._n_gaps = 0
+        self._n_reported_gaps = 0
         # Sampling probabilities of the rows of the current batch, keyed by id.
         self._batch_probabilities: dict[str, float | None] = {}
 
@@ -134,7 +134,7 @@ class LineSource:
     def read_batch(self) -> ReceivedBatch | None:
         """Return rows and labels of the lines that have arrived, or None."""
         new_lines = self.lines.read()
-        if not new_lines and self.lines.n_gaps == self._n_gaps:
+        if not new_lines and self.lines.n_gaps == self._n_reported_gaps:
             return None
         batch = self._parse_lines(new_lines)
         unreadable_lines = batch.unreadable_lines()
@@ -147,8 +147,8 @@ class LineSource:
             if self.strict:
                 raise MonitoringError(error_message)
             self.first_error_message = self.first_error_message or error_message
-        n_new_gaps = self.lines.n_gaps - self._n_gaps
-        self._n_gaps = self.lines.n_gaps
+        n_new_gaps = self.lines.n_gaps - self._n_reported_gaps
+        self._n_reported_gaps = self.lines.n_gaps
         return _build_received_batch(self.watch, batch, unreadable_lines, n_new_gaps)
 
     def _parse_lines(self, lines: list[Line]) -> _LineBatch:
@@ -157,14 +157,16 @@ class LineSource:
         batch = _LineBatch()
         for line in lines:
             try:
-                records = self._parse_line(line)
+                line_records = self._parse_line(line)
             except LineError as error:
-                batch.unreadable_reasons[len(batch.lines)] = error.reason
+                line_index = len(batch.lines)
+                batch.unreadable_reasons[line_index] = error.reason
                 batch.lines.append(line)
                 continue
             # A line with a list of items counts as one line for each of them.
-            for record in records:
-                batch.records[len(batch.lines)] = record
+            for record in line_records:
+                line_index = len(batch.lines)
+                batch.records[line_index] = record
                 batch.lines.append(line)
         indexed_rows = [
             (index, record.row) for index, record in batch.records.items() if record.row is not None

@@ -158,11 +158,13 @@ class _GateCounts:
         """
         if self.n_below_lower is None or self.n_below_upper is None:
             return None, None
-        lower_index = -1
+        before_first_threshold = -1
+        past_last_threshold = len(n_below)
+        lower_index = before_first_threshold
         has_negative_side = self.n_below_lower > 0
         if has_negative_side:
             lower_index = int(np.searchsorted(n_below, self.n_below_lower))
-        upper_index = len(n_below)
+        upper_index = past_last_threshold
         has_positive_side = self.n_below_upper < self.n_rows
         if has_positive_side:
             upper_index = int(np.searchsorted(n_below, self.n_below_upper))

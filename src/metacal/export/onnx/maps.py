@@ -75,7 +75,7 @@ def append_map(xp: OnnxOperations, fitted_map: Map, logits: GraphValue) -> Graph
         probs = table_xp.apply_map(fitted_map, logits)
     else:
         double_xp = replace(xp, dtype="float64", finite_masks_replaced=True, kernels=FAST_FORMULAS)
-        double_logits = double_xp.graph_value(_double_logits(xp, logits))
+        double_logits = double_xp.graph_value(_append_limited_double_logits(xp, logits))
         probs = double_xp.apply_map(fitted_map, double_logits)
         if xp.dtype != "float64":
             probs = xp.cast(probs)
@@ -98,7 +98,7 @@ def _exclude_zero_and_one(xp: OnnxOperations, logits: GraphValue, probs: GraphVa
     return branch_on_masks(xp, logits, clip_all, clip_unmasked)
 
 
-def _double_logits(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
+def _append_limited_double_logits(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append logits in double precision, with -inf for masks and limited magnitude."""
 
     def cast_unmasked(branch_xp: OnnxOperations) -> GraphValue:

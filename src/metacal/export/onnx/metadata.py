@@ -91,9 +91,10 @@ def _stages_metadata(gate: Gate) -> dict[str, str]:
     """Return the metadata of all stages, prefixed by the stage name after the first."""
     gate_properties = {}
     for stage_index, stage in enumerate(gate.stages):
-        prefix = "" if stage_index == 0 else f"{stage.name}_"
-        for name, text in _stage_metadata(stage).items():
-            gate_properties[prefix + name] = text
+        is_first_stage = stage_index == 0
+        name_prefix = "" if is_first_stage else f"{stage.name}_"
+        for property_name, text in _stage_metadata(stage).items():
+            gate_properties[name_prefix + property_name] = text
     if gate.is_cascade:
         stage_names = [stage.name for stage in gate.stages]
         gate_properties["kind"] = "Cascade"
