@@ -149,15 +149,17 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or raise a usage error that suggests a similar name."""
-        name = args[0]
-        is_unknown_name = name not in self.summaries and not name.startswith("-")
+        command_name = args[0]
+        is_unknown_name = command_name not in self.summaries and not command_name.startswith("-")
         if is_unknown_name and not ctx.resilient_parsing:
-            close_matches = difflib.get_close_matches(name.lower(), self.summaries, n=1, cutoff=0.5)
+            close_matches = difflib.get_close_matches(
+                command_name.lower(), self.summaries, n=1, cutoff=0.5
+            )
             if close_matches:
                 hint = f"did you mean {close_matches[0]!r}?"
             else:
                 hint = f"there are {', '.join(self.summaries)}."
-            ctx.fail(f"there is no command {name!r}; {hint}")
+            ctx.fail(f"there is no command {command_name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -201,7 +203,7 @@ class Commands(click.Group):
 
 
 def _as_click_exception(error: Exception) -> click.ClickException | None:
-    """Translate an error for click to print; return None to show the traceback."""
+    """Convert an error to a click exception, or None to show the traceback."""
     if isinstance(error, click.ClickException):
         return _escape_controls(error)
     if isinstance(error, InfeasibleTargetError):
@@ -314,13 +316,13 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
     def show_warning(
         message: Warning | str, category: type[Warning], *rest: Any, **options: Any
     ) -> None:
-        text = _as_one_line(message)
+        warning_text = _as_one_line(message)
         turns_into_error = ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning)
         if turns_into_error:
-            raise StrictWarningError(f"{text} (--strict turns this warning into an error)")
-        if shows_at_once and text not in warning_texts:
-            print_note(f"Warning: {text}")
-        warning_texts[text] = None
+            raise StrictWarningError(f"{warning_text} (--strict turns this warning into an error)")
+        if shows_at_once and warning_text not in warning_texts:
+            print_note(f"Warning: {warning_text}")
+        warning_texts[warning_text] = None
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
@@ -329,25 +331,25 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
         finally:
             if not shows_at_once:
                 printed_text = escape_controls(" ".join(ctx.meta.get(PRINTED_TEXTS_KEY, ())))
-                for text in warning_texts:
-                    if text not in printed_text:
-                        print_note(f"Warning: {text}")
+                for warning_text in warning_texts:
+                    if warning_text not in printed_text:
+                        print_note(f"Warning: {warning_text}")
 
 
 def _escape_controls(error: click.ClickException) -> click.ClickException:
     """Escape control characters in the texts of an error, in place."""
     attributes = vars(error)
     for attribute_name in ("message", "option_name", "filename", "ui_filename"):
-        text = attributes.get(attribute_name)
-        if isinstance(text, str):
-            attributes[attribute_name] = escape_controls(text)
+        attribute_text = attributes.get(attribute_name)
+        if isinstance(attribute_text, str):
+            attributes[attribute_name] = escape_controls(attribute_text)
     return error
 
 
 def _as_one_line(message: object) -> str:
-    """Return a message as one line of limited length, with controls escaped."""
-    text = escape_controls(" ".join(str(message).split()))
-    if len(text) <= _MAX_MESSAGE_LENGTH:
-        return text
+    """Return a message as a single line of limited length, without control characters."""
+    one_line = escape_controls(" ".join(str(message).split()))
+    if len(one_line) <= _MAX_MESSAGE_LENGTH:
+        return one_line
     half_length = _MAX_MESSAGE_LENGTH // 2
-    return f"{text[:half_length]} ... {text[-half_length:]}"
+    return f"{one_line[:half_length]} ... {one_line[-half_length:]}"

@@ -62,35 +62,35 @@ def read_answer_lines(path: str, content: bytes, answer_column: str) -> list[Ans
     InputError
         If the sheet cannot be read. The message names the line.
     """
-    lines = _split_cells(path, content)
-    if not lines:
+    cell_lines = _split_cells(path, content)
+    if not cell_lines:
         raise LabellingError(
             f"{path}: the file is empty. Delete the file, and the next call writes it again."
         )
-    column_names = [name.strip().lower() for name in lines[0]]
+    column_names = [name.strip().lower() for name in cell_lines[0]]
     for name in (ROW, answer_column):
         if column_names.count(name) != 1:
             raise LabellingError(
                 f"{path}:1: exactly one column must be named {name!r}, but the header has"
                 f" {', '.join(map(repr, column_names[:10]))}. Restore the original header."
             )
-    return _parse_lines(path, column_names, lines[1:], answer_column)
+    return _parse_lines(path, column_names, cell_lines[1:], answer_column)
 
 
 def _split_cells(path: str, content: bytes) -> list[list[str]]:
     """Split a sheet into lines of cells, detecting the delimiter."""
     try:
-        text = content.decode("utf-8-sig")
+        sheet_text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise LabellingError(
             f"{path}: the file is not UTF-8 text. Save it as CSV in UTF-8."
         ) from None
     # Some spreadsheets end lines with a single carriage return; newline=None translates it.
-    file = io.StringIO(text, newline=None)
-    delimiter = max(",;\t", key=file.readline().count)
-    file.seek(0)
+    text_file = io.StringIO(sheet_text, newline=None)
+    delimiter = max(",;\t", key=text_file.readline().count)
+    text_file.seek(0)
     try:
-        return list(csv.reader(file, delimiter=delimiter, strict=True))
+        return list(csv.reader(text_file, delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise LabellingError(
             f"{path}: the file is not {delimiter!r}-separated text ({error}). Save it as CSV."

@@ -42,22 +42,22 @@ class ParsedAnswer(NamedTuple):
 
 def parse_answer(certifier: Certifier, line: AnswerLine) -> ParsedAnswer:
     """Parse the answer of one line as a class, or as right or wrong."""
-    answer = line.answer_text
+    answer_text = line.answer_text
     predictions = certifier.unlabelled_pool.predictions
     if predictions is None:
         return ParsedAnswer(_NO_TRUE_CODE, is_correct=_parse_correctness(line))
     class_names = [str(name) for name in predictions.classes.tolist()]
-    true_code = _find_class_code(answer, class_names)
+    true_code = _find_class_code(answer_text, class_names)
     if true_code is not None:
         is_correct = bool(true_code == predictions.predicted_codes[line.row_index])
         return ParsedAnswer(true_code, is_correct)
-    if answer.lower() == _NO_CLASS_WORD:
+    if answer_text.lower() == _NO_CLASS_WORD:
         return ParsedAnswer(_NO_TRUE_CODE, is_correct=False)
     shows_prediction = certifier.sheet_settings.get("show_prediction")
-    if shows_prediction and answer.lower() in _CORRECTNESS_WORDS:
-        return ParsedAnswer(_NO_TRUE_CODE, is_correct=_CORRECTNESS_WORDS[answer.lower()])
+    if shows_prediction and answer_text.lower() in _CORRECTNESS_WORDS:
+        return ParsedAnswer(_NO_TRUE_CODE, is_correct=_CORRECTNESS_WORDS[answer_text.lower()])
     raise LabellingError(
-        f"{answer[:60]!r} is not one of the classes; {_suggest_class(answer, class_names)}"
+        f"{answer_text[:60]!r} is not one of the classes; {_suggest_class(answer_text, class_names)}"
     )
 
 
@@ -65,12 +65,12 @@ def _parse_correctness(line: AnswerLine) -> bool:
     """Parse an answer that states whether the prediction is correct."""
     from metacal.rows.score_columns import check_correctness
 
-    flags = check_correctness(
+    correct_flags = check_correctness(
         [strip_zero_decimals(line.answer_text)],
         name="the answer",
         get_row_name=lambda _: f"row {line.row_index}",
     )
-    return bool(flags[0])
+    return bool(correct_flags[0])
 
 
 def _find_class_code(answer: str, class_names: Sequence[str]) -> int | None:
@@ -81,11 +81,13 @@ def _find_class_code(answer: str, class_names: Sequence[str]) -> int | None:
     """
     if answer in class_names:
         return class_names.index(answer)
-    number = strip_zero_decimals(answer)
-    if number in class_names:
-        return class_names.index(number)
+    answer_without_decimals = strip_zero_decimals(answer)
+    if answer_without_decimals in class_names:
+        return class_names.index(answer_without_decimals)
     similar_codes = [
-        code for code, name in enumerate(class_names) if name.lower() == number.lower()
+        code
+        for code, name in enumerate(class_names)
+        if name.lower() == answer_without_decimals.lower()
     ]
     if len(similar_codes) == 1:
         return similar_codes[0]

@@ -95,36 +95,36 @@ def command(artifact: str, file: str, options: Options) -> None:
     gate = load_gate(artifact, file)
     _check_gate_options(gate, artifact, options)
     if is_folder_output(options.output):
-        applied = _apply_to_folder(gate, artifact, file, options)
+        apply_result = _apply_to_folder(gate, artifact, file, options)
     else:
-        applied = _apply_to_file(gate, artifact, file, options)
+        apply_result = _apply_to_file(gate, artifact, file, options)
     if flag_is_set("json"):
-        counts = _convert_counts_to_json(gate, applied, options)
-        print_json({"file": file, "artifact": artifact, **counts})
+        json_counts = _convert_counts_to_json(gate, apply_result, options)
+        print_json({"file": file, "artifact": artifact, **json_counts})
     else:
-        _print_result_notes(gate, applied, options.output)
+        _print_result_notes(gate, apply_result, options.output)
 
 
-def _convert_counts_to_json(gate: Gate, applied: Applied, options: Options) -> dict[str, Any]:
+def _convert_counts_to_json(gate: Gate, apply_result: Applied, options: Options) -> dict[str, Any]:
     """Return the counts of rows and files as JSON types."""
-    counts: dict[str, Any] = {"n_rows": applied.n_rows}
-    if applied.n_accepted is not None:
-        counts["n_accepted"] = applied.n_accepted
-        counts["coverage"] = applied.n_accepted / applied.n_rows
+    json_counts: dict[str, Any] = {"n_rows": apply_result.n_rows}
+    if apply_result.n_accepted is not None:
+        json_counts["n_accepted"] = apply_result.n_accepted
+        json_counts["coverage"] = apply_result.n_accepted / apply_result.n_rows
     if gate.is_score_gate:
-        counts["n_without_score"] = applied.n_without_score
-    if applied.answered_by:
-        counts["large"] = options.reading.large
-        counts["answered_by"] = applied.answered_by
-    counts["output"] = options.output
+        json_counts["n_without_score"] = apply_result.n_without_score
+    if apply_result.answered_by:
+        json_counts["large"] = options.reading.large
+        json_counts["answered_by"] = apply_result.answered_by
+    json_counts["output"] = options.output
     if is_folder_output(options.output):
         for count_name in ("n_files", "n_kept", "empty", "orphans", "pruned", "edited"):
-            counts[count_name] = getattr(applied, count_name)
-    return counts
+            json_counts[count_name] = getattr(apply_result, count_name)
+    return json_counts
 
 
 def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
-    """Write one file of decisions.
+    """Write the decisions on the rows of a file to a single output file.
 
     For a cascade without --large, the decisions tell which rows need the large model.
 
@@ -164,7 +164,7 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
 
 
 def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
-    """Write a folder of results, one per file read, on this machine or on a cluster.
+    """Write one result per input file to a folder, locally or on a cluster.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
         progress_bar(None, "row", "rows") as bar,
         report_progress_to(bar.update),
     ):
-        applied = apply(
+        apply_result = apply(
             artifact,
             file,
             str(options.output),
@@ -206,26 +206,26 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
             prune=options.prune,
             **read_keywords(options.reading),
         )
-    _print_folder_notes(applied)
-    return applied
+    _print_folder_notes(apply_result)
+    return apply_result
 
 
-def _print_folder_notes(applied: Applied) -> None:
+def _print_folder_notes(apply_result: Applied) -> None:
     """Print notes about sources without rows and results without a source."""
-    if applied.empty:
-        print_note(f"No rows, and so no result: {', '.join(applied.empty)}.")
-    if applied.orphans:
-        orphans = ", ".join(applied.orphans)
-        if applied.pruned:
+    if apply_result.empty:
+        print_note(f"No rows, and so no result: {', '.join(apply_result.empty)}.")
+    if apply_result.orphans:
+        orphans = ", ".join(apply_result.orphans)
+        if apply_result.pruned:
             print_note(f"Removed, for the source is gone: {orphans}.")
         else:
             print_note(
                 f"The source is gone, the result is still there (--prune removes it): {orphans}."
             )
-    if applied.edited:
+    if apply_result.edited:
         print_note(
             "The source is gone, but the result was changed by hand, and stays:"
-            f" {', '.join(applied.edited)}."
+            f" {', '.join(apply_result.edited)}."
         )
 
 
@@ -246,7 +246,7 @@ def _check_output_options(options: Options) -> None:
 
 
 def _check_folder_options(options: Options) -> None:
-    """Raise a usage error if an option needs a folder as output and it is not one."""
+    """Raise a usage error if an option requires a folder as output."""
     if is_folder_output(options.output):
         return
     if options.executor is not None:
@@ -288,39 +288,39 @@ def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
         )
 
 
-def _print_result_notes(gate: Gate, applied: Applied, output: str | None) -> None:
-    """Print how many rows were accepted, who answered them, and what is left to do."""
-    if applied.n_without_score and gate.is_score_gate:
+def _print_result_notes(gate: Gate, apply_result: Applied, output: str | None) -> None:
+    """Print the counts of rows, accepted rows and answers, and the next step."""
+    if apply_result.n_without_score and gate.is_score_gate:
         print_note(
-            f"{applied.n_without_score:,} of {applied.n_rows:,} rows have no score: they are"
+            f"{apply_result.n_without_score:,} of {apply_result.n_rows:,} rows have no score: they are"
             " rejected."
         )
     if output != "-":
-        print_note(_format_summary_sentence(applied, output))
-    if applied.left_out:
+        print_note(_format_summary_sentence(apply_result, output))
+    if apply_result.left_out:
         print_note(
-            f"Left out: {format_names(applied.left_out)}. --keep NAME passes a column on, unless the"
+            f"Left out: {format_names(apply_result.left_out)}. --keep NAME passes a column on, unless the"
             " results have one of that name."
         )
-    if applied.answered_by.get("nobody"):
+    if apply_result.answered_by.get("nobody"):
         print_note(
             "Run the large model on the rows that nobody has answered, and give its predictions as"
             " --large."
         )
 
 
-def _format_summary_sentence(applied: Applied, output: str | None) -> str:
+def _format_summary_sentence(apply_result: Applied, output: str | None) -> str:
     """Return the sentence that counts rows, accepted rows, answers and files."""
     accepted_text = ""
-    if applied.n_accepted is not None:
-        accepted_percentage = 100 * applied.n_accepted / applied.n_rows
-        accepted_text = f", {applied.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
+    if apply_result.n_accepted is not None:
+        accepted_percentage = 100 * apply_result.n_accepted / apply_result.n_rows
+        accepted_text = f", {apply_result.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
     answered_by_text = ""
-    if applied.answered_by:
-        counts = [f"{name} {count:,}" for name, count in applied.answered_by.items()]
-        answered_by_text = f"; answered by: {', '.join(counts)}"
+    if apply_result.answered_by:
+        answer_counts = [f"{name} {count:,}" for name, count in apply_result.answered_by.items()]
+        answered_by_text = f"; answered by: {', '.join(answer_counts)}"
     files_text = ""
     if is_folder_output(output):
-        files_text = f" ({applied.n_files:,} files, {applied.n_kept:,} of them kept)"
-    row_text = f"{applied.n_rows:,} rows{accepted_text}{answered_by_text}"
+        files_text = f" ({apply_result.n_files:,} files, {apply_result.n_kept:,} of them kept)"
+    row_text = f"{apply_result.n_rows:,} rows{accepted_text}{answered_by_text}"
     return f"{row_text}; written to {output}{files_text}."

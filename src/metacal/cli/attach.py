@@ -72,15 +72,15 @@ def command(model: str, artifact: str, options: Options) -> None:
 
 
 def _check_reads_logits(gate: Gate, artifact: str) -> None:
-    """Raise a usage error if the gate does not decide on the logits of one model."""
+    """Raise a usage error if the gate does not read the logits of a single model."""
     if gate.is_logits_gate:
         return
     if gate.is_score_gate:
-        content = f"a gate on the score {gate.source.score!r}"
+        gate_description = f"a gate on the score {gate.source.score!r}"
     else:
-        content = "a cascade of two models"
+        gate_description = "a cascade of two models"
     raise click.UsageError(
-        f"{artifact} holds {content}, but only a gate on logits can be attached to a model."
+        f"{artifact} holds {gate_description}, but only a gate on logits can be attached to a model."
         " Export the gate as a separate graph with 'metacal export'."
     )
 

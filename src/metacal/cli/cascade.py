@@ -34,7 +34,12 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import min_accuracy_option
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.values import SEED_RANGE, RegistryChoice, parse_numbers
+from metacal.cli.values import (
+    SEED_RANGE,
+    RegistryChoice,
+    convert_confidence_to_delta,
+    parse_numbers,
+)
 from metacal.errors import CascadeError, NumberError
 from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import NAMED
@@ -180,7 +185,7 @@ def _build_promise(options: Options) -> Promise:
     from metacal.promises.accuracy import MinAccuracy
     from metacal.promises.cascade import MaxLoss
 
-    delta = round(1.0 - options.confidence, 12)
+    delta = convert_confidence_to_delta(options.confidence)
     if options.max_loss is None and options.min_accuracy is not None:
         return MinAccuracy(options.min_accuracy, delta)
     if options.max_loss is None or options.min_accuracy is not None:
@@ -230,7 +235,7 @@ def _fit_logits_cascade(small: str, large: str, promise: Promise, options: Optio
         labels = small_predictions.require_truth()
     map_fitter = make_map_fitter(options.calibrator, options.seed, small_logits.shape[1])
     with open_executor(resolve_n_jobs(options.n_jobs)) as executor:
-        data = LogitsCascadeData(
+        cascade_data = LogitsCascadeData(
             small_rows=Rows(small_logits, executor=executor),
             large_rows=Rows(large_logits, executor=executor),
             labels=labels,
@@ -242,7 +247,7 @@ def _fit_logits_cascade(small: str, large: str, promise: Promise, options: Optio
             input=small_predictions.input,
             reject_label=parse_reject_label(options.reject_label, small_predictions),
         )
-        return calibrate(data, promise)
+        return calibrate(cascade_data, promise)
 
 
 def _read_pilot_scores(options: Options) -> Any:
@@ -293,7 +298,7 @@ def _fit_score_cascade(file: str, large: str | None, promise: Promise, options: 
     )
     _raise_if_score_missing(file, score_names, cascade_scores.scores)
     higher_is: Any = options.reading.higher_is or "surer"
-    data = ScoreCascadeData(
+    cascade_data = ScoreCascadeData(
         scores=cascade_scores.scores,
         agrees=cascade_scores.flags if uses_agreement else None,
         correct=None if uses_agreement else cascade_scores.flags,
@@ -304,7 +309,7 @@ def _fit_score_cascade(file: str, large: str | None, promise: Promise, options: 
         pool=options.pool,
         random_state=options.seed,
     )
-    return calibrate(data, promise)
+    return calibrate(cascade_data, promise)
 
 
 def _raise_if_score_missing(file: str, score_names: list[str], scores: list[Any]) -> None:
@@ -356,17 +361,17 @@ def _choose_flag_columns(reading: ReadOptions, *, uses_agreement: bool) -> list[
 def _raise_unless_only_agreement(reading: ReadOptions) -> None:
     """Raise a usage error unless --agree-key was given, and --correct-key was not."""
     if reading.agree_key is None:
-        message = (
+        error_message = (
             "For scores, --max-loss requires --agree-key, with the columns that mark whether"
             " each model except the last agrees with the last one."
         )
         if reading.correct_key is not None:
-            message += (
+            error_message += (
                 " --correct-key does not replace --agree-key, because two incorrect predictions"
                 " may differ. If you know only which predictions are correct, pass"
                 " --min-accuracy."
             )
-        raise click.UsageError(message)
+        raise click.UsageError(error_message)
     if reading.correct_key is not None:
         raise click.UsageError(
             "For scores, --max-loss requires the agreement of the models instead of their"

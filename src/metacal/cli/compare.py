@@ -66,7 +66,7 @@ def command(file: str, options: Options) -> None:
       metacal compare val.npz --calibrators temperature,spline,structured --repeats 5
       metacal compare val.csv --json | jq .best.nll
     """  # noqa: D301
-    names = parse_calibrator_names(options.calibrators)
+    compared_names = parse_calibrator_names(options.calibrators)
 
     import numpy as np
 
@@ -82,16 +82,16 @@ def command(file: str, options: Options) -> None:
         # Folds are drawn from the rows, so a fit needs all of them in memory.
         logits = np.asarray(logits)
     classes = check_classes(predictions.class_names, logits.shape[1])
-    codes = encode_labels(predictions.require_truth(), len(predictions), classes)
+    label_codes = encode_labels(predictions.require_truth(), len(predictions), classes)
 
     n_folds = options.folds * options.repeats
-    print_cost_note(METHODS if names is None else names, logits.shape, n_folds)
+    print_cost_note(METHODS if compared_names is None else compared_names, logits.shape, n_folds)
     n_jobs = resolve_n_jobs(options.n_jobs)
     with skip_plausibility_checks(), open_cluster(options.executor, n_jobs) as client:
-        result = compare(
+        comparison = compare(
             logits,
-            codes,
-            names,
+            label_codes,
+            compared_names,
             n_splits=options.folds,
             n_repeats=options.repeats,
             random_state=options.seed,
@@ -99,7 +99,7 @@ def command(file: str, options: Options) -> None:
             progress=iterate_with_progress,
             executor=client,
         )
-    print_result({"file": file, **result.to_dict()}, result)
+    print_result({"file": file, **comparison.to_dict()}, comparison)
 
 
 def print_cost_note(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> None:
@@ -143,16 +143,16 @@ def iterate_with_progress(fits: Iterator[Any], total: int) -> Iterator[Any]:
 
 
 def parse_calibrator_names(calibrators: str | None) -> list[str] | None:
-    """Parse a comma-separated list of calibrators; None if there is no list."""
+    """Parse a comma-separated list of calibrators, if there is a list."""
     if calibrators is None:
         return None
-    names = [name.strip() for name in calibrators.split(",")]
+    requested_names = [name.strip() for name in calibrators.split(",")]
     known_names = _list_comparable_calibrators()
-    for name in names:
+    for name in requested_names:
         if name not in known_names:
             raise bad_option(
                 "--calibrators",
                 f"Unknown calibrator {name!r}. The available calibrators are"
                 f" {', '.join(known_names)}.",
             )
-    return names
+    return requested_names

@@ -27,7 +27,9 @@ DATASETS = {
     "cifar100-resnet110": ("ResNet-110 on CIFAR-100, photographs in 100 classes", 0.87),
 }
 # Limit of the miscoverage, error probability of the promises, and number of rows to fit.
-ALPHA, DELTA, N_FIT = 0.05, 0.1, 5000
+_MAX_MISCOVERAGE = 0.05
+_DELTA = 0.1
+_N_FIT_ROWS = 5000
 #: Names of the classes, for the report; CIFAR-100 keeps its numbers.
 CLASSES = {
     "cifar10-resnet110": [
@@ -44,7 +46,7 @@ CLASSES = {
     ]
 }
 
-_COLUMNS = """\
+_COLUMN_TEXT = """\
 ECE: mean gap between confidence and accuracy, for accepted rows and for all (0.05: 5 points).
 Coverage: fraction of the rows that are accepted.
 Miscoverage: fraction of the correct predictions that are rejected.
@@ -53,7 +55,7 @@ the difference; refuted if chance does not explain it.
 At least 90% of all fits keep a certified promise. The paper's rules have no guarantee. Their ECE of
 all rows is that of the paper's map, which gives every class of a rejected row the probability 1/K."""
 
-_NEXT = """\
+_NEXT_TEXT = """\
 With predictions of your own, in a file with the true labels:
   metacal start val.csv                                 detect the columns, fit a gate and judge it
   metacal fit val.npz --min-accuracy 0.97 -o cal.json   fit a gate and print its certificate
@@ -152,30 +154,37 @@ def command(options: Options) -> None:
     import metacal
 
     dataset = metacal.datasets.load(options.dataset)
-    fit_part, test_part = dataset.split(N_FIT, random_state=options.seed)
-    data = DemoData(*fit_part, *test_part)
-    introduction, min_accuracy = DATASETS[options.dataset]
-    rows, certified_gate = _fit_and_measure_methods(
-        data, min_accuracy=min_accuracy, seed=options.seed
+    fit_part, test_part = dataset.split(_N_FIT_ROWS, random_state=options.seed)
+    fit_logits, fit_labels = fit_part
+    test_logits, test_labels = test_part
+    demo_data = DemoData(
+        fit_logits=fit_logits,
+        fit_labels=fit_labels,
+        test_logits=test_logits,
+        test_labels=test_labels,
     )
-    n_fit = len(data.fit_labels)
-    n_test = len(data.test_labels)
-    report_size = _write_report(certified_gate, data, introduction, options)
+    introduction, min_accuracy = DATASETS[options.dataset]
+    table_rows, certified_gate = _fit_and_measure_methods(
+        demo_data, min_accuracy=min_accuracy, seed=options.seed
+    )
+    n_fit = len(demo_data.fit_labels)
+    n_test = len(demo_data.test_labels)
+    report_size = _write_report(certified_gate, demo_data, introduction, options)
     certificate = None if certified_gate is None else certified_gate.certificate_
     json_content = {
         "dataset": options.dataset,
         "seed": options.seed,
         "n_fit": n_fit,
         "n_test": n_test,
-        "rows": [row.to_dict() for row in rows],
+        "rows": [table_row.to_dict() for table_row in table_rows],
         "output": options.output,
         "certificate": None if certificate is None else certificate.to_dict(words=True),
     }
     heading = f"{introduction}: {n_fit:,} rows to fit, {n_test:,} to test (seed {options.seed})"
-    explanation = [_COLUMNS, "", *_format_explanation_lines(rows, certificate), _NEXT]
-    print_result(
-        json_content, "\n".join([heading, "", *_format_table_lines(rows), "", *explanation])
-    )
+    table_lines = _format_table_lines(table_rows)
+    explanation_lines = _format_explanation_lines(table_rows, certificate)
+    text_lines = [heading, "", *table_lines, "", _COLUMN_TEXT, "", *explanation_lines, _NEXT_TEXT]
+    print_result(json_content, "\n".join(text_lines))
     print_note(
         f"The report is in {options.output} ({report_size / 1000:,.0f} kB). Open it in a browser:"
         f" {Path(options.output).resolve().as_uri()}"
@@ -231,7 +240,7 @@ def _fit_and_measure_methods(
 
     Returns
     -------
-    rows : list of DemoRow
+    table_rows : list of DemoRow
         Measurements of each method.
     gate : MetaCal or None
         Last gate that was certified.
@@ -240,32 +249,34 @@ def _fit_and_measure_methods(
     from metacal.maps.temperature import TemperatureMap
 
     # A temperature of 1 is the plain softmax.
-    uncalibrated = TemperatureMap(1.0)(data.test_logits)
+    uncalibrated_probs = TemperatureMap(1.0)(data.test_logits)
     temperature_scaling = mc.TemperatureScaling().fit(data.fit_logits, data.fit_labels)
-    temperature_scaled = temperature_scaling.predict_proba(data.test_logits)
-    rows = [
-        _measure_on_test_rows("uncalibrated", data, uncalibrated),
-        _measure_on_test_rows("temperature scaling", data, temperature_scaled),
+    temperature_scaled_probs = temperature_scaling.predict_proba(data.test_logits)
+    table_rows = [
+        _measure_on_test_rows("uncalibrated", data, uncalibrated_probs),
+        _measure_on_test_rows("temperature scaling", data, temperature_scaled_probs),
     ]
     promises: list[tuple[str, Promise]] = [
-        ("Meta-Cal, certified", mc.MaxMiscoverage(ALPHA, delta=DELTA)),
-        ("Meta-Cal, certified", mc.MinAccuracy(min_accuracy, delta=DELTA)),
-        ("Meta-Cal, paper", mc.paper.MaxMiscoverage(ALPHA, random_state=seed)),
+        ("Meta-Cal, certified", mc.MaxMiscoverage(_MAX_MISCOVERAGE, delta=_DELTA)),
+        ("Meta-Cal, certified", mc.MinAccuracy(min_accuracy, delta=_DELTA)),
+        ("Meta-Cal, paper", mc.paper.MaxMiscoverage(_MAX_MISCOVERAGE, random_state=seed)),
         ("Meta-Cal, paper", mc.paper.MinCoverageAccuracy(min_accuracy, random_state=seed)),
     ]
     certified_gate = None
     for method, promise in promises:
-        limits = _format_limits(promise.limits)
+        limits_text = _format_limits(promise.limits)
         try:
             gate = mc.MetaCal(promise).fit(data.fit_logits, data.fit_labels)
         except mc.InfeasibleTargetError as error:
-            rows.append(DemoRow(method, promise=limits, problem=str(error)))
+            table_rows.append(DemoRow(method, promise=limits_text, problem=str(error)))
             continue
         probabilities = gate.predict_proba(data.test_logits)
-        rows.append(_measure_on_test_rows(method, data, probabilities, gate=gate, promise=limits))
+        table_rows.append(
+            _measure_on_test_rows(method, data, probabilities, gate=gate, promise=limits_text)
+        )
         if gate.certificate_.guarantee == "certified":
             certified_gate = gate
-    return rows, certified_gate
+    return table_rows, certified_gate
 
 
 def _measure_on_test_rows(
@@ -322,7 +333,7 @@ def _measure_on_test_rows(
     )
 
 
-def _format_table_lines(rows: list[DemoRow]) -> list[str]:
+def _format_table_lines(table_rows: list[DemoRow]) -> list[str]:
     """Return the table of measurements as aligned lines below a two-line heading."""
     first_heading = ("", "", "ECE", "ECE", "", "accuracy", "mis-", "")
     second_heading = (
@@ -336,28 +347,32 @@ def _format_table_lines(rows: list[DemoRow]) -> list[str]:
         "verdict",
     )
     headings = [first_heading, second_heading]
-    lines = align_columns([*headings, *(row.cells() for row in rows)])
-    horizontal_rule = "-" * max(map(len, lines))
+    table_lines = align_columns([*headings, *(table_row.cells() for table_row in table_rows)])
+    horizontal_rule = "-" * max(map(len, table_lines))
     n_headings = len(headings)
-    return [*lines[:n_headings], horizontal_rule, *lines[n_headings:]]
+    return [*table_lines[:n_headings], horizontal_rule, *table_lines[n_headings:]]
 
 
-def _format_explanation_lines(rows: list[DemoRow], certificate: Certificate | None) -> list[str]:
+def _format_explanation_lines(
+    table_rows: list[DemoRow], certificate: Certificate | None
+) -> list[str]:
     """Return the reasons for missing gates, and the certificate."""
-    lines = []
-    for row in rows:
-        if row.problem:
-            lines.append(wrap_lines(f"{row.method}, {row.promise}: {row.problem}"))
+    text_lines = []
+    for table_row in table_rows:
+        if table_row.problem:
+            text_lines.append(
+                wrap_lines(f"{table_row.method}, {table_row.promise}: {table_row.problem}")
+            )
     if certificate is not None:
-        lines.append(f"The certificate of the gate for {_format_limits(certificate.limits)}:")
-        lines.append(wrap_lines(str(certificate)))
-    lines.append("")
-    return lines
+        text_lines.append(f"The certificate of the gate for {_format_limits(certificate.limits)}:")
+        text_lines.append(wrap_lines(str(certificate)))
+    text_lines.append("")
+    return text_lines
 
 
 def _format_limits(limits: Limits) -> str:
     """Return the promised limits as text, such as "accuracy >= 0.97"."""
-    parts = [
+    limit_texts = [
         f"{quantity.short_name} {quantity.comparison_sign} {limit:g}" for quantity, limit in limits
     ]
-    return " and ".join(parts)
+    return " and ".join(limit_texts)

@@ -67,21 +67,21 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     """  # noqa: D301
     from metacal.certificates.accuracy_estimate import AccuracyEstimate
 
-    result = _evaluate_file(artifact, file, options)
+    evaluation = _evaluate_file(artifact, file, options)
     json_content: dict[str, Any]
-    if isinstance(result, AccuracyEstimate):
+    if isinstance(evaluation, AccuracyEstimate):
         warn_caller(
             f"{file}: no labels found, so the accuracy is estimated instead of measured. Name the"
             " column of labels with --label-key (--correct-key for scores), or pass a file of"
             " labels with --labels."
         )
-        json_content = {"estimate": result.to_dict()}
-        text = wrap_lines(str(result), hanging_indent=0)
+        json_content = {"estimate": evaluation.to_dict()}
+        printed_text = wrap_lines(str(evaluation), hanging_indent=0)
     else:
-        subject = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
-        json_content = result.to_dict()
-        text = result.text(subject, partial(wrap_lines, hanging_indent=10))
-    print_result({"file": file, "artifact": artifact, **json_content}, text)
+        text_prefix = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
+        json_content = evaluation.to_dict()
+        printed_text = evaluation.text(text_prefix, partial(wrap_lines, hanging_indent=10))
+    print_result({"file": file, "artifact": artifact, **json_content}, printed_text)
 
 
 def _evaluate_file(
@@ -103,11 +103,11 @@ def _evaluate_file(
         return estimate_accuracy(
             gate, gate_rows.tables[0], level=options.level, groups=gate_rows.columns.groups
         )
-    result = _evaluate_rows(gate, gate_rows, options)
-    n_with_score = result.after.n_rows + gate_rows.count_unlabelled_entries()
+    evaluation = _evaluate_rows(gate, gate_rows, options)
+    n_with_score = evaluation.after.n_rows + gate_rows.count_unlabelled_entries()
     gate_rows.note_rows_without_score(n_with_score)
-    gate_rows.warn_of_fit_rows(result.fit_rows, artifact)
-    return result
+    gate_rows.warn_of_fit_rows(evaluation.fit_rows, artifact)
+    return evaluation
 
 
 def _supports_accuracy_estimate(gate: Gate) -> bool:
@@ -165,8 +165,8 @@ def _validate_logits_and_labels(
     predictions = gate_rows.columns
     table = gate_rows.tables[0]
     classes = check_classes(predictions.class_names, table.shape[1])
-    codes = encode_labels(truth, len(predictions), classes)
+    label_codes = encode_labels(truth, len(predictions), classes)
     # The workers of a cluster validate the logits that they read themselves.
     if not (stream and predictions.input == "logits"):
         table = read_logits(table, predictions.input)
-    return table, codes
+    return table, label_codes

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from metacal.gate import Rejected
 
 
-def input_option(what: str) -> Any:
+def input_option(help_text: str) -> Any:
     """Return a field for --input, the kind of table that a graph reads."""
     return option(
-        f"{what}.  [default: the input that GATE was fitted on]",
+        f"{help_text}.  [default: the input that GATE was fitted on]",
         "--input",
         type=click.Choice(["logits", "probabilities"]),
     )
@@ -93,7 +93,7 @@ def command(artifact: str, options: Options) -> None:
         )
     if options.part == "small":
         gate = gate.stage(0)
-    parameters: dict[str, Any] = {
+    export_options: dict[str, Any] = {
         "input": options.kind,
         "opset": options.opset,
         "ir_version": options.ir_version,
@@ -101,11 +101,11 @@ def command(artifact: str, options: Options) -> None:
         "rejected": options.rejected,
         "one_score": options.one_score,
     }
-    print_export(save(gate, options.output, **parameters), artifact)
+    print_export(save(gate, options.output, **export_options), artifact)
 
 
 def check_onnx_output(output: str, *inputs: str) -> None:
-    """Raise a usage error if the output does not end in .onnx or is one of the inputs."""
+    """Raise a usage error if the output is not an .onnx name, or is an input."""
     if not output.lower().endswith(".onnx"):
         raise bad_option("-o", f"The name of an ONNX file must end in .onnx, but got {output}.")
     check_output_is_not_input(output, *inputs)

@@ -179,7 +179,7 @@ def _check_options(file: str, options: Options) -> None:
 
 
 def _treat_lines_as_units(options: Options) -> Options:
-    """Return the options with each line as a case or a cluster, if it holds a list of items.
+    """Return options that treat each line with a list of items as a case or cluster.
 
     Options that name the case, the cluster or the group of an item are not changed.
     """
@@ -240,7 +240,7 @@ def _fit_score_gate(scores: Scores, options: Options) -> Gate:
     promise = promise_options.build_promise(options.seed, per_group=scores.groups is not None)
     truth = scores.require_truth()
     truth_is_losses = options.reading.loss_key is not None
-    data = ScoreData(
+    calibration_data = ScoreData(
         scores=scores.score,
         correct=None if truth_is_losses else truth,
         losses=truth if truth_is_losses else None,
@@ -252,7 +252,7 @@ def _fit_score_gate(scores: Scores, options: Options) -> Gate:
         random_state=options.seed,
         declared_values=options.marks,
     )
-    return calibrate(data, promise)
+    return calibrate(calibration_data, promise)
 
 
 def _convert_score_to_uncertainty(score: float, higher_is: Any) -> float:
@@ -360,7 +360,7 @@ def _fit_validated_logits(
     is_unvalidated = validate.can_defer_validation(table, predictions.input)
     reject_label = parse_reject_label(options.reject_label, predictions)
     clusters = options.extract_clusters(predictions)
-    data = LogitsData(
+    calibration_data = LogitsData(
         rows=Rows(table, executor=executor, is_unvalidated=is_unvalidated),
         labels=label_codes,
         score=options.score,
@@ -375,7 +375,7 @@ def _fit_validated_logits(
         groups=predictions.groups,
         notes=[note_remark(text=text) for text in predictions.remarks],
     )
-    return calibrate(data, promise)
+    return calibrate(calibration_data, promise)
 
 
 def _choose_class_names(predictions: Predictions, positive: str | None) -> Any:
@@ -439,27 +439,27 @@ def _print_certificate(gate: Gate, first_entries: dict[str, Any], *, is_signed: 
         Whether the saved gate is signed.
     """
     assert gate.certificate is not None
-    result = dict(first_entries)
+    json_content = dict(first_entries)
     forecast = gate.certificate.next_rows(N_FORECAST_ROWS)
-    lines = [str(gate.certificate), f"  expect       {forecast}"]
+    text_lines = [str(gate.certificate), f"  expect       {forecast}"]
     if gate.has_classes:
         calibrator = _describe_calibrator(gate)
-        result |= {"n_classes": gate.n_classes, "calibrator": calibrator}
-        lines.append(f"  classes      {gate.n_classes:,}{format_class_list(gate)}")
-        lines.append(_format_calibrator_line(calibrator))
+        json_content |= {"n_classes": gate.n_classes, "calibrator": calibrator}
+        text_lines.append(f"  classes      {gate.n_classes:,}{format_class_list(gate)}")
+        text_lines.append(_format_calibrator_line(calibrator))
     else:
-        result["accept_if"] = gate.condition
-        lines.append(format_confidence_line(gate))
-    result |= {
+        json_content["accept_if"] = gate.condition
+        text_lines.append(format_confidence_line(gate))
+    json_content |= {
         "certificate": gate.certificate.to_dict(words=True),
         "next_rows": forecast.to_dict(),
         "signed": is_signed,
     }
-    print_result(result, wrap_lines("\n".join(lines)))
+    print_result(json_content, wrap_lines("\n".join(text_lines)))
 
 
 def _format_calibrator_line(calibrator: dict[str, Any]) -> str:
-    """Return the line with the name of the calibrator and the parameters that a reader knows."""
+    """Return the line with the name and the main parameters of the calibrator."""
     descriptions = [calibrator["kind"]]
     for name, value in calibrator.items():
         if name in ("temperature", "uniform"):
@@ -475,12 +475,12 @@ def _describe_calibrator(gate: Gate) -> dict[str, Any]:
 
     assert gate.logits_source.recipe is not None
     base_map = gate.logits_source.map
-    parameters = {
+    scalar_parameters = {
         name: value for name, value in vars(base_map).items() if isinstance(value, int | float)
     }
     for component_map in (base_map, *find_component_maps(base_map)):
         if isinstance(component_map, TemperatureMap | UniformTemperatureMap):
-            parameters = {"temperature": component_map.temperature}
+            scalar_parameters = {"temperature": component_map.temperature}
         if isinstance(component_map, UniformTemperatureMap):
-            parameters["uniform"] = component_map.uniform
-    return {"kind": gate.logits_source.recipe.estimator, **parameters}
+            scalar_parameters["uniform"] = component_map.uniform
+    return {"kind": gate.logits_source.recipe.estimator, **scalar_parameters}

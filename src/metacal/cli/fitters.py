@@ -59,12 +59,12 @@ def make_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: in
             make_recipe=lambda: chooser.gate_.source.recipe,
         )
     method = METHODS[calibrator_name or get_default_base_method(n_classes)]
-    parameters = {}
+    fit_parameters = {}
     if "random_state" in method.options:
-        parameters["random_state"] = fold_seed
+        fit_parameters["random_state"] = fold_seed
     return MapFitter(
-        fit_map=partial(method.fit_function(), **parameters),
-        make_recipe=lambda: Recipe(method.public_name, parameters),
+        fit_map=partial(method.fit_function(), **fit_parameters),
+        make_recipe=lambda: Recipe(method.public_name, fit_parameters),
     )
 
 

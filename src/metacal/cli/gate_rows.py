@@ -82,8 +82,8 @@ class GateRows:
 
         first_table = self.tables[0]
         reads_scores = isinstance(first_table, np.ndarray) and first_table.ndim == 1
-        has_entries = self.columns.groups is not None or self.columns.units is not None
-        if not reads_scores or not has_entries or self.truth is None:
+        has_groups_or_clusters = self.columns.groups is not None or self.columns.units is not None
+        if not reads_scores or not has_groups_or_clusters or self.truth is None:
             return 0
         has_score = ~np.isnan(first_table)
         return int((has_score & find_missing_labels(np.asarray(self.truth))).sum())
@@ -164,7 +164,7 @@ def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, Ga
 
 
 def check_large_option(gate: Gate | None, artifact: str | None, large: str | None) -> None:
-    """Raise a usage error if --large was given and the gate reads one table."""
+    """Raise a usage error if --large was given but the gate reads a single table."""
     if large is None:
         return
     if gate is None:
@@ -278,7 +278,7 @@ def _read_logit_rows(
     keeps_raw_table: bool,
     stream: bool | None,
 ) -> GateRows:
-    """Read the logits of one model, or those of both models of a cascade.
+    """Read the logits of a classifier, or of both classifiers of a cascade.
 
     Parameters
     ----------
@@ -355,11 +355,11 @@ def check_and_merge_labels(
         "labels": (small_predictions.labels, large_predictions.labels),
     }
     for column_name, (small_column, large_column) in column_pairs.items():
-        row = _find_first_differing_row(small_column, large_column)
-        if row is not None:
+        differing_row = _find_first_differing_row(small_column, large_column)
+        if differing_row is not None:
             raise CascadeError(
                 f"{small} and {large} must hold the same rows in the same order, but the column"
-                f" of {column_name} differs in row {row}. Write both files with the same rows."
+                f" of {column_name} differs in row {differing_row}. Write both files with the same rows."
             )
     if small_predictions.labels is None:
         return large_predictions.labels

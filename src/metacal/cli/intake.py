@@ -73,22 +73,22 @@ class Quarantine:
         may_be_stored : bool, default=False
             Whether some of the lines may be in the file already.
         """
-        content = _encode_unreadable_lines(received_batch, place)
-        if not content or self.offset > MAX_QUARANTINE_BYTES:
+        new_content = _encode_unreadable_lines(received_batch, place)
+        if not new_content or self.offset > MAX_QUARANTINE_BYTES:
             return
-        if may_be_stored and self._already_has_content(content):
+        if may_be_stored and self._already_has_content(new_content):
             return
-        self._disk.append(self.path, content)
-        self.offset += len(content)
+        self._disk.append(self.path, new_content)
+        self.offset += len(new_content)
 
-    def _already_has_content(self, content: bytes) -> bool:
+    def _already_has_content(self, new_content: bytes) -> bool:
         """Check whether the file has the content already, and remove a partial copy of it."""
         file_content = self._disk.read(self.path) or b""
         added_content = file_content[self.offset :]
-        if added_content.startswith(content):
+        if added_content.startswith(new_content):
             self.offset = len(file_content)
             return True
-        is_partial_copy = 0 < len(added_content) <= len(content)
+        is_partial_copy = 0 < len(added_content) <= len(new_content)
         if is_partial_copy:
             self._disk.truncate(self.path, self.offset)
         else:
@@ -100,12 +100,12 @@ def _encode_unreadable_lines(received_batch: ReceivedBatch, place: str) -> bytes
     """Encode the unreadable lines of a batch as JSON lines."""
     json_lines = []
     for unreadable_line in received_batch.unreadable_lines:
-        entry = {
+        line_entry = {
             "place": f"{place}:{unreadable_line.line_number}",
             "reason": unreadable_line.reason,
             "line": unreadable_line.text,
         }
-        json_lines.append(json.dumps(entry).encode() + b"\n")
+        json_lines.append(json.dumps(line_entry).encode() + b"\n")
     return b"".join(json_lines)
 
 
@@ -213,7 +213,7 @@ class Intake:
             self.journal.rewrite([state_record(self.monitor_state)])
 
     def checkpoint(self) -> None:
-        """Replace all records of the journal by one with the whole state."""
+        """Replace all records of the journal by a single record of the whole state."""
         if self.journal is not None and self._has_journal_begun and self._pending_record is None:
             self.journal.rewrite([state_record(self.monitor_state)])
             self._journal_bytes_to_compact = max(
@@ -235,14 +235,16 @@ class Intake:
         if received_batch.n_lines or len(received_batch.rows):
             self._last_input_time = time.monotonic()
             self._was_silent = False
-        record = self.monitor_state.add_batch(received_batch, self.source.name, self.source.state)
+        journal_record = self.monitor_state.add_batch(
+            received_batch, self.source.name, self.source.state
+        )
         if self.quarantine is not None:
-            record["quarantine"] = [
+            journal_record["quarantine"] = [
                 self.quarantine.path,
                 self.quarantine.offset,
                 self.source.place,
             ]
-        self._pending_record = record
+        self._pending_record = journal_record
         self._is_pending_record_journalled = False
         return True
 
@@ -276,8 +278,13 @@ class Intake:
         """Add the unreadable lines of the last journalled step, if an earlier run did not."""
         if self.journal is None or self.quarantine is None or self.monitor_state.last_batch is None:
             return
-        path, offset, place = self.journal.records[-1].get("quarantine") or ("", 0, "")
-        if path == self.quarantine.path and offset <= self.quarantine.offset:
-            self.quarantine.offset = offset
-            with input_error_if_write_fails(path):
-                self.quarantine.add_lines(self.monitor_state.last_batch, place, may_be_stored=True)
+        last_record = self.journal.records[-1]
+        no_quarantine = ("", 0, "")
+        quarantine_entry = last_record.get("quarantine") or no_quarantine
+        quarantine_path, quarantine_offset, source_place = quarantine_entry
+        if quarantine_path == self.quarantine.path and quarantine_offset <= self.quarantine.offset:
+            self.quarantine.offset = quarantine_offset
+            with input_error_if_write_fails(quarantine_path):
+                self.quarantine.add_lines(
+                    self.monitor_state.last_batch, source_place, may_be_stored=True
+                )

@@ -211,10 +211,10 @@ def _check_outputs_and_name_journal(
     """
     from metacal.io.input_paths import is_same_file
 
-    stem, ending = os.path.splitext(output)
-    if ending.lower() not in (".csv", ".tsv"):
+    path_without_extension, extension = os.path.splitext(output)
+    if extension.lower() not in (".csv", ".tsv"):
         raise bad_option("-o", f"The name of the sheet must end in .csv or .tsv, but got {output}.")
-    journal_path = stem + ".journal"
+    journal_path = path_without_extension + ".journal"
     for path in (output, journal_path, gate):
         check_saves_to_file(path)
         check_output_is_not_input(path, pool, reading=reading)
@@ -296,7 +296,7 @@ def _read_pool(pool: str, pool_options: _PoolOptions, options: Options) -> Predi
 def _print_outcome(
     outcome: LabellingOutcome, call: LabellingCall, pool: str, options: Options
 ) -> None:
-    """Print what is certified, how many rows wait for a label, and what to do next.
+    """Print the certificate, the rows that wait for a label, and the next step.
 
     Parameters
     ----------

@@ -174,10 +174,10 @@ def _exchange_sheets(
     -------
     LabellingOutcome
     """
-    content = disk.read(call.sheet_path)
+    sheet_content = disk.read(call.sheet_path)
     for n_saves_during_call in range(_MAX_SHEET_READS):
-        if content is not None:
-            _record_answers(certifier, pool, call.sheet_path, content)
+        if sheet_content is not None:
+            _record_answers(certifier, pool, call.sheet_path, sheet_content)
         proposal = _propose_rows(certifier, call)
         outcome = LabellingOutcome(
             certifier=certifier,
@@ -188,14 +188,14 @@ def _exchange_sheets(
         if not len(proposal.row_indices):
             return outcome
         next_content = _format_sheet(certifier, pool, proposal.row_indices, call.sheet_path)
-        if next_content == content:
+        if next_content == sheet_content:
             return outcome
         was_replaced = _replace_sheet_if_unchanged(
-            disk, call.sheet_path, new_content=next_content, content_read=content
+            disk, call.sheet_path, new_content=next_content, content_read=sheet_content
         )
         if was_replaced:
             return outcome
-        content = _read_when_saved_completely(disk, call.sheet_path)
+        sheet_content = _read_when_saved_completely(disk, call.sheet_path)
     raise LabellingError(
         f"{call.sheet_path} was saved {_MAX_SHEET_READS} times during this call. The file was not"
         " overwritten, and the journal holds all answers that were read. Save the sheet, and"
@@ -205,14 +205,14 @@ def _exchange_sheets(
 
 def _read_when_saved_completely(disk: Disk, path: str) -> bytes | None:
     """Read a file that may be being saved, after its content stops changing."""
-    content = disk.read(path)
+    file_content = disk.read(path)
     for _ in range(_MAX_SHEET_READS):
         disk.pause(_SECONDS_WITHOUT_CHANGE)
-        previous_content = content
-        content = disk.read(path)
-        if content == previous_content:
+        previous_content = file_content
+        file_content = disk.read(path)
+        if file_content == previous_content:
             break
-    return content
+    return file_content
 
 
 def _recover_interrupted_sheets(certifier: Certifier, path: str, disk: Disk) -> None:
@@ -223,8 +223,8 @@ def _recover_interrupted_sheets(certifier: Certifier, path: str, disk: Disk) -> 
     name. Otherwise it is removed.
     """
     for leftover_path in find_leftovers(disk, path):
-        content = disk.read(leftover_path) or b""
-        if not _may_hold_unrecorded_answers(certifier, content):
+        leftover_content = disk.read(leftover_path) or b""
+        if not _may_hold_unrecorded_answers(certifier, leftover_content):
             disk.remove(leftover_path)
             continue
         backup_path = rename_to_backup(disk, leftover_path, disk.real_path(path))
@@ -342,16 +342,16 @@ def _format_sheet(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: s
     -------
     bytes
     """
-    columns = {ROW: waiting_rows, **_identifying_columns(certifier, pool, waiting_rows)}
+    sheet_columns = {ROW: waiting_rows, **_identifying_columns(certifier, pool, waiting_rows)}
     shown_column = certifier.sheet_settings.get("show")
     if shown_column and pool.groups is not None:
-        columns[shown_column] = pool.groups[waiting_rows]
-    columns[answer_column(certifier)] = np.full(len(waiting_rows), "")
-    text = io.StringIO()
+        sheet_columns[shown_column] = pool.groups[waiting_rows]
+    sheet_columns[answer_column(certifier)] = np.full(len(waiting_rows), "")
+    sheet_text = io.StringIO()
     writer_class = TsvWriter if path.lower().endswith(".tsv") else DelimitedWriter
-    writer = writer_class(text, class_names=None, n_rows=len(waiting_rows), compress=False)
-    writer.write(columns)
-    return text.getvalue().encode()
+    writer = writer_class(sheet_text, class_names=None, n_rows=len(waiting_rows), compress=False)
+    writer.write(sheet_columns)
+    return sheet_text.getvalue().encode()
 
 
 def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
@@ -369,13 +369,13 @@ def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[st
     dict
         Entries of `rows`, keyed by column name.
     """
-    columns = {}
+    identifying_columns = {}
     if pool.ids is not None:
-        columns[ID] = pool.ids[rows]
+        identifying_columns[ID] = pool.ids[rows]
     predictions = certifier.unlabelled_pool.predictions
     if predictions is not None and certifier.sheet_settings.get("show_prediction"):
-        columns[PREDICTION] = predictions.classes[predictions.predicted_codes[rows]]
-    return columns
+        identifying_columns[PREDICTION] = predictions.classes[predictions.predicted_codes[rows]]
+    return identifying_columns
 
 
 def _replace_sheet_if_unchanged(
@@ -437,20 +437,22 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
     for line in read_answer_lines(path, content, answer_column(certifier)):
         try:
             _raise_unless_line_matches_pool(certifier, pool, line)
-            answer = parse_answer(certifier, line)
-            certifier.check_answers(np.array([line.row_index]), np.array([answer.is_correct]))
+            parsed_answer = parse_answer(certifier, line)
+            certifier.check_answers(
+                np.array([line.row_index]), np.array([parsed_answer.is_correct])
+            )
         except InputError as error:
             error_messages.append(f"{path}:{line.line_number}: {error}")
             continue
         row_indices.append(line.row_index)
-        correct_flags.append(answer.is_correct)
-        true_codes.append(answer.true_code)
+        correct_flags.append(parsed_answer.is_correct)
+        true_codes.append(parsed_answer.true_code)
     if error_messages:
-        message = error_messages[0]
+        error_message = error_messages[0]
         n_further = len(error_messages) - 1
         if n_further > 0:
-            message += f" ({n_further:,} more lines are invalid.)"
-        raise LabellingError(message)
+            error_message += f" ({n_further:,} more lines are invalid.)"
+        raise LabellingError(error_message)
     if row_indices:
         certifier.add_answers(np.array(row_indices), np.array(correct_flags), np.array(true_codes))
 

@@ -61,14 +61,14 @@ class _LineBatch:
 
     def unreadable_lines(self) -> list[UnreadableLine]:
         """Return the unreadable lines in order."""
-        unreadable = []
+        unreadable_lines = []
         for index in sorted(self.unreadable_reasons):
             line = self.lines[index]
-            text = line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace")
-            unreadable.append(
-                UnreadableLine(index, line.number, self.unreadable_reasons[index], text)
+            line_text = line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace")
+            unreadable_lines.append(
+                UnreadableLine(index, line.number, self.unreadable_reasons[index], line_text)
             )
-        return unreadable
+        return unreadable_lines
 
 
 class LineSource:
@@ -108,7 +108,7 @@ class LineSource:
             self.label_by_text = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0
         self.first_error_message = ""
-        self._n_gaps = 0
+        self._n_reported_gaps = 0
         # Sampling probabilities of the rows of the current batch, keyed by id.
         self._batch_probabilities: dict[str, float | None] = {}
 
@@ -121,22 +121,22 @@ class LineSource:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Position in the file and names of its columns; empty for a pipe."""
-        position = self.lines.position
-        if position is None:
+        """Position in the file and names of its columns, empty for a pipe."""
+        file_position = self.lines.position
+        if file_position is None:
             return {}
         return {
-            "position": position.to_dict(),
+            "position": file_position.to_dict(),
             "header": self.reader.header,
             "lists": self.reader.list_names,
         }
 
     def read_batch(self) -> ReceivedBatch | None:
         """Return rows and labels of the lines that have arrived, or None."""
-        lines = self.lines.read()
-        if not lines and self.lines.n_gaps == self._n_gaps:
+        new_lines = self.lines.read()
+        if not new_lines and self.lines.n_gaps == self._n_reported_gaps:
             return None
-        batch = self._parse_lines(lines)
+        batch = self._parse_lines(new_lines)
         unreadable_lines = batch.unreadable_lines()
         self.n_readable += len(batch.records)
         if unreadable_lines:
@@ -147,24 +147,26 @@ class LineSource:
             if self.strict:
                 raise MonitoringError(error_message)
             self.first_error_message = self.first_error_message or error_message
-        n_new_gaps = self.lines.n_gaps - self._n_gaps
-        self._n_gaps = self.lines.n_gaps
+        n_new_gaps = self.lines.n_gaps - self._n_reported_gaps
+        self._n_reported_gaps = self.lines.n_gaps
         return _build_received_batch(self.watch, batch, unreadable_lines, n_new_gaps)
 
     def _parse_lines(self, lines: list[Line]) -> _LineBatch:
-        """Parse lines, and mark those that the gate cannot read as unreadable."""
+        """Parse lines, and mark lines that the gate cannot read as unreadable."""
         self._batch_probabilities.clear()
         batch = _LineBatch()
         for line in lines:
             try:
-                records = self._parse_line(line)
+                line_records = self._parse_line(line)
             except LineError as error:
-                batch.unreadable_reasons[len(batch.lines)] = error.reason
+                line_index = len(batch.lines)
+                batch.unreadable_reasons[line_index] = error.reason
                 batch.lines.append(line)
                 continue
             # A line with a list of items counts as one line for each of them.
-            for record in records:
-                batch.records[len(batch.lines)] = record
+            for record in line_records:
+                line_index = len(batch.lines)
+                batch.records[line_index] = record
                 batch.lines.append(line)
         indexed_rows = [
             (index, record.row) for index, record in batch.records.items() if record.row is not None
@@ -174,7 +176,7 @@ class LineSource:
         return batch
 
     def _parse_line(self, line: Line) -> list[StreamRecord]:
-        """Parse one line.
+        """Parse a line to one or several records with converted labels.
 
         Returns
         -------
@@ -221,7 +223,7 @@ class LineSource:
             raise build_invalid_line_error(str(error)) from None
 
     def _convert_labels(self, record: StreamRecord) -> Any:
-        """Convert the label of a record, or its tuple of labels, one per model."""
+        """Convert the label of a record, or its tuple with a label per model."""
         if not isinstance(record.label, tuple):
             return self._convert_label(record.label)
         if record.row is None:
@@ -230,25 +232,25 @@ class LineSource:
         return tuple(self._convert_label(label) for label in record.label)
 
     def _convert_label(self, label: Any) -> Any:
-        """Convert one label to the form that the gate uses."""
+        """Convert a label to the form that the gate uses."""
         if label is None:
             return None
         if self.watch.gate.reads_losses:
             return self._convert_loss(label)
-        text = str(label)
+        label_text = str(label)
         if isinstance(label, float) and label.is_integer():
-            text = str(int(label))
+            label_text = str(int(label))
         is_correctness = self.reader.request.reads_scores
-        gate_label = self.label_by_text.get(text)
+        gate_label = self.label_by_text.get(label_text)
         if gate_label is None and is_correctness:
-            gate_label = self.label_by_text.get(text.strip().lower())
+            gate_label = self.label_by_text.get(label_text.strip().lower())
         if gate_label is None:
             problem = (
                 "neither correct nor incorrect"
                 if is_correctness
                 else "not one of the gate's classes"
             )
-            raise build_invalid_line_error(f"the label {text[:40]!r} is {problem}")
+            raise build_invalid_line_error(f"the label {label_text[:40]!r} is {problem}")
         return gate_label
 
     def _convert_loss(self, loss: Any) -> Any:
@@ -315,31 +317,31 @@ def _iterate_invalid_rows(
             yield from _iterate_invalid_rows(watch, indexed_rows[:half_size])
             yield from _iterate_invalid_rows(watch, indexed_rows[half_size:])
         else:
-            index, row = indexed_rows[0]
-            yield index, _explain_invalid_row(watch.gate, row)
+            line_index, row = indexed_rows[0]
+            yield line_index, _explain_invalid_row(watch.gate, row)
 
 
 def _explain_invalid_row(gate: Gate, row: tuple[float, ...]) -> str:
     """Return the reason why a gate cannot read a row."""
-    values = np.array(row)
-    invalid_columns = np.flatnonzero(np.isnan(values) | (values == np.inf))
+    row_values = np.array(row)
+    invalid_columns = np.flatnonzero(np.isnan(row_values) | (row_values == np.inf))
     if len(invalid_columns):
-        column = int(invalid_columns[0])
-        value_name = "NaN" if np.isnan(values[column]) else "infinity"
+        column_index = int(invalid_columns[0])
+        value_name = "NaN" if np.isnan(row_values[column_index]) else "infinity"
         return (
-            f"number {column + 1} of the row is {value_name}; drop such rows or fix the model that"
+            f"number {column_index + 1} of the row is {value_name}; drop such rows or fix the model that"
             " made them"
         )
     if gate.has_classes and gate.logits_source.input == "probabilities":
         return (
-            f"the row holds no probabilities: they sum to {values.sum():.4g}, from"
-            f" {values.min():.4g} up"
+            f"the row holds no probabilities: they sum to {row_values.sum():.4g}, from"
+            f" {row_values.min():.4g} up"
         )
     return "the row is -infinity in every class; at least one must be possible"
 
 
 def _convert_rows_to_array(watch: Watch, rows: list[Any]) -> Any:
-    """Return rows as an array: one number per row for scores, else one line per row."""
+    """Convert rows to an array of scores (1-D) or of logits (2-D)."""
     n_columns = len(rows[0]) if rows else max(1, watch.gate.n_classes)
     table = np.array(rows, dtype=np.float64).reshape(len(rows), n_columns)
     return table[:, 0] if watch.gate.is_score_gate else table

@@ -21,7 +21,7 @@ from metacal.cli.options import (
 from metacal.cli.outputs import OutputPath, check_output_is_not_input
 from metacal.cli.printing import EXIT_REFUTED, print_note, print_result, wrap_lines
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.values import parse_fraction
+from metacal.cli.values import convert_confidence_to_delta, parse_fraction
 from metacal.cli.verify import parse_confidence
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Options:
 
     @property
     def quarantine_path(self) -> str | None:
-        """File for unreadable lines; by default beside the state file, if there is one."""
+        """File for unreadable lines, by default next to the state file."""
         if self.quarantine is not None or self.state is None:
             return self.quarantine
         return os.path.splitext(self.state)[0] + ".quarantine.jsonl"
@@ -285,7 +285,7 @@ def _build_initial_watch(artifact: str, file: str, options: Options) -> Watch:
         least_probability = options.least_probability or _DEFAULT_LEAST_PROBABILITY
     return Watch.of(
         gate,
-        round(1.0 - options.confidence, 12),
+        convert_confidence_to_delta(options.confidence),
         least_probability=least_probability,
         tolerance=options.tolerance,
         most_unreadable=options.max_unreadable,

@@ -123,18 +123,18 @@ class StatusDisplay:
         self._last_note = text
 
     def note_unreadable_lines(self) -> None:
-        """Print the first unreadable lines among those of the latest step."""
+        """Print the place and reason of unreadable lines, up to a maximum."""
         received_batch = self.intake.monitor_state.last_batch
         if received_batch is None:
             return
         for unreadable_line in received_batch.unreadable_lines:
             self._n_unreadable += 1
             if self._n_unreadable <= _MAX_PRINTED_LINES:
-                place = f"{self.intake.source.place}:{unreadable_line.line_number}"
-                print_note(f"Put aside: {place}: {unreadable_line.reason}.")
+                line_place = f"{self.intake.source.place}:{unreadable_line.line_number}"
+                print_note(f"Put aside: {line_place}: {unreadable_line.reason}.")
             elif self._n_unreadable == _MAX_PRINTED_LINES + 1:
-                path = self.options.quarantine_path
-                storage_note = "" if path is None else f"; {path} has them"
+                quarantine_path = self.options.quarantine_path
+                storage_note = "" if quarantine_path is None else f"; {quarantine_path} has them"
                 print_note(
                     f"Further lines that cannot be read are counted, not named{storage_note}."
                 )
@@ -209,7 +209,7 @@ def open_journal(options: Options, file: str) -> Journal:
 
 
 def _unrecorded_rows_advice(file: str) -> str:
-    """Return what to do about rows that were read but not recorded."""
+    """Return the advice about rows that were read but not recorded."""
     if file == "-":
         return "Send them again."
     return "The next run reads them again."

@@ -27,8 +27,8 @@ from metacal.io.formats import list_extensions
 
 # ── help in sections ──────────────────────────────────────────────────────────────────────────────
 
-#: Heading of each help section and its options, in the order in which they are needed. The last
-#: section lists the options that no other section lists.
+#: Heading of each help section and its options, in the order in which they are needed.
+#: The last section lists the options that no other section lists.
 HELP_SECTIONS = {
     "Promise": (
         "min-accuracy max-miscoverage max-review max-risk max-cost cheapest max-loss min-precision"
@@ -61,13 +61,13 @@ class SectionedCommand(click.Command):
             parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)
         ]
         for title, section_names in HELP_SECTIONS.items():
-            flags = [f"--{name}" for name in section_names.split()]
-            if not flags:
-                flags = [parameter.opts[-1] for parameter in remaining_options]
+            section_flags = [f"--{name}" for name in section_names.split()]
+            if not section_flags:
+                section_flags = [parameter.opts[-1] for parameter in remaining_options]
             section_options = [
-                parameter for parameter in remaining_options if parameter.opts[-1] in flags
+                parameter for parameter in remaining_options if parameter.opts[-1] in section_flags
             ]
-            section_options.sort(key=lambda parameter: flags.index(parameter.opts[-1]))
+            section_options.sort(key=lambda parameter: section_flags.index(parameter.opts[-1]))
             remaining_options = [
                 parameter for parameter in remaining_options if parameter not in section_options
             ]
@@ -152,8 +152,8 @@ def option(
     dataclasses.Field
     """
     declaration_words = declaration.split()
-    flags = [word for word in declaration_words if word.startswith("-")]
-    metavar = "".join(word for word in declaration_words if word not in flags)
+    explicit_flags = [word for word in declaration_words if word.startswith("-")]
+    metavar = "".join(word for word in declaration_words if word not in explicit_flags)
     click_parameters = {**click_options, "metavar": metavar or None, "help": help}
     if needs:
         click_parameters["help"] = f"With {_format_flag_list(needs)}: {help}"
@@ -163,7 +163,7 @@ def option(
         click_parameters = {"default": default, "show_default": True, **click_parameters}
 
     def build(field_name: str) -> click.Option:
-        declarations = flags or [option_flag(field_name)]
+        declarations = explicit_flags or [option_flag(field_name)]
         return click.Option([*declarations, field_name], **click_parameters)
 
     spec = _OptionSpec(build=build, help=help, needs=needs, excludes=excludes)
@@ -222,10 +222,10 @@ def to_arguments(name: str, value: Any) -> list[str]:
         return []
     if name == "rows":
         return [option_flag(name), format_row_range(value)]
-    values = value if isinstance(value, tuple) else (value,)
+    option_values = value if isinstance(value, tuple) else (value,)
     arguments = []
-    for entry in values:
-        arguments += [option_flag(name), str(entry)]
+    for option_value in option_values:
+        arguments += [option_flag(name), str(option_value)]
     return arguments
 
 
@@ -247,7 +247,7 @@ def _iter_options(
 
 
 def _raise_if_options_conflict(options: type, values: dict[str, Any]) -> None:
-    """Raise a usage error if an option lacks one it needs, or excludes another."""
+    """Raise a usage error if a required option is missing, or options conflict."""
     given_names = {
         name
         for name, value in values.items()
@@ -275,12 +275,14 @@ def _build_options(
     """Build the dataclass of options, removing its entries from `values`."""
     arguments: dict[str, Any] = {}
     for dataclass_field in fields(options):
-        name = dataclass_field.name
+        field_name = dataclass_field.name
         group_spec = dataclass_field.metadata.get("group")
         if group_spec is not None:
-            arguments[name] = _build_options(group_spec.options, values, group_spec.excluded_fields)
-        elif name in values and name not in excluded_fields:
-            arguments[name] = values.pop(name)
+            arguments[field_name] = _build_options(
+                group_spec.options, values, group_spec.excluded_fields
+            )
+        elif field_name in values and field_name not in excluded_fields:
+            arguments[field_name] = values.pop(field_name)
     return options(**arguments)
 
 

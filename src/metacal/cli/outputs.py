@@ -140,7 +140,7 @@ def with_file_layout(gate: Gate, reading: ReadOptions) -> Gate:
 
 
 def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
-    """Save a gate after checking that the saved text loads and decides the same.
+    """Save a gate after checking that the loaded gate makes equal decisions.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None 
 def print_saved_note(
     output: str | None, key: str | None, *, next_command: str, note_if_not_saved: str
 ) -> None:
-    """Print a note about where the gate was saved and what to do next.
+    """Print where the gate was saved, and the next command.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def print_saved_note(
         Advice to save it, if it was not saved. Omitted with --json.
     """
     if output is not None:
-        signed = " and signed" if key else ""
-        print_note(f"Saved to {output}{signed}. Next: {next_command}")
+        signature_note = " and signed" if key else ""
+        print_note(f"Saved to {output}{signature_note}. Next: {next_command}")
     elif not flag_is_set("json"):
         print_note(f"Nothing was saved; {note_if_not_saved}")

@@ -22,8 +22,8 @@ EXIT_NOT_SUPPORTED = 1
 EXIT_REFUTED = 3
 #: Number of new rows for which a certificate forecasts the number of accepted rows.
 N_FORECAST_ROWS = 1000
-#: Key of the click context under which printed texts are stored. A warning whose text was
-#: already printed is not repeated.
+#: Key of the click context under which printed texts are stored.
+#: A warning whose text was already printed is not repeated.
 PRINTED_TEXTS_KEY = "metacal.said"
 
 

@@ -14,7 +14,7 @@ import click
 
 from metacal.cli.options import file_option, fraction_option, option, option_flag, switch_option
 from metacal.cli.promise_specs import Combination, PromiseInputs, PromiseSpec, promise_option
-from metacal.cli.values import build_number_parser
+from metacal.cli.values import build_number_parser, convert_confidence_to_delta
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise
@@ -41,20 +41,20 @@ _SUBGROUP_OPTIONS = ("per_class", "group_key")
 
 def _build_accuracy_promise(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
     """Build the promise about selective accuracy, miscoverage, or both."""
-    alpha = options.max_miscoverage
-    beta = options.min_accuracy
+    max_miscoverage = options.max_miscoverage
+    min_accuracy = options.min_accuracy
     delta = options.delta
     if options.rule == "paper":
-        if alpha is None:
-            return mc.paper.MinCoverageAccuracy(beta, random_state=inputs.seed)
-        return mc.paper.MaxMiscoverage(alpha, random_state=inputs.seed)
+        if max_miscoverage is None:
+            return mc.paper.MinCoverageAccuracy(min_accuracy, random_state=inputs.seed)
+        return mc.paper.MaxMiscoverage(max_miscoverage, random_state=inputs.seed)
     if options.after_looking or options.at_threshold is not None:
-        return mc.AfterLooking(alpha, beta, delta, options.at_threshold)
-    if alpha is None:
-        return mc.MinAccuracy(beta, delta)
-    if beta is None:
-        return mc.MaxMiscoverage(alpha, delta)
-    return mc.Both(alpha, beta, delta)
+        return mc.AfterLooking(max_miscoverage, min_accuracy, delta, options.at_threshold)
+    if max_miscoverage is None:
+        return mc.MinAccuracy(min_accuracy, delta)
+    if min_accuracy is None:
+        return mc.MaxMiscoverage(max_miscoverage, delta)
+    return mc.Both(max_miscoverage, min_accuracy, delta)
 
 
 def _build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
@@ -66,7 +66,7 @@ def _build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> P
 
 
 def _other_class(positive: Any, classes: Sequence[Any]) -> Any:
-    """Return the other one of two classes; by default the second class is positive."""
+    """Return the class that is not positive. The second class is positive by default."""
     if positive is None:
         return classes[0]
     return next((name for name in classes if name != positive), None)
@@ -265,16 +265,16 @@ class PromiseOptions:
 
     def __post_init__(self) -> None:
         """Raise a usage error for options that contradict each other."""
-        flags = self._list_flags_of_promises()
-        if not flags:
+        promise_flags = self._list_flags_of_promises()
+        if not promise_flags:
             raise click.UsageError(
                 "No promise given. Add --min-accuracy 0.97 (accepted predictions are correct"
                 " at least 97% of the time) or --max-miscoverage 0.05 (at most 5% of correct"
                 " predictions are rejected). 'metacal fit --help' lists the others."
             )
-        if len(flags) > 1:
+        if len(promise_flags) > 1:
             raise click.UsageError(
-                f"{' and '.join(flags)} cannot be combined. Pass only one promise."
+                f"{' and '.join(promise_flags)} cannot be combined. Pass only one promise."
             )
         self._check_costs()
         if self.max_errors_per_case is not None and self.largest_per_case is None:
@@ -287,18 +287,18 @@ class PromiseOptions:
         if post_selection_options and not self._list_given(*accuracy_options):
             raise click.UsageError(
                 f"{option_flag(post_selection_options[0])} supports only"
-                f" {_format_flag_list(accuracy_options)}. Leave it out, and certify {flags[0]} on rows"
+                f" {_format_flag_list(accuracy_options)}. Leave it out, and certify {promise_flags[0]} on rows"
                 " that did not influence the choice of its target."
             )
         if self.rule == "paper":
             self._check_paper_rule()
 
     def _list_given(self, *names: str) -> list[str]:
-        """Return those of the named options that the user gave."""
+        """Return the names of options that the user passed, out of some names."""
         given_names = []
         for name in names:
-            value = getattr(self, name)
-            if value is not None and value is not False:
+            option_value = getattr(self, name)
+            if option_value is not None and option_value is not False:
                 given_names.append(name)
         return given_names
 
@@ -307,14 +307,14 @@ class PromiseOptions:
 
         Promises that may be given together count as one. Its entry names the flags of all of them.
         """
-        flags = []
+        promise_flags = []
         for name in self._list_given(*_list_promise_options()):
             combination = _get_promise_spec(name).combination
             combined_options = [name]
             if combination is not None:
                 combined_options = _list_promise_options(combination)
-            flags.append(_format_flag_list(combined_options))
-        return list(dict.fromkeys(flags))
+            promise_flags.append(_format_flag_list(combined_options))
+        return list(dict.fromkeys(promise_flags))
 
     @property
     def is_about_cases(self) -> bool:
@@ -327,7 +327,7 @@ class PromiseOptions:
         return bool(self._list_given(*_list_promise_options(Combination.TWO_CLASSES)))
 
     def _check_paper_rule(self) -> None:
-        """Raise a usage error if the paper has no rule for these options.
+        """Raise a usage error if the options do not fit --rule paper.
 
         The paper has one rule for each of the two limits, none for both together, and no confidence
         level.
@@ -385,9 +385,8 @@ class PromiseOptions:
         """Error probability of the promise, or None for a promise in expectation."""
         if self.in_expectation:
             return None
-        confidence = 0.9 if self.confidence is None else self.confidence
-        # 1 - 0.9 is 0.09999999999999998; the user means 0.1.
-        return round(1.0 - confidence, 12)
+        confidence_level = 0.9 if self.confidence is None else self.confidence
+        return convert_confidence_to_delta(confidence_level)
 
     def build_promise(
         self,
@@ -425,11 +424,11 @@ class PromiseOptions:
         import metacal as mc
 
         promise = self._build_promise_without_subgroups(PromiseInputs(seed, classes, positive))
-        fallback = "pooled" if self.pool_small else None
+        fallback_method = "pooled" if self.pool_small else None
         if per_group and not self.is_about_cases:
-            return mc.PerGroup(promise, self._error_rate, fallback)
+            return mc.PerGroup(promise, self._error_rate, fallback_method)
         if self.per_class:
-            return mc.PerClass(promise, self._error_rate, fallback)
+            return mc.PerClass(promise, self._error_rate, fallback_method)
         return promise
 
     @property
@@ -477,13 +476,13 @@ def _get_promise_spec(name: str) -> PromiseSpec:
 
 
 def _list_promise_options(combination: Combination | None = None) -> list[str]:
-    """Return the names of all options that describe a promise, or of one combination."""
-    names = []
+    """Return the names of the options that describe a promise."""
+    option_names = []
     for option_field in fields(PromiseOptions):
         spec = option_field.metadata.get("promise")
         if spec is not None and combination in (None, spec.combination):
-            names.append(option_field.name)
-    return names
+            option_names.append(option_field.name)
+    return option_names
 
 
 def _format_flag_list(names: Sequence[str]) -> str:
@@ -491,7 +490,7 @@ def _format_flag_list(names: Sequence[str]) -> str:
 
     Examples
     --------
-    >>> _join_flags(["min_precision", "min_recall", "min_npv"])
+    >>> _format_flag_list(["min_precision", "min_recall", "min_npv"])
     '--min-precision, --min-recall and --min-npv'
     """
     flags = [option_flag(name) for name in names]

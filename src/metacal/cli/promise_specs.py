@@ -1,4 +1,4 @@
-"""Promises that command-line options describe: how each is built, and which go together.
+"""Builders and allowed combinations of the promises of the command line.
 
 `promise_option` makes the field of such an option. `metacal.cli.promise_options` has the fields.
 """
@@ -24,7 +24,7 @@ class Combination(Enum):
 
 @dataclass(frozen=True)
 class PromiseInputs:
-    """What a promise is built from besides the options that describe it.
+    """Inputs of a promise besides its command-line options.
 
     Attributes
     ----------
@@ -42,8 +42,8 @@ class PromiseInputs:
     positive: Any
 
 
-#: Function that builds a promise from the module `metacal`, the options and the inputs. It receives
-#: the module, because importing it here would make `metacal --help` slow.
+#: Function that builds a promise from the module `metacal`, the options and the inputs.
+#: It receives the module, because importing it here would make `metacal --help` slow.
 BuildFunction = Callable[[Any, "PromiseOptions", PromiseInputs], "Promise"]
 
 

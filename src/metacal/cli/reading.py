@@ -41,6 +41,9 @@ _SCORE_OPTIONS = (
 _LOGIT_PARAMETERS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
 
 
+# Number of bytes from the beginning of a file that identify a saved gate.
+_N_BYTES_TO_INSPECT = 64
+
 # First bytes of a saved gate, without white space.
 _GATE_MAGIC = b'{"format":"metacal"'
 
@@ -110,16 +113,16 @@ def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
     if text is None:
         return None
     if text.startswith("@"):
-        lines = read_lines(text[1:], "save the class names as UTF-8")
-        names = [line.strip() for line in lines if line.strip()]
+        file_lines = read_lines(text[1:], "save the class names as UTF-8")
+        class_names = [line.strip() for line in file_lines if line.strip()]
     else:
-        names = split_names(text)
-    if len(names) < 2 or "" in names:
+        class_names = split_names(text)
+    if len(class_names) < 2 or "" in class_names:
         raise bad_option(
             "--classes",
             f"Expected at least two class names, separated by commas, but got {text!r}.",
         )
-    return as_class_names(names)
+    return as_class_names(class_names)
 
 
 def read_lines(path: str, advice: str) -> list[str]:
@@ -134,14 +137,14 @@ def read_lines(path: str, advice: str) -> list[str]:
 
 
 def raise_if_score_options_given(
-    reading: ReadOptions, why: str = "this command needs logits"
+    reading: ReadOptions, reason: str = "this command needs logits"
 ) -> None:
     """Raise a usage error if an option for scores was given."""
     for name in _SCORE_OPTIONS:
         if getattr(reading, name) is not None:
             flag = option_flag(name)
             raise click.UsageError(
-                f"{flag} requires scores instead of logits, but {why}. Leave out {flag}."
+                f"{flag} requires scores instead of logits, but {reason}. Leave out {flag}."
             )
 
 
@@ -172,7 +175,7 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
 def check_read_options_fit_gate(
     gate: Gate, artifact: str, reading: ReadOptions, *, allows_group_key: bool = False
 ) -> None:
-    """Raise a usage error if options do not fit what a gate reads.
+    """Raise a usage error if reading options do not fit the input of a gate.
 
     Parameters
     ----------
@@ -186,11 +189,10 @@ def check_read_options_fit_gate(
         Whether --group-key is allowed for a gate that has no threshold by group.
     """
     if gate.has_classes:
-        raise_if_score_options_given(
-            reading, f"{artifact} was fitted on {gate.logits_source.input}"
-        )
-        if reading.input not in (None, gate.logits_source.input):
-            input_kind = gate.logits_source.input
+        input_kind = gate.logits_source.input
+        raise_if_score_options_given(reading, f"{artifact} was fitted on {input_kind}")
+        has_other_input = reading.input is not None and reading.input != input_kind
+        if has_other_input:
             raise bad_option(
                 "--input",
                 f"FILE must hold {input_kind}, because {artifact} was fitted on {input_kind}."
@@ -198,7 +200,9 @@ def check_read_options_fit_gate(
             )
     else:
         _raise_if_logit_options_given(reading)
-        if reading.higher_is not in (None, gate.score_source.higher_is):
+        stored_meaning = gate.score_source.higher_is
+        has_other_meaning = reading.higher_is is not None and reading.higher_is != stored_meaning
+        if has_other_meaning:
             raise click.UsageError(
                 f"{artifact} stores that a higher score is {gate.score_source.higher_is}. Leave"
                 " out --higher-is."
@@ -230,7 +234,7 @@ def _begins_like_saved_gate(path: str) -> bool:
         # A pipe is not a file. It can be read only once, so its beginning must not be consumed.
         if Path(path).is_file():
             with open(path, "rb") as file:
-                first_bytes = file.read(64)
+                first_bytes = file.read(_N_BYTES_TO_INSPECT)
             return b"".join(first_bytes.split()).startswith(_GATE_MAGIC)
     return False
 
@@ -279,7 +283,7 @@ def read_score_table(
         score_name = reading.score_key or stored_name
         if reading.label_key is not None:
             prediction_name = prediction_name or gate.file_layout.prediction_key
-    request = build_score_request(
+    column_request = build_score_request(
         score_key=score_name,
         losses=gate is not None and gate.reads_losses,
         agreement=agreement,
@@ -295,12 +299,12 @@ def read_score_table(
         format=reading.format,
     )
     if gate is not None:
-        request = remember_columns(request, gate, artifact or "the gate")
+        column_request = remember_columns(column_request, gate, artifact or "the gate")
         if reading.score_key is None:
-            remembered_fields = request.remembered_fields | {"logits_key"}
-            request = replace(request, remembered_fields=remembered_fields)
+            remembered_fields = column_request.remembered_fields | {"logits_key"}
+            column_request = replace(column_request, remembered_fields=remembered_fields)
     try:
-        return select_row_range(read_requested_scores(path, request), reading)
+        return select_row_range(read_requested_scores(path, column_request), reading)
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise
@@ -449,11 +453,11 @@ def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
 
 def _raise_if_logit_options_given(reading: ReadOptions) -> None:
     """Raise a usage error if an option was given that has a meaning only for logits."""
-    context = click.get_current_context()
+    click_context = click.get_current_context()
     given_options = [name for name in _LOGIT_OPTIONS if getattr(reading, name) not in (None, ())]
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        is_given = source is click.core.ParameterSource.COMMANDLINE
+    for parameter in click_context.command.params:
+        value_source = click_context.get_parameter_source(parameter.name or "")
+        is_given = value_source is click.core.ParameterSource.COMMANDLINE
         if parameter.name in _LOGIT_PARAMETERS and is_given:
             given_options.append(parameter.opts[0].lstrip("-"))
     if given_options:

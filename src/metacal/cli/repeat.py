@@ -30,44 +30,50 @@ def build_repeat_command(
         None if the command reads standard input, which cannot be read again, or if no command
         runs.
     """
-    context = click.get_current_context(silent=True)
-    if context is None:
+    click_context = click.get_current_context(silent=True)
+    if click_context is None:
         return None
     paths: list[str] = []
-    options: list[str] = []
-    for parameter in context.command.params:
-        name = parameter.name or ""
+    option_arguments: list[str] = []
+    for parameter in click_context.command.params:
+        parameter_name = parameter.name or ""
         if isinstance(parameter, click.Argument):
-            value: Any = context.params[name]
+            value: Any = click_context.params[parameter_name]
             paths += value if isinstance(value, tuple) else [value]
-        elif name not in excluded_options:
-            options += _option_arguments(context, parameter)
+        elif parameter_name not in excluded_options:
+            option_arguments += _option_arguments(click_context, parameter)
     if "-" in paths:
         return None
     new_path_by_old_path = new_paths or {}
-    words = [
-        new_path_by_old_path.get(word, word) for word in [*map(_path_as_argument, paths), *options]
+    arguments = [
+        new_path_by_old_path.get(argument, argument)
+        for argument in [*map(_path_as_argument, paths), *option_arguments]
     ]
-    return shlex.join(["metacal", context.info_name or "", *words])
+    return shlex.join(["metacal", click_context.info_name or "", *arguments])
 
 
 def _option_arguments(context: click.Context, parameter: click.Parameter) -> list[str]:
     """Return the words of an option that was given on the command line."""
-    name = parameter.name or ""
-    if context.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
+    parameter_name = parameter.name or ""
+    if context.get_parameter_source(parameter_name) is not click.core.ParameterSource.COMMANDLINE:
         return []
     # Options that all commands share are stored in the context.
-    value: Any = context.params.get(name, context.meta.get(f"metacal.{name}"))
+    parsed_value: Any = context.params.get(
+        parameter_name, context.meta.get(f"metacal.{parameter_name}")
+    )
     flag = max(parameter.opts, key=len)
     if isinstance(parameter, click.Option) and parameter.is_flag:
-        return [flag] if value else []
-    if name == "rows":
-        return [flag, format_row_range(value)]
-    values = value if isinstance(value, tuple | list) else (value,)
-    words = []
-    for entry in values:
-        words += [flag, f"{entry:.15g}" if isinstance(entry, float) else str(entry)]
-    return words
+        return [flag] if parsed_value else []
+    if parameter_name == "rows":
+        return [flag, format_row_range(parsed_value)]
+    option_values = parsed_value if isinstance(parsed_value, tuple | list) else (parsed_value,)
+    arguments = []
+    for option_value in option_values:
+        arguments += [
+            flag,
+            f"{option_value:.15g}" if isinstance(option_value, float) else str(option_value),
+        ]
+    return arguments
 
 
 def _path_as_argument(path: str) -> str:

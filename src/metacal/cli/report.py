@@ -33,7 +33,7 @@ from metacal.cli.printing import (
 )
 from metacal.cli.read_options import ReadOptions
 from metacal.cli.repeat import build_repeat_command
-from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
+from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE, convert_confidence_to_delta
 
 if TYPE_CHECKING:
     from metacal.cli.gate_rows import GateRows
@@ -210,7 +210,7 @@ def _summarise_rows(
         seed=options.seed,
         n_resamples=options.resamples,
         n_jobs=resolve_n_jobs(options.n_jobs),
-        delta=round(1.0 - options.confidence, 12),
+        delta=convert_confidence_to_delta(options.confidence),
         **_class_keywords_of_summary(gate, columns),
     )
 
@@ -283,7 +283,7 @@ def build_fit_command_start(file: str, reading: ReadOptions) -> str:
 
     Examples
     --------
-    >>> fit_command("my rows.csv", ReadOptions(label_key="truth"))
+    >>> build_fit_command_start("my rows.csv", ReadOptions(label_key="truth"))
     "metacal fit 'my rows.csv' --label-key truth"
     """
     is_like_option = file.startswith("-") and file != "-"
@@ -301,9 +301,9 @@ def _write_page_and_count_bytes(summary: Summary, output: str, title: str | None
 
     if output != "-":
         return write_report(summary, output, title=title)
-    content = render_report(summary, title=title)
-    echo_data(content)
-    return len(content.encode("utf-8"))
+    page_html = render_report(summary, title=title)
+    echo_data(page_html)
+    return len(page_html.encode("utf-8"))
 
 
 def _format_main_result(summary: Summary) -> str:

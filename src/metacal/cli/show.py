@@ -19,15 +19,21 @@ if TYPE_CHECKING:
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
-# Templates that describe a saved file, keyed by kind of gate (None: calibrator without a promise).
+# Key of the template for a calibrator without a promise.
+_NO_PROMISE = "no promise"
+
+# Templates that describe a saved file, keyed by kind of gate.
 _TEMPLATES_BY_GATE_KIND = {
-    None: "a calibrator ({}), without a gate: it promises nothing",
+    _NO_PROMISE: "a calibrator ({}), without a gate: it promises nothing",
     "logits": "a gate ({})",
     "scores": "a gate on a score ({}), without logits",
     "cascade": "a cascade of two models ({})",
 }
 #: Largest array of which every number is shown; larger ones are summarised.
 _MAX_SHOWN_NUMBERS = 6
+#: Largest number of class names in the description, and of characters of each.
+_MAX_LISTED_CLASSES = 8
+_MAX_NAME_LENGTH = 40
 
 
 @as_command(None, "GATE")
@@ -113,7 +119,7 @@ def _promise_as_json(gate: Gate) -> dict[str, Any]:
 
 
 def _source_as_json(source: Source) -> dict[str, Any]:
-    """Describe the score and the calibrator of one stage as JSON types."""
+    """Convert the score and the calibrator of a stage to JSON types."""
     from metacal.gate import ScoreSource
 
     if isinstance(source, ScoreSource):
@@ -144,7 +150,7 @@ def parameters_as_json(fitted_map: Map) -> dict[str, Any]:
 
 
 def _parameter_as_json(value: Any) -> Any:
-    """Describe one parameter as JSON types."""
+    """Convert a parameter of a calibration map to JSON types."""
     import numpy as np
 
     from metacal.maps.map import Map
@@ -161,35 +167,36 @@ def _parameter_as_json(value: Any) -> Any:
 
 
 def _format_description(artifact: str, gate: Gate, description: dict[str, Any]) -> str:
-    """Return the description of a saved gate as text, one property per line."""
+    """Format the description of a saved gate, with one property per line."""
     certificate = gate.certificate
     stages = description.get("stages", [description])
-    kind_template = _TEMPLATES_BY_GATE_KIND[None if certificate is None else gate.kind]
-    lines = [f"{artifact}: {kind_template.format(description['kind'])}", ""]
+    template_key = _NO_PROMISE if certificate is None else gate.kind
+    kind_template = _TEMPLATES_BY_GATE_KIND[template_key]
+    text_lines = [f"{artifact}: {kind_template.format(description['kind'])}", ""]
     if certificate is not None:
         forecast = certificate.next_rows(N_FORECAST_ROWS)
-        lines += [str(certificate), f"  expect       {forecast}", ""]
+        text_lines += [str(certificate), f"  expect       {forecast}", ""]
     for stage in stages:
-        lines += _format_stage_lines(stage, has_promise=certificate is not None)
+        text_lines += _format_stage_lines(stage, has_promise=certificate is not None)
     if gate.is_score_gate:
-        lines.append(format_confidence_line(gate))
+        text_lines.append(format_confidence_line(gate))
     if gate.has_classes:
         if certificate is not None:
-            lines.append(_format_rejected_line(gate, description))
-        lines.append(_format_input_line(gate, description, stages))
+            text_lines.append(_format_rejected_line(gate, description))
+        text_lines.append(_format_input_line(gate, description, stages))
     columns_line = _format_columns_line(gate)
     if columns_line is not None:
-        lines.append(columns_line)
+        text_lines.append(columns_line)
     if certificate is not None:
         fingerprint = (
             description["data_hash"] or "no fingerprint of the calibration rows was recorded"
         )
-        lines.append(f"  data         {fingerprint}")
-    lines.append(
+        text_lines.append(f"  data         {fingerprint}")
+    text_lines.append(
         f"  file         format {description['format_version']}, written by metacal"
         f" {description['metacal_version']}, intact, {_format_signature(description['signature'])}"
     )
-    return "\n".join(wrap_lines(line) for line in lines)
+    return "\n".join(wrap_lines(line) for line in text_lines)
 
 
 def _format_input_line(
@@ -210,16 +217,18 @@ def _format_stage_lines(stage: dict[str, Any], *, has_promise: bool) -> list[str
             f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is"
             " rejected"
         ]
-    lines = []
+    text_lines = []
     if stage.get("name"):
-        lines.append(f"  {stage['name']}")
+        text_lines.append(f"  {stage['name']}")
     if has_promise:
-        lines.append(f"  score        {stage['score']}: higher is less sure")
+        text_lines.append(f"  score        {stage['score']}: higher is less sure")
     calibrator = stage["calibrator"]
     effect = "never changes" if calibrator["preserves_accuracy"] else "may change"
-    lines.append(f"  calibrator   {calibrator['kind']}, which {effect} the most probable class")
-    lines.append(f"  numbers      {_format_parameters(calibrator['numbers'], '; ')}")
-    return lines
+    text_lines.append(
+        f"  calibrator   {calibrator['kind']}, which {effect} the most probable class"
+    )
+    text_lines.append(f"  numbers      {_format_parameters(calibrator['numbers'], '; ')}")
+    return text_lines
 
 
 def format_confidence_line(gate: Gate) -> str:
@@ -239,8 +248,10 @@ def _format_signature(signature: dict[str, Any] | None) -> str:
     """Return whether the file is signed, and whether the signature was verified."""
     if signature is None:
         return "unsigned"
-    status = "verified with the key" if signature["verified"] else "not verified: give --key"
-    return f"signed by {signature['algorithm']}, {status}"
+    verification_text = (
+        "verified with the key" if signature["verified"] else "not verified: give --key"
+    )
+    return f"signed by {signature['algorithm']}, {verification_text}"
 
 
 def _format_rejected_line(gate: Gate, description: dict[str, Any]) -> str:
@@ -254,7 +265,7 @@ def _format_rejected_line(gate: Gate, description: dict[str, Any]) -> str:
 
 
 def _format_columns_line(gate: Gate) -> str | None:
-    """Return the line about the columns that the gate remembers, None if there are none."""
+    """Return the line about the stored column names, or None if there are none."""
     from metacal.cli.options import to_arguments
 
     words: list[str] = []
@@ -267,15 +278,15 @@ def _format_columns_line(gate: Gate) -> str | None:
 
 def _format_parameters(parameters: dict[str, Any], separator: str) -> str:
     """Return names and values of the parameters of a map."""
-    parts = [
+    parameter_texts = [
         f"{name.replace('_', ' ')} {_format_parameter_value(value)}"
         for name, value in parameters.items()
     ]
-    return separator.join(parts)
+    return separator.join(parameter_texts)
 
 
 def _format_parameter_value(value: Any) -> str:
-    """Return one described parameter as text."""
+    """Format a parameter of a calibration map as text."""
     if isinstance(value, dict) and "type" in value:
         return f"{value['type']} ({_format_parameters(value['numbers'], ', ')})"
     if isinstance(value, dict):
@@ -289,11 +300,14 @@ def _format_parameter_value(value: Any) -> str:
 
 
 def format_class_list(gate: Gate) -> str:
-    """Return the first class names, so that a column that is no class shows."""
+    """Format the first class names, after a colon."""
     if not gate.source.classes_given:
         return ", numbered from 0"
-    shown_names = []
-    for name in map(str, gate.classes[:8]):
-        shown_names.append(name if len(name) <= 40 else f"{name[:37]}...")
-    ellipsis = ", ..." if gate.n_classes > 8 else ""
-    return f": {escape_controls(', '.join(shown_names), keep_line_breaks=False)}{ellipsis}"
+    short_names = []
+    for class_name in map(str, gate.classes[:_MAX_LISTED_CLASSES]):
+        if len(class_name) > _MAX_NAME_LENGTH:
+            class_name = f"{class_name[: _MAX_NAME_LENGTH - 3]}..."
+        short_names.append(class_name)
+    name_list = escape_controls(", ".join(short_names), keep_line_breaks=False)
+    ellipsis = ", ..." if gate.n_classes > _MAX_LISTED_CLASSES else ""
+    return f": {name_list}{ellipsis}"

@@ -54,16 +54,16 @@ def _replace_handlers(
             signal_number = getattr(signal, name, None)
             if signal_number is None:
                 continue
-            handler = signal.getsignal(signal_number)
-            if is_replaceable(handler):
-                original_handlers[signal_number] = handler
+            original_handler = signal.getsignal(signal_number)
+            if is_replaceable(original_handler):
+                original_handlers[signal_number] = original_handler
     for signal_number in original_handlers:
         signal.signal(signal_number, new_handler)
     try:
         yield original_handlers
     finally:
-        for signal_number, handler in original_handlers.items():
-            signal.signal(signal_number, handler)
+        for signal_number, original_handler in original_handlers.items():
+            signal.signal(signal_number, original_handler)
 
 
 @contextmanager

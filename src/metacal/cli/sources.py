@@ -190,9 +190,11 @@ def _build_line_source(
     -------
     LineSource
     """
-    request = _build_column_request(monitor_state.watch.gate, artifact, path, options.reading)
+    column_request = _build_column_request(
+        monitor_state.watch.gate, artifact, path, options.reading
+    )
     reader = StreamReader(
-        request,
+        column_request,
         stream_format=text_format,
         probability_key=options.probability_key,
         header=saved_state.get("header"),
@@ -258,8 +260,12 @@ def _find_states_matching_content(
     for source_name, saved_state in monitor_state.source_positions.items():
         # The state of a table has no position in a log.
         with suppress(ValueError):
-            position = Position.from_dict(saved_state.get("position"))
-            if log_file is not None and position.offset > 0 and position.matches(log_file):
+            saved_position = Position.from_dict(saved_state.get("position"))
+            if (
+                log_file is not None
+                and saved_position.offset > 0
+                and saved_position.matches(log_file)
+            ):
                 matching_states[source_name] = saved_state
     return matching_states
 
@@ -309,7 +315,7 @@ def _open_table_source(
 
 
 def _stack_model_tables(gate: Gate, gate_rows: GateRows) -> Any:
-    """Return the input rows; for a cascade, those of all models along the second axis."""
+    """Return the input rows, stacked along the second axis for a cascade."""
     first_table = np.asarray(gate_rows.columns.table)
     if not gate.is_cascade:
         return first_table
@@ -339,7 +345,7 @@ def _labels_for_monitor(gate: Gate, gate_rows: GateRows) -> Any:
 
 def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOptions) -> Request:
     """Describe which columns of a text file a gate needs."""
-    request = Request(
+    column_request = Request(
         path,
         id_key=reading.id_key,
         group_key=reading.group_key,
@@ -349,33 +355,33 @@ def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOpt
     layout = gate.file_layout
     if gate.is_score_gate:
         stored_name = layout.score_key or gate.score_source.score
-        request = replace(
-            request,
+        column_request = replace(
+            column_request,
             logits_key=reading.score_key or stored_name,
             label_key=reading.loss_key or reading.correct_key or reading.label_key,
             prediction_key=reading.prediction_key,
             reads_scores=True,
             labels_are_losses=gate.reads_losses,
         )
-        return remember_columns(request, gate, artifact)
+        return remember_columns(column_request, gate, artifact)
     if gate.is_cascade:
         score_names, flag_names = cascade_column_names(gate, reading)
         return replace(
-            request,
+            column_request,
             logits_key=score_names[0],
             later_score_columns=tuple(score_names[1:]),
             correctness_columns=tuple(flag_names),
             reads_scores=True,
             labels_are_agreement=gate.reads_agreement,
         )
-    request = replace(
-        request,
+    column_request = replace(
+        column_request,
         input=gate.logits_source.input,
         logits_key=reading.logits_key,
         label_key=reading.label_key,
         classes=tuple(gate.classes.tolist()),
     )
-    return remember_columns(request, gate, artifact)
+    return remember_columns(column_request, gate, artifact)
 
 
 class TableSource:
@@ -452,7 +458,7 @@ class TableSource:
 
 
 def _convert_to_texts(column: Any) -> list[str] | None:
-    """Convert the entries of a column to strings; None stays None."""
+    """Convert the entries of a column to strings, if there is a column."""
     if column is None:
         return None
     return [str(entry) for entry in column]

@@ -122,15 +122,15 @@ def command(file: str, options: Options) -> None:
         )
     inspection = _inspect_file(file, options)
     answers = _collect_answers(options, inspection)
-    paths = _create_output_paths(file, options.output)
-    plan = plan_rows(inspection, answers.promise, answers.target, paths.gate)
+    output_paths = _create_output_paths(file, options.output)
+    plan = plan_rows(inspection, answers.promise, answers.target, output_paths.gate)
     plan, fit_run = fit_plan(plan)
     fit_run.show()
-    test_runs = _run_test_and_report(plan, paths.report)
+    test_runs = _run_test_and_report(plan, output_paths.report)
     if answers.review_fraction is not None:
         _print_review_note(plan, answers.review_fraction)
     _print_other_promises(plan)
-    page = format_next_steps_page(
+    next_steps_page = format_next_steps_page(
         inspection,
         [run.arguments for run in (fit_run, *test_runs)],
         _list_commands_for_new_files(plan),
@@ -142,14 +142,16 @@ def command(file: str, options: Options) -> None:
             gate_path=plan.gate,
         ),
     )
-    Path(paths.next_steps).write_text(page, encoding="utf-8")
-    echo(f"\nGate: {paths.gate}. Report: {paths.report}. Next steps: {paths.next_steps}.")
+    Path(output_paths.next_steps).write_text(next_steps_page, encoding="utf-8")
+    echo(
+        f"\nGate: {output_paths.gate}. Report: {output_paths.report}. Next steps: {output_paths.next_steps}."
+    )
     if any(run.exit_code == EXIT_REFUTED for run in test_runs):
         click.get_current_context().exit(EXIT_REFUTED)
 
 
 def _inspect_file(file: str, options: Options) -> Inspection:
-    """Detect what a file holds, and print it. Raise a usage error if it is ambiguous."""
+    """Detect the columns of a file and print them, or raise a usage error."""
     from metacal.io.file_inspection import inspect_file
 
     reading = replace(options.reading, unit_key=options.unit_key)
@@ -203,7 +205,7 @@ class _Answers:
 
 
 def _collect_answers(options: Options, inspection: Inspection) -> _Answers:
-    """Return the answers to the questions, and ask those that no option answers."""
+    """Return the answers to all questions, from options, defaults or the user."""
     mistake_cost = options.mistake_cost
     review_fraction = options.review
     takes_defaults = options.yes
@@ -233,18 +235,18 @@ def _collect_answers(options: Options, inspection: Inspection) -> _Answers:
 
 def _create_output_paths(file: str, output: str) -> _OutputPaths:
     """Create the output folder, and return the files to write in it."""
-    folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
+    output_folder = Path(output)
+    output_folder.mkdir(parents=True, exist_ok=True)
     source_path = Path(file)
     source_name = source_path.name
     is_pattern = "*" in source_name
     if is_pattern:
         source_name = source_path.parent.name
-    stem = source_name.partition(".")[0] or "gate"
+    name_stem = source_name.partition(".")[0] or "gate"
     return _OutputPaths(
-        gate=str(folder / f"{stem}.gate.json"),
-        report=str(folder / f"{stem}.report.html"),
-        next_steps=str(folder / f"{stem}.next.md"),
+        gate=str(output_folder / f"{name_stem}.gate.json"),
+        report=str(output_folder / f"{name_stem}.report.html"),
+        next_steps=str(output_folder / f"{name_stem}.next.md"),
     )
 
 
@@ -297,42 +299,42 @@ def _print_review_note(plan: Plan, review_fraction: float) -> None:
     fit_arguments = [*plan.fit_arguments_without_promise(), *review_promise]
     if run_metacal_command(fit_arguments).error is not None:
         return
-    text = (
+    note_text = (
         f"\nAbout {1.0 - coverage:.0%} of the rows go to review, more than the"
         f" {review_fraction:.0%} that can be reviewed. To promise that share instead, and see in the"
         " report how accurate the accepted rows are:"
     )
-    print_note(f"{wrap_lines(text)}\n$ {shell_line([*fit_arguments, '-o', plan.gate])}")
+    print_note(f"{wrap_lines(note_text)}\n$ {shell_line([*fit_arguments, '-o', plan.gate])}")
 
 
 def _print_other_promises(plan: Plan) -> None:
-    """Print the other promises that the same rows support, or the best target of each."""
+    """Print further promises that the rows support, with the best target of each."""
     offered_promises = list_offered_promises(plan.inspection)
     uses_usual_fit_rows = plan.fit_row_range == FIT_ROW_RANGE
     if len(offered_promises) == 1 or not uses_usual_fit_rows:
         return
-    subject = "two classes" if plan.inspection.two_classes is not None else "rows"
-    print_note(f"\nOther promises about these {subject}, each instead of the one above:")
+    unit_name = "two classes" if plan.inspection.two_classes is not None else "rows"
+    print_note(f"\nOther promises about these {unit_name}, each instead of the one above:")
     for promise in offered_promises:
         if promise is plan.promise:
             continue
         target = plan.target_for(promise)
         other_plan = replace(plan, promise=promise, target=target)
-        sentence = f"  {promise.title}: {promise.describe(target, plan.inspection)}"
+        promise_text = f"  {promise.title}: {promise.describe(target, plan.inspection)}"
         try:
             trial = fit_trial_gate(other_plan)
         except UnsupportedPromiseError:
-            print_note(f"{sentence}. That holds without a gate.")
+            print_note(f"{promise_text}. That holds without a gate.")
             continue
         if trial is None:
-            print_note(f"{sentence}. These rows do not support it.")
+            print_note(f"{promise_text}. These rows do not support it.")
             continue
         if trial.plan.target != target:
-            sentence += (
+            promise_text += (
                 ".\n  These rows do not support it. The rows that were held out certify"
                 f" {100.0 * trial.plan.target:.4g}%"
             )
         assert trial.gate.certificate is not None
         coverage = trial.gate.certificate.coverage
         coverage_note = "" if coverage is None else f" ({coverage:.0%} of the rows are accepted)"
-        print_note(f"{sentence}{coverage_note}\n$ {shell_line(trial.plan.fit_arguments())}")
+        print_note(f"{promise_text}{coverage_note}\n$ {shell_line(trial.plan.fit_arguments())}")

@@ -85,34 +85,47 @@ def format_python_code(
     -------
     str
     """
-    options = promise.reading_options(inspection)
-    read_arguments = [repr(inspection.path)]
-    for name, value in options.items():
-        if name not in _ESTIMATOR_OPTIONS:
-            read_arguments.append(f"{name}={value!r}")
-    arguments = ", ".join(read_arguments)
-    is_score = "score_key" in options
-    reader = "mc.io.read_scores" if is_score else "mc.read_predictions"
-    read_call = f"{reader}({arguments})"
+    reader_options = promise.reading_options(inspection)
+    reads_scores = "score_key" in reader_options
+    read_call = _format_read_call(inspection.path, reader_options, reads_scores=reads_scores)
     if fit_row_range is not None:
-        read_call += f".draw_part({fit_row_range[0]:g}, {fit_row_range[1]:g})"
-    promise_code = _promise_code(inspection, promise, target)
-    units = ", units=rows.units" if "unit_key" in options else ""
+        start, stop = fit_row_range
+        read_call += f".draw_part({start:g}, {stop:g})"
+
+    fit_keywords = ""
     if promise.is_about_cases:
-        units = ", cases=rows.cases"
-        units += ", groups=rows.groups" if "group_key" in options else ""
-    if is_score:
-        keywords = f", score_name={options['score_key']!r}" + _keyword_text(options, ("higher_is",))
-        fit_call = f"mc.ScoreGate({promise_code}{keywords}).fit(rows.score, rows.correct{units})"
+        fit_keywords = ", cases=rows.cases"
+        fit_keywords += ", groups=rows.groups" if "group_key" in reader_options else ""
+    elif "unit_key" in reader_options:
+        fit_keywords = ", units=rows.units"
+    promise_code = _format_promise(inspection, promise, target)
+    if reads_scores:
+        score_keyword = f", score_name={reader_options['score_key']!r}"
+        keywords = score_keyword + _format_keywords(reader_options, ("higher_is",))
+        estimator_call = f"mc.ScoreGate({promise_code}{keywords})"
+        fit_call = f"{estimator_call}.fit(rows.score, rows.correct{fit_keywords})"
     else:
-        keywords = _keyword_text(options, ("input",)) + _classes_keyword(inspection)
-        fit_call = f"mc.MetaCal({promise_code}{keywords}).fit(rows.table, rows.labels{units})"
+        keywords = _format_keywords(reader_options, ("input",)) + _format_classes_keyword(
+            inspection
+        )
+        estimator_call = f"mc.MetaCal({promise_code}{keywords})"
+        fit_call = f"{estimator_call}.fit(rows.table, rows.labels{fit_keywords})"
     return (
         f"import metacal as mc\n\nrows = {read_call}\ngate = {fit_call}\ngate.save({gate_path!r})"
     )
 
 
-def _classes_keyword(inspection: Inspection) -> str:
+def _format_read_call(path: str, options: Mapping[str, Any], *, reads_scores: bool) -> str:
+    """Return the Python code that reads the rows of a file."""
+    read_arguments = [repr(path)]
+    for option_name, value in options.items():
+        if option_name not in _ESTIMATOR_OPTIONS:
+            read_arguments.append(f"{option_name}={value!r}")
+    reader = "mc.io.read_scores" if reads_scores else "mc.read_predictions"
+    return f"{reader}({', '.join(read_arguments)})"
+
+
+def _format_classes_keyword(inspection: Inspection) -> str:
     """Return the keyword with the classes of the columns."""
     if "score" in inspection.column_of_role:
         return f", classes=[{', '.join(_class_literals(inspection))}]"
@@ -130,12 +143,13 @@ def _class_literals(inspection: Inspection) -> tuple[str, str]:
     return repr(negative), repr(positive)
 
 
-def _promise_code(inspection: Inspection, promise: OfferedPromise, target: float) -> str:
+def _format_promise(inspection: Inspection, promise: OfferedPromise, target: float) -> str:
     """Return the Python code of the promise, with the classes as Python literals."""
-    literals = _class_literals(inspection)
-    return promise.python.format(target=f"{target:.4g}", negative=literals[0], positive=literals[1])
+    negative, positive = _class_literals(inspection)
+    return promise.python.format(target=f"{target:.4g}", negative=negative, positive=positive)
 
 
-def _keyword_text(options: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Return the options of these names as further keyword arguments in Python code."""
-    return "".join(f", {name}={options[name]!r}" for name in names if name in options)
+def _format_keywords(options: Mapping[str, Any], option_names: tuple[str, ...]) -> str:
+    """Return named options as keyword arguments in Python code, each after a comma."""
+    keywords = [f", {name}={options[name]!r}" for name in option_names if name in options]
+    return "".join(keywords)

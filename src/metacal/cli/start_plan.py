@@ -44,7 +44,7 @@ PILOT_ROW_RANGES = ((0.0, 0.3), (0.1, 0.4), (0.2, 0.5), (0.3, 0.6), (0.4, 0.7))
 
 @dataclass(frozen=True)
 class Plan:
-    """What is promised, and from which rows.
+    """Plan of a gate: its promise, the target, and the rows that fit and test it.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Plan:
         return [*arguments, "-o", self.gate]
 
     def fit_arguments_without_promise(self) -> list[str]:
-        """Return the beginning of a command that fits a gate on the same rows."""
+        """Return the fit command of the plan without the options of the promise."""
         arguments = ["fit", self.inspection.path]
         for option_name, value in self.promise.reading_options(self.inspection).items():
             arguments += to_arguments(option_name, value)
@@ -89,11 +89,11 @@ class Plan:
 
     @property
     def sampling_unit_name(self) -> str:
-        """Name of what is drawn and counted: rows, or cases."""
+        """Name of the units that are drawn and counted: rows or cases."""
         return "cases" if self.promise.is_about_cases else "rows"
 
     def target_for(self, promise: OfferedPromise) -> float:
-        """Return the target of another promise, for mistakes of the same cost."""
+        """Return the target of another promise, for an equal cost of mistakes."""
         if promise.is_about_cases == self.promise.is_about_cases:
             return self.target
         return 1.0 - self.target
@@ -148,7 +148,7 @@ def plan_rows(
 
 
 def _count_rows_and_clusters(inspection: Inspection, promise: OfferedPromise) -> tuple[int, int]:
-    """Return the number of rows of the whole file, and of clusters of dependent rows or cases."""
+    """Return the number of rows in a file, and of clusters or cases."""
     import numpy as np
 
     from metacal.cli.reading import read_keywords, read_score_table
@@ -174,7 +174,7 @@ def _count_rows_and_clusters(inspection: Inspection, promise: OfferedPromise) ->
 
 
 def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
-    """Fit the gate, if need be with the best target that other rows certify.
+    """Fit the gate of a plan, or of its best supported target.
 
     Returns
     -------
@@ -206,8 +206,8 @@ def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
     except UnsupportedPromiseError:  # without a gate, so many rows are of the class
         raise _build_error_with_advice(plan, run.error, failure="") from None
     if fallback_run.error is not None:
-        failure = f" The rows that were held out do not support {100.0 * target:.4g}% either."
-        raise _build_error_with_advice(plan, run.error, failure)
+        failure_text = f" The rows that were held out do not support {100.0 * target:.4g}% either."
+        raise _build_error_with_advice(plan, run.error, failure_text)
     print_note(
         wrap_lines(
             f"\nThe target is not supported. {_capitalize_error_message(run.error)}\nA target of"
@@ -267,7 +267,7 @@ def fit_trial_gate(plan: Plan) -> TrialGate | None:
 
 
 def _fit_unsaved_gate(plan: Plan) -> Gate | None:
-    """Fit the gate of a plan without saving it. Return None if the target is not supported."""
+    """Fit the gate of a plan without saving it, or return None if it is infeasible."""
     import metacal
 
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
@@ -278,7 +278,7 @@ def _fit_unsaved_gate(plan: Plan) -> Gate | None:
 
 
 def _plan_with_best_target(plan: Plan) -> Plan | None:
-    """Plan to certify, on the rows that were held out, the best target that they probably support.
+    """Plan the best target that the held-out rows probably support.
 
     None if no rows were held out, or if there is no such target.
     """
@@ -303,7 +303,7 @@ def _plan_with_best_target(plan: Plan) -> Plan | None:
 
 
 def _find_best_target(plan: Plan) -> float | None:
-    """Return the target of a plan if its rows support it, or else the best that they support."""
+    """Return the target of a plan, or the best target if the rows do not support it."""
     try:
         error = run_metacal_command(plan.fit_arguments()).error
     except UnsupportedPromiseError:  # every gate keeps the promise on these rows
@@ -361,25 +361,27 @@ def choose_higher_limit(best_limits: Sequence[float]) -> float | None:
 
 
 def _capitalize_error_message(error: InfeasibleTargetError) -> str:
-    """Return an error as a sentence."""
-    text = str(error)
-    return text[:1].upper() + text[1:]
+    """Return the message of an error with a capital first letter."""
+    message = str(error)
+    return message[:1].upper() + message[1:]
 
 
 def _build_error_with_advice(
     plan: Plan, error: InfeasibleTargetError, failure: str
 ) -> InfeasibleTargetError:
-    """Return the error about a target, with what to do."""
-    advice = " Nothing was written. Collect more labelled rows, or pass a lower --mistake-cost."
+    """Build the error about an unsupported target, with advice."""
+    advice_text = (
+        " Nothing was written. Collect more labelled rows, or pass a lower --mistake-cost."
+    )
     if plan.test_row_range is None:
         independent = plan.sampling_unit_name if plan.promise.is_about_cases else "independent rows"
-        advice = (
+        advice_text = (
             f" Nothing was written. With at least {MIN_ROWS_TO_HOLD_OUT} {independent}, start also"
             " chooses the best target, and certifies this target on rows that did not influence"
             " it."
         )
     return InfeasibleTargetError(
-        f"{_capitalize_error_message(error)}{failure}{advice}",
+        f"{_capitalize_error_message(error)}{failure}{advice_text}",
         target=error.target,
         best=error.best,
         rows_needed=error.rows_needed,

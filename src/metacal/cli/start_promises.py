@@ -57,16 +57,16 @@ class OfferedPromise:
 
     def reading_options(self, inspection: Inspection) -> dict[str, Any]:
         """Return the parameters of the reader, with the cases if the promise is about cases."""
-        options = dict(inspection.options)
+        reader_options = dict(inspection.options)
         if not self.is_about_cases:
-            if "case_key" in options:
-                options["unit_key"] = options.pop("case_key")
-            return options
-        options.pop("unit_key", None)
-        options["case_key"] = inspection.column_of_role["case"]
+            if "case_key" in reader_options:
+                reader_options["unit_key"] = reader_options.pop("case_key")
+            return reader_options
+        reader_options.pop("unit_key", None)
+        reader_options["case_key"] = inspection.column_of_role["case"]
         if "group" in inspection.column_of_role:
-            options["group_key"] = inspection.column_of_role["group"]
-        return options
+            reader_options["group_key"] = inspection.column_of_role["group"]
+        return reader_options
 
     def promise_arguments(self, target: float) -> list[str]:
         """Return the options of `metacal fit` for this promise."""
@@ -130,7 +130,7 @@ PROMISES = {promise.name: promise for promise in (ACCURACY, *TWO_CLASS_PROMISES,
 
 
 def list_offered_promises(inspection: Inspection) -> tuple[OfferedPromise, ...]:
-    """Return the promises that the columns of a file allow, the default one first."""
+    """Return the promises that the columns of a file allow, the default first."""
     if inspection.two_classes is not None:
         return (ACCURACY, *TWO_CLASS_PROMISES)
     if inspection.has_scored_items and "case" in inspection.column_of_role:
@@ -141,7 +141,7 @@ def list_offered_promises(inspection: Inspection) -> tuple[OfferedPromise, ...]:
 def round_down_to_3_decimals(target: float) -> float:
     """Round a target down to three digits, so that it stays certifiable.
 
-    >>> round_down(0.91487), round_down(0.99912)
+    >>> round_down_to_3_decimals(0.91487), round_down_to_3_decimals(0.99912)
     (0.914, 0.999)
     """
     return math.floor(target * 1000.0) / 1000.0
@@ -150,7 +150,7 @@ def round_down_to_3_decimals(target: float) -> float:
 def round_up_to_3_decimals(limit: float) -> float:
     """Round an upper limit up to three digits, so that it stays certifiable.
 
-    >>> round_up(0.10412), round_up(0.0991)
+    >>> round_up_to_3_decimals(0.10412), round_up_to_3_decimals(0.0991)
     (0.105, 0.1)
     """
     return math.ceil(limit * 1000.0) / 1000.0

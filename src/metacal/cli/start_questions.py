@@ -47,13 +47,13 @@ def ask_mistake_cost() -> float:
         "\nA costly mistake needs a high target: if one mistake costs as much as 20 reviews, 95% of"
         "\nthe accepted predictions must be correct; for 100 reviews, 99%."
     )
-    answer: float = click.prompt(
+    mistake_cost: float = click.prompt(
         "How many reviews does one mistake cost?",
         f"{DEFAULT_MISTAKE_COST:g}",
         value_proc=parse_mistake_cost,
         err=True,
     )
-    return answer
+    return mistake_cost
 
 
 def ask_case_mistake_cost() -> float:
@@ -62,25 +62,27 @@ def ask_case_mistake_cost() -> float:
         "\nA costly mistake needs a low limit: if a case with an incorrect accepted item costs as much"
         "\nas 10 reviews of a case, at most 10% of the cases may contain one; for 20 reviews, 5%."
     )
-    answer: float = click.prompt(
+    mistake_cost: float = click.prompt(
         "How many reviews of a case does a case with an incorrect item cost?",
         f"{DEFAULT_CASE_MISTAKE_COST:g}",
         value_proc=parse_mistake_cost,
         err=True,
     )
-    return answer
+    return mistake_cost
 
 
 def ask_promise(mistake_cost: float | None, inspection: Inspection) -> OfferedPromise:
-    """Ask which promise must hold. Without a cost, the targets are those of the default costs."""
+    """Ask which promise must hold, and show the target of each."""
     print_note("\nWhich promise must hold?")
     offered_promises = list_offered_promises(inspection)
-    for number, promise in enumerate(offered_promises, start=1):
+    for promise_number, promise in enumerate(offered_promises, start=1):
         target = promise.find_target(mistake_cost or default_mistake_cost(promise))
-        sentence = promise.describe(target, inspection)
-        print_note(f"  {number}  {promise.title}: {sentence}")
-    number = click.prompt("Number", 1, type=click.IntRange(1, len(offered_promises)), err=True)
-    return offered_promises[number - 1]
+        promise_text = promise.describe(target, inspection)
+        print_note(f"  {promise_number}  {promise.title}: {promise_text}")
+    promise_number = click.prompt(
+        "Number", 1, type=click.IntRange(1, len(offered_promises)), err=True
+    )
+    return offered_promises[promise_number - 1]
 
 
 def default_mistake_cost(promise: OfferedPromise) -> float:
@@ -90,10 +92,10 @@ def default_mistake_cost(promise: OfferedPromise) -> float:
 
 def ask_review_fraction() -> float:
     """Ask for the fraction of the rows that can be reviewed."""
-    answer: float = click.prompt(
+    review_fraction: float = click.prompt(
         "\nWhich share of the rows can be reviewed?",
         f"{DEFAULT_REVIEW_FRACTION:g}",
         value_proc=parse_fraction,
         err=True,
     )
-    return answer
+    return review_fraction

@@ -62,16 +62,16 @@ def run_metacal_command(arguments: list[str]) -> CommandRun:
     -------
     CommandRun
     """
-    name = arguments[0]
-    command = importlib.import_module(f"metacal.cli.{name}").command
-    output = io.StringIO()
+    command_name = arguments[0]
+    command = importlib.import_module(f"metacal.cli.{command_name}").command
+    captured_output = io.StringIO()
     exit_code = 0
     try:
         with (
             _hidden_notes(),
-            contextlib.redirect_stdout(output),
+            contextlib.redirect_stdout(captured_output),
             command.make_context(
-                name, list(arguments[1:]), parent=click.get_current_context()
+                command_name, list(arguments[1:]), parent=click.get_current_context()
             ) as context,
         ):
             command.invoke(context)
@@ -81,7 +81,7 @@ def run_metacal_command(arguments: list[str]) -> CommandRun:
         exit_code = exit_request.exit_code
         if exit_code not in (0, EXIT_NOT_SUPPORTED, EXIT_REFUTED):
             raise
-    return CommandRun(arguments, output.getvalue(), exit_code)
+    return CommandRun(arguments, captured_output.getvalue(), exit_code)
 
 
 @contextlib.contextmanager

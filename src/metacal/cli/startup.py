@@ -20,13 +20,13 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGE = "scipy.special"
-#: Number of new objects after which the garbage collector runs. The imports of a command create
-#: about a quarter of a million.
+#: Number of new objects after which the garbage collector runs.
+#: The imports of a command create about a quarter of a million objects.
 _COLLECTION_THRESHOLD = 1_000_000
 
 
 class _SpecialFunctions(ModuleType):
-    """Module that stands for `scipy.special` and has only its functions that are written in C.
+    """Replacement of `scipy.special` that has only its compiled functions.
 
     The real package is imported as soon as another attribute is needed.
     """
@@ -40,7 +40,7 @@ class _SpecialFunctions(ModuleType):
 
 
 class _SpecialFunctionsLoader(Loader):
-    """Loader that imports the compiled functions of `scipy.special`, without its package."""
+    """Loader that imports only the compiled functions of `scipy.special`."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Create the module that stands for the package."""
@@ -59,7 +59,7 @@ class _SpecialFunctionsLoader(Loader):
 
 
 class _SpecialFunctionsFinder(MetaPathFinder):
-    """Finder of the first import of `scipy.special`. Later imports get the real package."""
+    """Import hook for the first import of `scipy.special`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -83,7 +83,7 @@ def prepare_process() -> None:
 
 
 def shorten_import_of_special_functions() -> None:
-    """Import only the compiled functions of `scipy.special`, as soon as it is imported.
+    """Install an import hook that loads only the compiled part of `scipy.special`.
 
     Nothing happens if the package is imported already, or if SciPy is to replace its functions by
     those of another array library.

@@ -19,15 +19,27 @@ class RegistryChoice(click.Choice):  # type: ignore[type-arg]  # no generic befo
         Further choices that are not in the registry.
     """
 
-    def __init__(self, registered: Callable[[], Iterable[str]], *more: str) -> None:
-        self.registered = registered
-        self.more = more
+    def __init__(self, list_registered: Callable[[], Iterable[str]], *fixed_choices: str) -> None:
+        self.list_registered = list_registered
+        self.fixed_choices = fixed_choices
         self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names that are registered now, followed by the fixed choices."""
-        return (*self.registered(), *self.more)
+        return (*self.list_registered(), *self.fixed_choices)
+
+
+def convert_confidence_to_delta(confidence_level: float) -> float:
+    """Return the error probability of a confidence level, without floating-point error.
+
+    Examples
+    --------
+    >>> 1.0 - 0.9, convert_confidence_to_delta(0.9)
+    (0.09999999999999998, 0.1)
+    """
+    n_decimals = 12
+    return round(1.0 - confidence_level, n_decimals)
 
 
 # A count beyond these ranges is most likely a typing error and would exhaust the memory.
@@ -48,9 +60,9 @@ SEED_RANGE = click.IntRange(0, 2**32 - 1)
 MAX_JOBS = 1024
 
 
-def bad_option(name: str, why: str) -> click.BadParameter:
+def bad_option(name: str, reason: str) -> click.BadParameter:
     """Build the usage error for an option with an invalid value."""
-    return click.BadParameter(why, param_hint=f"'{name}'")
+    return click.BadParameter(reason, param_hint=f"'{name}'")
 
 
 def build_number_parser(
@@ -113,7 +125,7 @@ def parse_numbers(value: str) -> list[float]:
 
 
 def parse_row_range(value: str) -> tuple[float, float]:
-    """Parse a part of the rows, such as 0:0.7.
+    """Parse a random part of the rows, such as 0:0.7.
 
     Examples
     --------

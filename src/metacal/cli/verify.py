@@ -69,15 +69,15 @@ def command(artifact: str, file: str, options: Options) -> None:
         )
     reading = replace(options.reading, unit_key=options.unit_key)
     gate_rows = read_gate_rows(gate, artifact, file, reading)
-    result = _verify_rows(gate, artifact, gate_rows, options.confidence)
+    verification = _verify_rows(gate, artifact, gate_rows, options.confidence)
 
-    json_content = {"file": file, "artifact": artifact, **result.to_dict()}
+    json_content = {"file": file, "artifact": artifact, **verification.to_dict()}
     if reading.large is not None:
         json_content["large"] = reading.large
-    print_result(json_content, wrap_lines(result.text(f" of {file} through {artifact}")))
-    if result.refuted:
+    print_result(json_content, wrap_lines(verification.text(f" of {file} through {artifact}")))
+    if verification.refuted:
         click.get_current_context().exit(EXIT_REFUTED)
-    if result.verdict.fit_rows is not None:
+    if verification.verdict.fit_rows is not None:
         click.get_current_context().exit(EXIT_NOT_SUPPORTED)
 
 

@@ -162,10 +162,10 @@ def _build_calibrator(gate: Gate) -> Any:
 
 def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
     """Build the fitted estimator of a gate with a promise."""
-    parameters = _parameters_used_by_fit(gate)
+    fit_parameters = _parameters_used_by_fit(gate)
     if n_jobs is not None:
-        parameters["n_jobs"] = n_jobs
-    estimator = ESTIMATORS[get_document_kind(gate)](**parameters)
+        fit_parameters["n_jobs"] = n_jobs
+    estimator = ESTIMATORS[get_document_kind(gate)](**fit_parameters)
     estimator.gate_ = gate
     if gate.is_logits_gate:
         calibrator = _build_unfitted_calibrator(gate)
@@ -188,7 +188,7 @@ def _parameters_used_by_fit(gate: Gate) -> dict[str, Any]:
     if not gate.has_classes:
         return {"promise": gate.promise, "people": gate.has_human_review or None}
     source = gate.logits_source
-    parameters = {
+    fit_parameters = {
         "promise": gate.promise,
         "score": source.score,
         "reject_label": gate.reject_label,
@@ -198,13 +198,13 @@ def _parameters_used_by_fit(gate: Gate) -> dict[str, Any]:
     if gate.is_logits_gate:
         is_two_sided = gate.promise is not None and gate.promise.is_two_sided
         has_learned_decision = bool(source.decision_at) and not is_two_sided
-        parameters["calibrator"] = _nondefault_calibrator(gate)
-        parameters["decision"] = "calibrated" if has_learned_decision else "largest"
+        fit_parameters["calibrator"] = _nondefault_calibrator(gate)
+        fit_parameters["decision"] = "calibrated" if has_learned_decision else "largest"
     else:
         _small_model_stage, large_model_stage = gate.stages[:2]
-        parameters["large_score"] = large_model_stage.source.score
-        parameters["people"] = gate.has_human_review
-    return parameters
+        fit_parameters["large_score"] = large_model_stage.source.score
+        fit_parameters["people"] = gate.has_human_review
+    return fit_parameters
 
 
 def _classes_passed_by_user(gate: Gate) -> list[Any] | None:
@@ -216,7 +216,7 @@ def _classes_passed_by_user(gate: Gate) -> list[Any] | None:
 
 
 def _find_changed_parameter(estimator: Any) -> str | None:
-    """Return the name of the first parameter that differs from the fitted one, if any."""
+    """Return the name of the first parameter that was changed after fit, or None."""
     gate = estimator.gate_
     if gate.certificate is None:
         classes = estimator.classes

@@ -83,7 +83,7 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
 def _source_reading_input(
     source: LogitsSource, input: str | None, *, has_promise: bool
 ) -> LogitsSource:
-    """Return a source that reads logits or probabilities as requested, or raise an error."""
+    """Return a source that reads the requested kind of input, or raise an error."""
     if input is None:
         input = source.input
     check_choice("input", input, "logits", "probabilities")
@@ -140,8 +140,8 @@ def extract_gate(cal: Any, *, requires_logits_gate: bool = False) -> Gate:
     """
     gate = find_gate(cal, _EXPORTABLE_TYPES)
     if requires_logits_gate and not gate.is_logits_gate:
-        received = type(cal).__name__
+        received_type = type(cal).__name__
         if gate is cal:
-            received = f"a Gate ({gate.kind})"
-        raise ExportError(f"{_EXPORTABLE_TYPES}, but got {received}.")
+            received_type = f"a Gate ({gate.kind})"
+        raise ExportError(f"{_EXPORTABLE_TYPES}, but got {received_type}.")
     return gate

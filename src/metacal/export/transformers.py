@@ -56,14 +56,14 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         self, *args: Any, cal: Any, rejected: Rejected | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        fitted = metacal.load(cal) if isinstance(cal, str | Path) else cal
-        self.gate = to_module(fitted, rejected=rejected)
+        fitted_gate = metacal.load(cal) if isinstance(cal, str | Path) else cal
+        self.gate = to_module(fitted_gate, rejected=rejected)
         if self.gate.subgroup_kind == "group":
             raise GroupsError(
                 "This gate has one threshold for each group of rows, but a transformers pipeline"
                 " has no groups. Fit the gate without PerGroup."
             )
-        classes = extract_gate(fitted).classes
+        classes = extract_gate(fitted_gate).classes
         config = self.model.config
         if config.num_labels == 1 and self.gate.n_classes == 2:
             self._raise_if_regression_model()

@@ -23,7 +23,7 @@ _MAX_TYPES = 500
 def count_cases(
     gate: Gate, judged_rows: JudgedRows, scores: Any, correct: Any, cases: Any, groups: Any
 ) -> dict[str, Any]:
-    """Count the cases with all, some and no items accepted, and the items of each type.
+    """Count cases by accepted items, and items by type.
 
     Parameters
     ----------
@@ -114,18 +114,18 @@ def _count_items_by_type(
     type_and_case_pairs = np.unique(np.column_stack([violating_types, violating_cases]), axis=0)
     n_broken = np.bincount(type_and_case_pairs[:, 0], minlength=n_types)
     n_rejected = n_items - n_accepted
-    order = np.lexsort((-n_broken, -n_rejected))[:_MAX_TYPES]
-    type_names = tuple(str(name) for name in all_type_names[order])
+    type_order = np.lexsort((-n_broken, -n_rejected))[:_MAX_TYPES]
+    type_names = tuple(str(name) for name in all_type_names[type_order])
     thresholds = list_subgroup_thresholds(
         gate.certificate, "group", [(name, None) for name in type_names]
     )
     return {
         "name": type_names,
-        "n": n_items[order],
-        "accepted": n_accepted[order],
-        "incorrect": count_by_type(accept & ~usable_items.correct)[order],
-        "missed": count_by_type(usable_items.correct & ~accept)[order],
-        "broken": n_broken[order],
+        "n": n_items[type_order],
+        "accepted": n_accepted[type_order],
+        "incorrect": count_by_type(accept & ~usable_items.correct)[type_order],
+        "missed": count_by_type(usable_items.correct & ~accept)[type_order],
+        "broken": n_broken[type_order],
         "threshold": thresholds,
         "n_types": n_types,
     }

@@ -277,16 +277,16 @@ class Display:
         """
         from matplotlib import cbook, lines
 
-        style = dict(defaults)
+        line_style = dict(defaults)
         if display_name is not None:
             style_index = count_named_displays(ax) % len(_NAMED_STYLES)
-            color, marker = _NAMED_STYLES[style_index]
-            style["color"] = color
-            style["gid"] = _NAMED_GID
-            if "marker" in style:
-                style["marker"] = marker
-        style.update(cbook.normalize_kwargs(dict(line_kw), lines.Line2D))
-        return style
+            named_color, named_marker = _NAMED_STYLES[style_index]
+            line_style["color"] = named_color
+            line_style["gid"] = _NAMED_GID
+            if "marker" in line_style:
+                line_style["marker"] = named_marker
+        line_style.update(cbook.normalize_kwargs(dict(line_kw), lines.Line2D))
+        return line_style
 
     def _select_diagrams(self, display_name: str | None) -> list[ReliabilityDiagram]:
         """Select the diagrams before and after calibration, on the same rows.

@@ -35,18 +35,18 @@ def format_evidence(log_evidence: float) -> str:
 
 
 def _format_rounded_down(number: float) -> str:
-    """Format a number above 1, rounded down, so that evidence is never overstated."""
+    """Format a number above 1, rounded down to avoid overstated evidence."""
     # A tiny factor keeps a number that is meant to be round, such as exp(log(40)), as it is.
     number *= 1.0 + _ROUNDING_TOLERANCE
     for unit_size, unit_name in _LARGE_NUMBERS:
         if number >= unit_size:
             n_units = number / unit_size
             n_decimals = 1 if n_units < 10 else 0
-            text = f"{_round_down(n_units, n_decimals):,.{n_decimals}f}"
-            return f"{text.removesuffix('.0')} {unit_name}"
+            number_text = f"{_round_down(n_units, n_decimals):,.{n_decimals}f}"
+            return f"{number_text.removesuffix('.0')} {unit_name}"
     n_decimals = 1 if number < 10 else 0
-    text = f"{_round_down(number, n_decimals):,.{n_decimals}f}"
-    return text.removesuffix(".0")
+    number_text = f"{_round_down(number, n_decimals):,.{n_decimals}f}"
+    return number_text.removesuffix(".0")
 
 
 def _round_down(number: float, n_decimals: int) -> float:

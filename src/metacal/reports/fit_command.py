@@ -1,4 +1,4 @@
-"""How to certify an operating point of a report: a shell command, or a promise in Python."""
+"""Shell command or Python promise that certifies an operating point of a report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FitCommand:
 def build_fit_command(
     gate: Gate, command: str | None, file: str | None, artifact: str | None, delta: float
 ) -> FitCommand:
-    """Build the command that fits another gate with the same options.
+    """Build the shell command that fits a gate with the options of an existing gate.
 
     Parameters
     ----------
@@ -77,20 +77,20 @@ def build_fit_command(
     before_promise = command or shlex.join(["metacal", "fit", str(file)])
     if gate.is_score_gate:
         layout = gate.file_layout
-        options = {
+        value_by_option = {
             "--score-key": layout.score_key or gate.score_source.score,
             "--higher-is": gate.score_source.higher_is,
         }
     else:
-        options = {
+        value_by_option = {
             "--input": gate.logits_source.input,
             "--calibrator": _nondefault_calibrator_name(gate),
         }
         score_name = gate.logits_source.registered_score
         if score_name != _DEFAULT_OPTION_VALUES["--score"]:
             after_promise = f" --score {score_name}{after_promise}"
-    options |= _column_options(gate, before_promise)
-    for option_name, value in options.items():
+    value_by_option |= _column_options(gate, before_promise)
+    for option_name, value in value_by_option.items():
         is_default = not value or value == _DEFAULT_OPTION_VALUES.get(option_name)
         if not is_default and not _contains_option(before_promise, option_name):
             before_promise += f" {option_name} {shlex.quote(value)}"
@@ -101,7 +101,7 @@ def build_fit_command(
 
 
 def _supports_points_of_report(gate: Gate) -> bool:
-    """Return whether a gate on all rows, taken as independent, can be fitted like this one.
+    """Check whether a shell command can certify the operating points of a gate.
 
     The bands of a report take rows as independent, so a gate that was certified by clusters has no
     command. Neither has a promise about cases, nor a gate with a learned decision, which is fitted on other rows than it is
@@ -129,21 +129,21 @@ def _contains_option(command: str, name: str) -> bool:
 
 
 def _column_options(gate: Gate, command: str) -> dict[str, str]:
-    """Return the columns that the calibration file of a gate had, as options of a command.
+    """Return the column names of the calibration file as command-line options.
 
     Columns of groups and clusters are left out, because the command certifies one threshold on
     independent rows.
     """
     layout = gate.file_layout
-    options = {"--id-key": layout.id_key or ""}
+    value_by_option = {"--id-key": layout.id_key or ""}
     if not gate.is_score_gate:
-        options["--logits-key"] = layout.logits_key or ""
+        value_by_option["--logits-key"] = layout.logits_key or ""
     truth_options = ("--labels", "--label-key", "--correct-key", "--prediction-key")
     if not any(_contains_option(command, option) for option in truth_options):
-        options["--label-key"] = layout.label_key or ""
-        options["--correct-key"] = layout.correct_key or ""
-        options["--prediction-key"] = layout.prediction_key or ""
-    return options
+        value_by_option["--label-key"] = layout.label_key or ""
+        value_by_option["--correct-key"] = layout.correct_key or ""
+        value_by_option["--prediction-key"] = layout.prediction_key or ""
+    return value_by_option
 
 
 def _nondefault_calibrator_name(gate: Gate) -> str:

@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from metacal.reports.summary import Summary
 
 #: JavaScript comment that occupies whole lines.
-_COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
+_COMMENT_LINES_PATTERN = re.compile(
+    r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE
+)
 #: Import statement of a JavaScript module. Group 1 is the name of the imported file.
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+_IMPORT_PATTERN = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 #: Placeholder in a template, for example {{title}}.
-_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+_PLACEHOLDER_PATTERN = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render_report(summary: Summary, *, title: str | None = None) -> str:
@@ -120,15 +122,15 @@ def _fill_template(folder: str, title: str, data_json: str = "") -> str:
     -------
     str
     """
-    style = _read_package_file("page", "page.css")
+    style_sheet = _read_package_file("page", "page.css")
     live_policy = ""
     if folder != "page":
-        style += _read_package_file(folder, f"{folder}.css")
+        style_sheet += _read_package_file(folder, f"{folder}.css")
         live_policy = "; connect-src 'self'"
     script = join_modules(read_scripts(folder), f"{folder}.js")
     # This policy keeps user-supplied text from being run as a script or parsed as markup.
     security_policy = (
-        f"default-src 'none'; style-src {_csp_hash(style)}; script-src {_csp_hash(script)}; img-src"
+        f"default-src 'none'; style-src {_csp_hash(style_sheet)}; script-src {_csp_hash(script)}; img-src"
         " data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script';"
         f" trusted-types 'none'{live_policy}"
     )
@@ -138,13 +140,13 @@ def _fill_template(folder: str, title: str, data_json: str = "") -> str:
         "csp": security_policy,
         "generator": f"metacal {__version__}",
         "title": escape(printable_title),
-        "style": style,
+        "style": style_sheet,
         "script": script,
         "data": data_json,
     }
     template = _read_package_file(folder, f"{folder}.html")
     # One pass replaces all placeholders, so double braces in user-supplied text are kept.
-    return _PLACEHOLDER.sub(lambda match: placeholder_values[match[1]], template)
+    return _PLACEHOLDER_PATTERN.sub(lambda match: placeholder_values[match[1]], template)
 
 
 def dump_embeddable_json(data: Any) -> str:
@@ -218,12 +220,12 @@ def join_modules(sources: Mapping[str, str], main_module: str) -> str:
     code_by_module: dict[str, str] = {}
 
     def add_module(module: str) -> None:
-        code = _COMMENT.sub("", sources[module])
-        for imported_module in _IMPORT.findall(code):
+        code = _COMMENT_LINES_PATTERN.sub("", sources[module])
+        for imported_module in _IMPORT_PATTERN.findall(code):
             if imported_module not in code_by_module:
                 add_module(imported_module)
         code_lines = [f"// {module}"]
-        for line in _IMPORT.sub("", code).splitlines():
+        for line in _IMPORT_PATTERN.sub("", code).splitlines():
             if line.strip():
                 code_lines.append(line.strip().removeprefix("export "))
         code_by_module[module] = "\n".join(code_lines)

@@ -1,4 +1,4 @@
-"""What to do next, after a report or under an alarm: one text for each step, with its command."""
+"""Recommended steps after a report or an alarm, as texts with shell commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KEEP_STATE_STEP = (
 
 @dataclass(frozen=True)
 class NewRowsCommand:
-    """Command that makes the same report on other rows.
+    """Command that writes a report on new rows, and its files.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class NewRowsCommand:
 
 
 def choose_new_path(path: str, name: str) -> str:
-    """Return a file name with the ending of a path, for rows that are not in that path.
+    """Return a new file name with the file extension of an existing path.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def choose_new_path(path: str, name: str) -> str:
 def list_report_steps(
     verdict_word: str, new_rows_command: NewRowsCommand | None
 ) -> list[dict[str, Any]]:
-    """List what to do after a report, beyond its advice.
+    """List the recommended steps after a report.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ def list_report_steps(
     """
     if verdict_word != "not judged" or new_rows_command is None:
         return []
-    text = (
+    step_text = (
         f"Save labelled rows that were not part of the fit as {new_rows_command.file}, with the"
         f" columns of {new_rows_command.old_file}. Then make the report on them:"
     )
-    return [{"text": text, "command": new_rows_command.command}]
+    return [{"text": step_text, "command": new_rows_command.command}]
 
 
 def list_next_steps(
@@ -113,7 +113,7 @@ def list_next_steps(
     is_running: bool = False,
     quarantine: str | None = None,
 ) -> list[dict[str, str | None]]:
-    """List what to do about raised alarms.
+    """List the recommended steps after alarms of a monitor.
 
     Parameters
     ----------
@@ -145,13 +145,13 @@ def list_next_steps(
     ('Check the source of the rows: nothing has come in.', None)
     """
     steps: list[dict[str, str | None]] = []
-    for alarm_name, text in _FIRST_STEPS.items():
+    for alarm_name, step_text in _FIRST_STEPS.items():
         if alarm_name not in raised_alarms:
             continue
         step_command = None
         if alarm_name == "unreadable" and quarantine is not None:
             step_command = shlex.join(["head", "-n", "3", quarantine])
-        steps.append({"text": text, "command": step_command})
+        steps.append({"text": step_text, "command": step_command})
     # A silence ends by itself when rows come in.
     lasting_alarms = [name for name in raised_alarms if name != "silence"]
     if not lasting_alarms:
@@ -167,6 +167,6 @@ def list_next_steps(
     if command is not None:
         acknowledge_command = f"{command} {shlex.join(['--acknowledge', _EXAMPLE_REASON])}"
     must_stop_monitor = is_running and command is not None
-    text = _ACKNOWLEDGE_STEP.format(stop=_STOP_FIRST if must_stop_monitor else "")
-    steps.append({"text": text, "command": acknowledge_command})
+    step_text = _ACKNOWLEDGE_STEP.format(stop=_STOP_FIRST if must_stop_monitor else "")
+    steps.append({"text": step_text, "command": acknowledge_command})
     return steps

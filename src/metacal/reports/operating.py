@@ -102,19 +102,19 @@ class OperatingCurves:
 
         Returns None if the data support no promise at this point, or if there is no language.
         """
-        limits = {}
+        limit_by_name = {}
         if not math.isnan(self.min_accuracy[point]):
-            limits["beta"] = self.min_accuracy[point]
+            limit_by_name["beta"] = self.min_accuracy[point]
         if not math.isnan(self.max_miscoverage[point]):
-            limits["alpha"] = self.max_miscoverage[point]
-        if self.command_language is None or not limits:
+            limit_by_name["alpha"] = self.max_miscoverage[point]
+        if self.command_language is None or not limit_by_name:
             return None
         threshold_text = self.threshold_text[point]
         if self.command_language == "python":
-            arguments = [f"{name}={limit:g}" for name, limit in limits.items()]
+            arguments = [f"{name}={limit:g}" for name, limit in limit_by_name.items()]
             return f"mc.AfterLooking({', '.join(arguments)}, threshold={threshold_text})"
         promise_options = " ".join(
-            f"{_LIMIT_OPTIONS[name]} {limit:g}" for name, limit in limits.items()
+            f"{_LIMIT_OPTIONS[name]} {limit:g}" for name, limit in limit_by_name.items()
         )
         threshold_option = f"--at-threshold={threshold_text}"
         return f"{self.command} {promise_options} {threshold_option}{self.command_end}"
@@ -316,7 +316,7 @@ def choose_short_thresholds(
 
 
 def _count_accepted(sorted_scores: Float, threshold: float) -> int | None:
-    """Count the scores up to a threshold, rounded as gates do, or None if it is not finite."""
+    """Count the scores up to a rounded threshold, or return None if it is infinite."""
     if not math.isfinite(threshold):
         return None
     grid_threshold = RELATIVE_GRID.round([threshold])[0]

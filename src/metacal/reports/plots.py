@@ -136,8 +136,8 @@ class ReliabilityDisplay(Display):
             ylim=(0, 1),
             aspect="equal",
         )
-        level = format_percent(self.summary.settings.level)
-        ax.set_title(f"Reliability; bands: all bins at once, {level}", fontsize=10)
+        level_percent = format_percent(self.summary.settings.level)
+        ax.set_title(f"Reliability; bands: all bins at once, {level_percent}", fontsize=10)
 
     @staticmethod
     def _make_label_prefix(
@@ -154,11 +154,13 @@ def _draw_bins(ax: Any, bins: ReliabilityBins, style: dict[str, Any]) -> None:
     """Draw the accuracy of the non-empty bins with its confidence limits."""
     has_rows = bins.count > 0
     confidence = bins.confidence[has_rows]
-    low = bins.low[has_rows]
-    high = bins.high[has_rows]
+    lower_limits = bins.low[has_rows]
+    upper_limits = bins.high[has_rows]
     color = style["color"]
-    ax.fill_between(confidence, low, high, color=color, alpha=BAND_ALPHA, linewidth=0)
-    ax.vlines(confidence, low, high, color=color, linewidth=1, alpha=0.6)
+    ax.fill_between(
+        confidence, lower_limits, upper_limits, color=color, alpha=BAND_ALPHA, linewidth=0
+    )
+    ax.vlines(confidence, lower_limits, upper_limits, color=color, linewidth=1, alpha=0.6)
     ax.plot(confidence, bins.accuracy[has_rows], **style)
 
 

@@ -43,7 +43,7 @@ class ReliabilityBins:
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityDiagram:
-    """Reliability diagram of one set of rows, before or after calibration.
+    """Reliability diagram of all or accepted rows, before or after calibration.
 
     Attributes
     ----------
@@ -98,18 +98,22 @@ def build_diagrams(report_rows: ReportRows, settings: Settings) -> tuple[Reliabi
     evaluation = report_rows.evaluation
     softmax_metrics = evaluation.after if evaluation.before is None else evaluation.before
     calibrated_metrics = evaluation.after
-    softmax = report_rows.softmax_top_label
-    calibrated = report_rows.calibrated_top_label
+    softmax_top_label = report_rows.softmax_top_label
+    calibrated_top_label = report_rows.calibrated_top_label
     accept = report_rows.accept
 
-    after_title = "Calibrated confidence" if softmax is None else "After: calibrated"
+    after_title = "Calibrated confidence" if softmax_top_label is None else "After: calibrated"
     builder = _DiagramBuilder(settings, after_title=after_title)
-    builder.add_diagram("before", softmax, softmax_metrics.all_rows)
-    if accept is None or softmax is None:
-        builder.add_diagram("after", calibrated, calibrated_metrics.all_rows)
+    builder.add_diagram("before", softmax_top_label, softmax_metrics.all_rows)
+    if accept is None or softmax_top_label is None:
+        builder.add_diagram("after", calibrated_top_label, calibrated_metrics.all_rows)
     elif accept.any():
-        builder.add_diagram("before", softmax, softmax_metrics.accepted_rows, accept=accept)
-        builder.add_diagram("after", calibrated, calibrated_metrics.accepted_rows, accept=accept)
+        builder.add_diagram(
+            "before", softmax_top_label, softmax_metrics.accepted_rows, accept=accept
+        )
+        builder.add_diagram(
+            "after", calibrated_top_label, calibrated_metrics.accepted_rows, accept=accept
+        )
     return tuple(builder.diagrams)
 
 
@@ -233,19 +237,19 @@ def add_accuracy_limits(curve: ReliabilityCurve, level: float) -> ReliabilityBin
     >>> bins.accuracy, bins.low.round(3), bins.high.round(3)
     (array([0. , 0.9]), array([0. , 0.764]), array([0.084, 0.972]))
     """
-    counts = curve.counts.astype(np.float64)
-    n_correct = np.nan_to_num(curve.accuracy * counts)
-    has_rows = counts > 0
+    bin_counts = curve.counts.astype(np.float64)
+    n_correct = np.nan_to_num(curve.accuracy * bin_counts)
+    has_rows = bin_counts > 0
     n_used_bins = max(int(has_rows.sum()), 1)
     tail_probability = (1.0 - level) / (2.0 * n_used_bins)
     # A prediction with tied top classes is partly correct, so counts can be fractional.
     n_correct_floor = np.floor(n_correct + _COUNT_TOLERANCE)
     n_correct_ceil = np.ceil(n_correct - _COUNT_TOLERANCE)
-    lower_limits, _ = compute_clopper_pearson_limits(n_correct_floor, counts, tail_probability)
-    _, upper_limits = compute_clopper_pearson_limits(n_correct_ceil, counts, tail_probability)
+    lower_limits, _ = compute_clopper_pearson_limits(n_correct_floor, bin_counts, tail_probability)
+    _, upper_limits = compute_clopper_pearson_limits(n_correct_ceil, bin_counts, tail_probability)
     return ReliabilityBins(
         edges=curve.edges,
-        count=counts,
+        count=bin_counts,
         confidence=curve.mean_confidence,
         accuracy=curve.accuracy,
         low=np.where(has_rows, lower_limits, np.nan),

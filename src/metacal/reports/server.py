@@ -121,16 +121,16 @@ class _RequestHandler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+        url_path = self.path.partition("?")[0]
         host_header = self.headers.get("Host", "")
         host = host_header.rpartition(":")[0] or host_header
         if host not in _LOCAL_HOSTS:
             self._send_response(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n")
-        elif path not in self.content_by_path:
-            message = f"there are {', '.join(self.content_by_path)}\n"
-            self._send_response(HTTPStatus.NOT_FOUND, "text/plain", message.encode())
+        elif url_path not in self.content_by_path:
+            error_message = f"there are {', '.join(self.content_by_path)}\n"
+            self._send_response(HTTPStatus.NOT_FOUND, "text/plain", error_message.encode())
         else:
-            content_type, content = self.content_by_path[path]
+            content_type, content = self.content_by_path[url_path]
             self._send_response(HTTPStatus.OK, content_type, content)
 
     do_HEAD = do_GET

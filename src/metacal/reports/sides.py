@@ -158,11 +158,13 @@ class _GateCounts:
         """
         if self.n_below_lower is None or self.n_below_upper is None:
             return None, None
-        lower_index = -1
+        before_first_threshold = -1
+        past_last_threshold = len(n_below)
+        lower_index = before_first_threshold
         has_negative_side = self.n_below_lower > 0
         if has_negative_side:
             lower_index = int(np.searchsorted(n_below, self.n_below_lower))
-        upper_index = len(n_below)
+        upper_index = past_last_threshold
         has_positive_side = self.n_below_upper < self.n_rows
         if has_positive_side:
             upper_index = int(np.searchsorted(n_below, self.n_below_upper))
@@ -177,7 +179,7 @@ def _has_smaller_values(values: Float, is_selected: Flags) -> bool:
 
 
 def _choose_numbers_below(sorted_log_odds: Float, gate_counts: _GateCounts) -> Codes:
-    """Choose the numbers of rows below the thresholds, with those of the gate among them."""
+    """Choose the numbers of rows below the thresholds, including those of the gate."""
     counts_by_side = [
         choose_accepted_counts(sorted_log_odds, _N_SIDE_THRESHOLDS, n_below or 0)
         for n_below in (gate_counts.n_below_lower, gate_counts.n_below_upper)
@@ -192,7 +194,7 @@ def _insert_certified_threshold(
     sorted_log_odds: Float,
     n_below: Codes,
 ) -> None:
-    """Replace the threshold at an index by the certified one, if it separates the same rows."""
+    """Replace a threshold by the certified one if both separate equal numbers of rows."""
     is_open_side = index is not None and 0 <= index < len(thresholds)
     if certified_threshold is None or index is None or not is_open_side:
         return
@@ -204,7 +206,7 @@ def _insert_certified_threshold(
 def _compute_rate_curves(
     row_log_odds: Float, is_positive: Flags, thresholds: Float, delta: float
 ) -> dict[str, CurveWithBand]:
-    """Compute recall, false-positive rate, precision and NPV at each threshold, with bands."""
+    """Compute recall, false-positive rate, precision and NPV with confidence bands."""
     delta_of_each_side = delta / 2.0
     negative_bands = operating_bands(row_log_odds, ~is_positive, delta_of_each_side, thresholds)
     # Rows with log-odds equal to a threshold are called negative, so they are excluded here.
@@ -253,7 +255,7 @@ def _measure_gate_rates(report_rows: ReportRows) -> dict[str, float] | None:
 
 
 def _compute_proportion(has_event: Flags, is_counted: Flags) -> float:
-    """Compute the proportion of the counted rows with an event, or NaN without counted rows."""
+    """Compute the proportion of counted rows with an event, or NaN for no rows."""
     n_counted = int(is_counted.sum())
     if n_counted == 0:
         return float("nan")
@@ -322,7 +324,7 @@ def _compare_calibration_near(
     n_near_each_side = max(_MIN_NEAR_ROWS, len(row_log_odds) // _NEAR_ROWS_DIVISOR)
     sorted_rows = np.argsort(row_log_odds, kind="stable")
     sorted_log_odds = row_log_odds[sorted_rows]
-    entries = []
+    comparisons = []
     for threshold in sorted(set(thresholds_by_side.values())):
         n_below = int(np.searchsorted(sorted_log_odds, threshold, side="right"))
         rows_below = sorted_rows[max(0, n_below - n_near_each_side) : n_below]
@@ -332,7 +334,7 @@ def _compare_calibration_near(
                 continue
             n_positive = int(is_positive[near_rows].sum())
             frequency = clopper_pearson(n_positive, len(near_rows), level)
-            entries.append(
+            comparisons.append(
                 {
                     "at": threshold,
                     "side": side,
@@ -343,4 +345,4 @@ def _compare_calibration_near(
                     "high": frequency.high,
                 }
             )
-    return entries
+    return comparisons

@@ -76,17 +76,17 @@ def status(
     >>> state["rows"], state["alarm"], [alarm["name"] for alarm in state["alarms"]]
     (1000, False, ['promise', 'abstention', 'score', 'calibration'])
     """
-    counts = watch.counts
+    row_counts = watch.counts
     certificate = watch.gate.certificate
     estimate = watch.estimate
     promise = None if certificate is None else certificate.statement
     raised_alarms = list(watch.raised)
     if silence is not None and silence["raised"]:
         raised_alarms.append("silence")
-    coverage = counts.accepted / counts.rows if counts.rows else None
+    coverage = row_counts.accepted / row_counts.rows if row_counts.rows else None
     selective_accuracy = None
-    if counts.labelled_accepted:
-        selective_accuracy = counts.correct_accepted / counts.labelled_accepted
+    if row_counts.labelled_accepted:
+        selective_accuracy = row_counts.correct_accepted / row_counts.labelled_accepted
     estimate_state = None
     if estimate is not None and estimate.accuracy is not None:
         estimate_state = estimate.to_dict()
@@ -99,7 +99,7 @@ def status(
         "levels": _describe_false_alarm_probability(watch),
         "alarm": bool(raised_alarms),
         "raised": raised_alarms,
-        **vars(counts),
+        **vars(row_counts),
         "coverage": coverage,
         "selective_accuracy": selective_accuracy,
         "agreement": watch.gate.reads_agreement,
@@ -231,28 +231,28 @@ def _make_history_columns(watch: Watch) -> dict[str, Any]:
     points = list(watch.history.points)
     if not points or points[-1].rows != watch.counts.rows:
         points.append(watch.current_point)
-    columns: dict[str, Any] = {}
+    history_columns: dict[str, Any] = {}
     for name in ("rows", "accepted", "labelled_accepted", "correct_accepted"):
-        columns[name] = [getattr(point, name) for point in points]
-    columns["evidence"] = {
+        history_columns[name] = [getattr(point, name) for point in points]
+    history_columns["evidence"] = {
         alarm.name: [point.evidence[index] for point in points]
         for index, alarm in enumerate(watch.alarms)
     }
-    return columns
+    return history_columns
 
 
 def _list_class_counts(watch: Watch) -> list[dict[str, Any]]:
-    """List the counts of the predicted classes, those with the most rows first."""
+    """List the counts of the predicted classes, the most frequent class first."""
     if not watch.counts_by_class:
         return []
     class_names = watch.gate.classes.tolist()
-    entries = [
+    class_entries = [
         {"name": str(name), **vars(counts)}
         for name, counts in zip(class_names, watch.counts_by_class)
         if counts.rows
     ]
-    entries.sort(key=lambda entry: -entry["rows"])
-    return entries[:_MAX_CLASSES]
+    class_entries.sort(key=lambda class_entry: -class_entry["rows"])
+    return class_entries[:_MAX_CLASSES]
 
 
 def format_status_lines(state: dict[str, Any]) -> list[str]:
@@ -268,8 +268,8 @@ def format_status_lines(state: dict[str, Any]) -> list[str]:
     for acknowledgement in state["acknowledged"]:
         text_lines.append(_format_acknowledgement_line(acknowledgement))
     for missing_alarm in state["missing"]:
-        reason = f"cannot be watched: {missing_alarm['why']}"
-        text_lines.append(_format_line(missing_alarm["name"], reason))
+        missing_text = f"cannot be watched: {missing_alarm['why']}"
+        text_lines.append(_format_line(missing_alarm["name"], missing_text))
     text_lines.append("")
     text_lines.append(_format_line("levels", state["levels"]))
     return text_lines
@@ -375,10 +375,10 @@ def _format_alarm_lines(alarm: dict[str, Any]) -> list[str]:
     verdict = "no alarm"
     if alarm["raised"]:
         verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}"
-    evidence = format_evidence(alarm["log_peak"])
-    needed = format_evidence(alarm["log_needed"])
+    peak_evidence = format_evidence(alarm["log_peak"])
+    needed_evidence = format_evidence(alarm["log_needed"])
     first_fact, *other_facts = alarm["seen"]
-    verdict_text = f"{verdict}; {first_fact}; evidence {evidence}, alarm at {needed}"
+    verdict_text = f"{verdict}; {first_fact}; evidence {peak_evidence}, alarm at {needed_evidence}"
     text_lines = [_format_line(alarm["name"], verdict_text)]
     for fact in other_facts[:_MAX_FACT_LINES]:
         text_lines.append(_format_line("", fact))
@@ -398,7 +398,7 @@ def _format_acknowledgement_line(acknowledgement: dict[str, Any]) -> str:
 
 
 def format_next_step_lines(state: dict[str, Any], wrap: Callable[[str], str]) -> list[str]:
-    """Format what to do about raised alarms as lines of text. Commands are not wrapped."""
+    """Format the next steps as lines of text, without wrapping the commands."""
     text_lines = []
     for number, step in enumerate(state["next_steps"]):
         heading = "to do" if number == 0 else ""

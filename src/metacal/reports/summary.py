@@ -1,4 +1,4 @@
-"""Numbers of a report, as one frozen value that converts to JSON.
+"""Numbers of a report, as a frozen dataclass that converts to JSON.
 
 `summarise` computes a `Summary` from rows, their labels and a gate. The HTML page and the plots show
 its numbers. Columns are NumPy arrays in a `Summary` and lists in `Summary.to_dict`. Undefined numbers
@@ -328,15 +328,15 @@ def summarise(
     if classes is None and n_classes:
         classes = effective_gate.classes
     column_classes = validate.check_classes(classes, n_classes)
-    names = _check_class_names(class_names, column_classes)
+    displayed_class_names = _check_class_names(class_names, column_classes)
 
     with open_executor(n_jobs) as executor:
         if effective_gate.is_logits_gate:
             check_takes_cases(effective_gate, cases)
-            codes = validate.encode_labels(y, n_input_rows, column_classes)
-            rows = Rows(tables[0], executor=executor)
+            label_codes = validate.encode_labels(y, n_input_rows, column_classes)
+            logit_rows = Rows(tables[0], executor=executor)
             report_rows = make_report_rows_from_logits(
-                user_gate, effective_gate, rows, codes, groups, settings
+                user_gate, effective_gate, logit_rows, label_codes, groups, settings
             )
         else:
             report_rows = make_report_rows_from_decisions(
@@ -351,9 +351,11 @@ def summarise(
     evaluation.pop("promise", None)
     evaluation.pop("answered_by", None)
     side_curves = None
-    if effective_gate.is_logits_gate and _has_rows_of_two_classes(true_codes, names):
+    if effective_gate.is_logits_gate and _has_rows_of_two_classes(
+        true_codes, displayed_class_names
+    ):
         side_curves = compute_side_curves(
-            effective_gate, report_rows, Rows(tables[0]), names, settings
+            effective_gate, report_rows, Rows(tables[0]), displayed_class_names, settings
         )
     row_names = cases if ids is None else ids
     fit_command = build_fit_command(effective_gate, command, file, artifact, delta)
@@ -365,7 +367,7 @@ def summarise(
             hashed="arrays" if sha256 is None else "file",
             n_rows=len(true_codes),
             n_without_score=_count_rows_without_score(report_rows, tables),
-            n_classes=len(names),
+            n_classes=len(displayed_class_names),
             n_correct=int(correct.sum()),
             score=report_rows.score_name,
             score_unit=_get_score_unit(report_rows.score_name),
@@ -388,13 +390,17 @@ def summarise(
         ),
         frontier=compute_frontier_points(uncertainty, correct, delta=delta),
         sides=side_curves,
-        classes=make_class_table(names, report_rows),
+        classes=make_class_table(displayed_class_names, report_rows),
         cases=report_rows.case_counts,
         parts=make_subgroup_tables(
-            effective_gate, report_rows, names, None if has_cases else groups, level
+            effective_gate, report_rows, displayed_class_names, None if has_cases else groups, level
         ),
-        mistakes=select_striking_rows(report_rows, ~correct, uncertainty, names, row_names),
-        hits=select_striking_rows(report_rows, correct, -uncertainty, names, row_names),
+        mistakes=select_striking_rows(
+            report_rows, ~correct, uncertainty, displayed_class_names, row_names
+        ),
+        hits=select_striking_rows(
+            report_rows, correct, -uncertainty, displayed_class_names, row_names
+        ),
         comparison=compare_calibrators(
             compare, tables, true_codes, random_state=seed, n_jobs=n_jobs, progress=progress
         ),
@@ -405,20 +411,20 @@ def summarise(
 
 
 def _flatten_score_table(
-    gate: Gate, score: Any, y: Any, cases: Any, groups: Any
+    gate: Gate, score_table: Any, y: Any, cases: Any, groups: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """Flatten a table to scores, labels, cases and groups, if the gate decides on its entries."""
+    """Flatten a score table and its labels if the gate decides on single entries."""
     if is_about_cases(gate):
-        items = flatten_case_table(gate, score, y, cases, groups)
-        return items.scores, items.correct, items.cases, items.types
-    if not is_group_table(gate, score):
-        return score, y, cases, groups
-    entries = flatten_labelled_table(score, y, groups)
-    return entries.scores, entries.truth, cases, entries.columns
+        flat_items = flatten_case_table(gate, score_table, y, cases, groups)
+        return flat_items.scores, flat_items.correct, flat_items.cases, flat_items.types
+    if not is_group_table(gate, score_table):
+        return score_table, y, cases, groups
+    flat_table = flatten_labelled_table(score_table, y, groups)
+    return flat_table.scores, flat_table.truth, cases, flat_table.columns
 
 
 def _count_rows_without_score(report_rows: ReportRows, tables: Sequence[Any]) -> int:
-    """Count the rows without a score, not those that are left out for other reasons."""
+    """Count the rows without a score, but not rows excluded for other reasons."""
     if report_rows.case_counts is not None:
         return int(report_rows.case_counts["n_without_score"])
     if len(tables) == 1 and isinstance(tables[0], np.ndarray) and tables[0].ndim == 1:

@@ -99,18 +99,18 @@ def make_class_table(names: Array, report_rows: ReportRows) -> dict[str, Any]:
     # Classes without a row come last. Ties are ordered by error rate, then by column.
     sortable_limits = np.nan_to_num(lower_limits, nan=-1.0)
     error_rate = np.nan_to_num(1.0 - accuracy)
-    order = np.lexsort((-error_rate, -sortable_limits))[:MAX_CLASSES]
+    class_order = np.lexsort((-error_rate, -sortable_limits))[:MAX_CLASSES]
     worst_meaning = "low accuracy" if accept is None else "high miscoverage"
     return {
-        "column": order,
-        "name": tuple(str(names[column]) for column in order),
-        "n": n_rows[order],
-        "accuracy": accuracy[order],
-        "ece": report_rows.class_calibration_errors[order],
-        "coverage": coverage[order],
-        "miscoverage": miscoverage[order],
-        "selective_accuracy": accepted_accuracy[order],
-        "surely": lower_limits[order],
+        "column": class_order,
+        "name": tuple(str(names[column]) for column in class_order),
+        "n": n_rows[class_order],
+        "accuracy": accuracy[class_order],
+        "ece": report_rows.class_calibration_errors[class_order],
+        "coverage": coverage[class_order],
+        "miscoverage": miscoverage[class_order],
+        "selective_accuracy": accepted_accuracy[class_order],
+        "surely": lower_limits[class_order],
         "n_classes": len(names),
         "order": f"surest of a {worst_meaning} first",
     }
@@ -181,14 +181,16 @@ def make_subgroup_table(
     reference = _choose_reference_limit(certificate, by, is_accepted, correct)
     all_counts = _SubgroupCounts.from_rows(names, codes, correct, is_accepted, reference.quantity)
     nonempty_codes = np.flatnonzero(all_counts.rows)
-    counts = all_counts.select(nonempty_codes)
+    nonempty_counts = all_counts.select(nonempty_codes)
     max_violation_rate = reference.quantity.max_violation_rate(reference.limit)
-    p_values = _compute_binomial_tail(counts.violations, counts.counted_rows, max_violation_rate)
-    order = np.lexsort((-counts.rows, p_values))[:MAX_SUBGROUPS]
-    listed_counts = counts.select(order)
+    p_values = _compute_binomial_tail(
+        nonempty_counts.violations, nonempty_counts.counted_rows, max_violation_rate
+    )
+    subgroup_order = np.lexsort((-nonempty_counts.rows, p_values))[:MAX_SUBGROUPS]
+    listed_counts = nonempty_counts.select(subgroup_order)
     # Bonferroni's correction makes the intervals of all subgroups hold at once.
     alpha = (1.0 - level) / max(1, len(nonempty_codes))
-    listed_names = names[nonempty_codes[order]]
+    listed_names = names[nonempty_codes[subgroup_order]]
     names_and_sides = [(name, None) if np.ndim(name) == 0 else name for name in listed_names]
     return {
         "by": by,
@@ -205,7 +207,7 @@ def make_subgroup_table(
             listed_counts.all_correct,
             alpha,
         ),
-        "evidence": p_values[order],
+        "evidence": p_values[subgroup_order],
         "judged": reference.quantity.short_name,
         "at_most": reference.quantity.has_upper_limit,
         "limit": reference.limit,
@@ -466,14 +468,14 @@ def select_striking_rows(
         largest_listed = np.partition(order_by[candidates], MAX_ROWS - 1)[MAX_ROWS - 1]
         candidates = candidates[order_by[candidates] <= largest_listed]
     sorted_candidates = candidates[np.argsort(order_by[candidates], kind="stable")]
-    entries = []
+    row_descriptions = []
     for index in sorted_candidates[:MAX_ROWS]:
         input_index = report_rows.row_indices[index]
         true_class = predicted_class = ""
         if len(names):
             true_class = str(names[report_rows.true_codes[index]])
             predicted_class = str(names[report_rows.predicted_codes[index]])
-        entries.append(
+        row_descriptions.append(
             {
                 "row": int(input_index),
                 "id": None if ids is None else str(ids[input_index]),
@@ -484,7 +486,7 @@ def select_striking_rows(
                 "accepted": None if report_rows.accept is None else bool(report_rows.accept[index]),
             }
         )
-    return entries
+    return row_descriptions
 
 
 def _count_codes(codes: Codes, names: Array) -> Float:

@@ -76,7 +76,7 @@ class ModelCheck:
 # ── runs and comparison with Python ────────────────────────────────────────────────────────────────────────
 
 
-def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: int) -> ModelCheck:
+def check_gate_model(path: Path, gate_model: AttachedGate, dtype: str, n_bytes: int) -> ModelCheck:
     """Check a file that contains only a gate, and compare its outputs with Python.
 
     Parameters
@@ -84,7 +84,7 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
     path : Path
         File to check.
 
-    exported : AttachedGate
+    gate_model : AttachedGate
         Gate in the file.
 
     dtype : str
@@ -102,21 +102,21 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
     ArtifactError
         If a check fails.
     """
-    gate = exported.gate
+    gate = gate_model.gate
     stage_rows, is_valid_input = generate_probe_rows(gate, dtype)
     input_rows = stage_rows
-    if exported.has_one_score:
+    if gate_model.has_one_score:
         scores = np.where(is_valid_input[:, 0], stage_rows[0][:, 1], np.nan).astype(dtype)
         input_rows = [scores[:, None]]
         stage_rows = [_table_of_probe_scores(scores, gate.logits_source.input)]
-    inputs = dict(zip(exported.stage_input_names, input_rows))
+    inputs = dict(zip(gate_model.stage_input_names, input_rows))
     group_indices = None
-    if gate.subgroup_thresholds is not None and exported.group_input_name is not None:
+    if gate.subgroup_thresholds is not None and gate_model.group_input_name is not None:
         n_groups = len(gate.subgroup_thresholds.subgroup_names)
         # The indices -1 and n_groups denote unknown groups, which the gate must reject.
         tested_indices = np.arange(-1, n_groups + 1)
         group_indices = np.resize(tested_indices, len(is_valid_input)).astype(np.int64)
-        inputs[exported.group_input_name] = group_indices
+        inputs[gate_model.group_input_name] = group_indices
     model_check = run_in_child_process(path, inputs, n_bytes)
     if not model_check.was_run:
         raise OnnxModelError(
@@ -129,7 +129,7 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
         model_check.outputs,
         is_valid_input,
         group_indices,
-        rejected=exported.rejected,
+        rejected=gate_model.rejected,
     )
     return model_check
 
@@ -143,7 +143,7 @@ def _table_of_probe_scores(scores: Array, input_type: str) -> Array:
 
 
 def check_attached_model(
-    path: Path, attached: AttachedGate, n_bytes: int, inputs: dict[str, Array] | None = None
+    path: Path, gated_model: AttachedGate, n_bytes: int, inputs: dict[str, Array] | None = None
 ) -> ModelCheck:
     """Check a file that contains a classifier with a gate.
 
@@ -152,7 +152,7 @@ def check_attached_model(
     path : Path
         File to check.
 
-    attached : AttachedGate
+    gated_model : AttachedGate
         Classifier with its gate.
 
     n_bytes : int
@@ -175,36 +175,36 @@ def check_attached_model(
         If the value that the gate reads does not have one column per class, or does not contain
         the logits or probabilities that the gate was fitted on.
     """
-    gate = attached.gate
-    (logits_name,) = attached.stage_input_names
+    gate = gated_model.gate
+    (logits_name,) = gated_model.stage_input_names
     try:
         model_check = run_in_child_process(path, inputs, n_bytes)
     except ArtifactError as error:
         if COLUMN_GUARD_NAME not in str(error):
             raise
-        n_columns = 1 if attached.has_one_score else gate.n_classes
+        n_columns = 1 if gated_model.has_one_score else gate.n_classes
         raise _column_count_error(str(error), logits_name, n_columns, gate.n_classes) from None
     if not model_check.was_run or logits_name not in model_check.outputs:
         return model_check
 
     table = model_check.outputs[logits_name]
-    if attached.has_one_score:
+    if gated_model.has_one_score:
         table = _complete_one_score(table, gate.logits_source.input, logits_name)
     is_finite = np.isfinite(table).all(axis=1)
     if not is_finite.any():
-        reason = f"{logits_name!r} is not finite in any row of its answer"
-        return replace(model_check, was_run=False, reason_not_run=reason)
+        reason_not_run = f"{logits_name!r} is not finite in any row of its answer"
+        return replace(model_check, was_run=False, reason_not_run=reason_not_run)
     finite_rows = table[is_finite]
     _check_input_type(finite_rows, gate.logits_source.input, logits_name)
     group_indices = None
-    if attached.group_input_name is not None:
+    if gated_model.group_input_name is not None:
         if inputs is None:
             group_input = np.full(len(table), model_check.generated_integer)
         else:
-            group_input = np.broadcast_to(inputs[attached.group_input_name], len(table))
+            group_input = np.broadcast_to(inputs[gated_model.group_input_name], len(table))
         group_indices = group_input.astype(np.int64)[is_finite]
     gate_outputs = {}
-    for default_name, output_name in attached.output_names.items():
+    for default_name, output_name in gated_model.output_names.items():
         if output_name in model_check.outputs:
             gate_outputs[default_name] = model_check.outputs[output_name][is_finite]
     all_valid = np.ones((len(finite_rows), 1), dtype=bool)
@@ -214,7 +214,7 @@ def check_attached_model(
         gate_outputs,
         all_valid,
         group_indices,
-        rejected=attached.rejected,
+        rejected=gated_model.rejected,
     )
     return model_check
 
@@ -300,18 +300,18 @@ def run_in_child_process(path: Path, inputs: dict[str, Array] | None, n_bytes: i
         if inputs is not None:
             np.savez(os.path.join(folder, "inputs.npz"), **inputs)  # type: ignore[arg-type]
         _run_probe(cpu_seconds, os.fspath(path), folder, str(memory_bytes), str(cpu_seconds))
-        reply = json.loads(Path(folder, "reply.json").read_text(encoding="utf-8"))
-        if "error" in reply:
-            raise _rejection_error(reply)
+        probe_reply = json.loads(Path(folder, "reply.json").read_text(encoding="utf-8"))
+        if "error" in probe_reply:
+            raise _rejection_error(probe_reply)
         # The arrays are stored by number, because an output name may not be a valid file name.
         with np.load(os.path.join(folder, "outputs.npz"), allow_pickle=False) as arrays:
-            outputs = dict(zip(reply["outputs"], arrays.values()))
+            outputs = dict(zip(probe_reply["outputs"], arrays.values()))
     return ModelCheck(
-        was_run=reply["stage"] == "ran",
-        metadata=reply["metadata"],
+        was_run=probe_reply["stage"] == "ran",
+        metadata=probe_reply["metadata"],
         outputs=outputs,
-        reason_not_run=_clean_message(reply["reason_not_run"]),
-        generated_integer=reply["generated_integer"],
+        reason_not_run=_clean_message(probe_reply["reason_not_run"]),
+        generated_integer=probe_reply["generated_integer"],
     )
 
 
@@ -340,31 +340,33 @@ def _run_probe(cpu_seconds: int, *script_arguments: str) -> None:
         )
     if process.returncode > 0:
         error_lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
-        reason = "no reason given"
+        error_reason = "no reason given"
         if error_lines:
-            reason = error_lines[-1][:_MAX_MESSAGE_LENGTH]
-        raise OnnxModelError(f"The model could not be checked ({reason}). Export it again.")
+            error_reason = error_lines[-1][:_MAX_MESSAGE_LENGTH]
+        raise OnnxModelError(f"The model could not be checked ({error_reason}). Export it again.")
 
 
-def _rejection_error(reply: dict[str, Any]) -> ArtifactError:
+def _rejection_error(probe_reply: dict[str, Any]) -> ArtifactError:
     """Build the error about a model that the checker or onnxruntime rejects."""
-    stage = reply["stage"]
-    subject = f"onnxruntime does not {stage}"
-    if stage == "check":
+    failed_stage = probe_reply["stage"]
+    subject = f"onnxruntime does not {failed_stage}"
+    if failed_stage == "check":
         subject = "onnx.checker rejects"
     advice = "Export the model again"
-    if stage == "load":
+    if failed_stage == "load":
         advice = "Try an older operator set or IR version, or update onnxruntime"
-    return OnnxModelError(f"{subject} the model ({_clean_message(reply['error'])}). {advice}.")
+    return OnnxModelError(
+        f"{subject} the model ({_clean_message(probe_reply['error'])}). {advice}."
+    )
 
 
-def _clean_message(message: str) -> str:
+def _clean_message(cleaned_message: str) -> str:
     """Remove error codes and source locations from a message of onnxruntime."""
     source_location = r"\S*onnxruntime_src/\S+ [^()]*\([^()]*\) (const )?"
     error_code = r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*"
     # The user has not seen the name of the temporary file.
     temporary_file = r"\S*\.part\S*"
-    message = re.sub(source_location, "", message)
-    message = re.sub(error_code, "", message)
-    message = re.sub(temporary_file, "it", message)
-    return message[:_MAX_MESSAGE_LENGTH].strip(" .")
+    cleaned_message = re.sub(source_location, "", cleaned_message)
+    cleaned_message = re.sub(error_code, "", cleaned_message)
+    cleaned_message = re.sub(temporary_file, "it", cleaned_message)
+    return cleaned_message[:_MAX_MESSAGE_LENGTH].strip(" .")

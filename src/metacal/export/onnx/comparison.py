@@ -1,4 +1,4 @@
-"""Comparison of the outputs of an exported gate with the decisions of the same gate in Python."""
+"""Comparison of an exported ONNX gate with its decisions in Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compare_with_python(
     *,
     rejected: Rejected,
 ) -> None:
-    """Compare the outputs of an exported gate with those of Python.
+    """Raise an error if the outputs of an exported gate differ from Python.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _select_output_rows(outputs: dict[str, Array], is_selected: Flags) -> dict[s
 
 
 def _decision_error() -> ArtifactError:
-    """Build the error for an exported gate whose decisions differ from those in Python."""
+    """Build the error for decisions that differ between Python and ONNX."""
     return OnnxModelError(
         "The decisions of the exported gate differ from its decisions in Python. This is a bug"
         " in metacal. Please report it."
@@ -113,7 +113,7 @@ def _decision_error() -> ArtifactError:
 
 
 def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:
-    """Check whether exported decisions are equal to those of Python."""
+    """Check whether exported decisions are equal to the decisions in Python."""
     expected_values = {
         "accept": decision.accept,
         "answered_by": decision.by,

@@ -113,7 +113,7 @@ def compare_with_thresholds(
 def _group_index(
     xp: OnnxOperations, thresholds: SubgroupThresholds, group_input_name: str | None
 ) -> GraphValue:
-    """Append the nodes that replace the index of an unknown group by the number of groups."""
+    """Append the nodes that replace indices of unknown groups by n_groups."""
     integer_xp = xp.with_dtype("int64")
     n_groups = len(thresholds.subgroup_names)
     input_index = integer_xp.graph_value(str(group_input_name))

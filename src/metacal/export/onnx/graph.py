@@ -26,7 +26,7 @@ ELEMENT_TYPES = {"float32": 1, "float16": 10, "float64": 11, "bool": 9, "int64":
 _CLASS_AXIS = 1
 
 # Largest nesting depth of protocol buffer messages. Each nested graph adds three levels.
-_MAX_DEPTH = 150
+_MAX_NESTING_DEPTH = 150
 
 # First operator set in which an operator receives its axes as an input, not as an attribute.
 _FIRST_OPSET_WITH_AXES_INPUT = {
@@ -125,7 +125,7 @@ class Graph:
         self._reserved_names = set(reserved_names)
         self._constants_as_nodes = constants_as_nodes
         # Equal nodes and constants are shared, so their output names are looked up by content.
-        self._outputs_by_content: MutableMapping[Any, tuple[str, ...]] = {}
+        self._output_names_by_content: MutableMapping[Any, tuple[str, ...]] = {}
         self._name_counter = count()
         self._outer_graph: Graph | None = None
 
@@ -157,7 +157,7 @@ class Graph:
         tuple of str
         """
         content_key = (op_type, n_outputs, inputs, repr(sorted(attributes.items())))
-        if content_key not in self._outputs_by_content:
+        if content_key not in self._output_names_by_content:
             node_name = self._new_name(op_type)
             further_outputs = [f"{node_name}_{index}" for index in range(1, n_outputs)]
             output_names = (node_name, *further_outputs)
@@ -165,8 +165,8 @@ class Graph:
                 op_type, inputs, output_names, name=node_name, **attributes
             )
             self.nodes.append(node)
-            self._outputs_by_content[content_key] = output_names
-        return self._outputs_by_content[content_key]
+            self._output_names_by_content[content_key] = output_names
+        return self._output_names_by_content[content_key]
 
     def rename_value(self, old_name: str, new_name: str) -> None:
         """Rename a tensor in the inputs and outputs of all nodes."""
@@ -184,7 +184,7 @@ class Graph:
         if self._outer_graph is not None:
             return self._outer_graph.add_constant(array)
         content_key = ("constant", array.dtype.str, array.shape, array.tobytes())
-        if content_key not in self._outputs_by_content:
+        if content_key not in self._output_names_by_content:
             constant_name = self._new_name("constant")
             tensor = self._onnx.numpy_helper.from_array(array, constant_name)
             if self._constants_as_nodes:
@@ -194,8 +194,8 @@ class Graph:
                 self.nodes.append(node)
             else:
                 self.initializers.append(tensor)
-            self._outputs_by_content[content_key] = (constant_name,)
-        (constant_name,) = self._outputs_by_content[content_key]
+            self._output_names_by_content[content_key] = (constant_name,)
+        (constant_name,) = self._output_names_by_content[content_key]
         return constant_name
 
     def add_integers(self, *values: int) -> str:
@@ -222,7 +222,7 @@ class Graph:
         branch = Graph(self.opset, reserved_names=self._reserved_names)
         branch._name_counter = self._name_counter
         branch._outer_graph = self
-        branch._outputs_by_content = ChainMap({}, self._outputs_by_content)
+        branch._output_names_by_content = ChainMap({}, self._output_names_by_content)
         output_names = write_nodes(branch)
         names_computed_in_branch = {name for node in branch.nodes for name in node.output}
         output_infos = []
@@ -236,7 +236,7 @@ class Graph:
 
     def reduce_over_classes(self, op_type: str, table_name: str) -> str:
         """Reduce a table (n × K) over the classes to a column (n × 1)."""
-        declared_reduction = self._outputs_by_content.get((op_type, table_name))
+        declared_reduction = self._output_names_by_content.get((op_type, table_name))
         if declared_reduction is not None:
             (column_name,) = declared_reduction
             return column_name
@@ -247,7 +247,7 @@ class Graph:
 
         A later call of `reduce_over_classes` then returns the column without appending a node.
         """
-        self._outputs_by_content[op_type, table_name] = (column_name,)
+        self._output_names_by_content[op_type, table_name] = (column_name,)
 
     def append_class_axis_node(self, op_type: str, input_name: str, **attributes: Any) -> str:
         """Append an operator along the class axis, and return the name of its output."""
@@ -270,7 +270,7 @@ def iterate_messages(message: Any, depth: int = 0) -> Iterator[Any]:
 
     Raise ArtifactError if the messages are nested too deeply.
     """
-    if depth > _MAX_DEPTH:
+    if depth > _MAX_NESTING_DEPTH:
         raise OnnxModelError("the graphs of the model are nested too deeply.")
     yield message
     for field, field_value in message.ListFields():
@@ -283,7 +283,7 @@ def iterate_messages(message: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def iterate_messages_of_type(type_name: str, *roots: Any) -> Iterator[Any]:
-    """Iterate over all messages of one type, such as "NodeProto", inside other messages."""
+    """Iterate over the nested messages of a type, such as "NodeProto"."""
     for root in roots:
         for message in iterate_messages(root):
             if message.DESCRIPTOR.name == type_name:

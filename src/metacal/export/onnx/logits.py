@@ -235,7 +235,7 @@ def _find_inner_value(
 
 
 def _names_computed_from(model: Any, value_name: str, operators: Collection[str]) -> set[str]:
-    """Return the names of a tensor and of all tensors that some operators compute from it."""
+    """Return the names of a tensor and of all tensors computed from it."""
     value_names = {value_name}
     for node in model.graph.node:
         if node.op_type in operators and len(node.input) > 0 and node.input[0] in value_names:

@@ -37,7 +37,7 @@ from metacal.maps.methods import METHODS
 _PROBABILITY_SUM_BOUND = 2.0
 
 
-def append_map(xp: OnnxOperations, fitted: Map, logits: GraphValue) -> GraphValue:
+def append_map(xp: OnnxOperations, fitted_map: Map, logits: GraphValue) -> GraphValue:
     """Append the nodes that compute the probabilities of a fitted map.
 
     Smooth maps are computed in the precision of the table. The others are computed in double
@@ -48,7 +48,7 @@ def append_map(xp: OnnxOperations, fitted: Map, logits: GraphValue) -> GraphValu
     xp : OnnxOperations
         Operations in the precision of the table.
 
-    fitted : Map
+    fitted_map : Map
         Fitted map.
 
     logits : GraphValue of shape (n, K)
@@ -64,19 +64,19 @@ def append_map(xp: OnnxOperations, fitted: Map, logits: GraphValue) -> GraphValu
     InputError
         If the map has no formula.
     """
-    if fitted.formula is None:
+    if fitted_map.formula is None:
         map_names = sorted({method.map.partition(":")[2] for method in METHODS.values()})
         raise ExportError(
-            f"ONNX export does not support {type(fitted).__name__}. The supported maps are"
+            f"ONNX export does not support {type(fitted_map).__name__}. The supported maps are"
             f" {', '.join(map_names)}."
         )
-    if fitted.in_table_precision:
+    if fitted_map.in_table_precision:
         table_xp = replace(xp, kernels=FAST_FORMULAS)
-        probs = table_xp.apply_map(fitted, logits)
+        probs = table_xp.apply_map(fitted_map, logits)
     else:
         double_xp = replace(xp, dtype="float64", finite_masks_replaced=True, kernels=FAST_FORMULAS)
-        double_logits = double_xp.graph_value(_double_logits(xp, logits))
-        probs = double_xp.apply_map(fitted, double_logits)
+        double_logits = double_xp.graph_value(_append_limited_double_logits(xp, logits))
+        probs = double_xp.apply_map(fitted_map, double_logits)
         if xp.dtype != "float64":
             probs = xp.cast(probs)
     return _exclude_zero_and_one(xp, logits, probs)
@@ -98,7 +98,7 @@ def _exclude_zero_and_one(xp: OnnxOperations, logits: GraphValue, probs: GraphVa
     return branch_on_masks(xp, logits, clip_all, clip_unmasked)
 
 
-def _double_logits(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
+def _append_limited_double_logits(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append logits in double precision, with -inf for masks and limited magnitude."""
 
     def cast_unmasked(branch_xp: OnnxOperations) -> GraphValue:
@@ -114,7 +114,7 @@ def _double_logits(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     return double_logits
 
 
-def has_no_nan(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> GraphValue:
+def has_no_nan(xp: OnnxOperations, fitted_map: Map, probs: GraphValue) -> GraphValue:
     """Append the nodes that check whether each row of probabilities contains no NaN.
 
     Parameters
@@ -122,7 +122,7 @@ def has_no_nan(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> GraphValue
     xp : OnnxOperations
         Operations in the precision of the probabilities.
 
-    fitted : Map
+    fitted_map : Map
         Map that computed the probabilities.
 
     probs : GraphValue of shape (n, K)
@@ -133,7 +133,7 @@ def has_no_nan(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> GraphValue
     GraphValue of shape (n,)
         Boolean of each row.
     """
-    if fitted.ends_in_softmax:
+    if fitted_map.ends_in_softmax:
         # One column is sufficient, because a NaN makes the whole row of a softmax NaN.
         first_class_index = xp.with_dtype("int64").constant(0)
         first_column = xp.append_node("Gather", probs, first_class_index, axis=1)
@@ -179,20 +179,22 @@ def append_tempered_softmax(
     return xp.softmax(logits * logit_factor)
 
 
-def _append_uniform_temperature(xp: OnnxOperations, fitted: Any, logits: GraphValue) -> GraphValue:
+def _append_uniform_temperature(
+    xp: OnnxOperations, fitted_map: Any, logits: GraphValue
+) -> GraphValue:
     """Append the nodes of a `UniformTemperatureMap`."""
-    tempered_probs = append_tempered_softmax(xp, logits, fitted.inverse_temperature)
-    uniform_weight = fitted.uniform
+    tempered_probs = append_tempered_softmax(xp, logits, fitted_map.inverse_temperature)
+    uniform_weight = fitted_map.uniform
     if uniform_weight == 0.0:
         return tempered_probs
     weighted_probs = tempered_probs * (1.0 - uniform_weight)
     return _add_uniform(xp, weighted_probs, logits, uniform_weight=uniform_weight)
 
 
-def _append_ensemble(xp: OnnxOperations, fitted: Any, logits: GraphValue) -> GraphValue:
+def _append_ensemble(xp: OnnxOperations, fitted_map: Any, logits: GraphValue) -> GraphValue:
     """Append the nodes of an `EnsembleTemperatureMap`."""
-    tempered_weight, softmax_weight, uniform_weight = fitted.weights
-    tempered_probs = append_tempered_softmax(xp, logits, fitted.inverse_temperature)
+    tempered_weight, softmax_weight, uniform_weight = fitted_map.weights
+    tempered_probs = append_tempered_softmax(xp, logits, fitted_map.inverse_temperature)
     mixture = tempered_probs * tempered_weight + xp.softmax(logits) * softmax_weight
     if uniform_weight <= 0.0:
         return mixture
@@ -216,7 +218,7 @@ def _add_uniform(
 
 
 def _append_spline_on_temperature(
-    xp: OnnxOperations, fitted: Any, logits: GraphValue
+    xp: OnnxOperations, fitted_map: Any, logits: GraphValue
 ) -> GraphValue:
     """Append the nodes of a spline that follows a temperature map.
 
@@ -224,7 +226,7 @@ def _append_spline_on_temperature(
     computed in double precision, see `metacal.kernels.columns`.
     """
     double_xp = xp.with_dtype("float64")
-    temperature_map, spline = fitted.default_pair
+    temperature_map, spline = fitted_map.default_pair
     prediction = xp.argmax(logits)
     tempered_probs = append_tempered_softmax(xp, logits, temperature_map.inverse_temperature)
     other_probs = xp.replace_class_entry(tempered_probs, prediction, 0.0)

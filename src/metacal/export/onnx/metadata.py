@@ -23,7 +23,7 @@ from metacal.io.artifact.wrapping import checksum
 METADATA_PREFIX = "metacal."
 
 
-def gate_metadata(fitted_gate: Gate, exported: AttachedGate) -> dict[str, str]:
+def gate_metadata(fitted_gate: Gate, gate_model: AttachedGate) -> dict[str, str]:
     """Return the metadata properties of an exported gate.
 
     Parameters
@@ -31,7 +31,7 @@ def gate_metadata(fitted_gate: Gate, exported: AttachedGate) -> dict[str, str]:
     fitted_gate : Gate
         Gate as it was fitted.
 
-    exported : AttachedGate
+    gate_model : AttachedGate
         Gate as it is exported. It may read probabilities instead of logits.
 
     Returns
@@ -61,8 +61,8 @@ def gate_metadata(fitted_gate: Gate, exported: AttachedGate) -> dict[str, str]:
     >>> "metacal.promise" in properties
     False
     """
-    exported_gate = exported.gate
-    properties = {"version": __version__, "outputs": json.dumps(exported.output_names)}
+    exported_gate = gate_model.gate
+    properties = {"version": __version__, "outputs": json.dumps(gate_model.output_names)}
     if fitted_gate.data_hash is not None:
         properties["data_hash"] = fitted_gate.data_hash
     # A gate inside a classifier may contain a calibrator that cannot be saved.
@@ -79,39 +79,40 @@ def gate_metadata(fitted_gate: Gate, exported: AttachedGate) -> dict[str, str]:
         properties |= _certificate_metadata(exported_gate.certificate)
         if exported_gate.has_classes:
             properties["reject_label"] = _encode_label(fitted_gate.reject_label)
-            properties["rejected"] = exported.rejected
+            properties["rejected"] = gate_model.rejected
     if exported_gate.subgroup_thresholds is not None:
         properties |= _thresholds_metadata(
-            exported_gate.subgroup_thresholds, exported.group_input_name
+            exported_gate.subgroup_thresholds, gate_model.group_input_name
         )
     return {METADATA_PREFIX + name: text for name, text in properties.items()}
 
 
 def _stages_metadata(gate: Gate) -> dict[str, str]:
     """Return the metadata of all stages, prefixed by the stage name after the first."""
-    properties = {}
+    gate_properties = {}
     for stage_index, stage in enumerate(gate.stages):
-        prefix = "" if stage_index == 0 else f"{stage.name}_"
-        for name, text in _stage_metadata(stage).items():
-            properties[prefix + name] = text
+        is_first_stage = stage_index == 0
+        name_prefix = "" if is_first_stage else f"{stage.name}_"
+        for property_name, text in _stage_metadata(stage).items():
+            gate_properties[name_prefix + property_name] = text
     if gate.is_cascade:
         stage_names = [stage.name for stage in gate.stages]
-        properties["kind"] = "Cascade"
-        properties["answered_by"] = json.dumps([*stage_names, "person"])
-    return properties
+        gate_properties["kind"] = "Cascade"
+        gate_properties["answered_by"] = json.dumps([*stage_names, "person"])
+    return gate_properties
 
 
 def _stage_metadata(stage: Stage) -> dict[str, str]:
     """Return the score, threshold and input of one stage as metadata."""
     source = stage.source
-    properties = {"score": str(source.score), "threshold": repr(stage.thresholds.threshold)}
+    stage_properties = {"score": str(source.score), "threshold": repr(stage.thresholds.threshold)}
     if isinstance(source, ScoreSource):
-        properties["input"] = "scores"
-        properties["higher_is"] = source.higher_is
+        stage_properties["input"] = "scores"
+        stage_properties["higher_is"] = source.higher_is
     else:
-        properties["input"] = source.input
-        properties["calibrator"] = type(source.map).__name__
-    return properties
+        stage_properties["input"] = source.input
+        stage_properties["calibrator"] = type(source.map).__name__
+    return stage_properties
 
 
 def _certificate_metadata(certificate: Certificate) -> dict[str, str]:
@@ -148,15 +149,15 @@ def _thresholds_metadata(
     }
     if thresholds.decision_offsets:
         description["at"] = [repr(offset) for offset in thresholds.decision_offsets]
-    properties = {"thresholds": json.dumps(description)}
+    threshold_properties = {"thresholds": json.dumps(description)}
     if group_input_name is not None:
-        properties["groups"] = json.dumps(subgroup_names)
-        properties["group_input"] = group_input_name
-    return properties
+        threshold_properties["groups"] = json.dumps(subgroup_names)
+        threshold_properties["group_input"] = group_input_name
+    return threshold_properties
 
 
 def write_metadata(model: Any, properties: dict[str, str]) -> None:
-    """Add metadata properties to a model, replacing those with the same key."""
+    """Add metadata properties to a model, and replace properties of equal key."""
     existing_properties = {entry.key: entry.value for entry in model.metadata_props}
     helper = import_onnx("ONNX export").helper
     helper.set_model_props(model, existing_properties | properties)

@@ -160,10 +160,10 @@ def to_onnx(
     >>> {entry.key: entry.value for entry in gate.metadata_props}["metacal.promise"]
     'At most 5% of the correct predictions are rejected, with 90% confidence.'
     """
-    attached = _build_gate_model(
+    gate_model = _build_gate_model(
         cal, opset, ir_version, dtype, input=input, rejected=rejected, one_score=one_score
     )
-    return attached.model
+    return gate_model.model
 
 
 def _build_gate_model(
@@ -176,7 +176,7 @@ def _build_gate_model(
     rejected: Rejected | None,
     one_score: bool,
 ) -> AttachedGate:
-    """Build a model that contains only a gate; the parameters are those of `to_onnx`."""
+    """Build a model that contains only a gate, with the parameters of `to_onnx`."""
     onnx = import_onnx("ONNX export")
     check_choice("dtype", dtype, *_DTYPES)
     opset = _check_version("opset", _OPSET if opset is None else opset)
@@ -196,7 +196,7 @@ def _build_gate_model(
         ir_version=ir_version,
         producer_name="metacal",
     )
-    attached = append_gate(
+    gate_model = append_gate(
         model,
         gate,
         default_input_names(gate),
@@ -205,9 +205,9 @@ def _build_gate_model(
         rejected=fitted_gate.choose_rejected(rejected),
         has_one_score=one_score,
     )
-    properties = gate_metadata(fitted_gate, attached)
+    properties = gate_metadata(fitted_gate, gate_model)
     write_metadata(model, properties)
-    return attached
+    return gate_model
 
 
 def _describe_inputs(gate: Gate, dtype: str, *, one_score: bool) -> list[Any]:
@@ -266,14 +266,14 @@ def attach(
     -------
     onnx.ModelProto
     """
-    attached, _ = _attach_gate(read_model(model).model, cal, logits, input, rejected)
-    return attached.model
+    gated_model, _ = _attach_gate(read_model(model).model, cal, logits, input, rejected)
+    return gated_model.model
 
 
 def _attach_gate(
     model: Any, cal: Any, logits: str | None, input: str | None, rejected: Rejected | None
 ) -> tuple[AttachedGate, LogitsValue]:
-    """Attach a gate to a parsed model; the other parameters are those of `attach`."""
+    """Attach a gate to a parsed model, with the parameters of `attach`."""
     if any(entry.key.startswith(METADATA_PREFIX) for entry in model.metadata_props):
         raise ExportError(
             "This model already contains a metacal gate. Attach the gate to the original model."
@@ -291,7 +291,7 @@ def _attach_gate(
         )
     if gate.logits_source.input == "logits":
         check_not_probabilities(model, table.name)
-    attached = append_gate(
+    gated_model = append_gate(
         model,
         gate,
         (table.name,),
@@ -301,10 +301,10 @@ def _attach_gate(
         checks_columns=True,
         has_one_score=has_one_score,
     )
-    properties = gate_metadata(fitted_gate, attached)
+    properties = gate_metadata(fitted_gate, gated_model)
     properties[f"{METADATA_PREFIX}logits"] = table.name
     write_metadata(model, properties)
-    return attached, table
+    return gated_model, table
 
 
 def save(
@@ -344,13 +344,13 @@ def save(
         If a check fails.
     """
     _require_runtime()
-    attached = _build_gate_model(
+    gate_model = _build_gate_model(
         cal, opset, ir_version, dtype, input=input, rejected=rejected, one_score=one_score
     )
     with open_atomic_path(path) as temporary_path:
-        n_bytes = _write_model(attached.model, temporary_path, path)
-        checked = check_gate_model(temporary_path, attached, dtype, n_bytes)
-    return _describe_saved_model(path, attached.model, checked)
+        n_bytes = _write_model(gate_model.model, temporary_path, path)
+        model_check = check_gate_model(temporary_path, gate_model, dtype, n_bytes)
+    return _describe_saved_model(path, gate_model.model, model_check)
 
 
 def save_attached(
@@ -364,7 +364,7 @@ def save_attached(
     unchecked: bool = False,
     rejected: Rejected | None = None,
 ) -> Saved:
-    """Attach a gate to the logits of a classifier, and write the result after checking it.
+    """Attach a gate to the logits of a classifier, check the model, and write it.
 
     The whole model is checked by onnx.checker and run by onnxruntime, and the outputs of the gate
     are compared with Python. The original model is not changed. A model with external data refers
@@ -407,27 +407,27 @@ def save_attached(
             f"The weights of the model are in separate files in {source.folder}. Write the"
             f" result to the same folder: -o {source.folder / Path(path).name}."
         )
-    attached, table = _attach_gate(source.model, cal, logits, input, rejected)
+    gated_model, table = _attach_gate(source.model, cal, logits, input, rejected)
     input_arrays = None
     if inputs is not None:
         input_arrays = {name: np.asarray(value) for name, value in inputs.items()}
     with open_atomic_path(path) as temporary_path:
-        checked_model = _with_logits_output(attached.model, table)
+        checked_model = _with_logits_output(gated_model.model, table)
         n_bytes = _write_model(checked_model, temporary_path, path)
-        checked = check_attached_model(
-            temporary_path, attached, source.n_bytes + n_bytes, input_arrays
+        model_check = check_attached_model(
+            temporary_path, gated_model, source.n_bytes + n_bytes, input_arrays
         )
-        if not checked.was_run and not unchecked:
-            gate = attached.gate
+        if not model_check.was_run and not unchecked:
+            gate = gated_model.gate
             raise ExportError(
-                f"The model could not be run ({checked.reason_not_run}), so metacal could not"
+                f"The model could not be run ({model_check.reason_not_run}), so metacal could not"
                 f" check that {table.name!r} holds {gate.logits_source.input} of {gate.n_classes}"
                 " classes. Pass example inputs with"
                 f" {format_option('inputs', metavar='FILE.npz')}, or skip the check with"
                 f" {choose_spelling('unchecked=True', '--unchecked')}."
             )
-        _write_model(attached.model, temporary_path, path)
-    return _describe_saved_model(path, attached.model, checked)
+        _write_model(gated_model.model, temporary_path, path)
+    return _describe_saved_model(path, gated_model.model, model_check)
 
 
 def _with_logits_output(model: Any, table: LogitsValue) -> Any:
@@ -453,17 +453,19 @@ def _write_model(model: Any, temporary_path: Path, path: str | os.PathLike[str])
         return temporary_path.write_bytes(raw)
 
 
-def _describe_saved_model(path: str | os.PathLike[str], model: Any, checked: ModelCheck) -> Saved:
+def _describe_saved_model(
+    path: str | os.PathLike[str], model: Any, model_check: ModelCheck
+) -> Saved:
     """Collect the information about a written model."""
     metadata = {
-        key: text for key, text in checked.metadata.items() if key.startswith(METADATA_PREFIX)
+        key: text for key, text in model_check.metadata.items() if key.startswith(METADATA_PREFIX)
     }
     return Saved(
         path=os.fspath(path),
         opset=get_opset(model),
         ir_version=int(model.ir_version),
         outputs=tuple(output.name for output in model.graph.output),
-        ran=checked.was_run,
+        ran=model_check.was_run,
         metadata=metadata,
     )
 

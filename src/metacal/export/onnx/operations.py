@@ -142,7 +142,7 @@ class OnnxOperations(Operations):
     kernels: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
     def graph_value(self, value: str | GraphValue) -> GraphValue:
-        """Wrap the tensor with a given name, or of another branch, in these operations."""
+        """Return a tensor, given by name or from another branch, as a `GraphValue`."""
         name = value.name if isinstance(value, GraphValue) else value
         return GraphValue(self, name)
 
@@ -165,11 +165,11 @@ class OnnxOperations(Operations):
         return self.graph_value(output_name)
 
     def cast(self, value: str | GraphValue) -> GraphValue:
-        """Convert a tensor to the precision of these operations."""
+        """Append the node that casts a tensor to `dtype`."""
         return self.append_node("Cast", value, to=ELEMENT_TYPES[self.dtype])
 
     def with_dtype(self, dtype: str) -> OnnxOperations:
-        """Return the same operations in another precision."""
+        """Return a copy of the operations with another dtype."""
         return replace(self, dtype=dtype)
 
     def if_else(
@@ -347,8 +347,8 @@ class OnnxOperations(Operations):
     def finfo(self, x: GraphValue) -> Any:
         return np.finfo(self.dtype)
 
-    def apply_map(self, fitted: Any, x: GraphValue) -> GraphValue:
-        return fitted.formula(self, fitted, x)
+    def apply_map(self, fitted_map: Any, x: GraphValue) -> GraphValue:
+        return fitted_map.formula(self, fitted_map, x)
 
 
 def branch_on_masks(

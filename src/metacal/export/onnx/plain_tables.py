@@ -33,9 +33,9 @@ _BATCHED_GATHER_OPSET = 12
 
 
 def append_fast_path_check(
-    xp: OnnxOperations, single_scores: SinglePrecisionScores, fitted: Map, logits: GraphValue
+    xp: OnnxOperations, single_scores: SinglePrecisionScores, fitted_map: Map, logits: GraphValue
 ) -> GraphValue:
-    """Append a single boolean that is true if no class is masked and no row needs rescoring.
+    """Append a boolean that is true if no class is masked and all decisions are exact.
 
     It is also false if a logit could overflow when it is multiplied by the inverse temperature.
 
@@ -47,7 +47,7 @@ def append_fast_path_check(
     single_scores : SinglePrecisionScores
         Scores in single precision.
 
-    fitted : Map
+    fitted_map : Map
         Fitted map that `find_fast_path_writer` supports.
 
     logits : GraphValue of shape (n, K)
@@ -61,35 +61,35 @@ def append_fast_path_check(
     can_use_fast_path = xp.all_true(single_scores.is_decision_exact) & (
         smallest_logit > LARGEST_FINITE_MASK
     )
-    inverse_temperature = _inverse_temperature(fitted)
+    inverse_temperature = _inverse_temperature(fitted_map)
     if single_scores.allows_huge_logits and inverse_temperature > 1.0:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
         can_use_fast_path = can_use_fast_path & xp.all_true(xp.max(logits) < largest_safe_logit)
     return can_use_fast_path
 
 
-def find_fast_path_writer(fitted: Map) -> FastPathWriter | None:
+def find_fast_path_writer(fitted_map: Map) -> FastPathWriter | None:
     """Return the function that appends fewer nodes for a map, or None if there is none."""
-    return _FAST_PATH_WRITERS_BY_FORMULA.get(fitted.formula)
+    return _FAST_PATH_WRITERS_BY_FORMULA.get(fitted_map.formula)
 
 
-def _inverse_temperature(fitted: Map) -> float:
+def _inverse_temperature(fitted_map: Map) -> float:
     """Return the factor of the logits of a supported map."""
-    base_map: Any = fitted
-    if fitted.formula is parts.spline_after_uniform:
+    base_map: Any = fitted_map
+    if fitted_map.formula is parts.spline_after_uniform:
         base_map, _ = base_map.default_pair
     return float(base_map.inverse_temperature)
 
 
 def _append_temperature(
-    xp: OnnxOperations, fitted: Any, logits: GraphValue, keeps_probs: GraphValue | None
+    xp: OnnxOperations, fitted_map: Any, logits: GraphValue, keeps_probs: GraphValue | None
 ) -> GraphValue:
     """Append the nodes of a `TemperatureMap`, with a single softmax.
 
     An inverse temperature of zero results in a uniform row. This would not be valid for infinite
     logits, because 0 · (-inf) is NaN.
     """
-    logit_factor: Any = fitted.inverse_temperature
+    logit_factor: Any = fitted_map.inverse_temperature
     if keeps_probs is not None:
         logit_factor = xp.where(xp.unsqueeze(keeps_probs), logit_factor, 0.0)
     probs = xp.softmax(xp.graph_value(logits) * logit_factor)
@@ -97,7 +97,7 @@ def _append_temperature(
 
 
 def _append_spline_on_temperature(
-    xp: OnnxOperations, fitted: Any, logits: GraphValue, keeps_probs: GraphValue | None
+    xp: OnnxOperations, fitted_map: Any, logits: GraphValue, keeps_probs: GraphValue | None
 ) -> GraphValue:
     """Append the nodes of a spline that follows a temperature map.
 
@@ -115,7 +115,7 @@ def _append_spline_on_temperature(
     small. No other class can reach the upper bound, because the prediction is always more probable.
     """
     double_xp = xp.with_dtype("float64")
-    temperature_map, spline = fitted.default_pair
+    temperature_map, spline = fitted_map.default_pair
     inverse_temperature = temperature_map.inverse_temperature
     table = xp.graph_value(logits)
     prediction, largest, second_largest = _find_two_largest(xp, table)

@@ -107,9 +107,9 @@ def main(model: str, folder: str, memory_bytes: str, seconds: str) -> None:
     import onnxruntime
 
     _set_limits(int(memory_bytes), int(seconds))
-    reply = _check_and_run(model, folder, onnx.checker.check_model, onnxruntime)
+    probe_reply = _check_and_run(model, folder, onnx.checker.check_model, onnxruntime)
     with open(os.path.join(folder, "reply.json"), "w", encoding="utf-8") as file:
-        json.dump(reply, file)
+        json.dump(probe_reply, file)
 
 
 def _check_and_run(model: str, folder: str, check_model: Any, onnxruntime: Any) -> dict[str, Any]:
@@ -135,23 +135,23 @@ def _check_and_run(model: str, folder: str, check_model: Any, onnxruntime: Any) 
         Reply: the last stage that was reached ("check", "load", "run", "loaded" or "ran"), the
         metadata, the names of the outputs, and the error, if there was one.
     """
-    reply: dict[str, Any] = {"stage": "check"}
+    probe_reply: dict[str, Any] = {"stage": "check"}
     try:
         check_model(model)
-        reply["stage"] = "load"
+        probe_reply["stage"] = "load"
         session = _open_session(onnxruntime, model)
-        reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
+        probe_reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
         output_names = _numeric_output_names(session)
-        reply["outputs"] = output_names
-        reply["stage"] = "run"
+        probe_reply["outputs"] = output_names
+        probe_reply["stage"] = "run"
         run_result = _run_model(session, output_names, folder)
-        reply["reason_not_run"] = run_result.reason_not_run
-        reply["generated_integer"] = run_result.integer_value
-        reply["stage"] = "loaded" if run_result.outputs is None else "ran"
+        probe_reply["reason_not_run"] = run_result.reason_not_run
+        probe_reply["generated_integer"] = run_result.integer_value
+        probe_reply["stage"] = "loaded" if run_result.outputs is None else "ran"
         np.savez(os.path.join(folder, "outputs.npz"), *(run_result.outputs or []))
     except Exception as error:
-        reply["error"] = _error_message(error)
-    return reply
+        probe_reply["error"] = _error_message(error)
+    return probe_reply
 
 
 def _error_message(error: Exception) -> str:
@@ -175,12 +175,12 @@ def _set_limits(memory_bytes: int, seconds: int) -> None:
 
 def _open_session(onnxruntime: Any, path: str) -> Any:
     """Load a model in onnxruntime, with one thread."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    options.enable_cpu_mem_arena = False
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session_options = onnxruntime.SessionOptions()
+    session_options.intra_op_num_threads = 1
+    session_options.inter_op_num_threads = 1
+    session_options.log_severity_level = 4
+    session_options.enable_cpu_mem_arena = False
+    return onnxruntime.InferenceSession(path, session_options, providers=["CPUExecutionProvider"])
 
 
 def _numeric_output_names(session: Any) -> list[str]:
@@ -207,11 +207,11 @@ def _run_model(session: Any, output_names: list[str], folder: str) -> _RunResult
     for model_input in session.get_inputs():
         dtype = _numpy_dtype(model_input.type)
         if dtype is None:
-            reason = (
+            reason_not_run = (
                 f"its input {model_input.name!r} is a {model_input.type}, for which no values can"
                 " be made up"
             )
-            return _RunResult(outputs=None, reason_not_run=reason)
+            return _RunResult(outputs=None, reason_not_run=reason_not_run)
         dtypes[model_input.name] = dtype
     return _run_on_generated_inputs(session, output_names, dtypes)
 
@@ -292,7 +292,7 @@ def _generate_inputs(
 def _guess_shape(
     dimensions: Sequence[Any], size_guess: _SizeGuess, named_sizes: dict[str, int]
 ) -> list[int]:
-    """Choose the shape of an input, with equal sizes for dimensions of the same name.
+    """Choose the shape of an input, with one size for each dimension name.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags
 
 
 def _generate_probe_scores(source: ScoreSource, dtype: str) -> tuple[Array, Flags]:
-    """Generate scores near the thresholds, at the knots of the curve, and extreme ones."""
+    """Generate scores near the thresholds, scores at the knots, and extreme scores."""
     uncertainties = []
     for neighbours in source.neighbours:
         for uncertainty in (neighbours.highest_accepted, neighbours.lowest_rejected):

@@ -121,9 +121,11 @@ def _parse_model(raw: bytes, onnx: Any) -> Any:
         raise OnnxModelError("the model is larger than 2 GB. Save its weights as external data.")
     if not raw:
         raise OnnxModelError("the file is empty (0 bytes). Export the model again.")
-    kind = detect_file_kind(raw[:8])
-    if kind is not None:
-        raise OnnxModelError(f"the file is {kind}, not an ONNX model. Export the model to ONNX.")
+    other_file_kind = detect_file_kind(raw[:8])
+    if other_file_kind is not None:
+        raise OnnxModelError(
+            f"the file is {other_file_kind}, not an ONNX model. Export the model to ONNX."
+        )
     try:
         model = onnx.ModelProto.FromString(raw)
     except Exception:  # protobuf does not export the class of its parsing errors
@@ -206,22 +208,22 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
     for tensor in iterate_messages_of_type("TensorProto", model):
         if tensor.data_location != _EXTERNAL_LOCATION:
             continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
+        reference_fields = {entry.key: entry.value for entry in tensor.external_data}
+        location = reference_fields.get("location", "")
         if not _is_inside_folder(folder, location):
             raise OnnxModelError(
                 f"the weights refer to {location[:200]!r}, a file outside the folder of the"
                 " model, which metacal does not read. Save the model together with its external"
                 " data."
             )
-        path = os.path.realpath(os.path.join(folder, location))
-        if not os.path.isfile(path):
+        data_path = os.path.realpath(os.path.join(folder, location))
+        if not os.path.isfile(data_path):
             raise FileReadError(
                 f"the folder of the model does not contain the external data file {location!r}."
                 " Copy the file into this folder."
             )
-        file_sizes[path] = os.path.getsize(path)
-        if not _is_inside_file(entries, file_sizes[path]):
+        file_sizes[data_path] = os.path.getsize(data_path)
+        if not _is_inside_file(reference_fields, file_sizes[data_path]):
             raise OnnxModelError(
                 f"the external data file {location!r} is shorter than the model requires. Copy"
                 " both files again."
@@ -233,8 +235,8 @@ def _is_inside_folder(folder: str, location: str) -> bool:
     """Check whether a relative path is inside a folder after following links."""
     if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
         return False
-    path = os.path.realpath(os.path.join(folder, location))
-    return os.path.commonpath([folder, path]) == folder
+    real_path = os.path.realpath(os.path.join(folder, location))
+    return os.path.commonpath([folder, real_path]) == folder
 
 
 def _is_inside_file(entries: dict[str, str], file_size: int) -> bool:
@@ -249,13 +251,13 @@ def _is_inside_file(entries: dict[str, str], file_size: int) -> bool:
 
 def collect_tensor_and_node_names(model: Any) -> set[str]:
     """Return the names of all tensors and nodes of a model."""
-    names: set[str] = set()
+    used_names: set[str] = set()
     for graph in iterate_messages_of_type("GraphProto", model):
         for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-            names.add(value.name)
+            used_names.add(value.name)
     for node in iterate_messages_of_type("NodeProto", model):
-        names.update((node.name, *node.input, *node.output))
-    return names
+        used_names.update((node.name, *node.input, *node.output))
+    return used_names
 
 
 def get_opset(model: Any) -> int:

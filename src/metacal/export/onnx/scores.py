@@ -147,16 +147,16 @@ def _append_log_sum_exp(xp: OnnxOperations, logits: GraphValue) -> _LogSumExp:
 def _select_reference_columns(xp: OnnxOperations, table: GraphValue) -> GraphValue:
     """Append the nodes that select a few evenly spaced columns of a table."""
     column_step = math.ceil(xp.n_classes / _N_REFERENCE_COLUMNS)
-    start = xp.graph.add_integers(0)
-    end = xp.graph.add_integers(np.iinfo(np.int64).max)
+    first_column = xp.graph.add_integers(0)
+    past_last_column = xp.graph.add_integers(np.iinfo(np.int64).max)
     class_axis = xp.graph.add_integers(1)
     step = xp.graph.add_integers(column_step)
-    return xp.append_node("Slice", table, start, end, class_axis, step)
+    return xp.append_node("Slice", table, first_column, past_last_column, class_axis, step)
 
 
 @dataclass(frozen=True)
 class SinglePrecisionScores:
-    """Scores in single precision, with a flag for those that rounding cannot affect.
+    """Scores in single precision, with a flag for each exact decision.
 
     Attributes
     ----------
@@ -245,8 +245,8 @@ def _is_decision_exact(xp: OnnxOperations, estimate: ScoreEstimate, threshold: f
     """
     has_finite_threshold = np.isfinite(threshold)
     finite_threshold = threshold if has_finite_threshold else 0.0
-    distance = xp.absolute(estimate.score - finite_threshold)
-    is_finite_estimate: GraphValue = (distance < _MAX_FINITE) & estimate.is_valid
+    distance_to_threshold = xp.absolute(estimate.score - finite_threshold)
+    is_finite_estimate: GraphValue = (distance_to_threshold < _MAX_FINITE) & estimate.is_valid
     if not has_finite_threshold:
         # Every finite score is on the same side of an infinite threshold.
         if estimate.error_scale is None:
@@ -256,9 +256,9 @@ def _is_decision_exact(xp: OnnxOperations, estimate: ScoreEstimate, threshold: f
     constant_error = relative_error * (1.0 + abs(threshold))
     constant_error += 4.0 * _MAX_ABS_LOG_PROBABILITY * _UNIT_ROUNDOFF
     if estimate.error_scale is None:
-        return is_finite_estimate & (distance > constant_error)
+        return is_finite_estimate & (distance_to_threshold > constant_error)
     error_bound = estimate.error_scale * relative_error + constant_error
-    return is_finite_estimate & (distance > error_bound)
+    return is_finite_estimate & (distance_to_threshold > error_bound)
 
 
 def append_double_precision_scores(
@@ -350,9 +350,9 @@ def _append_two_largest(xp: OnnxOperations, logits: GraphValue) -> list[GraphVal
     smallest_flag = single_xp.append_node("ReduceMin", single_xp.cast(has_no_nan_sum), keepdims=0)
 
     def use_top_k(branch_xp: OnnxOperations) -> list[GraphValue]:
-        k = branch_xp.graph.add_integers(2)
+        n_largest = branch_xp.graph.add_integers(2)
         top_logits_name, _ = branch_xp.graph.append_multi_output_node(
-            "TopK", 2, logits.name, k, axis=1
+            "TopK", 2, logits.name, n_largest, axis=1
         )
         top_two = branch_xp.graph_value(top_logits_name)
         return [top_two, branch_xp.append_node("Identity", has_no_nan_sum)]

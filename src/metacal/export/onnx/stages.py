@@ -40,7 +40,7 @@ Outputs = dict[str, GraphValue]
 
 
 def working_dtype(dtype: str) -> str:
-    """Return the precision in which a table is processed: at least float32, as in Python."""
+    """Return the floating-point dtype of computations, which is at least float32."""
     return "float64" if dtype == "float64" else "float32"
 
 
@@ -325,7 +325,7 @@ def _append_fast_or_general_outputs(
 
 
 def _append_unrounded_float32(xp: OnnxOperations, input_name: str) -> GraphValue:
-    """Convert float16 or bfloat16 logits to float32, exactly as the model outputs them.
+    """Append the nodes that convert float16 or bfloat16 logits to float32.
 
     If onnxruntime has no kernel for the narrow dtype, it computes in float32 and rounds. A cast
     directly after that would make it skip the rounding. A change of shape in between prevents this
@@ -339,7 +339,7 @@ def _append_unrounded_float32(xp: OnnxOperations, input_name: str) -> GraphValue
 def _append_log_probabilities(
     xp: OnnxOperations, table: GraphValue, tolerance: float
 ) -> GraphValue:
-    """Append the logarithms of probabilities, with NaN for rows that do not sum to one.
+    """Append the logarithms of probabilities, NaN for rows that do not sum to one.
 
     The logarithms are computed in double precision and rounded to the precision of the table.
     """

@@ -66,35 +66,35 @@ class Gate(FixedDtypeModule):
         Certificate of the gate.
     """
 
-    def __init__(self, fitted: gates.Gate, rejected: gates.Rejected | None = None) -> None:
+    def __init__(self, fitted_gate: gates.Gate, rejected: gates.Rejected | None = None) -> None:
         super().__init__()
-        source = fitted.logits_source
-        thresholds = fitted.subgroup_thresholds
-        self.n_classes = fitted.n_classes
+        source = fitted_gate.logits_source
+        thresholds = fitted_gate.subgroup_thresholds
+        self.n_classes = fitted_gate.n_classes
         self.input = source.input
-        self.rejected = fitted.choose_rejected(rejected)
-        self.certificate = fitted.certificate
+        self.rejected = fitted_gate.choose_rejected(rejected)
+        self.certificate = fitted_gate.certificate
         self.preserves_predictions = bool(source.map.preserves_accuracy)
         # As in Python, no decision depends on the precision of temperature scaling.
         self.is_temperature_scaling = isinstance(source.map, TemperatureMap)
         self.map = MapModule(source.map)
         self.score = score_module(source.score)
-        self.subgroup_kind = fitted.thresholds.subgroup_kind
+        self.subgroup_kind = fitted_gate.thresholds.subgroup_kind
         self.groups = None
-        if thresholds is not None and fitted.has_group_thresholds:
+        if thresholds is not None and fitted_gate.has_group_thresholds:
             self.groups = thresholds.subgroup_names
 
         # A decision offset is the log-odds above which the second of two classes is predicted.
-        self.has_group_offsets = bool(fitted.thresholds.decision_offsets)
+        self.has_group_offsets = bool(fitted_gate.thresholds.decision_offsets)
         self.has_offset = self.has_group_offsets or bool(source.decision_at)
         decision_offsets = [source.decision_at]
         if self.has_group_offsets:
             offset_of_unknown_group = 0.0
-            decision_offsets = [*fitted.thresholds.decision_offsets, offset_of_unknown_group]
+            decision_offsets = [*fitted_gate.thresholds.decision_offsets, offset_of_unknown_group]
         if self.has_offset:
             self.register_numbers(decision_at=[[0.0, offset] for offset in decision_offsets])
         if thresholds is None:
-            self.register_numbers(threshold=fitted.threshold)
+            self.register_numbers(threshold=fitted_gate.threshold)
         else:
             self.register_numbers(threshold=thresholds.threshold_table.tolist())
         self.eval()
@@ -141,7 +141,7 @@ class Gate(FixedDtypeModule):
         return probs, score, accept
 
     def predict(self, logits: Tensor, group: Tensor | None = None) -> Tensor:
-        """Return the column of the predicted class of each row, also if the row is rejected.
+        """Return the column of the predicted class of each row, including rejected rows.
 
         The promise is about this class. It is that of the largest logit unless the gate has its own
         decision between two classes, as for a promise about precision and recall.
@@ -294,7 +294,7 @@ def _limit_logits(table: Tensor) -> Tensor:
 
 
 def _restore_prediction(table: Tensor, probs: Tensor) -> Tensor:
-    """Increase the probability of the prediction if rounding tied it with another class."""
+    """Restore the lead of the predicted class if rounding has removed it."""
     prediction = TORCH.argmax(table)
     increased_prob = TORCH.max(probs) * (1.0 + torch.finfo(probs.dtype).eps)
     has_lost_lead = TORCH.argmax(probs) != prediction
@@ -303,7 +303,7 @@ def _restore_prediction(table: Tensor, probs: Tensor) -> Tensor:
 
 
 def to_module(cal: Any, *, rejected: gates.Rejected | None = None) -> Gate:
-    """Convert a fitted gate or calibrator to a module that returns (probs, score, accept).
+    """Convert a fitted gate or calibrator to a torch module.
 
     Parameters
     ----------
@@ -404,7 +404,7 @@ class CalibratedModule(nn.Module):
         return probs, score, accept
 
     def predict(self, inputs: Any = None, /, *model_args: Any, **model_kwargs: Any) -> Tensor:
-        """Return the column of the predicted class of each row, also if the row is rejected.
+        """Return the column of the predicted class of each row, including rejected rows.
 
         The parameters are those of `forward`. See `Gate.predict`.
         """

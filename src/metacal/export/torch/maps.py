@@ -98,20 +98,20 @@ class MapModule(FixedDtypeModule):
     (TemperatureMap(), {'inverse_temperature': tensor(2., dtype=torch.float64)})
     """
 
-    def __init__(self, fitted: Map) -> None:
+    def __init__(self, fitted_map: Map) -> None:
         super().__init__()
-        if fitted.formula is None:
-            calibrator = getattr(fitted, "estimator", fitted)
+        if fitted_map.formula is None:
+            calibrator = getattr(fitted_map, "estimator", fitted_map)
             supported_names = ", ".join(method.public_name for method in METHODS.values())
             raise ExportError(
                 f"The base calibrator {type(calibrator).__name__} is not one of metacal's"
                 f" calibrators, so it cannot be exported. Use one of {supported_names}."
             )
-        self.kind = type(fitted).__name__
-        self.formula = fitted.formula
-        field_names = [field.name for field in fields(fitted)]  # type: ignore[arg-type]
-        for name in (*field_names, *fitted.derived):
-            self._register_field(name, getattr(fitted, name))
+        self.kind = type(fitted_map).__name__
+        self.formula = fitted_map.formula
+        field_names = [field.name for field in fields(fitted_map)]  # type: ignore[arg-type]
+        for name in (*field_names, *fitted_map.derived):
+            self._register_field(name, getattr(fitted_map, name))
 
     def _register_field(self, name: str, value: Any) -> None:
         """Store a field of the map as a submodule, buffer or attribute."""
@@ -149,7 +149,7 @@ class _FieldsOnDevice:
         self.table = table
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self.module, name)
-        if isinstance(value, Tensor):
-            return match_table(value, self.table)
-        return value
+        field_value = getattr(self.module, name)
+        if isinstance(field_value, Tensor):
+            return match_table(field_value, self.table)
+        return field_value
