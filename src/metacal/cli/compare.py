@@ -121,7 +121,8 @@ def print_cost_note(names: Iterable[str], shape: tuple[int, ...], n_folds: int) 
     n_rows, n_classes = shape
     n_affordable = count_affordable_folds(method_names, n_rows, n_classes, n_folds, DEFAULT_BUDGET)
     cpu_minutes = n_affordable * estimate_fold_seconds(method_names, n_rows, n_classes) / 60.0
-    if cpu_minutes <= 1.0:
+    is_short = cpu_minutes <= 1.0
+    if is_short:
         return
     fold_note = ""
     if n_affordable < n_folds:

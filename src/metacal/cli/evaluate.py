@@ -123,14 +123,15 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
     n_jobs = resolve_n_jobs(options.n_jobs)
     table = gate_rows.tables[0]
     large_table = None
+    has_several_tables = len(gate_rows.tables) > 1
     truth = gate_rows.require_truth()
     if gate is None:
         table, truth = _validate_logits_and_labels(
             gate_rows, truth, stream=options.executor is not None
         )
-    elif len(gate_rows.tables) > 1 and gate.has_classes:
+    elif has_several_tables and gate.has_classes:
         large_table = gate_rows.tables[1]
-    elif len(gate_rows.tables) > 1:
+    elif has_several_tables:
         # A cascade over scores reads the scores of all models at once.
         table = gate_rows.tables
     resampling_bar = progress_bar(None, "row", "rows, resampled for the intervals")

@@ -90,18 +90,30 @@ def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags
     n_classes = source.n_classes
     ordinary_rows = [scale * rng.normal(size=(5, n_classes)) for scale in (0.1, 1.0, 5.0)]
 
-    special_rows = np.tile(np.linspace(-1.0, 1.0, n_classes), (5, 1))
-    special_rows[0, :2] = 3.0  # The two largest logits are equal.
-    special_rows[1] = 0.0
-    special_rows[2, 0] = -np.inf
-    special_rows[3, 1:] = -np.inf
-    special_rows[4, -1] = 60.0  # The largest probability rounds to one.
-
-    invalid_rows = np.zeros((3, n_classes))
-    invalid_rows[0, 0] = np.nan
-    invalid_rows[1, 0] = np.inf
-    invalid_rows[2] = -np.inf
-
+    increasing_logits = np.linspace(-1.0, 1.0, n_classes)
+    two_tied_logits = increasing_logits.copy()
+    two_tied_logits[:2] = 3.0
+    equal_logits = np.zeros(n_classes)
+    first_class_masked = increasing_logits.copy()
+    first_class_masked[0] = -np.inf
+    only_first_class_unmasked = increasing_logits.copy()
+    only_first_class_unmasked[1:] = -np.inf
+    # The largest probability of this row rounds to one.
+    one_large_logit = increasing_logits.copy()
+    one_large_logit[-1] = 60.0
+    special_rows = [
+        two_tied_logits,
+        equal_logits,
+        first_class_masked,
+        only_first_class_unmasked,
+        one_large_logit,
+    ]
+    row_with_nan = np.zeros(n_classes)
+    row_with_nan[0] = np.nan
+    row_with_infinity = np.zeros(n_classes)
+    row_with_infinity[0] = np.inf
+    all_classes_masked = np.full(n_classes, -np.inf)
+    invalid_rows = [row_with_nan, row_with_infinity, all_classes_masked]
     table = np.concatenate([*ordinary_rows, special_rows, invalid_rows])
     is_valid = np.arange(len(table)) < len(table) - len(invalid_rows)
     if source.input == "probabilities":
