@@ -234,6 +234,20 @@ def _entries() -> list[Entry]:
             timed=True,
         ),
         Entry(
+            "device-pass",
+            "benchmarks.speed.device_pass --against OLD/src --out {out}",
+            about=("kernels", "maps"),
+            seconds=150,
+            timed=True,
+        ),
+        Entry(
+            "device-thresholds",
+            "benchmarks.device_thresholds --out {out}",
+            about=("kernels", "scores"),
+            seconds=100,
+            timed=True,
+        ),
+        Entry(
             "evaluate-command",
             "benchmarks.evaluate_command --out {out}",
             about=("cli", "estimators", "metrics"),

@@ -84,6 +84,8 @@ TABLES: dict[str, Table] = {
     "trust": _paper(paper_tables.trust_table),
     "threads": Table("threads-16-cores", machine_tables.threads),
     "device": Table("device-h200", machine_tables.device),
+    "device-pass": Table("device-pass", machine_tables.device_pass),
+    "sixteen-threads": Table("device-pass", machine_tables.sixteen_threads),
     "accuracy-rule": Table("accuracy-rule", rules_tables.accuracy),
     "cost-rule": Table("cost-rule", rules_tables.costs),
     "cheapest": Table("cost-rule", rules_tables.cheapest),

@@ -266,7 +266,6 @@ def answer_about(request: dict[str, Any]) -> dict[str, Any]:
 
     is_fused = getattr(fused, "is_available", None)
     return {
-        "metacal": mc.__file__,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
         "threads": os.cpu_count(),

@@ -86,3 +86,50 @@ def _two(value: float) -> str:
 def _three(value: float) -> str:
     """Three digits that count."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+#: Names in the table of each job that was compared with an earlier commit.
+_PASS_JOBS = {
+    "predict_proba:temperature": "`predict_proba`, temperature",
+    "predict_proba:default": "`predict_proba`, default calibrator",
+    "uniform predict_proba:default": "the same, 1/K for rejected rows",
+    "accepts:default": "`accepts`",
+    "decide:default": "`decide`",
+    "temperature fit": "`TemperatureScaling().fit`",
+    "fit:temperature": "`MetaCal.fit`, temperature",
+    "fit:default": "`MetaCal.fit`, default calibrator",
+}
+_PASS_SIZES = {"D": "200,000 × 1,000 float32", "V": "100,000 × 32,000 bfloat16"}
+_HOST_JOBS = {
+    "predict_proba:default": "`predict_proba`, default calibrator",
+    "ranking_scores:default": "`ranking_scores`",
+    "fit:temperature": "`MetaCal.fit`, temperature",
+    "fit:default": "`MetaCal.fit`, default calibrator",
+}
+
+
+def device_pass(results: Results) -> list[str]:
+    """Build a row for each job on a GPU, in copies of the table, now and at the earlier commit."""
+    head = [""]
+    for size_name in _PASS_SIZES.values():
+        head += [size_name, "earlier"]
+    rows = []
+    for job, job_name in _PASS_JOBS.items():
+        cells = [job_name]
+        for size in _PASS_SIZES:
+            copies = results["device"][size]["tasks"][job]["copies"]
+            cells += [f"{copies['new']:.1f}", f"{copies['old']:.1f}"]
+        rows.append(tuple(cells))
+    return table(tuple(head), rows)
+
+
+def sixteen_threads(results: Results) -> list[str]:
+    """Build a row for each job on 16 threads: its time, the gain over one thread, and earlier."""
+    rows = []
+    for job, job_name in _HOST_JOBS.items():
+        ms_on_one = results["host"][f"{job}:1"]["ms"]
+        ms_on_all = results["host"][f"{job}:16"]["ms"]
+        gain = ms_on_one["new"] / ms_on_all["new"]
+        cells = (job_name, f"{ms_on_all['new']:.0f} ms", f"{gain:.1f}", f"{ms_on_all['old']:.0f} ms")
+        rows.append(cells)
+    return table(("job", "16 threads", "gain over one", "earlier"), rows)
