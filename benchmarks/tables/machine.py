@@ -130,6 +130,11 @@ def sixteen_threads(results: Results) -> list[str]:
         ms_on_one = results["host"][f"{job}:1"]["ms"]
         ms_on_all = results["host"][f"{job}:16"]["ms"]
         gain = ms_on_one["new"] / ms_on_all["new"]
-        cells = (job_name, f"{ms_on_all['new']:.0f} ms", f"{gain:.1f}", f"{ms_on_all['old']:.0f} ms")
+        cells = (
+            job_name,
+            f"{ms_on_all['new']:.0f} ms",
+            f"{gain:.1f}",
+            f"{ms_on_all['old']:.0f} ms",
+        )
         rows.append(cells)
     return table(("job", "16 threads", "gain over one", "earlier"), rows)

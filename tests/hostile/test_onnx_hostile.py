@@ -369,7 +369,8 @@ def _endless(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [_unsorted, _cyclic, _doubled, _strings, _endless])
 def test_graphs_that_are_wrong_or_mean_harm(change, gate, tmp_path, monkeypatch):
-    monkeypatch.setattr(checking, "_MIN_CPU_SECONDS", 3)  # of processor time; the loop would take all of it
+    # The loop would take all of this processor time.
+    monkeypatch.setattr(checking, "_MIN_CPU_SECONDS", 3)
     model = network()
     change(model)
     (tmp_path / "bad.onnx").write_bytes(model.SerializeToString())

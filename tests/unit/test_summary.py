@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.certificates.certificate import accept_up_to_threshold
 from metacal.cli import main
-from metacal.errors import InputError
+from metacal.errors import InputError, MissingLabelsError
 from metacal.reports.operating import (
     choose_accepted_counts,
     choose_short_thresholds,
@@ -465,5 +465,5 @@ def test_a_cascade_has_the_usual_numbers_and_who_answers(promise):
     with pytest.raises(InputError, match="large"):
         summarise(small[rows], y[rows], cascade)
     few = np.where(np.arange(2000) < 5, -1, y[rows])
-    with pytest.raises(InputError, match=r"have none\. Label these rows"):
+    with pytest.raises(MissingLabelsError, match="a label for every row"):
         summarise(small[rows], few, cascade, large=large[rows])
