@@ -536,7 +536,7 @@ def test_apply_refuses_other_classes(folder, tmp_path, rows):
     new = rows[0][1000:]
     mc.io.write_table(tmp_path / "other.npz", {"logits": new}, class_names=["cow", "dog", "cat"])
     message = run("apply", folder / "named.json", tmp_path / "other.npz", "-o", "-", code=2).stderr
-    assert "it has no 'bird', and it has 'cow', which the gate does not know" in message
+    assert "it has no 'bird', and it has 'cow', which the gate does not have" in message
     np.savez(tmp_path / "wide.npz", logits=np.zeros((5, 4)))
     message = run("apply", folder / "cal.json", tmp_path / "wide.npz", "-o", "-", code=2).stderr
     assert "has 4 columns of logits" in message

@@ -197,9 +197,9 @@ def _exchange_sheets(
             return outcome
         sheet_content = _read_when_saved_completely(disk, call.sheet_path)
     raise LabellingError(
-        f"{call.sheet_path} was saved {_MAX_SHEET_READS} times during this call. The file was not"
-        " overwritten, and the journal holds all answers that were read. Save the sheet, and"
-        " call again."
+        f"{call.sheet_path} kept changing while the command read it, so the command did not write"
+        " it. The journal contains all answers that were read. Close the sheet, and run the command"
+        " again."
     )
 
 

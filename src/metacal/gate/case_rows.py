@@ -171,8 +171,8 @@ def _read_item_columns(
     scores = check_scores(score)
     if len(scores) == 0:
         raise NoRowsError(
-            "A gate on cases requires at least one item, but got 0 scores. Pass the scores"
-            " of at least one case."
+            "score must have at least one entry, but it is empty. Pass the scores of the items of"
+            " at least one case."
         )
     if correct is None:
         raise MissingLabelsError(

@@ -457,8 +457,8 @@ class Certifier:
             if self.finished:
                 raise
             raise InfeasibleTargetError(
-                f"{self.n_labels:,} of {self.n_drawn:,} labels are too few to certify the"
-                " promise. Label more rows.",
+                f"Cannot certify the promise yet: {self.n_labels:,} of {self.n_drawn:,} drawn rows"
+                " are labelled. Label more rows.",
                 target=error.target,
                 rows_needed=error.rows_needed,
             ) from None

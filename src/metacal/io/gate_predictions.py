@@ -181,7 +181,7 @@ def describe_class_difference(table_classes: ClassNames, gate_classes: ClassName
     Examples
     --------
     >>> describe_class_difference(("dog", "cow"), ("cat", "dog"))
-    "it has no 'cat', and it has 'cow', which the gate does not know"
+    "it has no 'cat', and it has 'cow', which the gate does not have"
     """
     table_names = {str(name) for name in table_classes}
     gate_names = {str(name) for name in gate_classes}
@@ -191,7 +191,7 @@ def describe_class_difference(table_classes: ClassNames, gate_classes: ClassName
     if missing_names:
         differences.append(f"it has no {format_names(missing_names)}")
     if unknown_names:
-        differences.append(f"it has {format_names(unknown_names)}, which the gate does not know")
+        differences.append(f"it has {format_names(unknown_names)}, which the gate does not have")
     return ", and ".join(differences)
 
 

@@ -57,7 +57,7 @@ def _parse_number(name: str, value: Any) -> float:
     """Convert one value to a float. Raise LineError if it is missing or not a number."""
     if value is None:
         raise build_invalid_line_error(
-            f"some numbers of {name!r} are missing; fill in all classes, or none of them"
+            f"{name!r} has no value for some classes; give a value for every class, or for none"
         )
     try:
         if isinstance(value, bool) or "_" in str(value):

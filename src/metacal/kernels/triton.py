@@ -42,8 +42,6 @@ except ImportError:
 #: Largest number of classes of a row whose sums are computed in registers. Longer rows are read
 #: two or three times, from the cache.
 MAX_REGISTER_CLASSES = 8192
-#: Largest number of classes of a row whose softmax is computed in registers.
-MAX_REGISTER_CLASSES_SOFTMAX = 32768
 #: Elements of a tile that contains whole rows. This is the fastest size on an H200.
 TILE_ELEMENTS = 1024
 #: Elements per thread of a tile that contains whole rows.

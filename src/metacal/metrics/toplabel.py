@@ -339,7 +339,7 @@ def read_bool_column(values: ArrayLike, name: str) -> Flags:
         (column != 0.0) & (column != 1.0),
         column,
         requirement=f"{name} must be True or False in each row",
-        advice="For correctness that is logits.argmax(axis=1) == labels.",
+        advice="To compute correctness, pass logits.argmax(axis=1) == labels.",
     )
     return np.asarray(column == 1.0, dtype=np.bool_)
 

@@ -63,7 +63,7 @@ def check_scores(scores: ArrayLike) -> Float:
     score_array = np.asarray(scores, dtype=np.float64)
     if score_array.ndim != 1 or np.isnan(score_array).any():
         raise ShapeError(
-            "scores must have one number per row, without NaN, but got an array of shape"
+            "scores must be a one-dimensional array without NaN, but got an array of shape"
             f" {score_array.shape}."
         )
     return score_array

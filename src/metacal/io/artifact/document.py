@@ -459,4 +459,6 @@ def load_bytes(
     try:
         return decode_document(document), wrapping
     except (RecursionError, MemoryError) as error:
-        raise ArtifactError("the file is too large or nested too deeply. Save it again.") from error
+        raise ArtifactError(
+            "the file is too large or nested too deeply. Check that metacal wrote it."
+        ) from error

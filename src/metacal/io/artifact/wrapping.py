@@ -201,7 +201,9 @@ def _check_format_version(version: Any) -> int:
 def _check_metacal_version(version: Any) -> str:
     """Validate the version of metacal in a file, and return it."""
     if type(version) is not str or len(version) > _MAX_VERSION_LENGTH or not version.isprintable():
-        raise ArtifactError("metacal_version must be text, but it is missing or of another type.")
+        raise ArtifactError(
+            "metacal_version must be a string, but it is missing or has another type."
+        )
     return version
 
 

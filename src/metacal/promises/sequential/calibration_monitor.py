@@ -112,7 +112,7 @@ class CalibrationMonitor(Monitor):
         )
         if len(self.allowances) != n_allowances or not are_in_range:
             raise InputError(
-                "The allowed gaps must have one number for each side, for all rows and for each"
+                "The allowed gaps must be two numbers for all rows, and two numbers for each"
                 " confidence bin."
             )
         # Each wager starts as if 1/tolerance earlier rows had had a gap of twice the tolerance.

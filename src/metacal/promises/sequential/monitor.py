@@ -400,8 +400,8 @@ class PromiseMonitor(Monitor):
         for name in _PROMISE_SETTINGS:
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
-                    f"Monitors of different promises cannot be merged. {name} is"
-                    f" {getattr(self, name)!r} in one of them and {getattr(other, name)!r} in the"
+                    f"Only monitors for the same promise can be merged, but {name} is"
+                    f" {getattr(self, name)!r} in one monitor and {getattr(other, name)!r} in the"
                     " other."
                 )
         return replace(
