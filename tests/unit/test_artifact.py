@@ -482,7 +482,10 @@ def test_the_message_names_the_file(tmp_path):
         ),
         (b'{"format": "metacal", "version": 1}', "Fit the gate again"),
         (b'{"format": "metacal", "version": 2}', "Fit the gate again"),
-        (b'{"format": "metacal", "version": 3}', "metacal_version must be text, but it is missing"),
+        (
+            b'{"format": "metacal", "version": 3}',
+            "metacal_version must be a string, but it is missing",
+        ),
         (b'{"format": "metacal", "version": 3, "metacal_version": "1"}', "checksum does not match"),
         (
             pickle.dumps({"a": 1}),

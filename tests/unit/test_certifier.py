@@ -100,7 +100,7 @@ def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
     doubts, right = population(5, 1000)
     certifier = mc.Certifier(promise, doubts, labels=300, higher_is="doubtful")
     certifier.update(certifier.drawn_rows[1:], right[certifier.drawn_rows[1:]])
-    with pytest.raises(mc.InfeasibleTargetError, match="299 of 300 labels"):
+    with pytest.raises(mc.InfeasibleTargetError, match="299 of 300 drawn rows"):
         _ = certifier.certificate
     labelled(certifier, right)
     rows = certifier.drawn_rows
@@ -320,7 +320,7 @@ def test_what_cannot_be_meant_is_refused():
             certifier.update(*given)
     with pytest.raises(mc.InputError, match="has no predictions"):
         certifier.update(rows[:1], labels=[1])
-    with pytest.raises(mc.InfeasibleTargetError, match="1 of 100 labels"):
+    with pytest.raises(mc.InfeasibleTargetError, match="1 of 100 drawn rows"):
         certifier.gate()
     for promise, options, says in (
         (mc.MinAccuracy(0.9), {"labels": 501}, "Cannot draw 501 rows"),

@@ -293,7 +293,7 @@ def test_merged_monitors_keep_their_level_and_notice_together():
     merged = halves[0].merged(halves[1]).merged(halves[2].merged(halves[3]))
     assert merged.alarm
     assert mc.PromiseMonitor(**json.loads(json.dumps(asdict(merged)))) == merged
-    with pytest.raises(mc.InputError, match="different promises"):
+    with pytest.raises(mc.InputError, match="for the same promise"):
         halves[0].merged(mc.PromiseMonitor("selective accuracy", 0.1, delta))
 
 
