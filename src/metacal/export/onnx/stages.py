@@ -23,6 +23,7 @@ from metacal.export.onnx.plain_tables import (
     PlainWriter,
     append_plain_check,
     find_plain_writer,
+    find_top_logit_search,
 )
 from metacal.export.onnx.scores import (
     SinglePrecisionScores,
@@ -185,7 +186,9 @@ def append_table_stage(
         score_xp = xp.with_dtype("float64")
         score_logits = subtract_decision_offset(score_xp, gate, x, group_input_name)
     elif has_single_threshold:
-        single_scores = append_single_precision_scores(xp, x, score_name, gate.threshold)
+        single_scores = append_single_precision_scores(
+            xp, x, score_name, gate.threshold, find_top_logit_search(gate.logits_source.map)
+        )
         if single_scores is not None:
             outputs = _append_single_precision_outputs(xp, gate, single_scores, x, rejected)
             if outputs_prediction:
