@@ -16,8 +16,9 @@ pytest.importorskip("onnx")
 
 from metacal.export.onnx import to_onnx  # noqa: E402
 
-#: 40 and 100 are cut into blocks, 37 is a prime number.
-WIDTHS = (37, 40, 100)
+#: 10, 40 and 100 are cut into blocks, 37 is a prime number. Up to 32 classes, all scores are in
+#: double precision.
+WIDTHS = (3, 10, 37, 40, 100)
 #: Bound on the relative difference of two probabilities. The largest logits are a few hundred, and
 #: ONNX multiplies them by the inverse temperature in single precision.
 TOLERANCE = 3e-4
@@ -37,8 +38,8 @@ def extreme_rows(n_classes):
     """Rows with probabilities near 0 and 1, with ties, and far from zero."""
     rows, _ = draw_rows(60, n_classes, seed=1)
     rows[:10] *= 40.0
-    rows[10:20, 3] = 300.0
-    rows[20:30, 3] = -300.0
+    rows[10:20, -1] = 300.0
+    rows[20:30, -1] = -300.0
     rows[30:35, :2] = rows[30:35].max(axis=1, keepdims=True) + 1.0
     rows[35:40] = np.round(rows[35:40])
     rows[40:45] += 100.0
@@ -68,17 +69,17 @@ def without_uniform_component(gate):
 def make_gate(kind, n_classes):
     table, labels = draw_rows(2_000, n_classes)
     calibrator = mc.TemperatureScaling() if kind == "temperature" else None
-    gate = mc.MetaCal(mc.MinAccuracy(0.9), calibrator).fit(table, labels)
+    score = "margin" if kind == "margin" else "entropy"
+    gate = mc.MetaCal(mc.MinAccuracy(0.9), calibrator, score=score).fit(table, labels)
     return without_uniform_component(gate) if kind == "no uniform component" else gate.gate_
 
 
 @pytest.fixture(scope="module")
 def gates():
-    kinds = ("default", "no uniform component", "temperature")
-    return {(kind, width): make_gate(kind, width) for kind in kinds for width in WIDTHS}
+    return {(kind, width): make_gate(kind, width) for kind in KINDS for width in WIDTHS}
 
 
-KINDS = ("default", "no uniform component", "temperature")
+KINDS = ("default", "no uniform component", "temperature", "margin")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from metacal.export.onnx.operations import GraphValue, OnnxOperations
-from metacal.export.onnx.scores import SinglePrecisionScores, TopLogit
+from metacal.export.onnx.scores import DoublePrecisionScores, SinglePrecisionScores, TopLogit
 from metacal.formulas import parts, temperature
 from metacal.formulas.logits import LARGEST_FINITE_MASK
 from metacal.formulas.probabilities import probability_limits
@@ -33,7 +33,10 @@ _BATCHED_GATHER_OPSET = 12
 
 
 def append_plain_check(
-    xp: OnnxOperations, single_scores: SinglePrecisionScores, fitted: Map, x: GraphValue
+    xp: OnnxOperations,
+    row_scores: SinglePrecisionScores | DoublePrecisionScores,
+    fitted: Map,
+    x: GraphValue,
 ) -> GraphValue:
     """Append a single boolean that is true only for a plain table.
 
@@ -44,8 +47,8 @@ def append_plain_check(
     xp : OnnxOperations
         Operations in the precision of the table.
 
-    single_scores : SinglePrecisionScores
-        Scores in single precision.
+    row_scores : SinglePrecisionScores or DoublePrecisionScores
+        Scores of the rows.
 
     fitted : Map
         Fitted map that `append_plain_probabilities` supports.
@@ -58,9 +61,11 @@ def append_plain_check(
     GraphValue
     """
     smallest_logit = xp.append_node("ReduceMin", x, keepdims=0)
-    is_plain = xp.all_true(single_scores.is_settled) & (smallest_logit > LARGEST_FINITE_MASK)
+    is_plain = xp.all_true(row_scores.is_settled) & (smallest_logit > LARGEST_FINITE_MASK)
     inverse_temperature = _inverse_temperature(fitted)
-    if single_scores.allows_huge_logits and inverse_temperature > 1.0:
+    # In a damaged file this number may be NaN. The general nodes then reject every row.
+    is_plain = is_plain & (xp.constant(inverse_temperature) < np.inf)
+    if row_scores.allows_huge_logits and inverse_temperature > 1.0:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
         is_plain = is_plain & xp.all_true(xp.squeeze(xp.max(x)) < largest_safe_logit)
     return is_plain

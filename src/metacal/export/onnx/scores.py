@@ -227,6 +227,37 @@ class SinglePrecisionScores:
         return double_xp.append_node("ScatterND", estimates, scatter_indices, exact_scores)
 
 
+@dataclass(frozen=True)
+class DoublePrecisionScores:
+    """Scores of all rows in double precision, with the interface of `SinglePrecisionScores`.
+
+    Attributes
+    ----------
+    score : GraphValue of shape (n,)
+        Score in double precision, NaN if the row is invalid.
+
+    is_settled : GraphValue of shape (n,)
+        Whether the score is finite. No logit of a settled row is NaN or +inf.
+
+    allows_huge_logits : bool
+        Whether the logits of a settled row can be so large that a multiple of them overflows.
+    """
+
+    score: GraphValue
+    is_settled: GraphValue
+    allows_huge_logits: bool = True
+
+    def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
+        """Return the scores, of shape (n,)."""
+        return xp.with_dtype("float64").graph_value(self.score)
+
+    def rescore_unsettled_rows(
+        self, xp: OnnxOperations, x: GraphValue, score_name: str
+    ) -> GraphValue:
+        """Return the scores, of shape (n,). They are in double precision already."""
+        return self.estimates_in_double(xp)
+
+
 def append_single_precision_scores(
     xp: OnnxOperations,
     x: GraphValue,

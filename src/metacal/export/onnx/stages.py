@@ -26,6 +26,7 @@ from metacal.export.onnx.plain_tables import (
     find_top_logit_search,
 )
 from metacal.export.onnx.scores import (
+    DoublePrecisionScores,
     SinglePrecisionScores,
     append_double_precision_scores,
     append_single_precision_scores,
@@ -195,6 +196,14 @@ def append_table_stage(
                 outputs["prediction"] = append_predicted_class(xp, x)
             return outputs
     score = append_double_precision_scores(score_xp, score_logits, score_name)
+    write_plain_probs = find_plain_writer(gate.logits_source.map)
+    is_simple = has_single_threshold and not has_decision_offset and not outputs_prediction
+    if write_plain_probs is not None and is_simple and xp.dtype == "float32":
+        is_finite = score.xp.absolute(score) < np.inf
+        double_scores = DoublePrecisionScores(score=score, is_settled=is_finite)
+        return _append_plain_or_general_outputs(
+            xp, gate, write_plain_probs, double_scores, x, rejected
+        )
     is_accepted = compare_with_thresholds(gate.thresholds, score, score_logits, group_input_name)
     probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
     outputs = {"probs": probs, "score": score, "accept": accept}
@@ -260,7 +269,7 @@ def _append_plain_or_general_outputs(
     xp: OnnxOperations,
     gate: Gate,
     write_plain_probs: PlainWriter,
-    single_scores: SinglePrecisionScores,
+    row_scores: SinglePrecisionScores | DoublePrecisionScores,
     x: GraphValue,
     rejected: Rejected,
 ) -> Outputs:
@@ -277,8 +286,8 @@ def _append_plain_or_general_outputs(
     write_plain_probs : callable
         Function that appends the probabilities of a plain table.
 
-    single_scores : SinglePrecisionScores
-        Scores in single precision.
+    row_scores : SinglePrecisionScores or DoublePrecisionScores
+        Scores of the rows.
 
     x : GraphValue of shape (n, K)
         Logits.
@@ -293,7 +302,7 @@ def _append_plain_or_general_outputs(
     """
 
     def write_plain(branch_xp: OnnxOperations) -> list[GraphValue]:
-        score = single_scores.estimates_in_double(branch_xp)
+        score = row_scores.estimates_in_double(branch_xp)
         accept = compare_with_thresholds(gate.thresholds, score)
         keeps_probs = accept if rejected == "uniform" else None
         probs = write_plain_probs(branch_xp, gate.logits_source.map, x, keeps_probs)
@@ -301,7 +310,7 @@ def _append_plain_or_general_outputs(
 
     def write_general(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
-        score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
+        score = row_scores.rescore_unsettled_rows(branch_xp, x, score_name)
         is_accepted = compare_with_thresholds(gate.thresholds, score)
         logits = branch_xp.graph_value(x)
         probs, accept = _append_gated_probabilities(
@@ -309,7 +318,7 @@ def _append_plain_or_general_outputs(
         )
         return [score, accept, probs]
 
-    is_plain = append_plain_check(xp, single_scores, gate.logits_source.map, x)
+    is_plain = append_plain_check(xp, row_scores, gate.logits_source.map, x)
     dtypes = ["float64", "bool", xp.dtype]
     score, accept, probs = xp.if_else(is_plain, write_plain, write_general, dtypes)
     return {"probs": probs, "score": score, "accept": accept}
