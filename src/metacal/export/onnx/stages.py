@@ -196,14 +196,10 @@ def append_table_stage(
                 outputs["prediction"] = append_predicted_class(xp, x)
             return outputs
     score = append_double_precision_scores(score_xp, score_logits, score_name)
-    write_plain_probs = find_plain_writer(gate.logits_source.map)
-    is_simple = has_single_threshold and not has_decision_offset and not outputs_prediction
-    if write_plain_probs is not None and is_simple and xp.dtype == "float32":
-        is_finite = score.xp.absolute(score) < np.inf
-        double_scores = DoublePrecisionScores(score=score, is_settled=is_finite)
-        return _append_plain_or_general_outputs(
-            xp, gate, write_plain_probs, double_scores, x, rejected
-        )
+    if has_single_threshold and not has_decision_offset and not outputs_prediction:
+        plain_outputs = _append_outputs_of_double_scores(xp, gate, score, x, rejected)
+        if plain_outputs is not None:
+            return plain_outputs
     is_accepted = compare_with_thresholds(gate.thresholds, score, score_logits, group_input_name)
     probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
     outputs = {"probs": probs, "score": score, "accept": accept}
@@ -263,6 +259,21 @@ def _append_single_precision_outputs(
     score, is_accepted = xp.if_else(all_settled, write_settled, write_unsettled, dtypes)
     probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
     return {"probs": probs, "score": score, "accept": accept}
+
+
+def _append_outputs_of_double_scores(
+    xp: OnnxOperations, gate: Gate, score: GraphValue, x: GraphValue, rejected: Rejected
+) -> Outputs | None:
+    """Append the outputs of a float32 stage whose scores (n,) are in double precision.
+
+    Return None if the map has no shorter nodes for plain tables.
+    """
+    write_plain_probs = find_plain_writer(gate.logits_source.map)
+    if write_plain_probs is None or xp.dtype != "float32":
+        return None
+    is_finite = score.xp.absolute(score) < np.inf
+    row_scores = DoublePrecisionScores(score=score, is_settled=is_finite)
+    return _append_plain_or_general_outputs(xp, gate, write_plain_probs, row_scores, x, rejected)
 
 
 def _append_plain_or_general_outputs(
