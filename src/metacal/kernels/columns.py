@@ -31,7 +31,7 @@ TAIL, MEAN, VARIANCE, THIRD, FOURTH, LABEL_GAP, N_POSSIBLE, IS_CORRECT = range(8
 #: Smallest ratio of the predicted class to any other class, so that there is never a tie.
 MIN_PREDICTION_RATIO = 1.0 + 1e-6
 #: Largest exponent of `exp` that does not overflow.
-_MAX_EXPONENT = 700.0
+MAX_EXPONENT = 700.0
 
 
 def cumulants(m1: Any, m2: Any, m3: Any, m4: Any) -> tuple[Any, Any, Any, Any]:
@@ -332,9 +332,9 @@ def curve_adjustment(
     min_ratio = MIN_PREDICTION_RATIO * mixed_second / mixed_others
     is_only_class = mixed_others == 0.0
     max_others = 1.0 / (1.0 + min_ratio)
-    exponent = library.clip(new_log_odds, -_MAX_EXPONENT, _MAX_EXPONENT)
+    exponent = library.clip(new_log_odds, -MAX_EXPONENT, MAX_EXPONENT)
     new_others = 1.0 / (1.0 + library.exp(exponent))
-    negative_exponent = library.clip(-new_log_odds, -_MAX_EXPONENT, _MAX_EXPONENT)
+    negative_exponent = library.clip(-new_log_odds, -MAX_EXPONENT, MAX_EXPONENT)
     prediction_p = 1.0 / (1.0 + library.exp(negative_exponent))
     is_too_large = new_others > max_others
     prediction_p = library.where(is_too_large, min_ratio * max_others, prediction_p)

@@ -251,10 +251,14 @@ class Graph:
 
     def append_class_axis_node(self, op_type: str, input_name: str, **attributes: Any) -> str:
         """Append an operator along the class axis, and return the name of its output."""
+        return self.append_axis_node(op_type, input_name, _CLASS_AXIS, **attributes)
+
+    def append_axis_node(self, op_type: str, input_name: str, axis: int, **attributes: Any) -> str:
+        """Append an operator along one axis, and return the name of its output."""
         if self.opset >= _FIRST_OPSET_WITH_AXES_INPUT[op_type]:
-            axes_name = self.add_integers(_CLASS_AXIS)
+            axes_name = self.add_integers(axis)
             return self.append_node(op_type, input_name, axes_name, **attributes)
-        return self.append_node(op_type, input_name, axes=[_CLASS_AXIS], **attributes)
+        return self.append_node(op_type, input_name, axes=[axis], **attributes)
 
     def _new_name(self, stem: str) -> str:
         """Generate a name that neither the model nor this graph uses."""

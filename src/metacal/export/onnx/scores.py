@@ -4,12 +4,15 @@ In onnxruntime, an exponential in double precision takes ten times as long as in
 A wide float32 table is therefore scored in two steps:
 
 1. All rows are scored in single precision, with a bound on the error.
-2. The decision on a row is *exact* unless its score is within the bound, or is not a finite number.
-   Rows without an exact decision are scored again in double precision, as in Python.
+2. A row is *unsettled* if its score is within the bound of the threshold, or is not a finite number.
+   Unsettled rows are scored again in double precision, as in Python.
 
-The decision on every row is that of double precision. The score of the other rows is accurate up to
+The decision on every row is that of double precision. The score of a settled row is accurate up to
 the bound. Comparing the single-precision score with the threshold directly would be faster, but
 would change decisions.
+
+Numbers per row have the shape (n,) in step 1. An operator on shape (n, 1) and a single number takes
+six times as long in onnxruntime, because it calls its inner loop once per row.
 """
 
 from __future__ import annotations
@@ -55,14 +58,14 @@ class ScoreEstimate:
 
     Attributes
     ----------
-    score : GraphValue of shape (n, 1)
+    score : GraphValue of shape (n,)
         Estimated score.
 
-    error_scale : GraphValue of shape (n, 1) or None
+    error_scale : GraphValue of shape (n,) or None
         Number that the rounding error is proportional to. None if the error is bounded by a
         constant.
 
-    is_valid : GraphValue of shape (n, 1)
+    is_valid : GraphValue of shape (n,)
         Whether all logits of the row are finite, and the estimate has lost no digits to underflow.
     """
 
@@ -71,13 +74,30 @@ class ScoreEstimate:
     is_valid: GraphValue
 
 
-def _estimate_entropy(xp: OnnxOperations, logits: GraphValue) -> ScoreEstimate:
+@dataclass(frozen=True)
+class TopLogit:
+    """Largest logit of each row.
+
+    Attributes
+    ----------
+    prediction : GraphValue of shape (n, 1)
+        Column of the largest logit.
+
+    value : GraphValue of shape (n,)
+        Largest logit.
+    """
+
+    prediction: GraphValue
+    value: GraphValue
+
+
+def _estimate_entropy(xp: OnnxOperations, x: GraphValue, top: TopLogit | None) -> ScoreEstimate:
     """Estimate the entropy as log Σ e^x - Σ p x.
 
     The estimate of a row is not finite if one of its logits is not.
     """
-    log_sum_exp = _append_log_sum_exp(xp, logits)
-    mean_logit = xp.sum(xp.softmax(logits) * logits)
+    log_sum_exp = _append_log_sum_exp(xp, x, top)
+    mean_logit = xp.squeeze(xp.sum(xp.softmax(x) * x))
     return ScoreEstimate(
         score=log_sum_exp.value - mean_logit,
         error_scale=log_sum_exp.magnitude,
@@ -85,20 +105,22 @@ def _estimate_entropy(xp: OnnxOperations, logits: GraphValue) -> ScoreEstimate:
     )
 
 
-def _estimate_one_minus_max(xp: OnnxOperations, logits: GraphValue) -> ScoreEstimate:
+def _estimate_one_minus_max(
+    xp: OnnxOperations, x: GraphValue, top: TopLogit | None
+) -> ScoreEstimate:
     """Estimate 1 - max p, where p are the probabilities of a row.
 
     A row is valid if the sum of its logits is finite, because then all of them are.
     """
-    largest_probability = xp.max(xp.softmax(logits))
-    is_finite_row = xp.absolute(xp.sum(logits)) < _MAX_FINITE
+    largest_probability = _append_largest_probability(xp, x, top)
+    is_finite_row = xp.absolute(xp.squeeze(xp.sum(x))) < _MAX_FINITE
     return ScoreEstimate(score=1.0 - largest_probability, error_scale=None, is_valid=is_finite_row)
 
 
-def _estimate_energy(xp: OnnxOperations, logits: GraphValue) -> ScoreEstimate:
+def _estimate_energy(xp: OnnxOperations, x: GraphValue, top: TopLogit | None) -> ScoreEstimate:
     """Estimate the energy -log Σ e^x."""
-    log_sum_exp = _append_log_sum_exp(xp, logits)
-    is_finite_row = xp.absolute(xp.sum(logits)) < _MAX_FINITE
+    log_sum_exp = _append_log_sum_exp(xp, x, top)
+    is_finite_row = xp.absolute(xp.squeeze(xp.sum(x))) < _MAX_FINITE
     return ScoreEstimate(
         score=-log_sum_exp.value,
         error_scale=log_sum_exp.magnitude,
@@ -112,13 +134,13 @@ class _LogSumExp:
 
     Attributes
     ----------
-    value : GraphValue of shape (n, 1)
+    value : GraphValue of shape (n,)
         log Σ e^x.
 
-    magnitude : GraphValue of shape (n, 1)
+    magnitude : GraphValue of shape (n,)
         Absolute value of log Σ e^x, which its rounding error is proportional to.
 
-    is_accurate : GraphValue of shape (n, 1)
+    is_accurate : GraphValue of shape (n,)
         Whether the value has lost no digits to underflow.
     """
 
@@ -127,15 +149,28 @@ class _LogSumExp:
     is_accurate: GraphValue
 
 
-def _append_log_sum_exp(xp: OnnxOperations, logits: GraphValue) -> _LogSumExp:
-    """Append the nodes that compute log Σ e^x from a few columns.
+def _append_largest_probability(
+    xp: OnnxOperations, x: GraphValue, top: TopLogit | None
+) -> GraphValue:
+    """Append the largest probability of each row, of shape (n,)."""
+    if top is None:
+        return xp.squeeze(xp.max(xp.softmax(x)))
+    return xp.squeeze(xp.append_node("GatherElements", xp.softmax(x), top.prediction, axis=1))
 
-    The largest logit of the row is not needed, which saves two passes over the table:
-    log Σ e^x = x_j - log p_j for every column j, unless p_j has underflowed. The largest of a few
-    columns almost never has.
+
+def _append_log_sum_exp(xp: OnnxOperations, x: GraphValue, top: TopLogit | None) -> _LogSumExp:
+    """Append the nodes that compute log Σ e^x from one column of each row.
+
+    log Σ e^x = x_j - log p_j for every column j, unless p_j has underflowed. If the largest logit
+    is not known, the largest of a few columns is used. It almost never has underflowed, and not
+    searching for the largest logit of the row saves two passes over the table.
     """
-    reference_logit = xp.max(_select_reference_columns(xp, logits))
-    reference_prob = xp.max(_select_reference_columns(xp, xp.softmax(logits)))
+    if top is None:
+        reference_logit = xp.squeeze(xp.max(_select_reference_columns(xp, x)))
+        reference_prob = xp.squeeze(xp.max(_select_reference_columns(xp, xp.softmax(x))))
+    else:
+        reference_logit = top.value
+        reference_prob = _append_largest_probability(xp, x, top)
     log_sum_exp = reference_logit - xp.log(reference_prob)
     return _LogSumExp(
         value=log_sum_exp,
@@ -147,53 +182,88 @@ def _append_log_sum_exp(xp: OnnxOperations, logits: GraphValue) -> _LogSumExp:
 def _select_reference_columns(xp: OnnxOperations, table: GraphValue) -> GraphValue:
     """Append the nodes that select a few evenly spaced columns of a table."""
     column_step = math.ceil(xp.n_classes / _N_REFERENCE_COLUMNS)
-    first_column = xp.graph.add_integers(0)
-    past_last_column = xp.graph.add_integers(np.iinfo(np.int64).max)
+    start = xp.graph.add_integers(0)
+    end = xp.graph.add_integers(np.iinfo(np.int64).max)
     class_axis = xp.graph.add_integers(1)
     step = xp.graph.add_integers(column_step)
-    return xp.append_node("Slice", table, first_column, past_last_column, class_axis, step)
+    return xp.append_node("Slice", table, start, end, class_axis, step)
 
 
 @dataclass(frozen=True)
 class SinglePrecisionScores:
-    """Scores in single precision, with a flag for each exact decision.
+    """Scores in single precision, with a flag for those that rounding cannot affect.
 
     Attributes
     ----------
-    estimate : GraphValue of shape (n, 1)
+    estimate : GraphValue of shape (n,)
         Score in single precision.
 
-    is_decision_exact : GraphValue of shape (n, 1)
-        Whether rounding errors cannot have changed the decision. All logits of such a row are
+    is_settled : GraphValue of shape (n,)
+        Whether rounding errors cannot have changed the decision. All logits of a settled row are
         finite.
 
     allows_huge_logits : bool
-        Whether logits can be so large that a multiple of them overflows, despite an exact decision.
+        Whether the logits of a settled row can be so large that a multiple of them overflows.
     """
 
     estimate: GraphValue
-    is_decision_exact: GraphValue
+    is_settled: GraphValue
     allows_huge_logits: bool
 
     def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
         """Append the single-precision scores as doubles of shape (n,)."""
-        return xp.with_dtype("float64").cast(xp.squeeze(self.estimate))
+        return xp.with_dtype("float64").cast(self.estimate)
 
-    def rescore_inexact_rows(
-        self, xp: OnnxOperations, logits: GraphValue, score_name: str
+    def rescore_unsettled_rows(
+        self, xp: OnnxOperations, x: GraphValue, score_name: str
     ) -> GraphValue:
-        """Append scores of shape (n,), after scoring inexact rows in double precision."""
+        """Append scores of shape (n,), with unsettled rows scored in double precision."""
         double_xp = xp.with_dtype("float64")
-        needs_rescoring = ~xp.squeeze(self.is_decision_exact)
-        row_indices, scatter_indices = double_xp.find_true_rows(needs_rescoring)
-        inexact_logits = double_xp.cast(xp.take(logits, row_indices))
+        is_unsettled = ~xp.graph_value(self.is_settled)
+        row_indices, scatter_indices = double_xp.find_true_rows(is_unsettled)
+        unsettled_logits = double_xp.cast(xp.take(x, row_indices))
         estimates = self.estimates_in_double(xp)
-        exact_scores = _append_score_formula(double_xp, inexact_logits, score_name)
+        exact_scores = _append_score_formula(double_xp, unsettled_logits, score_name)
         return double_xp.append_node("ScatterND", estimates, scatter_indices, exact_scores)
 
 
+@dataclass(frozen=True)
+class DoublePrecisionScores:
+    """Scores of all rows in double precision, with the interface of `SinglePrecisionScores`.
+
+    Attributes
+    ----------
+    score : GraphValue of shape (n,)
+        Score in double precision, NaN if the row is invalid.
+
+    is_settled : GraphValue of shape (n,)
+        Whether the score is finite. No logit of a settled row is NaN or +inf.
+
+    allows_huge_logits : bool
+        Whether the logits of a settled row can be so large that a multiple of them overflows.
+    """
+
+    score: GraphValue
+    is_settled: GraphValue
+    allows_huge_logits: bool = True
+
+    def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
+        """Return the scores, of shape (n,)."""
+        return xp.with_dtype("float64").graph_value(self.score)
+
+    def rescore_unsettled_rows(
+        self, xp: OnnxOperations, x: GraphValue, score_name: str
+    ) -> GraphValue:
+        """Return the scores, of shape (n,). They are in double precision already."""
+        return self.estimates_in_double(xp)
+
+
 def append_single_precision_scores(
-    xp: OnnxOperations, logits: GraphValue, score_name: str, threshold: float
+    xp: OnnxOperations,
+    x: GraphValue,
+    score_name: str,
+    threshold: float,
+    find_top_logit: Callable[[OnnxOperations, GraphValue], TopLogit] | None = None,
 ) -> SinglePrecisionScores | None:
     """Append the nodes that score a wide float32 table in single precision.
 
@@ -202,7 +272,7 @@ def append_single_precision_scores(
     xp : OnnxOperations
         Operations in the precision of the table.
 
-    logits : GraphValue of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     score_name : str
@@ -210,6 +280,10 @@ def append_single_precision_scores(
 
     threshold : float
         Threshold that the score is compared with.
+
+    find_top_logit : callable or None, default=None
+        Function that appends the largest logit of each row, if other nodes need it as well. The
+        score then needs fewer nodes.
 
     Returns
     -------
@@ -221,16 +295,17 @@ def append_single_precision_scores(
     is_wide = xp.n_classes >= _MIN_CLASSES_FOR_SINGLE_PRECISION
     if estimate_score is None or xp.dtype == "float64" or not is_wide:
         return None
-    estimate = estimate_score(xp, logits)
+    top = None if find_top_logit is None else find_top_logit(xp, x)
+    estimate = estimate_score(xp, x, top)
     return SinglePrecisionScores(
         estimate=estimate.score,
-        is_decision_exact=_is_decision_exact(xp, estimate, threshold),
+        is_settled=_is_settled(xp, estimate, threshold),
         allows_huge_logits=estimate.error_scale is None,
     )
 
 
-def _is_decision_exact(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -> GraphValue:
-    """Append a flag for each row whose decision rounding cannot have changed (n × 1).
+def _is_settled(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -> GraphValue:
+    """Append a flag of shape (n,) for each row whose decision rounding cannot have changed.
 
     Proof of the bound, with u the unit roundoff:
 
@@ -240,13 +315,13 @@ def _is_decision_exact(xp: OnnxOperations, estimate: ScoreEstimate, threshold: f
     3. The logarithm of a probability above 1e-36 is at most 83 in absolute value, and its error at
        most four units of that.
 
-    All comparisons are false for NaN, so a row with NaN is not exact. Testing that the score is
-    *within* the bound and negating the result would not be valid, because NaN would be exact.
+    All comparisons are false for NaN, so a row with NaN is not settled. Testing that the score is
+    *within* the bound and negating the result would not be valid, because NaN would be settled.
     """
     has_finite_threshold = np.isfinite(threshold)
     finite_threshold = threshold if has_finite_threshold else 0.0
-    distance_to_threshold = xp.absolute(estimate.score - finite_threshold)
-    is_finite_estimate: GraphValue = (distance_to_threshold < _MAX_FINITE) & estimate.is_valid
+    distance = xp.absolute(estimate.score - finite_threshold)
+    is_finite_estimate: GraphValue = (distance < _MAX_FINITE) & estimate.is_valid
     if not has_finite_threshold:
         # Every finite score is on the same side of an infinite threshold.
         if estimate.error_scale is None:
@@ -256,13 +331,13 @@ def _is_decision_exact(xp: OnnxOperations, estimate: ScoreEstimate, threshold: f
     constant_error = relative_error * (1.0 + abs(threshold))
     constant_error += 4.0 * _MAX_ABS_LOG_PROBABILITY * _UNIT_ROUNDOFF
     if estimate.error_scale is None:
-        return is_finite_estimate & (distance_to_threshold > constant_error)
+        return is_finite_estimate & (distance > constant_error)
     error_bound = estimate.error_scale * relative_error + constant_error
-    return is_finite_estimate & (distance_to_threshold > error_bound)
+    return is_finite_estimate & (distance > error_bound)
 
 
 def append_double_precision_scores(
-    xp: OnnxOperations, logits: GraphValue, score_name: str
+    xp: OnnxOperations, x: GraphValue, score_name: str
 ) -> GraphValue:
     """Append the nodes that compute the score of each row in double precision.
 
@@ -271,7 +346,7 @@ def append_double_precision_scores(
     xp : OnnxOperations
         Operations in the precision of the table.
 
-    logits : GraphValue of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     score_name : str
@@ -285,10 +360,8 @@ def append_double_precision_scores(
     double_xp = xp.with_dtype("float64")
     if NAMED[score_name].formula_function() is rowwise.negative_margin:
         # The margin needs only the two largest logits in double precision, not the whole table.
-        return double_xp.squeeze(_append_negative_margin(xp, logits))
-    double_logits = (
-        double_xp.graph_value(logits) if xp.dtype == "float64" else double_xp.cast(logits)
-    )
+        return double_xp.squeeze(_append_negative_margin(xp, x))
+    double_logits = double_xp.graph_value(x) if xp.dtype == "float64" else double_xp.cast(x)
     return _append_score_formula(double_xp, double_logits, score_name)
 
 
@@ -313,7 +386,7 @@ def _append_score_formula(
     return double_xp.squeeze(double_xp.where(is_valid, scores, np.nan))
 
 
-def _append_negative_margin(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
+def _append_negative_margin(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Append the second largest logit minus the largest logit of each row (n × 1).
 
     Only the two largest logits are converted to double precision, so the difference is exact for
@@ -321,10 +394,10 @@ def _append_negative_margin(xp: OnnxOperations, logits: GraphValue) -> GraphValu
     logit is NaN or the largest one is infinite.
     """
     double_xp = xp.with_dtype("float64")
-    two_largest_logits, has_no_nan = _append_two_largest(xp, logits)
-    largest = xp.column(two_largest_logits, 0)
-    second_largest = xp.column(two_largest_logits, 1)
-    xp.graph.declare_reduction("ReduceMax", logits.name, largest.name)
+    top_two, has_no_nan = _append_two_largest(xp, x)
+    largest = xp.column(top_two, 0)
+    second_largest = xp.column(top_two, 1)
+    xp.graph.declare_reduction("ReduceMax", x.name, largest.name)
     double_largest = double_xp.cast(largest)
     double_second = double_xp.cast(second_largest)
     negative_margin = double_xp.maximum(double_second - double_largest, -np.finfo(np.float64).max)
@@ -332,7 +405,7 @@ def _append_negative_margin(xp: OnnxOperations, logits: GraphValue) -> GraphValu
     return double_xp.where(is_valid, negative_margin, np.nan)
 
 
-def _append_two_largest(xp: OnnxOperations, logits: GraphValue) -> list[GraphValue]:
+def _append_two_largest(xp: OnnxOperations, x: GraphValue) -> list[GraphValue]:
     """Append the nodes that find the two largest logits of each row.
 
     TopK is used if there are rows and no sum of a row is NaN. TopK of an empty table divides by
@@ -345,20 +418,18 @@ def _append_two_largest(xp: OnnxOperations, logits: GraphValue) -> list[GraphVal
         The two largest logits (n × 2), and whether the row contains no NaN (n × 1).
     """
     single_xp = xp.with_dtype("float32")
-    has_no_nan_sum = ~xp.append_node("IsNaN", xp.sum(logits))
+    has_no_nan_sum = ~xp.append_node("IsNaN", xp.sum(x))
     # The smallest flag is 0 or 1, or +inf if there are no rows.
     smallest_flag = single_xp.append_node("ReduceMin", single_xp.cast(has_no_nan_sum), keepdims=0)
 
     def use_top_k(branch_xp: OnnxOperations) -> list[GraphValue]:
-        n_largest = branch_xp.graph.add_integers(2)
-        top_logits_name, _ = branch_xp.graph.append_multi_output_node(
-            "TopK", 2, logits.name, n_largest, axis=1
-        )
+        k = branch_xp.graph.add_integers(2)
+        top_logits_name, _ = branch_xp.graph.append_multi_output_node("TopK", 2, x.name, k, axis=1)
         top_two = branch_xp.graph_value(top_logits_name)
         return [top_two, branch_xp.append_node("Identity", has_no_nan_sum)]
 
     def use_two_maxima(branch_xp: OnnxOperations) -> list[GraphValue]:
-        table = branch_xp.graph_value(logits)
+        table = branch_xp.graph_value(x)
         other_logits = branch_xp.replace_class_entry(table, branch_xp.argmax(table), -np.inf)
         top_two = branch_xp.join_columns(branch_xp.max(table), branch_xp.max(other_logits))
         return [top_two, is_valid_row(branch_xp, table)]
@@ -367,23 +438,25 @@ def _append_two_largest(xp: OnnxOperations, logits: GraphValue) -> list[GraphVal
     return xp.if_else(can_use_top_k, use_top_k, use_two_maxima, [xp.dtype, "bool"])
 
 
-def is_valid_row(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
+def is_valid_row(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Append a flag for each row of logits that is valid (n × 1).
 
     A valid row contains no NaN, and its largest logit is finite. Python rejects other rows.
     """
     single_xp = xp.with_dtype("float32")
-    is_nan = single_xp.cast(xp.append_node("IsNaN", logits))
+    is_nan = single_xp.cast(xp.append_node("IsNaN", x))
     largest_nan_flag = single_xp.max(is_nan)
-    largest_logit = xp.max(logits)
+    largest_logit = xp.max(x)
     has_finite_maximum = (largest_logit > -np.inf) & (largest_logit < np.inf)
     return has_finite_maximum & (largest_nan_flag == 0.0)
 
 
+#: Function that estimates a score in single precision. Its parameters are the operations, the
+#: logits, and the largest logit of each row if it is known.
+ScoreEstimator = Callable[[OnnxOperations, GraphValue, TopLogit | None], ScoreEstimate]
+
 #: Functions that estimate a score in single precision, keyed by the formula of the score.
-ESTIMATORS_BY_FORMULA: dict[
-    Callable[..., Any], Callable[[OnnxOperations, GraphValue], ScoreEstimate]
-] = {
+ESTIMATORS_BY_FORMULA: dict[Callable[..., Any], ScoreEstimator] = {
     rowwise.entropy: _estimate_entropy,
     rowwise.one_minus_max_probability: _estimate_one_minus_max,
     rowwise.free_energy: _estimate_energy,

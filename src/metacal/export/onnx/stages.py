@@ -20,11 +20,13 @@ from metacal.export.onnx.graph import Graph
 from metacal.export.onnx.maps import append_map, has_no_nan
 from metacal.export.onnx.operations import GraphValue, OnnxOperations
 from metacal.export.onnx.plain_tables import (
-    FastPathWriter,
-    append_fast_path_check,
-    find_fast_path_writer,
+    PlainWriter,
+    append_plain_check,
+    find_plain_writer,
+    find_top_logit_search,
 )
 from metacal.export.onnx.scores import (
+    DoublePrecisionScores,
     SinglePrecisionScores,
     append_double_precision_scores,
     append_single_precision_scores,
@@ -40,7 +42,7 @@ Outputs = dict[str, GraphValue]
 
 
 def working_dtype(dtype: str) -> str:
-    """Return the floating-point dtype of computations, which is at least float32."""
+    """Return the precision in which a table is processed: at least float32, as in Python."""
     return "float64" if dtype == "float64" else "float32"
 
 
@@ -78,54 +80,46 @@ def append_score_stage(
     """
     xp = OnnxOperations(graph, "float64")
     source = gate.score_source
-    thresholds = _move_thresholds_between_scores(gate.thresholds, source, dtype)
+    thresholds = _thresholds_for_dtype(gate.thresholds, source, dtype)
     uncertainty = xp.cast(input_name) * source.uncertainty_sign
     is_finite = xp.absolute(uncertainty) < np.inf
-    is_within_threshold = compare_with_thresholds(
-        thresholds, uncertainty, group_input_name=group_input_name
-    )
-    outputs = {"accept": is_within_threshold & is_finite}
+    is_certain = compare_with_thresholds(thresholds, uncertainty, group_input_name=group_input_name)
+    outputs = {"accept": is_certain & is_finite}
     if source.curve is not None:
         finite_uncertainty = xp.where(is_finite, uncertainty, 0.0)
-        confidence = _append_confidence(xp, source.curve, finite_uncertainty)
+        confidence = _interpolate(xp, source.curve, finite_uncertainty)
         outputs["confidence"] = xp.where(is_finite, confidence, np.nan)
     return outputs
 
 
-def _move_thresholds_between_scores(
-    thresholds: Thresholds, source: ScoreSource, dtype: str
-) -> Thresholds:
+def _thresholds_for_dtype(thresholds: Thresholds, source: ScoreSource, dtype: str) -> Thresholds:
     """Move each threshold halfway between two adjacent scores of a dtype."""
     if isinstance(thresholds, SingleThreshold):
         return SingleThreshold(source.adapt_threshold_to_dtype(dtype, thresholds.threshold))
     # The last row of the table is the threshold of unknown groups, which is infinite.
-    known_groups = slice(None, -1)
-    group_thresholds = thresholds.threshold_table[known_groups, 0].tolist()
+    group_thresholds = thresholds.threshold_table[:-1, 0].tolist()
     moved_thresholds = tuple(
         source.adapt_threshold_to_dtype(dtype, threshold) for threshold in group_thresholds
     )
     return replace(thresholds, subgroup_thresholds=moved_thresholds)
 
 
-def _append_confidence(
-    xp: OnnxOperations, curve: ConfidenceCurve, uncertainty: GraphValue
-) -> GraphValue:
+def _interpolate(xp: OnnxOperations, curve: ConfidenceCurve, uncertainty: GraphValue) -> GraphValue:
     """Append the nodes that evaluate a piecewise linear confidence curve.
 
     The confidence is the first value of the curve, plus the change along each segment up to the
     uncertainty.
     """
     first_confidence = float(curve.values[0])
-    is_constant_curve = len(curve.knots) == 1
-    if is_constant_curve:
+    if len(curve.knots) == 1:
         return uncertainty * 0.0 + first_confidence
     segment_starts = curve.knots[:-1]
     segment_widths = np.diff(curve.knots)
     segment_slopes = np.diff(curve.values) / segment_widths
     distance_to_start = xp.unsqueeze(uncertainty) - segment_starts[None, :]
     distance_in_segment = xp.clip(distance_to_start, 0.0, segment_widths[None, :])
-    confidence_changes = distance_in_segment * segment_slopes[None, :]
-    return xp.squeeze(xp.sum(confidence_changes)) + first_confidence
+    changes = distance_in_segment * segment_slopes[None, :]
+    return xp.squeeze(xp.sum(changes)) + first_confidence
 
 
 # ── stages on logits ──────────────────────────────────────────────────────────────────────────────
@@ -176,32 +170,38 @@ def append_table_stage(
     xp = OnnxOperations(graph, working_dtype(dtype), gate.n_classes)
     table = xp.graph_value(input_name)
     if dtype != xp.dtype:
-        table = _append_unrounded_float32(xp, input_name)
-    logits = table
+        table = _cast_to_float32(xp, input_name)
+    x = table
     if gate.logits_source.input == "probabilities":
-        logits = _append_log_probabilities(xp, table, SUM_TOLERANCE[dtype])
+        x = _logits_of_probabilities(xp, table, SUM_TOLERANCE[dtype])
     if gate.certificate is None:
-        return {"probs": _probabilities_of_valid_rows(xp, gate, logits)}
+        return {"probs": _probabilities_of_valid_rows(xp, gate, x)}
 
     score_name = gate.logits_source.registered_score
     score_xp = xp
-    score_logits = logits
+    score_logits = x
     has_decision_offset = bool(gate.thresholds.decision_offsets or gate.logits_source.decision_at)
     has_single_threshold = gate.subgroup_thresholds is None
     if has_decision_offset:
         # The decision offset affects the score, but not the probabilities.
         score_xp = xp.with_dtype("float64")
-        score_logits = subtract_decision_offset(score_xp, gate, logits, group_input_name)
+        score_logits = subtract_decision_offset(score_xp, gate, x, group_input_name)
     elif has_single_threshold:
-        single_scores = append_single_precision_scores(xp, logits, score_name, gate.threshold)
+        single_scores = append_single_precision_scores(
+            xp, x, score_name, gate.threshold, find_top_logit_search(gate.logits_source.map)
+        )
         if single_scores is not None:
-            outputs = _append_single_precision_outputs(xp, gate, single_scores, logits, rejected)
+            outputs = _append_single_precision_outputs(xp, gate, single_scores, x, rejected)
             if outputs_prediction:
-                outputs["prediction"] = append_predicted_class(xp, logits)
+                outputs["prediction"] = append_predicted_class(xp, x)
             return outputs
     score = append_double_precision_scores(score_xp, score_logits, score_name)
+    if has_single_threshold and not has_decision_offset and not outputs_prediction:
+        plain_outputs = _append_outputs_of_double_scores(xp, gate, score, x, rejected)
+        if plain_outputs is not None:
+            return plain_outputs
     is_accepted = compare_with_thresholds(gate.thresholds, score, score_logits, group_input_name)
-    probs, accept = _append_gated_probabilities(xp, gate, logits, score, is_accepted, rejected)
+    probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
     outputs = {"probs": probs, "score": score, "accept": accept}
     if has_decision_offset or outputs_prediction:
         outputs["prediction"] = append_predicted_class(score_xp, score_logits)
@@ -212,7 +212,7 @@ def _append_single_precision_outputs(
     xp: OnnxOperations,
     gate: Gate,
     single_scores: SinglePrecisionScores,
-    logits: GraphValue,
+    x: GraphValue,
     rejected: Rejected,
 ) -> Outputs:
     """Append the outputs of a stage that scores most rows in single precision.
@@ -228,7 +228,7 @@ def _append_single_precision_outputs(
     single_scores : SinglePrecisionScores
         Scores in single precision.
 
-    logits : GraphValue of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     rejected : {"calibrated", "uniform"}
@@ -239,36 +239,49 @@ def _append_single_precision_outputs(
     dict of str to GraphValue
         The outputs `probs`, `score` and `accept`.
     """
-    write_fast_path_probs = find_fast_path_writer(gate.logits_source.map)
-    if write_fast_path_probs is not None:
-        return _append_fast_or_general_outputs(
-            xp, gate, write_fast_path_probs, single_scores, logits, rejected
+    write_plain_probs = find_plain_writer(gate.logits_source.map)
+    if write_plain_probs is not None:
+        return _append_plain_or_general_outputs(
+            xp, gate, write_plain_probs, single_scores, x, rejected
         )
 
-    def write_estimated_scores(branch_xp: OnnxOperations) -> list[GraphValue]:
+    def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
         score = single_scores.estimates_in_double(branch_xp)
         return [score, compare_with_thresholds(gate.thresholds, score)]
 
-    def write_rescored_scores(branch_xp: OnnxOperations) -> list[GraphValue]:
+    def write_unsettled(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
-        score = single_scores.rescore_inexact_rows(branch_xp, logits, score_name)
+        score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
         return [score, compare_with_thresholds(gate.thresholds, score)]
 
-    all_decisions_exact = xp.all_true(single_scores.is_decision_exact)
+    all_settled = xp.all_true(single_scores.is_settled)
     dtypes = ["float64", "bool"]
-    score, is_accepted = xp.if_else(
-        all_decisions_exact, write_estimated_scores, write_rescored_scores, dtypes
-    )
-    probs, accept = _append_gated_probabilities(xp, gate, logits, score, is_accepted, rejected)
+    score, is_accepted = xp.if_else(all_settled, write_settled, write_unsettled, dtypes)
+    probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
     return {"probs": probs, "score": score, "accept": accept}
 
 
-def _append_fast_or_general_outputs(
+def _append_outputs_of_double_scores(
+    xp: OnnxOperations, gate: Gate, score: GraphValue, x: GraphValue, rejected: Rejected
+) -> Outputs | None:
+    """Append the outputs of a float32 stage whose scores (n,) are in double precision.
+
+    Return None if the map has no shorter nodes for plain tables.
+    """
+    write_plain_probs = find_plain_writer(gate.logits_source.map)
+    if write_plain_probs is None or xp.dtype != "float32":
+        return None
+    is_finite = score.xp.absolute(score) < np.inf
+    row_scores = DoublePrecisionScores(score=score, is_settled=is_finite)
+    return _append_plain_or_general_outputs(xp, gate, write_plain_probs, row_scores, x, rejected)
+
+
+def _append_plain_or_general_outputs(
     xp: OnnxOperations,
     gate: Gate,
-    write_fast_path_probs: FastPathWriter,
-    single_scores: SinglePrecisionScores,
-    logits: GraphValue,
+    write_plain_probs: PlainWriter,
+    row_scores: SinglePrecisionScores | DoublePrecisionScores,
+    x: GraphValue,
     rejected: Rejected,
 ) -> Outputs:
     """Append the outputs of a stage whose map needs fewer nodes for plain tables.
@@ -281,13 +294,13 @@ def _append_fast_or_general_outputs(
     gate : Gate
         Gate with a single stage and threshold.
 
-    write_fast_path_probs : callable
+    write_plain_probs : callable
         Function that appends the probabilities of a plain table.
 
-    single_scores : SinglePrecisionScores
-        Scores in single precision.
+    row_scores : SinglePrecisionScores or DoublePrecisionScores
+        Scores of the rows.
 
-    logits : GraphValue of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     rejected : {"calibrated", "uniform"}
@@ -299,33 +312,31 @@ def _append_fast_or_general_outputs(
         The outputs `probs`, `score` and `accept`.
     """
 
-    def write_fast_path(branch_xp: OnnxOperations) -> list[GraphValue]:
-        score = single_scores.estimates_in_double(branch_xp)
+    def write_plain(branch_xp: OnnxOperations) -> list[GraphValue]:
+        score = row_scores.estimates_in_double(branch_xp)
         accept = compare_with_thresholds(gate.thresholds, score)
         keeps_probs = accept if rejected == "uniform" else None
-        probs = write_fast_path_probs(branch_xp, gate.logits_source.map, logits, keeps_probs)
+        probs = write_plain_probs(branch_xp, gate.logits_source.map, x, keeps_probs)
         return [score, accept, probs]
 
-    def write_general_path(branch_xp: OnnxOperations) -> list[GraphValue]:
+    def write_general(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
-        score = single_scores.rescore_inexact_rows(branch_xp, logits, score_name)
+        score = row_scores.rescore_unsettled_rows(branch_xp, x, score_name)
         is_accepted = compare_with_thresholds(gate.thresholds, score)
-        branch_logits = branch_xp.graph_value(logits)
+        logits = branch_xp.graph_value(x)
         probs, accept = _append_gated_probabilities(
-            branch_xp, gate, branch_logits, score, is_accepted, rejected
+            branch_xp, gate, logits, score, is_accepted, rejected
         )
         return [score, accept, probs]
 
-    can_use_fast_path = append_fast_path_check(xp, single_scores, gate.logits_source.map, logits)
+    is_plain = append_plain_check(xp, row_scores, gate.logits_source.map, x)
     dtypes = ["float64", "bool", xp.dtype]
-    score, accept, probs = xp.if_else(
-        can_use_fast_path, write_fast_path, write_general_path, dtypes
-    )
+    score, accept, probs = xp.if_else(is_plain, write_plain, write_general, dtypes)
     return {"probs": probs, "score": score, "accept": accept}
 
 
-def _append_unrounded_float32(xp: OnnxOperations, input_name: str) -> GraphValue:
-    """Append the nodes that convert float16 or bfloat16 logits to float32.
+def _cast_to_float32(xp: OnnxOperations, input_name: str) -> GraphValue:
+    """Convert float16 or bfloat16 logits to float32, exactly as the model outputs them.
 
     If onnxruntime has no kernel for the narrow dtype, it computes in float32 and rounds. A cast
     directly after that would make it skip the rounding. A change of shape in between prevents this
@@ -336,10 +347,8 @@ def _append_unrounded_float32(xp: OnnxOperations, input_name: str) -> GraphValue
     return xp.append_node("Reshape", reshaped_table, original_shape)
 
 
-def _append_log_probabilities(
-    xp: OnnxOperations, table: GraphValue, tolerance: float
-) -> GraphValue:
-    """Append the logarithms of probabilities, NaN for rows that do not sum to one.
+def _logits_of_probabilities(xp: OnnxOperations, table: GraphValue, tolerance: float) -> GraphValue:
+    """Append the logarithms of probabilities, with NaN for rows that do not sum to one.
 
     The logarithms are computed in double precision and rounded to the precision of the table.
     """
@@ -349,14 +358,14 @@ def _append_log_probabilities(
     sums_to_one = double_xp.absolute(double_xp.sum(double_table) - 1.0) <= tolerance
     is_distribution = is_nonnegative & sums_to_one
     positive_probs = double_xp.cast(replace_zero_probabilities(xp, table))
-    log_probs = xp.cast(double_xp.log(positive_probs))
-    return xp.where(is_distribution, log_probs, np.nan)
+    logits = xp.cast(double_xp.log(positive_probs))
+    return xp.where(is_distribution, logits, np.nan)
 
 
 def _append_gated_probabilities(
     xp: OnnxOperations,
     gate: Gate,
-    logits: GraphValue,
+    x: GraphValue,
     score: GraphValue,
     is_accepted: GraphValue,
     rejected: Rejected,
@@ -374,7 +383,7 @@ def _append_gated_probabilities(
     gate : Gate
         Gate with a single stage.
 
-    logits : GraphValue of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     score : GraphValue of shape (n,)
@@ -394,7 +403,7 @@ def _append_gated_probabilities(
         False for rows whose probabilities are NaN, whatever their score.
     """
     fitted_map = gate.logits_source.map
-    probs = append_map(xp, fitted_map, logits)
+    probs = append_map(xp, fitted_map, x)
     has_probabilities = has_no_nan(xp, fitted_map, probs)
     accept = is_accepted & has_probabilities
     keeps_probabilities = accept
@@ -412,19 +421,19 @@ def _append_gated_probabilities(
     return gated_probs, accept
 
 
-def _probabilities_of_valid_rows(xp: OnnxOperations, gate: Gate, logits: GraphValue) -> GraphValue:
+def _probabilities_of_valid_rows(xp: OnnxOperations, gate: Gate, x: GraphValue) -> GraphValue:
     """Append the map of a calibrator without a promise, with NaN for invalid rows.
 
     Rows are checked one by one only if a row sum shows that a logit is not finite.
     """
-    probs = append_map(xp, gate.logits_source.map, logits)
-    all_finite = xp.all_true(xp.absolute(xp.sum(logits)) < np.inf)
+    probs = append_map(xp, gate.logits_source.map, x)
+    all_finite = xp.all_true(xp.absolute(xp.sum(x)) < np.inf)
 
     def keep_all_rows(branch_xp: OnnxOperations) -> list[GraphValue]:
         return [branch_xp.append_node("Identity", probs)]
 
     def keep_valid_rows(branch_xp: OnnxOperations) -> list[GraphValue]:
-        return [branch_xp.where(is_valid_row(branch_xp, logits), probs, np.nan)]
+        return [branch_xp.where(is_valid_row(branch_xp, x), probs, np.nan)]
 
     (valid_probs,) = xp.if_else(all_finite, keep_all_rows, keep_valid_rows)
     return valid_probs
