@@ -159,7 +159,7 @@ def test_run_ends_are_where_a_wrong_row_follows():
 @pytest.mark.parametrize(
     ("scores", "correct", "says"),
     [
-        ([[1.0]], [True], "one number per row"),
+        ([[1.0]], [True], "a one-dimensional array"),
         ([np.nan], [True], "without NaN"),
         ([1.0], [1], "one boolean per row"),
         ([1.0, 2.0], [True], "score and one flag for each row"),
