@@ -198,34 +198,36 @@ def fit_scale_of_file(folder: str) -> TypeScale:
 
 @dataclass(frozen=True)
 class MonotoneScale:
-    """Scale from safety to merit by a rising function of each type, linear between its knots.
+    """Scale from safety to harmless log-odds by a rising, piecewise linear function of each type.
 
     It has the methods of `TypeScale` that the rule of `MaxCaseErrors` calls.
 
     Attributes
     ----------
-    knots, merits : list of array
-        For each type, rising safeties, and the merit of each.
+    knots, log_odds : list of array
+        For each type, rising safeties, and the harmless log-odds of each.
     """
 
     knots: list[np.ndarray]
-    merits: list[np.ndarray]
+    log_odds: list[np.ndarray]
 
-    def compute_merit(self, safety: np.ndarray, types: np.ndarray) -> np.ndarray:
-        """Compute the merit of items."""
-        merit = np.full(len(safety), -np.inf)
-        for kind, (knots, merits) in enumerate(zip(self.knots, self.merits, strict=True)):
+    def compute_harmless_log_odds(self, safety: np.ndarray, types: np.ndarray) -> np.ndarray:
+        """Compute the log-odds that each item is harmless."""
+        values = np.full(len(safety), -np.inf)
+        for kind, (knots, log_odds) in enumerate(zip(self.knots, self.log_odds, strict=True)):
             is_kind = (types == kind) & np.isfinite(safety)
-            merit[is_kind] = np.interp(safety[is_kind], knots, merits)
-        return merit
+            values[is_kind] = np.interp(safety[is_kind], knots, log_odds)
+        return values
 
-    def convert_to_safety(self, merit: float | np.ndarray) -> np.ndarray:
-        """Convert a merit, or one for each type, to a cut of each type."""
-        merit_of_type = np.broadcast_to(merit, len(self.knots))
+    def convert_to_safety(self, harmless_log_odds: float | np.ndarray) -> np.ndarray:
+        """Convert harmless log-odds, or one number for each type, to the cutoff of each type."""
+        log_odds_of_type = np.broadcast_to(harmless_log_odds, len(self.knots))
         return np.array(
             [
-                np.interp(merit_of_type[kind], merits, knots, left=-np.inf, right=np.inf)
-                for kind, (knots, merits) in enumerate(zip(self.knots, self.merits, strict=True))
+                np.interp(log_odds_of_type[kind], log_odds, knots, left=-np.inf, right=np.inf)
+                for kind, (knots, log_odds) in enumerate(
+                    zip(self.knots, self.log_odds, strict=True)
+                )
             ]
         )
 
@@ -234,7 +236,7 @@ class MonotoneScale:
 def fit_monotone_scale_of_file(folder: str) -> MonotoneScale:
     """Fit a smooth monotone scale of the receipt fields on all receipts."""
     items = load_receipts(folder)
-    knots, merits = [], []
+    knots, log_odds = [], []
     for kind in range(int(items.kind.max()) + 1):
         order = np.argsort(items.score[items.kind == kind])
         safety = items.score[items.kind == kind][order]
@@ -249,8 +251,8 @@ def fit_monotone_scale_of_file(folder: str) -> MonotoneScale:
         # A small slope makes the function invertible where it is flat.
         rising = logit(monotone)[first] + 1e-6 * first
         knots.append(np.concatenate([[distinct[0] - 1], distinct, [distinct[-1] + 1e-6]]))
-        merits.append(np.concatenate([[rising[0] - 1], rising, [rising[-1] + 1e-3]]))
-    return MonotoneScale(knots, merits)
+        log_odds.append(np.concatenate([[rising[0] - 1], rising, [rising[-1] + 1e-3]]))
+    return MonotoneScale(knots, log_odds)
 
 
 def fit_gate_with_scale(
