@@ -1,7 +1,7 @@
 // What the chosen point costs, from two numbers that the reader fills in, and where it costs least.
 /** @import { Curves, Data, OperatingPoint, PointNumbers } from "./types.js" */
 import { announce, make, unbroken } from "./dom.js";
-import { count, general, money, percent } from "./format.js";
+import { count, fixed, general, money, percent } from "./format.js";
 import { numbersAt } from "./point.js";
 import { asGiven } from "./promise.js";
 
