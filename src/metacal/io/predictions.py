@@ -223,7 +223,7 @@ def read_requested_predictions(
 def _check_and_convert(request: Request, columns: Columns) -> Columns:
     """Check the shapes of the columns of a file, and leave out stray columns."""
     columns = _expand_single_score(request, columns)
-    _check_shapes(request, columns)
+    _check_columns_fit_together(request, columns)
     flat_columns: dict[str, Any] = {}
     for role, column in columns.role_columns.items():
         flat_columns[role] = column.ravel()
@@ -274,7 +274,7 @@ def _expand_single_score(request: Request, columns: Columns) -> Columns:
     return replace(columns, table=two_class_table, class_names=None)
 
 
-def _check_shapes(request: Request, columns: Columns) -> None:
+def _check_columns_fit_together(request: Request, columns: Columns) -> None:
     """Raise InputError if the table and the other columns do not fit together."""
     table = columns.table
     if table.ndim != 2 or table.dtype.kind not in "fiub":

@@ -1,6 +1,6 @@
 """Probabilities of plain tables as ONNX nodes, for the most frequent maps.
 
-A table is *plain* if the scores of all its rows are settled (see `metacal.export.onnx.scores`) and
+A table is *plain* if the decisions on all its rows are exact (see `metacal.export.onnx.scores`) and
 no logit is low enough to be a mask. All its logits are finite then. Its probabilities need fewer
 passes over the table than those of a general table: nothing is NaN, no class is masked, and a
 number per row replaces most operations on the table.
@@ -36,7 +36,7 @@ def append_plain_check(
     xp: OnnxOperations,
     row_scores: SinglePrecisionScores | DoublePrecisionScores,
     fitted: Map,
-    x: GraphValue,
+    logits: GraphValue,
 ) -> GraphValue:
     """Append a single boolean that is true only for a plain table.
 
@@ -53,21 +53,21 @@ def append_plain_check(
     fitted : Map
         Fitted map that `append_plain_probabilities` supports.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits.
 
     Returns
     -------
     GraphValue
     """
-    smallest_logit = xp.append_node("ReduceMin", x, keepdims=0)
-    is_plain = xp.all_true(row_scores.is_settled) & (smallest_logit > LARGEST_FINITE_MASK)
+    smallest_logit = xp.append_node("ReduceMin", logits, keepdims=0)
+    is_plain = xp.all_true(row_scores.is_decision_exact) & (smallest_logit > LARGEST_FINITE_MASK)
     inverse_temperature = _inverse_temperature(fitted)
     # In a damaged file this number may be NaN. The general nodes then reject every row.
     is_plain = is_plain & (xp.constant(inverse_temperature) < np.inf)
     if row_scores.allows_huge_logits and inverse_temperature > 1.0:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
-        is_plain = is_plain & xp.all_true(xp.squeeze(xp.max(x)) < largest_safe_logit)
+        is_plain = is_plain & xp.all_true(xp.squeeze(xp.max(logits)) < largest_safe_logit)
     return is_plain
 
 
@@ -86,9 +86,9 @@ def find_top_logit_search(fitted: Map) -> Callable[[OnnxOperations, GraphValue],
     return _find_top_logit
 
 
-def _find_top_logit(xp: OnnxOperations, x: GraphValue) -> TopLogit:
+def _find_top_logit(xp: OnnxOperations, logits: GraphValue) -> TopLogit:
     """Append the nodes that find the largest logit of each row."""
-    prediction, largest, _ = _find_two_largest(xp, x)
+    prediction, largest, _ = _find_two_largest(xp, logits)
     return TopLogit(prediction=prediction, value=largest)
 
 
@@ -101,7 +101,7 @@ def _inverse_temperature(fitted: Map) -> float:
 
 
 def _append_temperature(
-    xp: OnnxOperations, fitted: Any, x: GraphValue, keeps_probs: GraphValue | None
+    xp: OnnxOperations, fitted: Any, logits: GraphValue, keeps_probs: GraphValue | None
 ) -> GraphValue:
     """Append the nodes of a `TemperatureMap`, with a single softmax.
 
@@ -111,12 +111,12 @@ def _append_temperature(
     logit_factor: Any = fitted.inverse_temperature
     if keeps_probs is not None:
         logit_factor = xp.where(xp.unsqueeze(keeps_probs), logit_factor, 0.0)
-    probs = xp.softmax(xp.graph_value(x) * logit_factor)
+    probs = xp.softmax(xp.graph_value(logits) * logit_factor)
     return xp.append_node("Clip", probs, *probability_limits(np.finfo(xp.dtype)))
 
 
 def _append_spline_on_temperature(
-    xp: OnnxOperations, fitted: Any, x: GraphValue, keeps_probs: GraphValue | None
+    xp: OnnxOperations, fitted: Any, logits: GraphValue, keeps_probs: GraphValue | None
 ) -> GraphValue:
     """Append the nodes of a spline that follows a temperature map.
 
@@ -138,7 +138,7 @@ def _append_spline_on_temperature(
     double_xp = xp.with_dtype("float64")
     temperature_map, _ = fitted.default_pair
     inverse_temperature = temperature_map.inverse_temperature
-    table = xp.graph_value(x)
+    table = xp.graph_value(logits)
     prediction, largest, second_largest = _find_two_largest(xp, table)
     scaled_second = xp.unsqueeze(second_largest * inverse_temperature)
     scaled_logits = xp.replace_class_entry(table * inverse_temperature, prediction, scaled_second)
@@ -264,7 +264,7 @@ def _append_spline_value(double_xp: OnnxOperations, spline: Any, z: GraphValue) 
 
 
 def _find_two_largest(
-    xp: OnnxOperations, x: GraphValue
+    xp: OnnxOperations, logits: GraphValue
 ) -> tuple[GraphValue, GraphValue, GraphValue]:
     """Append the nodes that find the largest and second largest logit of each row.
 
@@ -282,13 +282,13 @@ def _find_two_largest(
     """
     n_blocks = _choose_number_of_blocks(xp.n_classes)
     if n_blocks == 1 or xp.graph.opset < _BATCHED_GATHER_OPSET:
-        prediction = xp.argmax(x)
-        other_logits = xp.replace_class_entry(x, prediction, -np.inf)
-        return prediction, xp.squeeze(xp.max(x)), xp.squeeze(xp.max(other_logits))
+        prediction = xp.argmax(logits)
+        other_logits = xp.replace_class_entry(logits, prediction, -np.inf)
+        return prediction, xp.squeeze(xp.max(logits)), xp.squeeze(xp.max(other_logits))
     block_width = xp.n_classes // n_blocks
     # A size of 0 keeps the size of the batch. onnxruntime changes a table in place only where it
     # can infer that this size is the same.
-    blocks = xp.append_node("Reshape", x, xp.graph.add_integers(0, n_blocks, block_width))
+    blocks = xp.append_node("Reshape", logits, xp.graph.add_integers(0, n_blocks, block_width))
     block_maxima = xp.graph_value(
         xp.graph.append_axis_node("ReduceMax", blocks.name, 2, keepdims=0)
     )

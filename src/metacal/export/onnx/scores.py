@@ -4,11 +4,11 @@ In onnxruntime, an exponential in double precision takes ten times as long as in
 A wide float32 table is therefore scored in two steps:
 
 1. All rows are scored in single precision, with a bound on the error.
-2. A row is *unsettled* if its score is within the bound of the threshold, or is not a finite number.
-   Unsettled rows are scored again in double precision, as in Python.
+2. A row needs rescoring if its score is within the bound of the threshold, or is not a finite number.
+   Such rows are scored again in double precision, as in Python.
 
-The decision on every row is that of double precision. The score of a settled row is accurate up to
-the bound. Comparing the single-precision score with the threshold directly would be faster, but
+The decision on every row is that of double precision. The score of any other row is accurate up
+to the bound. Comparing the single-precision score with the threshold directly would be faster, but
 would change decisions.
 
 Numbers per row have the shape (n,) in step 1. An operator on shape (n, 1) and a single number takes
@@ -91,13 +91,15 @@ class TopLogit:
     value: GraphValue
 
 
-def _estimate_entropy(xp: OnnxOperations, x: GraphValue, top: TopLogit | None) -> ScoreEstimate:
+def _estimate_entropy(
+    xp: OnnxOperations, logits: GraphValue, top: TopLogit | None
+) -> ScoreEstimate:
     """Estimate the entropy as log Σ e^x - Σ p x.
 
     The estimate of a row is not finite if one of its logits is not.
     """
-    log_sum_exp = _append_log_sum_exp(xp, x, top)
-    mean_logit = xp.squeeze(xp.sum(xp.softmax(x) * x))
+    log_sum_exp = _append_log_sum_exp(xp, logits, top)
+    mean_logit = xp.squeeze(xp.sum(xp.softmax(logits) * logits))
     return ScoreEstimate(
         score=log_sum_exp.value - mean_logit,
         error_scale=log_sum_exp.magnitude,
@@ -106,21 +108,21 @@ def _estimate_entropy(xp: OnnxOperations, x: GraphValue, top: TopLogit | None) -
 
 
 def _estimate_one_minus_max(
-    xp: OnnxOperations, x: GraphValue, top: TopLogit | None
+    xp: OnnxOperations, logits: GraphValue, top: TopLogit | None
 ) -> ScoreEstimate:
     """Estimate 1 - max p, where p are the probabilities of a row.
 
     A row is valid if the sum of its logits is finite, because then all of them are.
     """
-    largest_probability = _append_largest_probability(xp, x, top)
-    is_finite_row = xp.absolute(xp.squeeze(xp.sum(x))) < _MAX_FINITE
+    largest_probability = _append_largest_probability(xp, logits, top)
+    is_finite_row = xp.absolute(xp.squeeze(xp.sum(logits))) < _MAX_FINITE
     return ScoreEstimate(score=1.0 - largest_probability, error_scale=None, is_valid=is_finite_row)
 
 
-def _estimate_energy(xp: OnnxOperations, x: GraphValue, top: TopLogit | None) -> ScoreEstimate:
+def _estimate_energy(xp: OnnxOperations, logits: GraphValue, top: TopLogit | None) -> ScoreEstimate:
     """Estimate the energy -log Σ e^x."""
-    log_sum_exp = _append_log_sum_exp(xp, x, top)
-    is_finite_row = xp.absolute(xp.squeeze(xp.sum(x))) < _MAX_FINITE
+    log_sum_exp = _append_log_sum_exp(xp, logits, top)
+    is_finite_row = xp.absolute(xp.squeeze(xp.sum(logits))) < _MAX_FINITE
     return ScoreEstimate(
         score=-log_sum_exp.value,
         error_scale=log_sum_exp.magnitude,
@@ -150,15 +152,15 @@ class _LogSumExp:
 
 
 def _append_largest_probability(
-    xp: OnnxOperations, x: GraphValue, top: TopLogit | None
+    xp: OnnxOperations, logits: GraphValue, top: TopLogit | None
 ) -> GraphValue:
     """Append the largest probability of each row, of shape (n,)."""
     if top is None:
-        return xp.squeeze(xp.max(xp.softmax(x)))
-    return xp.squeeze(xp.append_node("GatherElements", xp.softmax(x), top.prediction, axis=1))
+        return xp.squeeze(xp.max(xp.softmax(logits)))
+    return xp.squeeze(xp.append_node("GatherElements", xp.softmax(logits), top.prediction, axis=1))
 
 
-def _append_log_sum_exp(xp: OnnxOperations, x: GraphValue, top: TopLogit | None) -> _LogSumExp:
+def _append_log_sum_exp(xp: OnnxOperations, logits: GraphValue, top: TopLogit | None) -> _LogSumExp:
     """Append the nodes that compute log Σ e^x from one column of each row.
 
     log Σ e^x = x_j - log p_j for every column j, unless p_j has underflowed. If the largest logit
@@ -166,11 +168,11 @@ def _append_log_sum_exp(xp: OnnxOperations, x: GraphValue, top: TopLogit | None)
     searching for the largest logit of the row saves two passes over the table.
     """
     if top is None:
-        reference_logit = xp.squeeze(xp.max(_select_reference_columns(xp, x)))
-        reference_prob = xp.squeeze(xp.max(_select_reference_columns(xp, xp.softmax(x))))
+        reference_logit = xp.squeeze(xp.max(_select_reference_columns(xp, logits)))
+        reference_prob = xp.squeeze(xp.max(_select_reference_columns(xp, xp.softmax(logits))))
     else:
         reference_logit = top.value
-        reference_prob = _append_largest_probability(xp, x, top)
+        reference_prob = _append_largest_probability(xp, logits, top)
     log_sum_exp = reference_logit - xp.log(reference_prob)
     return _LogSumExp(
         value=log_sum_exp,
@@ -198,32 +200,32 @@ class SinglePrecisionScores:
     estimate : GraphValue of shape (n,)
         Score in single precision.
 
-    is_settled : GraphValue of shape (n,)
-        Whether rounding errors cannot have changed the decision. All logits of a settled row are
-        finite.
+    is_decision_exact : GraphValue of shape (n,)
+        Whether rounding errors cannot have changed the decision. All logits of a row with an exact
+        decision are finite.
 
     allows_huge_logits : bool
-        Whether the logits of a settled row can be so large that a multiple of them overflows.
+        Whether the logits of such a row can be so large that a multiple of them overflows.
     """
 
     estimate: GraphValue
-    is_settled: GraphValue
+    is_decision_exact: GraphValue
     allows_huge_logits: bool
 
     def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
         """Append the single-precision scores as doubles of shape (n,)."""
         return xp.with_dtype("float64").cast(self.estimate)
 
-    def rescore_unsettled_rows(
-        self, xp: OnnxOperations, x: GraphValue, score_name: str
+    def rescore_rows_near_threshold(
+        self, xp: OnnxOperations, logits: GraphValue, score_name: str
     ) -> GraphValue:
-        """Append scores of shape (n,), with unsettled rows scored in double precision."""
+        """Append scores of shape (n,), with rows near the threshold scored in double precision."""
         double_xp = xp.with_dtype("float64")
-        is_unsettled = ~xp.graph_value(self.is_settled)
-        row_indices, scatter_indices = double_xp.find_true_rows(is_unsettled)
-        unsettled_logits = double_xp.cast(xp.take(x, row_indices))
+        needs_rescoring = ~xp.graph_value(self.is_decision_exact)
+        row_indices, scatter_indices = double_xp.find_true_rows(needs_rescoring)
+        logits_to_rescore = double_xp.cast(xp.take(logits, row_indices))
         estimates = self.estimates_in_double(xp)
-        exact_scores = _append_score_formula(double_xp, unsettled_logits, score_name)
+        exact_scores = _append_score_formula(double_xp, logits_to_rescore, score_name)
         return double_xp.append_node("ScatterND", estimates, scatter_indices, exact_scores)
 
 
@@ -236,23 +238,23 @@ class DoublePrecisionScores:
     score : GraphValue of shape (n,)
         Score in double precision, NaN if the row is invalid.
 
-    is_settled : GraphValue of shape (n,)
-        Whether the score is finite. No logit of a settled row is NaN or +inf.
+    is_decision_exact : GraphValue of shape (n,)
+        Whether the score is finite. No logit of such a row is NaN or +inf.
 
     allows_huge_logits : bool
-        Whether the logits of a settled row can be so large that a multiple of them overflows.
+        Whether the logits of such a row can be so large that a multiple of them overflows.
     """
 
     score: GraphValue
-    is_settled: GraphValue
+    is_decision_exact: GraphValue
     allows_huge_logits: bool = True
 
     def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
         """Return the scores, of shape (n,)."""
         return xp.with_dtype("float64").graph_value(self.score)
 
-    def rescore_unsettled_rows(
-        self, xp: OnnxOperations, x: GraphValue, score_name: str
+    def rescore_rows_near_threshold(
+        self, xp: OnnxOperations, logits: GraphValue, score_name: str
     ) -> GraphValue:
         """Return the scores, of shape (n,). They are in double precision already."""
         return self.estimates_in_double(xp)
@@ -260,7 +262,7 @@ class DoublePrecisionScores:
 
 def append_single_precision_scores(
     xp: OnnxOperations,
-    x: GraphValue,
+    logits: GraphValue,
     score_name: str,
     threshold: float,
     find_top_logit: Callable[[OnnxOperations, GraphValue], TopLogit] | None = None,
@@ -272,7 +274,7 @@ def append_single_precision_scores(
     xp : OnnxOperations
         Operations in the precision of the table.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits.
 
     score_name : str
@@ -295,16 +297,16 @@ def append_single_precision_scores(
     is_wide = xp.n_classes >= _MIN_CLASSES_FOR_SINGLE_PRECISION
     if estimate_score is None or xp.dtype == "float64" or not is_wide:
         return None
-    top = None if find_top_logit is None else find_top_logit(xp, x)
-    estimate = estimate_score(xp, x, top)
+    top = None if find_top_logit is None else find_top_logit(xp, logits)
+    estimate = estimate_score(xp, logits, top)
     return SinglePrecisionScores(
         estimate=estimate.score,
-        is_settled=_is_settled(xp, estimate, threshold),
+        is_decision_exact=_is_decision_exact(xp, estimate, threshold),
         allows_huge_logits=estimate.error_scale is None,
     )
 
 
-def _is_settled(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -> GraphValue:
+def _is_decision_exact(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -> GraphValue:
     """Append a flag of shape (n,) for each row whose decision rounding cannot have changed.
 
     Proof of the bound, with u the unit roundoff:
@@ -315,8 +317,8 @@ def _is_settled(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -
     3. The logarithm of a probability above 1e-36 is at most 83 in absolute value, and its error at
        most four units of that.
 
-    All comparisons are false for NaN, so a row with NaN is not settled. Testing that the score is
-    *within* the bound and negating the result would not be valid, because NaN would be settled.
+    All comparisons are false for NaN, so a row with NaN needs rescoring. Testing that the score is
+    *within* the bound and negating the result would not be valid, because NaN would count as exact.
     """
     has_finite_threshold = np.isfinite(threshold)
     finite_threshold = threshold if has_finite_threshold else 0.0
@@ -337,7 +339,7 @@ def _is_settled(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -
 
 
 def append_double_precision_scores(
-    xp: OnnxOperations, x: GraphValue, score_name: str
+    xp: OnnxOperations, logits: GraphValue, score_name: str
 ) -> GraphValue:
     """Append the nodes that compute the score of each row in double precision.
 
@@ -346,7 +348,7 @@ def append_double_precision_scores(
     xp : OnnxOperations
         Operations in the precision of the table.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits.
 
     score_name : str
@@ -360,8 +362,10 @@ def append_double_precision_scores(
     double_xp = xp.with_dtype("float64")
     if NAMED[score_name].formula_function() is rowwise.negative_margin:
         # The margin needs only the two largest logits in double precision, not the whole table.
-        return double_xp.squeeze(_append_negative_margin(xp, x))
-    double_logits = double_xp.graph_value(x) if xp.dtype == "float64" else double_xp.cast(x)
+        return double_xp.squeeze(_append_negative_margin(xp, logits))
+    double_logits = (
+        double_xp.graph_value(logits) if xp.dtype == "float64" else double_xp.cast(logits)
+    )
     return _append_score_formula(double_xp, double_logits, score_name)
 
 
@@ -386,7 +390,7 @@ def _append_score_formula(
     return double_xp.squeeze(double_xp.where(is_valid, scores, np.nan))
 
 
-def _append_negative_margin(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+def _append_negative_margin(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append the second largest logit minus the largest logit of each row (n × 1).
 
     Only the two largest logits are converted to double precision, so the difference is exact for
@@ -394,10 +398,10 @@ def _append_negative_margin(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     logit is NaN or the largest one is infinite.
     """
     double_xp = xp.with_dtype("float64")
-    top_two, has_no_nan = _append_two_largest(xp, x)
+    top_two, has_no_nan = _append_two_largest(xp, logits)
     largest = xp.column(top_two, 0)
     second_largest = xp.column(top_two, 1)
-    xp.graph.declare_reduction("ReduceMax", x.name, largest.name)
+    xp.graph.declare_reduction("ReduceMax", logits.name, largest.name)
     double_largest = double_xp.cast(largest)
     double_second = double_xp.cast(second_largest)
     negative_margin = double_xp.maximum(double_second - double_largest, -np.finfo(np.float64).max)
@@ -405,7 +409,7 @@ def _append_negative_margin(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     return double_xp.where(is_valid, negative_margin, np.nan)
 
 
-def _append_two_largest(xp: OnnxOperations, x: GraphValue) -> list[GraphValue]:
+def _append_two_largest(xp: OnnxOperations, logits: GraphValue) -> list[GraphValue]:
     """Append the nodes that find the two largest logits of each row.
 
     TopK is used if there are rows and no sum of a row is NaN. TopK of an empty table divides by
@@ -418,18 +422,20 @@ def _append_two_largest(xp: OnnxOperations, x: GraphValue) -> list[GraphValue]:
         The two largest logits (n × 2), and whether the row contains no NaN (n × 1).
     """
     single_xp = xp.with_dtype("float32")
-    has_no_nan_sum = ~xp.append_node("IsNaN", xp.sum(x))
+    has_no_nan_sum = ~xp.append_node("IsNaN", xp.sum(logits))
     # The smallest flag is 0 or 1, or +inf if there are no rows.
     smallest_flag = single_xp.append_node("ReduceMin", single_xp.cast(has_no_nan_sum), keepdims=0)
 
     def use_top_k(branch_xp: OnnxOperations) -> list[GraphValue]:
         k = branch_xp.graph.add_integers(2)
-        top_logits_name, _ = branch_xp.graph.append_multi_output_node("TopK", 2, x.name, k, axis=1)
+        top_logits_name, _ = branch_xp.graph.append_multi_output_node(
+            "TopK", 2, logits.name, k, axis=1
+        )
         top_two = branch_xp.graph_value(top_logits_name)
         return [top_two, branch_xp.append_node("Identity", has_no_nan_sum)]
 
     def use_two_maxima(branch_xp: OnnxOperations) -> list[GraphValue]:
-        table = branch_xp.graph_value(x)
+        table = branch_xp.graph_value(logits)
         other_logits = branch_xp.replace_class_entry(table, branch_xp.argmax(table), -np.inf)
         top_two = branch_xp.join_columns(branch_xp.max(table), branch_xp.max(other_logits))
         return [top_two, is_valid_row(branch_xp, table)]
@@ -438,15 +444,15 @@ def _append_two_largest(xp: OnnxOperations, x: GraphValue) -> list[GraphValue]:
     return xp.if_else(can_use_top_k, use_top_k, use_two_maxima, [xp.dtype, "bool"])
 
 
-def is_valid_row(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+def is_valid_row(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append a flag for each row of logits that is valid (n × 1).
 
     A valid row contains no NaN, and its largest logit is finite. Python rejects other rows.
     """
     single_xp = xp.with_dtype("float32")
-    is_nan = single_xp.cast(xp.append_node("IsNaN", x))
+    is_nan = single_xp.cast(xp.append_node("IsNaN", logits))
     largest_nan_flag = single_xp.max(is_nan)
-    largest_logit = xp.max(x)
+    largest_logit = xp.max(logits)
     has_finite_maximum = (largest_logit > -np.inf) & (largest_logit < np.inf)
     return has_finite_maximum & (largest_nan_flag == 0.0)
 

@@ -245,18 +245,18 @@ def _append_single_precision_outputs(
             xp, gate, write_plain_probs, single_scores, x, rejected
         )
 
-    def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
+    def write_estimates(branch_xp: OnnxOperations) -> list[GraphValue]:
         score = single_scores.estimates_in_double(branch_xp)
         return [score, compare_with_thresholds(gate.thresholds, score)]
 
-    def write_unsettled(branch_xp: OnnxOperations) -> list[GraphValue]:
+    def write_rescored(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
-        score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
+        score = single_scores.rescore_rows_near_threshold(branch_xp, x, score_name)
         return [score, compare_with_thresholds(gate.thresholds, score)]
 
-    all_settled = xp.all_true(single_scores.is_settled)
+    all_decisions_exact = xp.all_true(single_scores.is_decision_exact)
     dtypes = ["float64", "bool"]
-    score, is_accepted = xp.if_else(all_settled, write_settled, write_unsettled, dtypes)
+    score, is_accepted = xp.if_else(all_decisions_exact, write_estimates, write_rescored, dtypes)
     probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
     return {"probs": probs, "score": score, "accept": accept}
 
@@ -272,7 +272,7 @@ def _append_outputs_of_double_scores(
     if write_plain_probs is None or xp.dtype != "float32":
         return None
     is_finite = score.xp.absolute(score) < np.inf
-    row_scores = DoublePrecisionScores(score=score, is_settled=is_finite)
+    row_scores = DoublePrecisionScores(score=score, is_decision_exact=is_finite)
     return _append_plain_or_general_outputs(xp, gate, write_plain_probs, row_scores, x, rejected)
 
 
@@ -321,7 +321,7 @@ def _append_plain_or_general_outputs(
 
     def write_general(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
-        score = row_scores.rescore_unsettled_rows(branch_xp, x, score_name)
+        score = row_scores.rescore_rows_near_threshold(branch_xp, x, score_name)
         is_accepted = compare_with_thresholds(gate.thresholds, score)
         logits = branch_xp.graph_value(x)
         probs, accept = _append_gated_probabilities(
