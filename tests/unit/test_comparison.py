@@ -142,6 +142,8 @@ def test_the_same_twice_and_with_threads(rows, table):
 def test_json(table):
     plain = json.loads(json.dumps(table.to_dict(), allow_nan=False))
     assert plain["best"]["nll"] == table.best("nll")
+    assert [metric["name"] for metric in plain["metrics"]] == METRICS
+    assert plain["metrics"][0] == {"name": "nll", "heading": "log loss", "smaller_is_better": True}
     assert plain["calibrators"][0]["metrics"]["nll"]["mean"] == table.entries[0].metrics["nll"].mean
 
 

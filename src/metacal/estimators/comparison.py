@@ -149,6 +149,7 @@ class Comparison:
             "n_splits": self.n_splits,
             "n_repeats": self.n_repeats,
             "n_folds": self.n_folds,
+            "metrics": [_describe_metric(metric) for metric in metric_names],
             "best": {metric: self.best(metric) for metric in metric_names},
             "near_best": {metric: list(self.near_best(metric)) for metric in metric_names},
             "near_best_standard_errors": STANDARD_ERRORS,
@@ -241,6 +242,17 @@ class Comparison:
         """Return the names of the metrics, in the order of the registry."""
         any_fitted_entry = self._list_fitted_entries()[0]
         return list(any_fitted_entry.metrics)
+
+
+def _describe_metric(metric: str) -> dict[str, Any]:
+    """Return the name, the column heading and the direction of a metric as JSON types."""
+    registered_metric = registry.METRICS.get(metric)
+    smaller_is_better = registered_metric is None or registered_metric.smaller_is_better
+    return {
+        "name": metric,
+        "heading": _get_metric_heading(metric),
+        "smaller_is_better": smaller_is_better,
+    }
 
 
 def _get_metric_heading(metric: str) -> str:

@@ -1,5 +1,5 @@
 // The sections that are tables: classes, rows worth a look, calibrators compared, methods.
-/** @import { Column, Compared, Data, Failed, Maybe, Order, Row } from "./types.js" */
+/** @import { Column, Compared, ComparedMetric, Data, Failed, Maybe, Order, Row } from "./types.js" */
 import { byId, facts, make, put } from "./dom.js";
 import { NOTHING, atLeast, capitalized, count, four, percent, plainPercent } from "./format.js";
 import { asGiven, nameOf } from "./promise.js";
@@ -103,13 +103,9 @@ export function rowSection({ mistakes, hits, source }) {
   put("rows-tables", half("Most confident errors", mistakes, true), half("Least confident correct predictions", hits, false));
 }
 
-/** @type {Record<string, string>} */
-const COMPARED = {
-  nll: "Log loss",
-  brier: "Brier",
-  ece: "ECE",
-  ece_equal_mass: "ECE, equal mass",
-};
+/** @param {ComparedMetric} metric */
+const comparisonHeading = ({ heading, smaller_is_better: smallerIsBetter }) =>
+  smallerIsBetter ? capitalized(heading) : `${capitalized(heading)} (higher is better)`;
 
 /** @param {Data} data */
 export function comparisonSection({ comparison: found }) {
@@ -136,13 +132,16 @@ export function comparisonSection({ comparison: found }) {
       name: true,
       cell: (entry) => ("failed" in entry ? `${entry.name} (failed: ${entry.failed})` : entry.name),
     },
-    ...Object.keys(found.best).map((key) => ({ head: COMPARED[key] ?? key, number: true, cell: cell(key) })),
+    ...found.metrics.map((metric) => ({ head: comparisonHeading(metric), number: true, cell: cell(metric.name) })),
   ];
   const every = `${found.n_repeats} × ${found.n_splits} folds`;
   const folds = found.n_folds === found.n_repeats * found.n_splits ? every : `${found.n_folds} of ${every}`;
+  const direction = found.metrics.every((metric) => metric.smaller_is_better)
+    ? "Lower is better."
+    : "Lower is better unless the heading says otherwise.";
   put(
     "comparison-lead",
-    `Estimate ± standard error from rows not used in the fit, ${folds}; less is better. ★ marks the best, `,
+    `Estimate ± standard error from rows not used in the fit, ${folds}. ${direction} ★ marks the best, `,
     `☆ those at most ${found.near_best_standard_errors} standard errors of the paired difference worse ` +
       "(a rule of thumb, no confidence level).",
   );

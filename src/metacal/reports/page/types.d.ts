@@ -351,10 +351,17 @@ export interface Comparison {
   n_repeats: number;
   /** How many of them there was time for. */
   n_folds: number;
+  metrics: ComparedMetric[];
   best: Record<string, string | null>;
   near_best: Record<string, string[]>;
   near_best_standard_errors: number;
   calibrators: (Compared | Failed)[];
+}
+
+export interface ComparedMetric {
+  name: string;
+  heading: string;
+  smaller_is_better: boolean;
 }
 
 export interface Compared {
