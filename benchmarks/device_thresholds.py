@@ -61,7 +61,7 @@ def count_different_decisions(
     formula = resolve_score(score_name).compute_unrounded.formula
     n_different = 0
     for score in rng.choice(distinct_scores, size=n_thresholds, replace=False):
-        threshold = grid.move_between_grid_points(float(score))
+        threshold = grid.make_robust_to_rounding(float(score))
         codes = device_kernels.acceptance_codes(device_logits, formula=formula, threshold=threshold)
         is_accepted = to_numpy(codes == device_kernels.ACCEPTED)
         n_different += int((is_accepted != (host_scores <= threshold)).sum())

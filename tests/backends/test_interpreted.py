@@ -61,7 +61,7 @@ for name in ("entropy", "max_probability", "energy"):
     grid = get_rounding_grid(name)
     scores = score_rows(Rows(logits), name)
     for threshold in np.unique(scores):
-        between = grid.move_between_grid_points(float(threshold))
+        between = grid.make_robust_to_rounding(float(threshold))
         kind = score.compute_unrounded.formula.__name__
         codes = device.acceptance_codes(torch.tensor(logits), kind, between)
         assert ((codes == ACCEPTED).numpy() == (scores <= between)).all(), (name, threshold)

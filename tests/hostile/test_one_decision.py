@@ -120,8 +120,8 @@ def test_comparing_the_raw_score_with_a_settled_threshold_is_comparing_the_round
     value, other, grid, ulps
 ):
     """Also for scores that are the threshold itself, or next to it."""
-    level = grid.move_between_grid_points(other)
-    assert grid.move_between_grid_points(level) == level
+    level = grid.make_robust_to_rounding(other)
+    assert grid.make_robust_to_rounding(level) == level
     near = level
     for _ in range(abs(ulps)):
         near = math.nextafter(near, math.copysign(math.inf, ulps))
@@ -137,9 +137,9 @@ def test_what_is_no_number_to_round_stays():
     )
     for grid in (RELATIVE_GRID, ABSOLUTE_GRID):
         np.testing.assert_array_equal(grid.round(odd), odd)
-        assert grid.move_between_grid_points(math.inf) == math.inf
-        assert grid.move_between_grid_points(-math.inf) == -math.inf
-        assert -np.finfo(float).max < grid.move_between_grid_points(-np.finfo(float).max) < 0
+        assert grid.make_robust_to_rounding(math.inf) == math.inf
+        assert grid.make_robust_to_rounding(-math.inf) == -math.inf
+        assert -np.finfo(float).max < grid.make_robust_to_rounding(-np.finfo(float).max) < 0
 
 
 def test_the_same_rounding_where_the_column_is_a_tensor():
@@ -152,7 +152,7 @@ def test_the_same_rounding_where_the_column_is_a_tensor():
     )
     for grid in (RELATIVE_GRID, ABSOLUTE_GRID):
         middles = np.array(
-            [grid.move_between_grid_points(value) for value in grid.round(values[:-5])]
+            [grid.make_robust_to_rounding(value) for value in grid.round(values[:-5])]
         )
         every = np.concatenate(
             [values, middles, np.nextafter(middles, 1), np.nextafter(middles, -1)]
@@ -190,7 +190,7 @@ def test_a_constraint_certifies_the_rounded_scores_and_settles_its_threshold(pro
     )
     assert found == again
     assert 0 < found.n_accepted < 3000
-    assert found.threshold == RELATIVE_GRID.move_between_grid_points(found.threshold)
+    assert found.threshold == RELATIVE_GRID.make_robust_to_rounding(found.threshold)
     assert found.highest_accepted < found.threshold < found.lowest_rejected
     assert found.n_accepted == (values <= found.threshold).sum()
     assert len(np.unique(RELATIVE_GRID.round(values))) <= 101
@@ -217,7 +217,7 @@ def test_a_saved_file_keeps_its_decisions(path):
     stored = float(data["certificate"]["threshold"])
     assert gate.certificate_.threshold == stored
     grid = scores.get_rounding_grid(gate.gate_.source.score)
-    assert grid.move_between_grid_points(gate.threshold_) == gate.threshold_
+    assert grid.make_robust_to_rounding(gate.threshold_) == gate.threshold_
     rng = np.random.default_rng(0)
     table = rng.normal(size=(4000, len(source["classes"]["values"]))) * rng.gamma(
         2.0, 2.0, size=(4000, 1)

@@ -38,7 +38,7 @@ def test_miscoverage_threshold_is_an_order_statistic_of_the_correct_scores():
     ):
         certificate = promise.certify(SCORES, CORRECT)
         assert certificate.highest_accepted == RELATIVE_GRID.round(right)[rank - 1]
-        assert certificate.threshold == RELATIVE_GRID.move_between_grid_points(
+        assert certificate.threshold == RELATIVE_GRID.make_robust_to_rounding(
             certificate.highest_accepted
         )
         assert certificate.n_correct_accepted == rank
@@ -161,7 +161,9 @@ def test_ties_are_accepted_or_rejected_together():
 
 def test_threshold_lies_just_below_the_first_score_not_covered():
     certificate = mc.MinAccuracy(0.9).certify(SCORES, CORRECT)
-    assert certificate.threshold == RELATIVE_GRID.get_midpoint_below(certificate.lowest_rejected)
+    assert certificate.threshold == RELATIVE_GRID.find_largest_threshold_rejecting(
+        certificate.lowest_rejected
+    )
     assert certificate.highest_accepted <= certificate.threshold < certificate.lowest_rejected
 
 

@@ -281,7 +281,7 @@ def test_the_threshold_that_is_stored_is_the_certified_one_and_parts_the_neighbo
     stored = float({p.key: p.value for p in to_onnx(gate).metadata_props}["metacal.threshold"])
     assert certificate.highest_accepted < stored < certificate.lowest_rejected
     assert (
-        stored == certificate.threshold == get_rounding_grid(score).move_between_grid_points(stored)
+        stored == certificate.threshold == get_rounding_grid(score).make_robust_to_rounding(stored)
     )
 
 

@@ -363,4 +363,4 @@ def _round_threshold_if_certified(result: ThresholdResult) -> float | None:
     """Round the certified threshold to a midpoint of the score grid, or return None."""
     if result.threshold is None:
         return None
-    return RELATIVE_GRID.move_between_grid_points(result.threshold)
+    return RELATIVE_GRID.make_robust_to_rounding(result.threshold)

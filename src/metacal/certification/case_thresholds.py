@@ -86,11 +86,11 @@ def convert_cutoffs_to_thresholds(cutoffs: Float, *, clears_accepted: bool) -> F
     for cutoff in cutoffs.tolist():
         if not clears_accepted:
             # The uncertainty is the safety of a rejected item.
-            threshold = RELATIVE_GRID.move_between_grid_points(cutoff)
+            threshold = RELATIVE_GRID.make_robust_to_rounding(cutoff)
         elif math.isinf(cutoff):
             threshold = -cutoff
         else:
-            threshold = RELATIVE_GRID.get_midpoint_below(-cutoff)
+            threshold = RELATIVE_GRID.find_largest_threshold_rejecting(-cutoff)
         thresholds.append(threshold)
     return np.array(thresholds)
 

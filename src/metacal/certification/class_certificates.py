@@ -50,7 +50,7 @@ def build_class_certificate(
         decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
     )
     largest_threshold = class_ranking.largest_threshold_accepting_at_most(n_accepted)
-    threshold = RELATIVE_GRID.move_between_grid_points(largest_threshold)
+    threshold = RELATIVE_GRID.make_robust_to_rounding(largest_threshold)
     threshold_outcome = class_ranking.summarize_threshold(threshold)
     return SubgroupCertificate(names, threshold=threshold, **threshold_outcome._asdict())
 

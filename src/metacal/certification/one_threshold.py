@@ -197,7 +197,7 @@ class OneThresholdProcedure:
                 rows.ranking, self.limit, level_of_shortfall, n_planning_rows=n_planning_rows
             )
 
-        threshold = RELATIVE_GRID.move_between_grid_points(threshold)
+        threshold = RELATIVE_GRID.make_robust_to_rounding(threshold)
         threshold_outcome = rows.ranking.summarize_threshold(threshold)
         subgroup_certificate = SubgroupCertificate(
             subgroup_names,
@@ -289,7 +289,7 @@ class OneThresholdProcedure:
         -------
         Certificate
         """
-        threshold = RELATIVE_GRID.move_between_grid_points(threshold)
+        threshold = RELATIVE_GRID.make_robust_to_rounding(threshold)
         return build_certificate(
             quantity=self.quantity,
             target=self.target,

@@ -66,7 +66,7 @@ def build_certificate_for_threshold(
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
     """Build the certificate of a threshold that applies to all rows."""
-    threshold = RELATIVE_GRID.move_between_grid_points(threshold)
+    threshold = RELATIVE_GRID.make_robust_to_rounding(threshold)
     threshold_outcome = rows.ranking.summarize_threshold(threshold)
     certificate = build_certificate(
         quantity=quantity,

@@ -445,7 +445,7 @@ class Certifier:
         return replace(
             certificate,
             score=get_score_name(self.score),
-            threshold=grid.move_between_grid_points(certificate.threshold),
+            threshold=grid.make_robust_to_rounding(certificate.threshold),
         )
 
     def _certify_best_phase(self) -> Certificate:

@@ -177,11 +177,11 @@ def _name_score_and_move_thresholds(
     """
     certified_subgroups = certificate.subgroups
     if certified_subgroups is not None:
-        certified_subgroups = certified_subgroups.map_thresholds(grid.move_between_grid_points)
+        certified_subgroups = certified_subgroups.map_thresholds(grid.make_robust_to_rounding)
     return replace(
         certificate,
         score=score_name,
-        threshold=grid.move_between_grid_points(certificate.threshold),
+        threshold=grid.make_robust_to_rounding(certificate.threshold),
         subgroups=certified_subgroups,
     )
 

@@ -46,7 +46,7 @@ def accept_rows_on_device(rows: Rows, score: str | Score, thresholds: Thresholds
     compute_codes = partial(
         device_kernels.acceptance_codes,
         formula=score_kernel.formula,
-        threshold=_move_between_grid_points(thresholds, score),
+        threshold=_make_robust_to_rounding(thresholds, score),
     )
     if rows.is_unvalidated:
         codes = rows.compute_column(partial(compute_codes, is_unvalidated=True))
@@ -95,7 +95,7 @@ def decide_rows_on_device(
         rows.table,
         row_map,
         score_kernel.formula,
-        _move_between_grid_points(thresholds, score),
+        _make_robust_to_rounding(thresholds, score),
         out,
         rejected_are_uniform=rejected_are_uniform,
     )
@@ -108,6 +108,6 @@ def _get_formula_kernel(score: str | Score) -> kernels.FormulaKernel | None:
     return score_kernel if isinstance(score_kernel, kernels.FormulaKernel) else None
 
 
-def _move_between_grid_points(thresholds: SingleThreshold, score: str | Score) -> float:
+def _make_robust_to_rounding(thresholds: SingleThreshold, score: str | Score) -> float:
     """Return the threshold that accepts the same scores before they are rounded."""
-    return thresholds.move_between_grid_points(get_rounding_grid(score)).threshold
+    return thresholds.make_robust_to_rounding(get_rounding_grid(score)).threshold

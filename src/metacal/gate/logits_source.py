@@ -300,17 +300,15 @@ class LogitsSource(BaseSource[Rows]):
         """
         grid = get_rounding_grid(self.score)
         # If a threshold lies between grid points, rounding moves no score across it.
-        thresholds_between_grid_points = thresholds.move_between_grid_points(grid)
-        if isinstance(thresholds_between_grid_points, SingleThreshold):
-            return accept_up_to_threshold(
-                unrounded_scores, thresholds_between_grid_points.threshold
-            )
+        robust_thresholds = thresholds.make_robust_to_rounding(grid)
+        if isinstance(robust_thresholds, SingleThreshold):
+            return accept_up_to_threshold(unrounded_scores, robust_thresholds.threshold)
         predicted_codes = None
         needs_predictions = group_codes is None or len(thresholds.decision_offsets) > 0
         if needs_predictions:
             predicted_codes = kernels.predict_classes(decision_logits)
         row_thresholds = get_thresholds_of_rows(
-            thresholds_between_grid_points, group_codes=group_codes, predicted_codes=predicted_codes
+            robust_thresholds, group_codes=group_codes, predicted_codes=predicted_codes
         )
         return accept_up_to_threshold(unrounded_scores, row_thresholds)
 

@@ -301,7 +301,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         neighbours_are_equal = highest_accepted == lowest_rejected
         if highest_accepted is not None and highest_accepted > threshold:
             if neighbours_are_equal and not self.accepting_cannot_break_promise:
-                return RELATIVE_GRID.get_midpoint_below(highest_accepted)
+                return RELATIVE_GRID.find_largest_threshold_rejecting(highest_accepted)
             return highest_accepted
         if lowest_rejected is not None and lowest_rejected <= threshold:
             if neighbours_are_equal and self.accepting_cannot_break_promise:

@@ -325,7 +325,7 @@ class CountingCertifier:
         # Certification calls the counter, which then has the validated rows and the fingerprint.
         counting_passes = Passes(count=row_counter, cells=MAX_CELLS, ranks=profile_ranks)
         certificate = promise.certify(counting_passes)
-        threshold = get_rounding_grid(self.score).move_between_grid_points(certificate.threshold)
+        threshold = get_rounding_grid(self.score).make_robust_to_rounding(certificate.threshold)
         certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
 
         validated_rows = row_counter.rows

@@ -55,9 +55,9 @@ class SingleThreshold:
         """Return the threshold, which is the same for every row."""
         return self.threshold
 
-    def move_between_grid_points(self, grid: Grid) -> SingleThreshold:
+    def make_robust_to_rounding(self, grid: Grid) -> SingleThreshold:
         """Return an equivalent threshold for scores that are not rounded to a grid."""
-        return SingleThreshold(grid.move_between_grid_points(self.threshold))
+        return SingleThreshold(grid.make_robust_to_rounding(self.threshold))
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class SubgroupThresholds:
             return self.threshold_table[subgroup_codes, predicted_codes]
         return self.threshold_table[subgroup_codes, 0]
 
-    def move_between_grid_points(self, grid: Grid) -> SubgroupThresholds:
+    def make_robust_to_rounding(self, grid: Grid) -> SubgroupThresholds:
         """Return equivalent thresholds for scores that are not rounded to a grid."""
         if grid not in self._moved_thresholds_by_grid:
             moved_thresholds = tuple(
@@ -158,7 +158,7 @@ class SubgroupThresholds:
 
     @cached_property
     def _moved_thresholds_by_grid(self) -> dict[Grid, SubgroupThresholds]:
-        """Cache of `move_between_grid_points`."""
+        """Cache of `make_robust_to_rounding`."""
         return {}
 
     def encode_groups(self, groups: Any) -> Codes:
@@ -173,10 +173,10 @@ def _move_to_grid_midpoint(
     if isinstance(threshold, tuple):
         first_class_threshold, second_class_threshold = threshold
         return (
-            grid.move_between_grid_points(first_class_threshold),
-            grid.move_between_grid_points(second_class_threshold),
+            grid.make_robust_to_rounding(first_class_threshold),
+            grid.make_robust_to_rounding(second_class_threshold),
         )
-    return grid.move_between_grid_points(threshold)
+    return grid.make_robust_to_rounding(threshold)
 
 
 #: Thresholds of a stage: one for all rows, or one for each subgroup.

@@ -16,7 +16,7 @@ it moves the score by one step but changes no decision.
 **Decisions need no rounding.** Each grid point represents the scores from the midpoint below it
 (exclusive) to the midpoint above it (inclusive). If the threshold s is such a midpoint, rounded(h)
 <= s iff h <= s, so the raw score can be compared. An exported graph and an older reader therefore
-need no rounding operator, only a threshold that `move_between_grid_points` returns. The error of a kernel
+need no rounding operator, only a threshold that `make_robust_to_rounding` returns. The error of a kernel
 changes a decision only if the true score lies within 2^-44 of the midpoint.
 """
 
@@ -57,7 +57,7 @@ class Grid:
     >>> grid = Grid(floor=1.0, bits=2)
     >>> grid.round(np.array([0.1, 0.2, 1.1, 1.2, -1.125, 40.0, 44.0, np.nan]))
     array([ 0.  ,  0.25,  1.  ,  1.25, -1.25, 40.  , 40.  ,   nan])
-    >>> grid.move_between_grid_points(1.25), grid.move_between_grid_points(1.3), grid.move_between_grid_points(-0.5)
+    >>> grid.make_robust_to_rounding(1.25), grid.make_robust_to_rounding(1.3), grid.make_robust_to_rounding(-0.5)
     (1.375, 1.375, -0.375)
     """
 
@@ -106,10 +106,11 @@ class Grid:
         result[is_huge] = np.clip(result[is_huge], -_LARGEST_FLOAT, _LARGEST_FLOAT)
         return np.where(np.isfinite(raw_values), result, raw_values)
 
-    def move_between_grid_points(self, threshold: float) -> float:
-        """Return the midpoint between the two grid points around a threshold.
+    def make_robust_to_rounding(self, threshold: float) -> float:
+        """Move a threshold to the midpoint between the two grid points around it.
 
-        It accepts the same grid points as the threshold. Infinite thresholds are unchanged.
+        It accepts the same rounded scores as before, and the rounding of a score does not change
+        whether it is accepted. Infinite thresholds are unchanged.
         """
         if not math.isfinite(threshold) or threshold == _LARGEST_FLOAT:
             return threshold
@@ -123,9 +124,9 @@ class Grid:
         (midpoint,) = struct.unpack("<d", struct.pack("<q", cell_start + half_cell))
         return math.copysign(midpoint, threshold)
 
-    def get_midpoint_below(self, point: float) -> float:
-        """Return the midpoint below a grid point, the largest midpoint that rejects it."""
-        return self.move_between_grid_points(math.nextafter(point, -math.inf))
+    def find_largest_threshold_rejecting(self, score: float) -> float:
+        """Return the midpoint below a rounded score, the largest one that rejects the score."""
+        return self.make_robust_to_rounding(math.nextafter(score, -math.inf))
 
 
 #: Grid of scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each

@@ -228,7 +228,7 @@ def _compute_quantile_thresholds(scores: Float, *, n_thresholds: int, grid: Grid
     """Compute thresholds at evenly spaced quantiles of the scores, then +inf."""
     accepted_shares = np.arange(1, n_thresholds + 1) / n_thresholds
     quantiles = np.quantile(scores, accepted_shares, method="lower")
-    distinct_thresholds = {grid.move_between_grid_points(float(quantile)) for quantile in quantiles}
+    distinct_thresholds = {grid.make_robust_to_rounding(float(quantile)) for quantile in quantiles}
     return [*sorted(distinct_thresholds), math.inf]
 
 

@@ -370,7 +370,7 @@ class CascadeScores(Evidence):
             return np.array([math.inf])
         first_excess_score = bad_scores[max_bad_rows]
         just_below = float(np.nextafter(first_excess_score, -np.inf))
-        return np.array([RELATIVE_GRID.move_between_grid_points(just_below)])
+        return np.array([RELATIVE_GRID.make_robust_to_rounding(just_below)])
 
     def _find_last_passing_point(
         self, path: list[Float], tested_rows: Codes, *, max_bad_rows: int

@@ -270,7 +270,5 @@ def _find_cheapest_accepted_count(
 
 def _snap_distinct_thresholds(path: Float) -> list[Float]:
     """Remove repeated points, and move thresholds between representable scores."""
-    snap_each_to_midpoint = np.vectorize(
-        RELATIVE_GRID.move_between_grid_points, otypes=[np.float64]
-    )
+    snap_each_to_midpoint = np.vectorize(RELATIVE_GRID.make_robust_to_rounding, otypes=[np.float64])
     return list(snap_each_to_midpoint(np.unique(path, axis=0)))

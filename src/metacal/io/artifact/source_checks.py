@@ -156,7 +156,7 @@ def check_thresholds_between_scores(certificate: Certificate, grid: Grid, thresh
     thresholds += [subgroup.threshold for subgroup in _list_subgroups(certificate)]
     for value in thresholds:
         require(
-            grid.move_between_grid_points(value) == value,
+            grid.make_robust_to_rounding(value) == value,
             f"the threshold {value!r} does not lie between two scores",
         )
 
