@@ -251,12 +251,14 @@ def test_each_group_has_two_sides_of_its_own(by_group):
     label, policy = by_group.predict(SHIFTED, groups=GROUP), by_group.gate_.thresholds
     assert policy.subgroup_names == ("north", "rare", "south")
     for group, lower, at in zip(
-        policy.subgroup_names, policy.subgroup_thresholds, policy.decision_offsets
+        policy.subgroup_names, policy.subgroup_thresholds, policy.group_decision_offsets
     ):
         s, said = SHIFTED[group == GROUP], label[group == GROUP]
         assert np.array_equal(said == "fraud", s > at - lower[1])
         assert np.array_equal(said == "fine", s < at + lower[0])
-    assert policy.decision_offsets[2] - policy.decision_offsets[0] == pytest.approx(2.0, abs=0.6)
+    assert policy.group_decision_offsets[2] - policy.group_decision_offsets[0] == pytest.approx(
+        2.0, abs=0.6
+    )
     certificate = by_group.certificate_
     assert (
         certificate.statement

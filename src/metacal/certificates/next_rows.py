@@ -216,15 +216,13 @@ def _estimate_review_rate_from_counts(
     rows (review rate), or lies just below a rejected row (other quantities).
     """
     quantity = certificate.quantity
-    is_order_statistic_of_correct_rows = (
-        quantity.accepting_cannot_break_promise and quantity.needs_labels
-    )
+    is_order_statistic_of_correct_rows = quantity.limits_only_rejections and quantity.needs_labels
     if not is_order_statistic_of_correct_rows:
         return ReviewRate.from_threshold_counts(
             counts.n_rows,
             counts.n_accepted,
             threshold,
-            is_accepted_score=quantity.accepting_cannot_break_promise,
+            is_accepted_score=quantity.limits_only_rejections,
         )
     rate_of_correct = ReviewRate.from_threshold_counts(
         counts.n_correct, counts.n_correct_accepted, threshold, is_accepted_score=True

@@ -18,7 +18,7 @@ from metacal.errors import InputError
 MISCOVERAGE = Quantity(
     "miscoverage",
     mask_function=lambda accept, correct: (correct & ~accept, correct),
-    accepting_cannot_break_promise=True,
+    limits_only_rejections=True,
     claim_template="At most {} of the correct predictions are rejected",
     measured_template="of the correct predictions were rejected",
     violations_text="correct predictions rejected",
@@ -40,7 +40,7 @@ SELECTIVE_ACCURACY = Quantity(
 REVIEW = Quantity(
     "review rate",
     mask_function=lambda accept, correct: (~accept, np.ones_like(accept)),
-    accepting_cannot_break_promise=True,
+    limits_only_rejections=True,
     claim_template="At most {} of all rows go to review",
     short_name="review",
     measured_template="of all rows went to review",
@@ -169,7 +169,7 @@ CASE_RECALL = Quantity(
     "case recall",
     mask_function=lambda accept, correct: (accept & correct, correct),
     has_upper_limit=False,
-    accepting_cannot_break_promise=True,
+    limits_only_rejections=True,
     claim_template="In at least {} of the cases with a true item, every true item is accepted",
     measured_template="of the {n:,} cases with a true item have all of them accepted",
     violations_text="cases with a missed true item",

@@ -44,9 +44,10 @@ class Quantity(str):
         with an entry per row, and every event is a counted row.
     has_upper_limit : bool, default=True
         Whether the promise is "at most". If not, the promise is "at least".
-    accepting_cannot_break_promise : bool, default=False
-        Whether accepting one more row can never break the promise. If so, a row whose score may
-        equal the threshold is accepted, otherwise it is rejected.
+    limits_only_rejections : bool, default=False
+        Whether the promise limits only which rows are rejected, so that accepting one more row can
+        never break it. If so, a row whose score may equal the threshold is accepted, otherwise it
+        is rejected.
     claim_template : str
         The promise as a sentence without its full stop, with {} in place of the limit.
     short_name : str
@@ -104,7 +105,7 @@ class Quantity(str):
     violations_suffix: str
     violation_rate_name: str
     has_upper_limit: bool = True
-    accepting_cannot_break_promise: bool = False
+    limits_only_rejections: bool = False
     needs_labels: bool = True
     is_mean_cost: bool = False
     uses_graded_losses: bool = False
@@ -140,6 +141,16 @@ class Quantity(str):
     def counts_cases(self) -> bool:
         """Whether the quantity counts cases, and not rows."""
         return self.case_outcome is not None
+
+    @property
+    def limits_accepted_errors_of_cases(self) -> bool:
+        """Whether the quantity counts cases by their incorrect accepted items."""
+        return self.case_outcome == "incorrect"
+
+    @property
+    def limits_missed_items_of_cases(self) -> bool:
+        """Whether the quantity counts cases by their true items that are not accepted."""
+        return self.case_outcome == "missed"
 
     def name_with_class(self, class_name: str | float | None) -> str:
         """Return the name of the quantity, such as "recall of fraud".

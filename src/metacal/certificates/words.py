@@ -147,7 +147,7 @@ def _state_guarantee(certificate: Certificate, claim: str) -> str:
     if guarantee == "in expectation":
         # If no accepted row can break a promise, every calibration set certifies some threshold.
         always_certifies = all(
-            quantity.accepting_cannot_break_promise for quantity, _ in certificate.limits
+            quantity.limits_only_rejections for quantity, _ in certificate.limits
         )
         explanation = _ABOUT_HALF_EXCEED if always_certifies else _ABOUT_HALF_OF_CERTIFYING_MISS
         return f"{claim}, on average over calibration sets{explanation}"

@@ -232,7 +232,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
     for quantity, target in promise.limits:
         if quantity.is_mean_cost:
             continue
-        if quantity.accepting_cannot_break_promise:
+        if quantity.limits_only_rejections:
             allowed_error_rates.append(bounds.to_exact_fraction(target))
         else:
             allowed_error_rates.append(1 - bounds.to_exact_fraction(target))

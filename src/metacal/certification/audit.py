@@ -53,7 +53,7 @@ def find_contradiction_of_clusters(
     if promised_limit is None or promise.delta is None:
         return "it is never certified from whole units"
     quantity, target = promised_limit
-    if certificate.accepts_everything and quantity.accepting_cannot_break_promise:
+    if certificate.accepts_everything and quantity.limits_only_rejections:
         return None
 
     circumstances = certificate.circumstances

@@ -73,8 +73,7 @@ def compute_case_outcomes(
     >>> CASE_RECALL.count_events(recall.accept, recall.correct)
     EventCount(n_events=1, n_rows=3)
     """
-    counts_missed_items = quantity.case_outcome == "missed"
-    if counts_missed_items:
+    if quantity.limits_missed_items_of_cases:
         has_correct_item = cases.any_item(correct) | cases.has_correct_item_without_score
         has_rejected_correct_item = cases.any_item(correct & ~accept)
         misses_item = has_rejected_correct_item | cases.has_correct_item_without_score

@@ -93,7 +93,7 @@ class CaseProcedure(ABC):
     @property
     def clears_accepted(self) -> bool:
         """Whether an accepted item, not a rejected one, can break the promise."""
-        return not self.quantity.accepting_cannot_break_promise
+        return not self.quantity.limits_only_rejections
 
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None

@@ -227,8 +227,7 @@ def _count_tested_cases(
         case_outcomes.accept[is_tested_case], case_outcomes.correct[is_tested_case]
     )
     n_uncovered = 0
-    counts_missed_items = quantity.case_outcome == "missed"
-    if counts_missed_items:
+    if quantity.limits_missed_items_of_cases:
         n_uncovered = int(division.breaks_at_every_cutoff.sum())
     return CaseCounts(
         n_tested=len(division.tested_cases),

@@ -124,7 +124,7 @@ class ClusterBettingRule:
     @property
     def fallback_threshold(self) -> float:
         """Threshold to use if no threshold is certified."""
-        if self.quantity.accepting_cannot_break_promise:
+        if self.quantity.limits_only_rejections:
             return ACCEPT_ALL_ROWS
         return REJECT_ALL_ROWS
 
@@ -159,7 +159,7 @@ class ClusterBettingRule:
         CandidatePlan
         """
         increasing_thresholds = choose_thresholds(pilot_rows)
-        if self.quantity.accepting_cannot_break_promise:
+        if self.quantity.limits_only_rejections:
             # Accepting more rows is safe, so the tests begin at the largest threshold.
             test_sequence = CandidateSequence(
                 level_fraction=1.0, candidates=tuple(increasing_thresholds[::-1])
@@ -327,7 +327,7 @@ class ClusterBettingRule:
 
     def count_reference_rows(self, counts: Counts) -> int:
         """Return the number of reference rows, the denominator of the limited rate."""
-        if not self.quantity.accepting_cannot_break_promise:
+        if not self.quantity.limits_only_rejections:
             return counts.n_accepted
         if self.quantity.needs_labels:
             return counts.n_correct
@@ -335,7 +335,7 @@ class ClusterBettingRule:
 
     def count_violations(self, counts: Counts) -> int:
         """Return the number of violations, the numerator of the limited rate."""
-        if not self.quantity.accepting_cannot_break_promise:
+        if not self.quantity.limits_only_rejections:
             return counts.n_accepted - counts.n_correct_accepted
         if self.quantity.needs_labels:
             return counts.n_correct - counts.n_correct_accepted

@@ -361,8 +361,8 @@ class OneThresholdProcedure:
         significance_level: float | None,
     ) -> str | None:
         """Describe why the counts do not support the target, or return None."""
-        accepting_cannot_break_promise = self.fallback_threshold == ACCEPT_ALL_ROWS
-        if accepting_cannot_break_promise and certificate.accepts_everything:
+        limits_only_rejections = self.fallback_threshold == ACCEPT_ALL_ROWS
+        if limits_only_rejections and certificate.accepts_everything:
             return None
         row_counts = Counts(
             n_rows=certificate.n_rows,

@@ -413,7 +413,7 @@ def format_unsupported_counts(
 ) -> str:
     """Format the sentence for counts that do not certify a target."""
     confidence = bounds.format_confidence_suffix(delta)
-    if not quantity.accepting_cannot_break_promise:
+    if not quantity.limits_only_rejections:
         n_incorrect = counts.n_accepted - counts.n_correct_accepted
         return (
             f"{n_incorrect:,} errors in {counts.n_accepted:,} accepted rows do not certify an"

@@ -156,7 +156,7 @@ class CalibrationMapFitter:
         if not promise_prescribes_calibrator:
             fitted_map = self._choose_between_map_and_softmax(fitted_map.map, training_rows)
         keeps_predictions = fitted_map.map.preserves_accuracy
-        if keeps_predictions or table.certificate.quantity.accepting_cannot_break_promise:
+        if keeps_predictions or table.certificate.quantity.limits_only_rejections:
             return fitted_map
         prediction_note = build_note_on_changed_predictions(
             table.rows, fitted_map.map, is_accepted=table.columns.is_accepted

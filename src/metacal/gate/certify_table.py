@@ -134,7 +134,7 @@ def _make_comparison_key(certified_table: CertifiedTable) -> tuple[float, int]:
     negative_cost = 0.0
     if certificate.quantity.is_mean_cost:
         negative_cost = -certificate.target
-    if certificate.quantity.accepting_cannot_break_promise:
+    if certificate.quantity.limits_only_rejections:
         n_incorrect_accepted = certificate.n_accepted - certificate.n_correct_accepted
         return negative_cost, -n_incorrect_accepted
     return negative_cost, certificate.n_accepted

@@ -88,7 +88,7 @@ def decide_rows_on_device(
         Columns of the decision, on the device. None if the rows need more than one pass.
     """
     score_kernel = _get_formula_kernel(score)
-    row_map = fitted_map.row_map
+    row_map = fitted_map.single_pass_map
     if score_kernel is None or row_map is None or not isinstance(thresholds, SingleThreshold):
         return None
     columns: DecisionBuffers = kernels.device_kernels().decide_rows(

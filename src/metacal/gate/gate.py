@@ -352,7 +352,9 @@ class Gate(GateMethods):
         graded_losses: NDArray[Any] = 1.0 - true_codes
         every_loss_is_0_or_1 = np.isin(true_codes, (0, 1)).all()
         certificate = self.certificate
-        counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
+        counts_errors = certificate is not None and self.promise.mean_loss_follows_from_error_count(
+            certificate
+        )
         # A certificate that counts errors needs losses of an integer type.
         if counts_errors and every_loss_is_0_or_1:
             graded_losses = 1 - true_codes.astype(np.intp)
@@ -394,7 +396,7 @@ class Gate(GateMethods):
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""
-        if self.thresholds.decision_offsets:
+        if self.thresholds.group_decision_offsets:
             raise GroupsError(
                 "uncertainty_scores does not support a gate with groups, because such a gate"
                 " ranks the rows of each group separately. Use decide(..., groups=...).score"

@@ -34,7 +34,7 @@ from metacal.gate.logits_source import LogitsSource
 from metacal.gate.long_rows import check_long_table, expects_repeated_rows
 from metacal.gate.ranking_score import check_score
 from metacal.gate.source import Recipe
-from metacal.maps.heldout import draw_sample_in_advance
+from metacal.maps.heldout import prefetch_out_of_fold_sample
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
@@ -154,7 +154,7 @@ class LogitsData:
             check_positive_class(promise, self._classes.tolist())
         input_suspicion = warn_if_implausible(self.rows.table, self.input)
         if self.labels is not None and len(self.rows) >= MIN_ROWS_FOR_THREAD:
-            draw_sample_in_advance(self.rows)
+            prefetch_out_of_fold_sample(self.rows)
         certified_table = self._certify_table(promise)
         # Another thread computes the fingerprint, if possible, until `get_fingerprint` is called.
         certified_table = _start_fingerprint(certified_table)

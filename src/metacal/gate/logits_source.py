@@ -214,7 +214,7 @@ class LogitsSource(BaseSource[Rows]):
         self, thresholds: Thresholds, group_codes: Codes | None
     ) -> float | Float:
         """Return the decision offset of all rows, or an array if it depends on the group."""
-        if thresholds.decision_offsets and group_codes is not None:
+        if thresholds.group_decision_offsets and group_codes is not None:
             return get_decision_offsets(thresholds, group_codes)
         return self.decision_at
 
@@ -223,7 +223,7 @@ class LogitsSource(BaseSource[Rows]):
     ) -> NDArray[Any]:
         """Shift a block of logits so that the largest one is the predicted class."""
         decision_offset = self._get_decision_offset(thresholds, group_codes)
-        if thresholds.decision_offsets or decision_offset:
+        if thresholds.group_decision_offsets or decision_offset:
             return shift_second_class(block, decision_offset)
         return block
 
@@ -245,7 +245,7 @@ class LogitsSource(BaseSource[Rows]):
             return is_accepted
         predicted_codes = None
         has_threshold_per_class = thresholds.subgroup_kind == "class"
-        has_threshold_per_side_of_group = len(thresholds.decision_offsets) > 0
+        has_threshold_per_side_of_group = len(thresholds.group_decision_offsets) > 0
         if has_threshold_per_class or has_threshold_per_side_of_group:
             predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         scores = score_rows(decision_rows, self.score)
@@ -275,7 +275,7 @@ class LogitsSource(BaseSource[Rows]):
             columns_to_fill.append(options.group_codes)
         decide_block = partial(self._decide_block, options, probability_dtype)
         rows.fill_columns(
-            decide_block, *columns_to_fill, takes_whole_blocks=self.allows_any_block_size
+            decide_block, *columns_to_fill, allows_any_block_size=self.allows_any_block_size
         )
         return self._build_decision(
             options,
@@ -304,7 +304,7 @@ class LogitsSource(BaseSource[Rows]):
         if isinstance(robust_thresholds, SingleThreshold):
             return accept_up_to_threshold(unrounded_scores, robust_thresholds.threshold)
         predicted_codes = None
-        needs_predictions = group_codes is None or len(thresholds.decision_offsets) > 0
+        needs_predictions = group_codes is None or len(thresholds.group_decision_offsets) > 0
         if needs_predictions:
             predicted_codes = kernels.predict_classes(decision_logits)
         row_thresholds = get_thresholds_of_rows(

@@ -66,7 +66,7 @@ def compute_paper_probabilities(
     write_block = partial(_write_block, source, thresholds)
     buffer = get_probability_buffer(rows.table, out)
     return rows.fill_columns(
-        write_block, buffer, *group_columns, takes_whole_blocks=source.allows_any_block_size
+        write_block, buffer, *group_columns, allows_any_block_size=source.allows_any_block_size
     )
 
 

@@ -77,7 +77,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         Curve from the uncertainty score to the probability of a correct answer.
     neighbours : tuple of ThresholdNeighbours
         Calibration scores next to each threshold, which `adapt_threshold_to_dtype` needs.
-    accepting_cannot_break_promise : bool
+    limits_only_rejections : bool
         Whether the promise still holds if a further row is accepted.
     truth : "correct" or "losses"
         Kind of truth that the gate was fitted with and is evaluated by.
@@ -89,7 +89,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     higher_is: HigherIs = "surer"
     curve: ConfidenceCurve | None = None
     neighbours: tuple[ThresholdNeighbours, ...] = ()
-    accepting_cannot_break_promise: bool = False
+    limits_only_rejections: bool = False
     truth: Truth = "correct"
     file_layout: FileLayout | None = field(default=None, compare=False, metadata=OPTIONAL)
     #: Name of the input tensor in exported ONNX graphs.
@@ -131,7 +131,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return replace(
             self,
             neighbours=neighbours,
-            accepting_cannot_break_promise=certificate.quantity.accepting_cannot_break_promise,
+            limits_only_rejections=certificate.quantity.limits_only_rejections,
         )
 
     def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
@@ -300,11 +300,11 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         lowest_rejected = neighbours.lowest_rejected
         neighbours_are_equal = highest_accepted == lowest_rejected
         if highest_accepted is not None and highest_accepted > threshold:
-            if neighbours_are_equal and not self.accepting_cannot_break_promise:
+            if neighbours_are_equal and not self.limits_only_rejections:
                 return RELATIVE_GRID.find_largest_threshold_rejecting(highest_accepted)
             return highest_accepted
         if lowest_rejected is not None and lowest_rejected <= threshold:
-            if neighbours_are_equal and self.accepting_cannot_break_promise:
+            if neighbours_are_equal and self.limits_only_rejections:
                 return lowest_rejected
             return math.nextafter(lowest_rejected, -math.inf)
         return threshold

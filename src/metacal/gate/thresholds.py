@@ -47,7 +47,8 @@ class SingleThreshold:
 
     threshold: float = math.inf
     subgroup_kind: ClassVar[SubgroupKind | None] = None
-    decision_offsets: ClassVar[tuple[float, ...]] = ()
+    group_decision_offsets: ClassVar[tuple[float, ...]] = ()
+    depend_on_predicted_class: ClassVar[bool] = False
 
     def get_row_thresholds(
         self, subgroup_codes: Codes | None = None, predicted_codes: Codes | None = None
@@ -75,7 +76,7 @@ class SubgroupThresholds:
     subgroup_thresholds : tuple of float, or tuple of (float, float)
         Threshold of each subgroup. If there are decision offsets: a pair for each group, with the
         thresholds of rows predicted as the first and as the second class.
-    decision_offsets : tuple of float
+    group_decision_offsets : tuple of float
         Log-odds above which the second of two classes is predicted, for each group. Empty if all
         groups have the same offset.
     unknown_threshold : float
@@ -97,7 +98,7 @@ class SubgroupThresholds:
     ...     "group",
     ...     ("north", "south"),
     ...     ((0.5, 0.7), (-math.inf, 0.9)),
-    ...     decision_offsets=(0.1, 1.5),
+    ...     group_decision_offsets=(0.1, 1.5),
     ... )
     >>> group_codes = np.array([0, 0, 1, -1])
     >>> with_offsets.get_row_thresholds(group_codes, predicted_codes=np.array([0, 1, 1, 1]))
@@ -109,10 +110,20 @@ class SubgroupThresholds:
     subgroup_kind: SubgroupKind
     subgroup_names: tuple[Name, ...]
     subgroup_thresholds: tuple[float | tuple[float, float], ...]
-    decision_offsets: tuple[float, ...] = ()
+    group_decision_offsets: tuple[float, ...] = ()
     unknown_threshold: float = -math.inf
     #: Threshold for callers that ignore the subgroups. It rejects every row.
     threshold: ClassVar[float] = -math.inf
+
+    @property
+    def has_two_thresholds_per_group(self) -> bool:
+        """Whether each group has a decision offset, and a threshold for each predicted class."""
+        return len(self.group_decision_offsets) > 0
+
+    @property
+    def depend_on_predicted_class(self) -> bool:
+        """Whether the threshold of a row depends on its predicted class."""
+        return self.subgroup_kind == "class" or self.has_two_thresholds_per_group
 
     @cached_property
     def threshold_table(self) -> Float:
@@ -141,7 +152,7 @@ class SubgroupThresholds:
             Predicted class of each row, 0 or 1. Used only if there are decision offsets.
         """
         assert subgroup_codes is not None
-        if self.decision_offsets:
+        if self.has_two_thresholds_per_group:
             return self.threshold_table[subgroup_codes, predicted_codes]
         return self.threshold_table[subgroup_codes, 0]
 
@@ -189,7 +200,7 @@ def get_decision_offsets(thresholds: Thresholds, group_codes: Codes) -> Float:
     The offset of an unknown group, which has the code -1, is 0.
     """
     offset_of_unknown_group = 0.0
-    offset_by_code = np.array([*thresholds.decision_offsets, offset_of_unknown_group])
+    offset_by_code = np.array([*thresholds.group_decision_offsets, offset_of_unknown_group])
     return offset_by_code[group_codes]
 
 
@@ -225,18 +236,19 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
     subgroup_names = tuple(sorted(threshold_by_name))
     if subgroups.by == "class":
         subgroup_names = tuple(classes.tolist())
-    decision_offsets: tuple[float, ...] = ()
+    group_decision_offsets: tuple[float, ...] = ()
     if has_decision_offsets:
-        decision_offsets = tuple(offset_by_group[name] for name in subgroup_names)
-    reject_every_row = -math.inf
-    accept_every_row = math.inf
-    misses_break_promise = certificate.quantity.case_outcome == "missed"
+        group_decision_offsets = tuple(offset_by_group[name] for name in subgroup_names)
+    unknown_threshold = -math.inf
+    if certificate.quantity.limits_missed_items_of_cases:
+        # A rejected item of an unknown group could be missed, so every row is accepted.
+        unknown_threshold = math.inf
     return SubgroupThresholds(
         subgroup_kind=subgroups.by,
         subgroup_names=subgroup_names,
         subgroup_thresholds=tuple(threshold_by_name[name] for name in subgroup_names),
-        decision_offsets=decision_offsets,
-        unknown_threshold=accept_every_row if misses_break_promise else reject_every_row,
+        group_decision_offsets=group_decision_offsets,
+        unknown_threshold=unknown_threshold,
     )
 
 
@@ -410,7 +422,7 @@ def get_subgroup_names(
     if thresholds.subgroup_kind == "class":
         return classes[predicted_codes]
     row_groups = check_groups(groups)
-    has_threshold_pairs = len(thresholds.decision_offsets) > 0
+    has_threshold_pairs = len(thresholds.group_decision_offsets) > 0
     if not has_threshold_pairs:
         return row_groups
     predicted_names = classes.astype(str)[predicted_codes]

@@ -94,8 +94,8 @@ class ComposedMap(CombinedMap):
         return first, then
 
     @property
-    def row_map(self) -> RowMap | None:
-        """The default pair as a function of few numbers per row, None for other maps."""
+    def single_pass_map(self) -> RowMap | None:
+        """Default pair as a map that a device computes in one pass, None for other maps."""
         if self.default_pair is None:
             return None
         first, spline = self.default_pair

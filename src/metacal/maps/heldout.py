@@ -198,11 +198,11 @@ def compute_out_of_fold_quality(
     )
 
 
-def draw_sample_in_advance(rows: Rows) -> None:
-    """Draw the positions that `compute_out_of_fold_quality` will sample, in another thread.
+def prefetch_out_of_fold_sample(rows: Rows) -> None:
+    """Start to draw, in another thread, the sample for `compute_out_of_fold_quality`.
 
-    Drawing them takes as long as several reads of a column. Without another thread, nothing is
-    drawn here.
+    The drawn positions stay in a cache. Drawing them takes as long as several reads of a column.
+    Without another thread, nothing is drawn here.
     """
     max_rows = _get_max_sampled_rows(rows)
     if _MIN_ROWS <= max_rows < len(rows):

@@ -112,8 +112,8 @@ class Map(ABC):
         kernels.clip_probabilities(out, block, is_unmasked)
 
     @property
-    def row_map(self) -> RowMap | None:
-        """The map as a function of few numbers per row, for one pass on a device, if it is one."""
+    def single_pass_map(self) -> RowMap | None:
+        """Equal map that a device can compute in one pass over a table, None if there is none."""
         return None
 
     def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
@@ -168,13 +168,13 @@ class Map(ABC):
         if rows is None:
             rows = Rows(logits)
         probabilities = get_probability_buffer(logits, out)
-        if rows.is_on_device and self.row_map is not None:
-            self._fill_on_device(rows, self.row_map, probabilities)
+        if rows.is_on_device and self.single_pass_map is not None:
+            self._fill_on_device(rows, self.single_pass_map, probabilities)
             return probabilities
         rows = rows.as_validated()
         if not rows.is_on_device or self.on_device:
             return rows.fill_columns(
-                self.fill, probabilities, takes_whole_blocks=self.allows_any_block_size
+                self.fill, probabilities, allows_any_block_size=self.allows_any_block_size
             )
         host_probabilities = self(to_numpy(rows.table))
         probabilities[...] = kernels.device_kernels().move_to_device_of(host_probabilities, logits)

@@ -196,7 +196,7 @@ def make_row_statistics_function(sample: LabelledRows) -> ComputeRowStatistics:
             # Each thread writes its rows directly into the shared columns.
             statistic_columns: Any = np.empty((_N_STATISTICS, len(rows)))
             write_block = partial(_write_statistics, inverse_temperature)
-            rows.fill_columns(write_block, statistic_columns.T, labels, takes_whole_blocks=True)
+            rows.fill_columns(write_block, statistic_columns.T, labels, allows_any_block_size=True)
         else:
             kernel = partial(
                 kernels.temperature_statistics, inverse_temperature=inverse_temperature

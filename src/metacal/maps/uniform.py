@@ -79,8 +79,8 @@ class UniformTemperatureMap(TemperedMap):
     formula = staticmethod(uniform_temperature)
 
     @property
-    def row_map(self) -> RowMap:
-        """The map as a function of few numbers per row."""
+    def single_pass_map(self) -> RowMap:
+        """Equal map that a device can compute in one pass over a table."""
         return RowMap(self.inverse_temperature, self.uniform)
 
     def check(self) -> None:

@@ -75,7 +75,7 @@ class CostPromise(Promise):
         """Compute the cost of each row from whether its prediction is correct."""
         return self.costs.losses_from_correctness(correct)
 
-    def counts_errors_in(self, certificate: Certificate) -> bool:
+    def mean_loss_follows_from_error_count(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
         procedure = self.procedure()
         if not isinstance(procedure, MeanLossLimit):

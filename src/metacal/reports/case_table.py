@@ -60,7 +60,7 @@ def count_cases(
     has_some_accepted = ~has_none_accepted & (n_accepted_by_case < n_items_by_case)
 
     outcomes = judged_rows.case_outcomes
-    is_recall = quantity.case_outcome == "missed"
+    is_recall = quantity.limits_missed_items_of_cases
     is_accepted_error = accept & ~usable_items.correct
     if is_recall:
         # A recall counts the cases with a true item.

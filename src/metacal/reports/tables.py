@@ -415,7 +415,7 @@ def make_subgroup_tables(
     if groups is not None:
         row_groups = check_groups(groups)[report_rows.row_indices]
         row_subgroups: Any = None
-        if gate.thresholds.decision_offsets:
+        if gate.thresholds.group_decision_offsets:
             # A two-sided gate has a subgroup for each group and predicted class.
             row_subgroups = gate.get_row_subgroups(report_rows.predicted_codes, row_groups)
         if row_subgroups is None:

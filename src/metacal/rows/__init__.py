@@ -325,7 +325,7 @@ class Rows(Strips):
         fn: Callable[..., None],
         out: NDArray[Any],
         *other_columns: NDArray[Any],
-        takes_whole_blocks: bool = False,
+        allows_any_block_size: bool = False,
     ) -> NDArray[Any]:
         """Let fn write its results for each strip into columns, and return the first one.
 
@@ -338,10 +338,10 @@ class Rows(Strips):
             Table or column to write.
 
         *other_columns : array of shape (n_selected_rows, ...)
-            Other columns to write.
+            Other columns of the selected rows, for fn to write or read.
 
-        takes_whole_blocks : bool, default=False
-            Whether the bits that fn writes do not depend on the block. It then gets whole blocks
+        allows_any_block_size : bool, default=False
+            Whether fn writes the same bits for any division into blocks. It then gets whole blocks
             unless rows have to be copied.
 
         Returns
@@ -350,7 +350,9 @@ class Rows(Strips):
         """
         columns = (out, *other_columns)
         can_pass_whole_blocks = kernels.takes_whole_blocks and not self._must_copy_rows
-        writing = ColumnWriting(fn, takes_whole_blocks=takes_whole_blocks and can_pass_whole_blocks)
+        writing = ColumnWriting(
+            fn, takes_whole_blocks=allows_any_block_size and can_pass_whole_blocks
+        )
         if is_remote(self.executor) and isinstance(self.table, StoredTable):
             self._fill_remotely(writing, columns)
             return out

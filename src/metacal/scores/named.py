@@ -297,7 +297,7 @@ def _compute_columns_with_c_kernel(
             score_column,
             is_correct,
             label_codes,
-            takes_whole_blocks=True,
+            allows_any_block_size=True,
         )
 
     validated_rows, scores = _compute_scores_and_validate(rows, fill_columns)

@@ -53,9 +53,11 @@ def subtract_decision_offset(
     """Subtract the decision offset from the logits of the second of two classes."""
     decision_offset: Any = gate.logits_source.decision_at
     thresholds = gate.thresholds
-    if isinstance(thresholds, SubgroupThresholds) and thresholds.decision_offsets:
+    if isinstance(thresholds, SubgroupThresholds) and thresholds.group_decision_offsets:
         offset_of_unknown_group = 0.0
-        group_offsets = double_xp.constant([*thresholds.decision_offsets, offset_of_unknown_group])
+        group_offsets = double_xp.constant(
+            [*thresholds.group_decision_offsets, offset_of_unknown_group]
+        )
         group_index = _group_index(double_xp, thresholds, group_input_name)
         decision_offset = double_xp.unsqueeze(double_xp.take(group_offsets, group_index))
     double_logits = (
@@ -95,7 +97,7 @@ def compare_with_thresholds(
         return score <= thresholds.threshold
     xp = score.xp
 
-    has_threshold_per_group_and_class = bool(thresholds.decision_offsets)
+    has_threshold_per_group_and_class = bool(thresholds.group_decision_offsets)
     if thresholds.subgroup_kind == "class":
         assert logits is not None
         threshold_index = append_predicted_class(xp, logits)

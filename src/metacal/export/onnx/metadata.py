@@ -147,8 +147,8 @@ def _thresholds_metadata(
         "names": subgroup_names,
         "values": encoded_thresholds,
     }
-    if thresholds.decision_offsets:
-        description["at"] = [repr(offset) for offset in thresholds.decision_offsets]
+    if thresholds.group_decision_offsets:
+        description["at"] = [repr(offset) for offset in thresholds.group_decision_offsets]
     threshold_properties = {"thresholds": json.dumps(description)}
     if group_input_name is not None:
         threshold_properties["groups"] = json.dumps(subgroup_names)

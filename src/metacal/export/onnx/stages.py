@@ -180,7 +180,9 @@ def append_table_stage(
     score_name = gate.logits_source.registered_score
     score_xp = xp
     score_logits = x
-    has_decision_offset = bool(gate.thresholds.decision_offsets or gate.logits_source.decision_at)
+    has_decision_offset = bool(
+        gate.thresholds.group_decision_offsets or gate.logits_source.decision_at
+    )
     has_single_threshold = gate.subgroup_thresholds is None
     if has_decision_offset:
         # The decision offset affects the score, but not the probabilities.

@@ -85,12 +85,15 @@ class Gate(FixedDtypeModule):
             self.groups = thresholds.subgroup_names
 
         # A decision offset is the log-odds above which the second of two classes is predicted.
-        self.has_group_offsets = bool(fitted_gate.thresholds.decision_offsets)
+        self.has_group_offsets = bool(fitted_gate.thresholds.group_decision_offsets)
         self.has_offset = self.has_group_offsets or bool(source.decision_at)
         decision_offsets = [source.decision_at]
         if self.has_group_offsets:
             offset_of_unknown_group = 0.0
-            decision_offsets = [*fitted_gate.thresholds.decision_offsets, offset_of_unknown_group]
+            decision_offsets = [
+                *fitted_gate.thresholds.group_decision_offsets,
+                offset_of_unknown_group,
+            ]
         if self.has_offset:
             self.register_numbers(decision_at=[[0.0, offset] for offset in decision_offsets])
         if thresholds is None:
