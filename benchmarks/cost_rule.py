@@ -94,7 +94,7 @@ def early_rungs(n: int, limit: float) -> list[tuple[Fraction, list[int]]]:
 def bentkus_rank(ranked: LossRanking, limit: float, steps: list[tuple[Fraction, list[int]]]) -> int:
     """The rank that Hoeffding-Bentkus certifies; ties do not matter here."""
     return walked(
-        steps, lambda rank, level: hoeffding_bentkus(ranked.sorted_losses[:rank], limit) <= level
+        steps, lambda rank, level: hoeffding_bentkus(ranked.losses_by_rank[:rank], limit) <= level
     )
 
 

@@ -139,7 +139,7 @@ def outcome(
             share = float(accept.mean())
             return bool(share and chance[accept].mean() < promise.beta - 1e-12), share
         rows = CalibrationRows(s, positive, class_codes=positive.astype(np.intp))
-        policy = promise.procedure().pilot_policy()
+        policy = promise.procedure().build_pilot_policy()
         if policy is not None:  # MAPIE is given the quantiles of other scores: so is this
             rows = with_pilot_scores(rows, population.others, policy)
         certificate = promise.certify(rows)
@@ -220,7 +220,7 @@ def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
             subgroups=Subgroups(part, tuple(names)),
             class_codes=positive.astype(np.intp),
         )
-        policy = promise.procedure().pilot_policy()
+        policy = promise.procedure().build_pilot_policy()
         if policy is not None:
             rows = policy.withhold_pilot_rows(rows)
         try:

@@ -40,6 +40,6 @@ def with_pilot_scores(
     if len(scores) == 0:
         return policy.withhold_pilot_rows(rows)
     test_values = policy.should_test_score_values(scores, len(rows))
-    if policy.tested_classes is not None and not test_values:
+    if policy.get_tested_class_codes is not None and not test_values:
         return policy.withhold_pilot_rows(rows)
     return replace(rows, pilot_rows=PilotRows(scores, tests_score_values=test_values))

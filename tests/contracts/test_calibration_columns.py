@@ -83,7 +83,7 @@ def test_promises_about_cases_refuse_columns_that_they_do_not_use(name, columns)
 def test_pilot_rows_change_the_tests_of_promises_that_ask_for_them(name):
     """Pilot rows plan a start that fails: whoever uses them certifies less than without them."""
     promise = ALL[name]()
-    if promise.procedure().pilot_policy() is None or isinstance(promise, mc.TwoSided):
+    if promise.procedure().build_pilot_policy() is None or isinstance(promise, mc.TwoSided):
         return
     scores = np.round(SCORES, 1)
     wrong_first = CalibrationRows(scores, (scores > 0.3) & CORRECT)

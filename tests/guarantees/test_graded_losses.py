@@ -106,7 +106,7 @@ def test_losses_of_rows_that_are_tested_do_not_decide_which_rows_are_tested():
     ranking, pilot = rare_good_rows(rng)
     n_tested = count_rows_to_test(ranking, 0.1, DELTA, pilot)
     for _ in range(20):
-        losses = ranking.sorted_losses.copy()
+        losses = ranking.losses_by_rank.copy()
         losses[:n_tested] = rng.random(n_tested)
         changed = LossRanking(ranking.ranking, losses, ranking.bet_order)
         assert count_rows_to_test(changed, 0.1, DELTA, pilot) == n_tested

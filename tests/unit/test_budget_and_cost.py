@@ -185,7 +185,7 @@ def test_the_walk_is_as_its_definition_says(data):
             level += float(share)
             limit = promise.procedure().relative_limit
             passed = [
-                bool(ranked.sorted_losses[:rank].mean() <= limit)
+                bool(ranked.losses_by_rank[:rank].mean() <= limit)
                 and certifies_mean_below(ranked.losses_up_to(rank), limit, level * 0.1)
                 for rank in ranks
             ]

@@ -70,9 +70,9 @@ def test_tie_blocks_are_read_as_a_whole():
 def test_kept_scores_are_never_read():
     scores = np.repeat([0.0, 1.0, 2.0], [100, 50, 850])
     ranking = ranking_of(scores == 0.0, scores)
-    assert peeled(LeastCertainRowReader.from_ranking(ranking, highest_score_never_read=0.0)) == 100
+    assert peeled(LeastCertainRowReader.from_ranking(ranking, keep_unread_up_to_score=0.0)) == 100
     assert peeled(LeastCertainRowReader.from_ranking(ranking)) == 0
-    assert peeled(LeastCertainRowReader.from_ranking(ranking, highest_score_never_read=2.0)) == 1000
+    assert peeled(LeastCertainRowReader.from_ranking(ranking, keep_unread_up_to_score=2.0)) == 1000
 
 
 def test_the_probability_of_ties_is_about_rows_that_were_read():

@@ -118,13 +118,13 @@ def test_marks_are_tested_at_their_values():
 
 def test_pilot_rows_are_drawn_whatever_their_class():
     rows = Sample(SCORES, FRAUD, truth=FRAUD.astype(int), classes=(0, 1)).rows
-    policy = mc.MinPrecision(0.9).procedure().pilot_policy()
+    policy = mc.MinPrecision(0.9).procedure().build_pilot_policy()
     pilot = policy.withhold_pilot_rows(rows).pilot_rows
     assert pilot.n_withheld == 10  # they show no tie
     assert sorted(pilot.scores) == sorted(
         mc.MinPrecision(0.9, positive=0)
         .procedure()
-        .pilot_policy()
+        .build_pilot_policy()
         .withhold_pilot_rows(rows)
         .pilot_rows.scores
     )

@@ -104,11 +104,11 @@ class AccuracyAndMiscoverage:
             return BOTH_EXPECTED
         return BOTH_CERTIFIED
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return how pilot rows are chosen for the tests of the accuracy."""
-        return self.accuracy_procedure.pilot_policy(random_state, declared_values)
+        return self.accuracy_procedure.build_pilot_policy(random_state, declared_values)
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify both promises for all rows."""

@@ -88,7 +88,7 @@ class SimultaneousThreshold:
             return DISTRIBUTION_BAND
         return ACCURACY_BAND
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because confidence bands need no pilot rows."""

@@ -215,7 +215,7 @@ def get_sequential_procedure(promise: CertifiablePromise) -> OneThresholdProcedu
     procedure = promise.procedure()
     if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
         return None
-    if not procedure.rule.reads_labels_in_order:
+    if not procedure.rule.tests_ranks_sequentially:
         return None
     return procedure
 

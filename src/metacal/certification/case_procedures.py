@@ -95,7 +95,7 @@ class CaseProcedure(ABC):
         """Whether an accepted item, not a rejected one, can break the promise."""
         return not self.quantity.limits_only_rejections
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because whole cases are withheld instead of pilot rows."""

@@ -85,7 +85,7 @@ class CheapestThreshold:
         """Cost of a rejected row."""
         return self.costs.review_cost
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because the candidates follow from the number of rows."""
@@ -119,7 +119,7 @@ class CheapestThreshold:
         n_accepted_blocks = np.searchsorted(block_end_ranks, candidate_ranks, side="right")
         n_rows_of_first_blocks = np.append(0, block_end_ranks)
         n_accepted = n_rows_of_first_blocks[n_accepted_blocks]
-        cumulative_costs = np.append(0.0, np.cumsum(loss_ranking.sorted_losses)) * max_cost
+        cumulative_costs = np.append(0.0, np.cumsum(loss_ranking.losses_by_rank)) * max_cost
         review_costs = self.review_cost * (n_rows - n_accepted)
         mean_costs = (cumulative_costs[n_accepted] + review_costs) / n_rows
 
@@ -166,7 +166,7 @@ class CheapestThreshold:
         """Bound the mean cost of the accepted rows from above, for all candidates at once."""
         n_rows = loss_ranking.ranking.n_rows
         if self.costs.is_uniform:
-            n_errors = int((loss_ranking.sorted_losses[:n_accepted] > 0.0).sum())
+            n_errors = int((loss_ranking.losses_by_rank[:n_accepted] > 0.0).sum())
             return self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
         if n_accepted == 0:
             return 0.0

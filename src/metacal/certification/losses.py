@@ -142,7 +142,7 @@ class MeanLossLimit:
         """Limit as a fraction of the largest loss."""
         return self.limit / self.max_loss
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return how pilot rows are chosen, if tests run in a sequence."""
@@ -167,7 +167,7 @@ class MeanLossLimit:
             rule_name=rule_name,
             threshold=loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted),
         )
-        accepted_relative_losses = loss_ranking.sorted_losses[: certificate.n_accepted]
+        accepted_relative_losses = loss_ranking.losses_by_rank[: certificate.n_accepted]
         mean_relative_loss = float(accepted_relative_losses.mean())
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
         certificate = add_circumstances(
@@ -422,7 +422,7 @@ class _LossTests:
     def resample(self, row_indices: Codes) -> _LossTests:
         """Return the tests of a bootstrap sample, given by sorted row indices."""
         resampled_scores = np.arange(float(len(row_indices)))
-        resampled_losses = self.loss_ranking.sorted_losses[row_indices]
+        resampled_losses = self.loss_ranking.losses_by_rank[row_indices]
         loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)
         pilot_rows = self.pilot_rows
         if pilot_rows is not None:

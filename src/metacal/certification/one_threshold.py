@@ -92,11 +92,11 @@ class OneThresholdProcedure:
         """Return the only promised limit."""
         return PromisedLimit(self.quantity, self.target)
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return how pilot rows are chosen, or None if the rule runs no test sequence."""
-        if not self.rule.reads_labels_in_order:
+        if not self.rule.tests_ranks_sequentially:
             return None
         return PilotPolicy(random_state=random_state, declared_values=declared_values)
 
@@ -385,4 +385,4 @@ def _require_known_scores_at_threshold(ranking: Ranking, n_accepted: int) -> Non
         np.searchsorted(ranking.tie_block_end_ranks, n_accepted, side="right")
     )
     last_accepted_block = first_rejected_block - 1
-    ranking.require_known_order(last_accepted_block, first_rejected_block)
+    ranking.require_known_order_in_blocks(last_accepted_block, first_rejected_block)

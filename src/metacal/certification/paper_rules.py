@@ -52,7 +52,7 @@ class PaperMiscoverage:
 
     max_miscoverage: float
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because no tests are run."""
@@ -110,7 +110,7 @@ class PaperAccuracy:
     min_accuracy: float
     n_bins: int
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because no tests are run."""

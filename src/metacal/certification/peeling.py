@@ -76,7 +76,7 @@ class LeastCertainRowReader:
     tie_block_scores : array of float of shape (n_blocks,)
         Score of each tie block, in increasing order.
 
-    highest_score_never_read : float, default=-inf
+    keep_unread_up_to_score : float, default=-inf
         Rows with this score or a lower one are never read. It must not depend on the rows.
 
     Examples
@@ -93,37 +93,37 @@ class LeastCertainRowReader:
         tie_block_end_ranks: Codes,
         cumulative_losses: Codes | Float,
         tie_block_scores: Float,
-        highest_score_never_read: float = -math.inf,
+        keep_unread_up_to_score: float = -math.inf,
     ) -> None:
         # Both lists start at rank 0, so that a block lies between consecutive entries.
         # Single entries of a list are read faster than those of an array.
         self._block_ends: list[int] = [0, *tie_block_end_ranks.tolist()]
         self._cumulative_losses: list[float] = [0.0, *cumulative_losses.tolist()]
         self._n_blocks_never_read = int(
-            np.searchsorted(tie_block_scores, highest_score_never_read, side="right")
+            np.searchsorted(tie_block_scores, keep_unread_up_to_score, side="right")
         )
         self._n_unread_blocks = len(tie_block_end_ranks)
 
     @classmethod
     def from_ranking(
-        cls, ranking: Ranking, highest_score_never_read: float = -math.inf
+        cls, ranking: Ranking, keep_unread_up_to_score: float = -math.inf
     ) -> LeastCertainRowReader:
         """Build a reader of a ranking, with a loss of 1 for every error."""
         return cls(
             ranking.tie_block_end_ranks,
             ranking.cumulative_errors,
             ranking.tie_block_scores,
-            highest_score_never_read,
+            keep_unread_up_to_score,
         )
 
     @classmethod
     def from_losses(
-        cls, ranking: Ranking, losses: Float, highest_score_never_read: float = -math.inf
+        cls, ranking: Ranking, losses: Float, keep_unread_up_to_score: float = -math.inf
     ) -> LeastCertainRowReader:
         """Build a reader of a ranking with graded losses."""
         end_ranks = ranking.tie_block_end_ranks
         cumulative_losses = np.cumsum(losses)[end_ranks - 1]
-        return cls(end_ranks, cumulative_losses, ranking.tie_block_scores, highest_score_never_read)
+        return cls(end_ranks, cumulative_losses, ranking.tie_block_scores, keep_unread_up_to_score)
 
     @property
     def n_rows(self) -> int:
@@ -144,7 +144,7 @@ class LeastCertainRowReader:
         """Read the least certain tie blocks until few enough rows are unread.
 
         At most `max_unread_rows` rows are then unread. Reading stops earlier at
-        `highest_score_never_read`.
+        `keep_unread_up_to_score`.
         """
         n_blocks_up_to_rank = bisect_right(self._block_ends, max_unread_rows) - 1
         min_unread_blocks = max(n_blocks_up_to_rank, self._n_blocks_never_read)

@@ -81,14 +81,14 @@ class PilotPolicy:
     declared_values : array of float, optional
         Values that the score can have, as declared by the user.
 
-    tested_classes : callable, optional
+    get_tested_class_codes : callable, optional
         For a promise about two classes, a function that returns the codes of the classes that rows
         are accepted as, given the names of both classes.
     """
 
     random_state: int | None = None
     declared_values: Float | None = None
-    tested_classes: Callable[[Sequence[Name]], Sequence[int]] | None = None
+    get_tested_class_codes: Callable[[Sequence[Name]], Sequence[int]] | None = None
 
     def withhold_pilot_rows(self, rows: CalibrationRows) -> CalibrationRows:
         """Withhold pilot rows from the calibration rows.
@@ -155,7 +155,7 @@ class PilotPolicy:
         if self.declared_values is not None:
             return True
         min_tie_probability = 1.0 / math.sqrt(n_rows)
-        if self.tested_classes is not None:
+        if self.get_tested_class_codes is not None:
             # A rare class has few rows, so that even rare ties affect its tests.
             min_tie_probability = min(min_tie_probability, _MIN_TIES_PER_ROW / n_rows)
         return compute_tie_probability(pilot_scores) >= min_tie_probability
@@ -232,11 +232,11 @@ class PilotPolicy:
         has_graded_losses = _has_graded_losses(initial_pilot_rows)
         if len(initial_pilot_rows) < _N_INITIAL_PILOT_ROWS or has_graded_losses:
             return False
-        if self.tested_classes is None:
+        if self.get_tested_class_codes is None:
             has_labels = initial_pilot_rows.correct is not None
             return has_labels and _are_at_most_half_true(initial_pilot_rows.is_correct)
         true_codes = initial_pilot_rows.true_class_codes
-        tested_codes = self.tested_classes(initial_pilot_rows.class_names)
+        tested_codes = self.get_tested_class_codes(initial_pilot_rows.class_names)
         return all(_are_at_most_half_true(true_codes == code) for code in tested_codes)
 
 

@@ -152,7 +152,7 @@ def _test_rank_ranges(
     if unordered_blocks:
         raise ranking.build_finer_counts_error(unordered_blocks)
     if 0 < highest_passed_rank < ranking.n_rows:
-        ranking.require_known_order(ranking.find_tie_block(highest_passed_rank))
+        ranking.require_known_order_in_blocks(ranking.find_tie_block(highest_passed_rank))
     sequence_trace = _trace_sequence(ranking, highest_passed_rank, failures)
     return SequenceOutcome(sequence_trace, every_test_passed)
 
@@ -179,7 +179,7 @@ def _trace_sequence(
     n_failures_below = len(failures) - len(failures_above_highest_passed)
     if not failures_above_highest_passed or not ranking.has_known_order:
         return SequenceTrace(
-            highest_passed_rank, stopping_rank=ranking.n_rows, n_failures=n_failures_below
+            highest_passed_rank, last_read_rank=ranking.n_rows, n_failures=n_failures_below
         )
 
     first_failure = failures_above_highest_passed[0]
@@ -190,7 +190,7 @@ def _trace_sequence(
     stopping_tie_block = ranking.find_tie_block(deciding_rank)
     return SequenceTrace(
         highest_passed_rank,
-        stopping_rank=int(ranking.tie_block_end_ranks[stopping_tie_block]),
+        last_read_rank=int(ranking.tie_block_end_ranks[stopping_tie_block]),
         n_failures=n_failures_below,
     )
 
@@ -210,8 +210,8 @@ def _test_every_score_value(
         np.searchsorted(ranking.tie_block_scores, first_tested_score, side="right")
     )
     if n_blocks_up_to_first_score == 0:
-        stopping_rank = _find_end_of_next_tie_block(ranking, rank=0)
-        sequence_trace = SequenceTrace(highest_passed_rank=0, stopping_rank=stopping_rank)
+        last_read_rank = _find_end_of_next_tie_block(ranking, rank=0)
+        sequence_trace = SequenceTrace(highest_passed_rank=0, last_read_rank=last_read_rank)
         return SequenceOutcome(sequence_trace, every_test_passed=False)
 
     return _test_tie_blocks(
@@ -240,7 +240,7 @@ def _test_tie_blocks_from_rank(
     )
     p_value = bounds.binomial_p_value(np.array(n_errors), first_rank, error_rate=1.0 - accuracy)
     if p_value > significance_level:
-        sequence_trace = SequenceTrace(highest_passed_rank=0, stopping_rank=ranking.n_rows)
+        sequence_trace = SequenceTrace(highest_passed_rank=0, last_read_rank=ranking.n_rows)
         return SequenceOutcome(sequence_trace, every_test_passed=False)
     return _test_tie_blocks(
         ranking,
@@ -338,8 +338,8 @@ def _test_tie_blocks(
     highest_passed_rank = get_last_or_zero(tested_ranks[:n_passed])
     passed_last_block = first_block + n_passed == n_tie_blocks
     every_test_passed = n_passed > 0 and passed_last_block
-    stopping_rank = _find_end_of_next_tie_block(ranking, highest_passed_rank)
-    sequence_trace = SequenceTrace(highest_passed_rank, stopping_rank=stopping_rank)
+    last_read_rank = _find_end_of_next_tie_block(ranking, highest_passed_rank)
+    sequence_trace = SequenceTrace(highest_passed_rank, last_read_rank=last_read_rank)
     return SequenceOutcome(sequence_trace, every_test_passed)
 
 
@@ -358,8 +358,8 @@ def _test_every_rank(
     p_values = bounds.binomial_p_value(n_errors, tested_ranks, error_rate=1.0 - accuracy)
     n_passed = _count_passes_before_first_failure(p_values, significance_level)
     highest_passed_rank = get_last_or_zero(tested_ranks[:n_passed])
-    stopping_rank = _find_end_of_next_tie_block(ranking, highest_passed_rank)
-    return SequenceTrace(highest_passed_rank, stopping_rank=stopping_rank)
+    last_read_rank = _find_end_of_next_tie_block(ranking, highest_passed_rank)
+    return SequenceTrace(highest_passed_rank, last_read_rank=last_read_rank)
 
 
 def _find_end_of_next_tie_block(ranking: Ranking, rank: int) -> int:

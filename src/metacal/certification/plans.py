@@ -131,7 +131,7 @@ class PilotRows:
         return 2 * int(self.correct.sum()) <= len(self.correct)
 
     @property
-    def highest_score_never_read(self) -> float:
+    def keep_unread_up_to_score(self) -> float:
         """Highest score of the rows that must not be read while tests are planned.
 
         If the most certain pilot rows tie, many tested rows may have their score, and peeling would

@@ -160,10 +160,10 @@ class Procedure(Protocol):
         `promise`.
         """
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, or None if no pilot rows are used."""
+        """Build the policy that chooses pilot rows, or None if none are used."""
 
 
 class SubgroupProcedure(Procedure, Protocol):

@@ -285,7 +285,7 @@ class Ranking:
             unordered_blocks=_prepend_error_free_run(unordered_blocks, entry=_NO_UNORDERED_BLOCK),
         )
 
-    def require_known_order(self, *tie_blocks: int) -> None:
+    def require_known_order_in_blocks(self, *tie_blocks: int) -> None:
         """Raise FinerCountsNeeded if the order of the rows in a tie block is unknown.
 
         Indices of tie blocks that do not exist are ignored.

@@ -223,7 +223,7 @@ def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassProm
     level_fraction_of_first = _EQUAL_LEVEL_FRACTION
     for class_code, class_promise in promises_by_class.items():
         other_promise = promises_by_class[1 - class_code]
-        other_promise_is_precision = other_promise.rule.reads_labels_in_order
+        other_promise_is_precision = other_promise.rule.tests_ranks_sequentially
         declared_share = class_promise.declared_class_share
         if not other_promise_is_precision or declared_share is None:
             continue

@@ -178,25 +178,25 @@ class TwoClassProcedure:
         class_promise = promises_by_class[last_class_code]
         return PromisedLimit(class_promise.quantity, class_promise.target)
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return how pilot rows are chosen, or None if no test sequence is run."""
         sequential_promises = [
             class_promise
             for class_promise in self.class_promises
-            if class_promise.rule.reads_labels_in_order
+            if class_promise.rule.tests_ranks_sequentially
         ]
         if not sequential_promises:
             return None
 
-        def get_tested_classes(class_names: Sequence[Name]) -> list[int]:
+        def get_tested_class_codes(class_names: Sequence[Name]) -> list[int]:
             return [promise.get_predicted_code(class_names) for promise in sequential_promises]
 
         return PilotPolicy(
             random_state=random_state,
             declared_values=declared_values,
-            tested_classes=get_tested_classes,
+            get_tested_class_codes=get_tested_class_codes,
         )
 
     def compute_row_requirements(

@@ -152,7 +152,7 @@ class Certifier:
         self._was_extended_when_assessed = False
         no_pilot_scores = np.empty(0)
         self.pilot = PilotRows(no_pilot_scores)
-        uses_pilot_rows = self.promise.procedure().pilot_policy() is not None
+        uses_pilot_rows = self.promise.procedure().build_pilot_policy() is not None
         if not self.reads_logits and uses_pilot_rows:
             self._withhold_pilot_rows()
 

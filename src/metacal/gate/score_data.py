@@ -260,7 +260,7 @@ class ScoreData:
             grid=RELATIVE_GRID,
             score_name=source.score_name,
             selected_rows=selected_rows,
-            pilot_policy=procedure.pilot_policy(self.random_state, declared_uncertainties),
+            pilot_policy=procedure.build_pilot_policy(self.random_state, declared_uncertainties),
         )
         return CertifiedScores(
             certificate=certified_rows.certificate.with_notes(*score_notes, *notes_on_labels),

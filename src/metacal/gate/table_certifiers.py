@@ -137,7 +137,7 @@ class SortingCertifier:
             grid=get_rounding_grid(self.score),
             score_name=get_score_name(self.score),
             selected_rows=selected_rows,
-            pilot_policy=promise.procedure().pilot_policy(),
+            pilot_policy=promise.procedure().build_pilot_policy(),
             are_logits=True,
         )
         thresholds = get_certified_thresholds(result.certificate, table.class_names)
@@ -216,7 +216,7 @@ class LogOddsSortingCertifier:
             tested_rows = replace(
                 tested_rows.take(selected_rows.indices), clusters=selected_rows.clusters
             )
-        pilot_policy = self.procedure.pilot_policy()
+        pilot_policy = self.procedure.build_pilot_policy()
         if pilot_policy is not None:
             tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
         certificate = certify(promise, tested_rows)

@@ -160,7 +160,7 @@ class CascadeLoss:
             " promise, or promise MinAccuracy(0.97)."
         )
 
-    def pilot_policy(
+    def build_pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because rows of one model are not certified."""

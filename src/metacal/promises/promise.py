@@ -364,7 +364,7 @@ class Promise(ABC):
             contradiction = find_score_value_contradiction(certificate)
         if not contradiction:
             contradiction = find_read_rows_contradiction(
-                certificate, can_read_rows=self.procedure().pilot_policy() is not None
+                certificate, can_read_rows=self.procedure().build_pilot_policy() is not None
             )
         if not contradiction:
             allows_missing_labels = get_sequential_procedure(self) is not None

@@ -86,7 +86,7 @@ class ExpectedPrefixRule:
     fallback_threshold = REJECT_ALL_ROWS
 
     # All labels are read, because the largest prefix depends on each of them.
-    reads_labels_in_order = False
+    tests_ranks_sequentially = False
 
     def plan(
         self,

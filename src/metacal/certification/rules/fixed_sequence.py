@@ -151,7 +151,7 @@ class FixedSequenceRule:
     # A rule that certifies nothing rejects every row.
     fallback_threshold = REJECT_ALL_ROWS
 
-    reads_labels_in_order = True
+    tests_ranks_sequentially = True
 
     def plan(
         self,

@@ -149,7 +149,7 @@ class LossRanking:
     ranking : Ranking
         Ends of the blocks of equal scores. A row with any loss counts as an error.
 
-    sorted_losses : array of float of shape (n_rows,)
+    losses_by_rank : array of float of shape (n_rows,)
         Losses in [0, 1], in the order of the ranking.
 
     bet_order : array of int of shape (n_rows,)
@@ -157,7 +157,7 @@ class LossRanking:
     """
 
     ranking: Ranking
-    sorted_losses: Float
+    losses_by_rank: Float
     bet_order: Codes
 
     @classmethod
@@ -165,19 +165,19 @@ class LossRanking:
         """Sort the rows and draw the order of the bets."""
         return cls(
             ranking=Ranking.from_scores(scores, losses == 0.0),
-            sorted_losses=losses[np.lexsort((-losses, scores))],
+            losses_by_rank=losses[np.lexsort((-losses, scores))],
             bet_order=make_generator(seed).permutation(len(scores)),
         )
 
     def losses_up_to(self, rank: int) -> Float:
         """Return the losses of the first rows of the ranking, in the order of the bets."""
         is_up_to_rank = self.bet_order < rank
-        return self.sorted_losses[self.bet_order[is_up_to_rank]]
+        return self.losses_by_rank[self.bet_order[is_up_to_rank]]
 
     @cached_property
     def _cumulative_losses(self) -> Float:
         """Sum of the losses up to each rank."""
-        return np.cumsum(self.sorted_losses)
+        return np.cumsum(self.losses_by_rank)
 
     def count_passed_ranks(
         self, ranks: Sequence[int], limit: float, significance_level: float, losses_are_rare: bool
@@ -235,7 +235,7 @@ class LossRanking:
         """Return the losses up to each rank, in the order of the bets."""
         last_rank = ranks[-1]
         bet_order = self.bet_order[self.bet_order < last_rank]
-        losses_in_bet_order = self.sorted_losses[bet_order]
+        losses_in_bet_order = self.losses_by_rank[bet_order]
         return [losses_in_bet_order[bet_order < rank] for rank in ranks]
 
     def count_accepted_after_passing_rank(self, rank: int, limit: float) -> int:
@@ -248,7 +248,7 @@ class LossRanking:
         if rank == block_end_rank:
             return block_end_rank
         # The largest losses of a block come first, so the next loss bounds all later ones.
-        largest_later_loss = self.sorted_losses[rank]
+        largest_later_loss = self.losses_by_rank[rank]
         if largest_later_loss <= limit:
             return block_end_rank
         is_first_block = tie_block == 0
@@ -296,7 +296,7 @@ def count_certified_loss_rows(
     >>> scores = rng.random(2000)
     >>> ranking = LossRanking.from_scores(scores, scores**2 * rng.random(2000) / 2, seed=0)
     >>> n_accepted = count_certified_loss_rows(ranking, 0.05, 0.1)
-    >>> 1400 < n_accepted < 1560, bool(ranking.sorted_losses[:n_accepted].mean() < 0.05)
+    >>> 1400 < n_accepted < 1560, bool(ranking.losses_by_rank[:n_accepted].mean() < 0.05)
     (True, True)
     """
     n_tested = count_rows_to_test(loss_ranking, limit, delta, pilot_rows)
@@ -350,7 +350,7 @@ def count_rows_to_test(
         return ranking.n_rows
     n_required_rows = bounds.error_free_rows_needed(1.0 - limit, delta)
     middle_of_limit_and_largest_loss = (1.0 + limit) / 2.0
-    row_reader = LeastCertainRowReader.from_losses(ranking, loss_ranking.sorted_losses)
+    row_reader = LeastCertainRowReader.from_losses(ranking, loss_ranking.losses_by_rank)
     read_until_loss_is_low(
         row_reader,
         max_window_loss=min(_MAX_WINDOW_LOSS_FACTOR * limit, middle_of_limit_and_largest_loss),
@@ -450,7 +450,7 @@ def count_expected_loss_rows(loss_ranking: LossRanking, limit: float) -> int:
     plus 1 is at most limit (m + 1).
     """
     block_end_ranks = loss_ranking.ranking.tie_block_end_ranks
-    losses_up_to_blocks = np.cumsum(loss_ranking.sorted_losses)[block_end_ranks - 1]
+    losses_up_to_blocks = np.cumsum(loss_ranking.losses_by_rank)[block_end_ranks - 1]
     meets_limit = losses_up_to_blocks + 1.0 <= limit * (block_end_ranks + 1)
     passing_blocks = np.flatnonzero(meets_limit)
     if len(passing_blocks) == 0:

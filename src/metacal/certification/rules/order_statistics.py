@@ -76,7 +76,7 @@ class RejectionRateRule:
     fallback_threshold = ACCEPT_ALL_ROWS
 
     # The rank k depends on the total number of reference rows, so all labels are read.
-    reads_labels_in_order = False
+    tests_ranks_sequentially = False
 
     def plan(
         self,
@@ -141,10 +141,10 @@ class RejectionRateRule:
         has_too_few_reference_rows = threshold_block == n_tie_blocks
         if has_too_few_reference_rows:
             last_tie_block = n_tie_blocks - 1
-            ranking.require_known_order(last_tie_block)
+            ranking.require_known_order_in_blocks(last_tie_block)
             return NOTHING_CERTIFIED
 
-        ranking.require_known_order(threshold_block, threshold_block + 1)
+        ranking.require_known_order_in_blocks(threshold_block, threshold_block + 1)
         return ThresholdResult(
             n_accepted=int(ranking.tie_block_end_ranks[threshold_block]),
             threshold=float(ranking.tie_block_scores[threshold_block]),
@@ -261,7 +261,7 @@ class AcceptanceRateRule:
     fallback_threshold = REJECT_ALL_ROWS
 
     # The rank depends on the total number of reference rows, so all labels are read.
-    reads_labels_in_order = False
+    tests_ranks_sequentially = False
 
     def plan(
         self,

@@ -38,7 +38,7 @@ class SequenceTrace:
     highest_passed_rank : int
         Highest rank that passed, or 0 if no rank passed.
 
-    stopping_rank : int
+    last_read_rank : int
         Rank of the last row that influenced the result. The labels of later rows were not read, so
         these rows are still an unbiased sample.
 
@@ -47,7 +47,7 @@ class SequenceTrace:
     """
 
     highest_passed_rank: int
-    stopping_rank: int
+    last_read_rank: int
     n_failures: int = 0
 
 
@@ -133,7 +133,7 @@ class ThresholdRule(Protocol):
         """
 
     @property
-    def reads_labels_in_order(self) -> bool:
+    def tests_ranks_sequentially(self) -> bool:
         """Whether the test at a rank reads only the labels up to that rank.
 
         Labels may then be collected in the order of the ranking.
@@ -250,14 +250,14 @@ def run_rule(
         plan_significance_level = significance_level
     if correct_rows_are_rare is None:
         correct_rows_are_rare = pilot_rows is not None and pilot_rows.shows_few_correct_rows
-    if not correct_rows_are_rare or not rule.reads_labels_in_order:
+    if not correct_rows_are_rare or not rule.tests_ranks_sequentially:
         rank_plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows)
         return rule.certify(ranking, rank_plan, significance_level, last_rank)
 
-    highest_score_never_read = -math.inf
+    keep_unread_up_to_score = -math.inf
     if pilot_rows is not None:
-        highest_score_never_read = pilot_rows.highest_score_never_read
-    row_reader = LeastCertainRowReader.from_ranking(ranking, highest_score_never_read)
+        keep_unread_up_to_score = pilot_rows.keep_unread_up_to_score
+    row_reader = LeastCertainRowReader.from_ranking(ranking, keep_unread_up_to_score)
     rank_plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows, row_reader)
     if row_reader.n_read_rows == 0:
         return rule.certify(ranking, rank_plan, significance_level, last_rank)
@@ -281,7 +281,7 @@ def _certify_unread_rows(
     sequence_trace = threshold_result.trace
     if sequence_trace is not None:
         # Labels of the least certain rows were read too, so no later row is unbiased.
-        sequence_trace = replace(sequence_trace, stopping_rank=ranking.n_rows)
+        sequence_trace = replace(sequence_trace, last_read_rank=ranking.n_rows)
     return replace(
         threshold_result,
         trace=sequence_trace,
