@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.stored_fields import get_stored_values
 
 FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "contracts" / "fixtures"
@@ -488,10 +488,10 @@ def moved(rng: random.Random, document: Document) -> None:
 
 
 def reworded(rng: random.Random, document: Document) -> None:
-    """Another rule, other circumstances, notes or traffic."""
+    """Another rule, design, notes or traffic."""
     certificate = document["certificate"]
     number = rng.choice([-1, 0, 1, 2, 5, 240, 10**9, 10**20, 0.5, 1e308])
-    around = get_stored_values(Circumstances())
+    around = get_stored_values(CertificationDesign())
     around[rng.choice(sorted(around))] = rng.choice([number, True, None, "given", "estimated"])
     notes = [
         *(

@@ -295,7 +295,7 @@ def _judged(
         # The certificate counts no pilot rows, but the decisions are about all rows.
         n_more_accepted = int(accept.sum()) - certificate.n_accepted
         n_more_correct = int((accept & right).sum()) - certificate.n_correct_accepted
-        n_pilot_rows = certificate.circumstances.n_pilot_rows
+        n_pilot_rows = certificate.design.n_pilot_rows
         tally.other_counts += not 0 <= n_more_correct <= n_more_accepted <= n_pilot_rows
     tally.other_verdicts += len(verdicts) - 1
     if isinstance(gate.score, str):

@@ -88,7 +88,7 @@ def replay(task: tuple[Path, float, int, int]) -> tuple[float, float, bool]:
         labels=None,
         n_correct=fit.n_correct,
         score=fit.score,
-        circumstances=replace(own.circumstances, random_state=None),
+        design=replace(own.design, random_state=None),
     )
     same = comparable == fit
     return certifier.n_labels / n, own.coverage, same and own.n_labels == certifier.n_labels

@@ -232,8 +232,8 @@ def test_the_items_of_one_line_are_a_cluster_of_a_promise_about_rows(folder):
     columns = LISTS.partition(" --group-key")[0]
     run(f"fit cal.jsonl {columns} --min-accuracy 0.7 -o gate.json")
     gate = mc.load("gate.json")
-    assert gate.certificate_.circumstances.cluster_counting == "unit"
-    assert gate.certificate_.n_rows + gate.certificate_.circumstances.n_pilot_rows == 400
+    assert gate.certificate_.design.cluster_counting == "unit"
+    assert gate.certificate_.n_rows + gate.certificate_.design.n_pilot_rows == 400
     assert "one row of each cluster" in run("verify gate.json new.jsonl").stdout
     run("apply gate.json new.jsonl -o out.jsonl")
 

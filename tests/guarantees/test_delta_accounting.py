@@ -87,7 +87,7 @@ def test_pilot_rows_of_a_score_with_ties_are_not_tested():
     correct = rng.random(900) > 0.05
     gate = mc.ScoreGate(mc.MinAccuracy(BETA), higher_is="doubtful").fit(score, correct)
     certificate = gate.certificate_
-    assert certificate.circumstances.n_pilot_rows == 30
+    assert certificate.design.n_pilot_rows == 30
     assert certificate.n_rows == 870
     assert sum(rows for _, rows, _ in certificate.score_value_counts) == 870
 

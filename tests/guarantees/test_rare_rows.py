@@ -237,7 +237,7 @@ def test_a_precision_and_an_accuracy_are_one_rule():
             replace(log_odds_rows.take(mask), pilot_rows=replace(pilot, scores=-pilot.scores))
         )
         assert precision.subgroups.items[1].n_accepted == accuracy.n_accepted > 0
-        assert precision.circumstances.n_planning_rows == accuracy.circumstances.n_planning_rows
+        assert precision.design.n_planning_rows == accuracy.design.n_planning_rows
 
 
 # ── what is stated ───────────────────────────────────────────────────────────────────────────────
@@ -251,9 +251,9 @@ def rare_gate():
 
 def test_the_certificate_counts_pilot_rows_and_rows_that_were_only_read(rare_gate):
     certificate = rare_gate.certificate_
-    circumstances = certificate.circumstances
-    assert (certificate.n_rows, circumstances.n_pilot_rows) == (3990, 10)
-    n_planning_rows = circumstances.n_planning_rows
+    design = certificate.design
+    assert (certificate.n_rows, design.n_pilot_rows) == (3990, 10)
+    n_planning_rows = design.n_planning_rows
     assert 2000 < n_planning_rows <= certificate.n_rows - certificate.n_accepted
     assert f"; the {n_planning_rows:,} least certain rows were only read" in str(certificate)
 
@@ -266,14 +266,12 @@ def test_a_saved_certificate_is_checked(rare_gate, tmp_path):
     promise = mc.MinAccuracy(0.9)
     assert promise.contradiction(certificate) is None
     for n_planning_rows in (-1, certificate.n_rows - certificate.n_accepted + 1):
-        circumstances = replace(certificate.circumstances, n_planning_rows=n_planning_rows)
-        forged = replace(certificate, circumstances=circumstances)
+        design = replace(certificate.design, n_planning_rows=n_planning_rows)
+        forged = replace(certificate, design=design)
         assert "read to plan the tests" in promise.contradiction(forged)
     correct = np.ones(300, dtype=bool)
     miscoverage = mc.MaxMiscoverage(0.1).certify(np.arange(300.0), correct)
-    forged = replace(
-        miscoverage, circumstances=replace(miscoverage.circumstances, n_planning_rows=5)
-    )
+    forged = replace(miscoverage, design=replace(miscoverage.design, n_planning_rows=5))
     assert "read to plan the tests" in mc.MaxMiscoverage(0.1).contradiction(forged)
 
 
@@ -306,7 +304,7 @@ def test_groups_read_rows_of_their_own():
         scores, correct, groups=groups
     )
     accepted = gate.accepts(scores, groups=groups)
-    assert gate.certificate_.circumstances.n_planning_rows > 1500
+    assert gate.certificate_.design.n_planning_rows > 1500
     for name in ("rare", "common"):
         assert correct[accepted & (groups == name)].mean() > 0.88
         assert accepted[groups == name].sum() > 100
@@ -326,9 +324,9 @@ def test_clusters_weights_and_two_promises_use_the_rule():
         scores, loss=(~correct).astype(int)
     )
     for gate in (one_of_each, weighted, both, risk):
-        circumstances = gate.certificate_.circumstances
-        assert circumstances.n_pilot_rows == 10
-        assert circumstances.n_planning_rows > 1000
+        design = gate.certificate_.design
+        assert design.n_pilot_rows == 10
+        assert design.n_planning_rows > 1000
         assert gate.certificate_.n_accepted > 50
 
 
@@ -346,11 +344,11 @@ def test_logits_withhold_five_rows_whatever_their_order(embedded_set):
     logits, labels = embedded_set.logits[:3000], embedded_set.labels[:3000]
     promise = mc.MinAccuracy(0.8)
     gate = mc.MetaCal(promise).fit(logits, labels)
-    assert gate.certificate_.circumstances.n_pilot_rows == 5
+    assert gate.certificate_.design.n_pilot_rows == 5
     order = np.random.default_rng(0).permutation(3000)
     assert mc.MetaCal(promise).fit(logits[order], labels[order]).threshold_ == gate.threshold_
     few = mc.MetaCal(promise).fit(logits[:90], labels[:90])
-    assert few.certificate_.circumstances.n_pilot_rows == 0
+    assert few.certificate_.design.n_pilot_rows == 0
 
 
 @pytest.mark.parametrize("digits", [1, 6])

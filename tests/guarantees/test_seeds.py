@@ -144,9 +144,9 @@ def test_the_order_of_the_rows_does_not_change_the_counts(name):
 def test_a_seed_of_the_user_is_recorded_shown_and_saved(name, tmp_path):
     fit = {**FITS, **FITTED}[name]
     derived, chosen = fit(np.arange(N)), fit(np.arange(N), random_state=0)
-    assert derived.circumstances.random_state is None
+    assert derived.design.random_state is None
     assert "random_state" not in derived.statement
-    assert chosen.circumstances.random_state == 0
+    assert chosen.design.random_state == 0
     assert "(random_state=0 chosen by the user)." in chosen.statement
     assert any("no other seed was tried" in text for text in chosen.assumptions)
     assert chosen.to_dict()["circumstances"]["random_state"] == 0
@@ -164,9 +164,9 @@ def test_a_recorded_seed_is_loaded_again(tmp_path):
 
 def test_a_seed_that_draws_nothing_is_not_recorded():
     cal = mc.MetaCal(ACCURACY).fit(LOGITS, LABELS, random_state=7)
-    assert cal.certificate_.circumstances.random_state is None
+    assert cal.certificate_.design.random_state is None
     exact = mc.MaxRisk(0.1, random_state=7).certify(SCORE, CORRECT)
-    assert exact.circumstances.random_state is None
+    assert exact.design.random_state is None
 
 
 def test_the_names_of_units_do_not_change_the_certificate():

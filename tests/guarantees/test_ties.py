@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.certification.pilot import PilotPolicy, choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
@@ -110,7 +110,7 @@ def test_every_promise_in_sequence_takes_marks(promise, tmp_path):
     right = rng.random(1500) > np.array([0, 0.5, 0.09, 0.01])[mark]
     groups = np.arange(1500) % 2 if isinstance(promise, mc.PerGroup) else None
     gate = mc.ScoreGate(promise, marks=[1, 2, 3]).fit(mark, right, groups=groups)
-    assert gate.certificate_.circumstances.tests_score_values
+    assert gate.certificate_.design.tests_score_values
     assert gate.accepts([3, 2, 1], None if groups is None else [0, 0, 1]).tolist() == [
         True,
         True,
@@ -145,7 +145,7 @@ def test_a_certifier_takes_the_rest_of_its_pool_as_scouts(pool, aside):
         rows = certifier.propose()
         certifier.update(rows, right[rows])
     assert certifier.n_drawn == 1000 - aside
-    assert certifier.certificate.circumstances == Circumstances(
+    assert certifier.certificate.design == CertificationDesign(
         tests_score_values=True, n_pilot_rows=aside
     )
     assert certifier.threshold == pytest.approx(-1, abs=1e-6)

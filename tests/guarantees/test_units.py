@@ -147,8 +147,8 @@ def test_several_labels_of_a_row_together_are_promised_by_the_mean_of_each_row(p
         "On average over clusters, each by the mean of its rows, "
     )
     assert (
-        certificate.circumstances.cluster_counting,
-        certificate.circumstances.largest_cluster,
+        certificate.design.cluster_counting,
+        certificate.design.largest_cluster,
     ) == ("mean", 6)
     assert certificate.guarantee == "certified"
     mc.save(gate, tmp_path / "gate.json")

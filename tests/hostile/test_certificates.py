@@ -14,8 +14,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Traffic
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.number_format import (
     format_percent,
     format_percent_ceil,
@@ -165,13 +165,11 @@ def test_facts_that_are_not_its_own(promise):
     crossed = mark_approximate(certificate, 5)
     assert "does not belong" in promise.contradiction(replace(crossed, guarantee="certified"))
     for folds in (-1, 1, 401, 10**8) if certificate.guarantee != "none" else (1,):
-        around = replace(crossed.circumstances, n_folds=folds)
-        assert "rows cannot be scored in" in promise.contradiction(
-            replace(crossed, circumstances=around)
-        )
+        around = replace(crossed.design, n_folds=folds)
+        assert "rows cannot be scored in" in promise.contradiction(replace(crossed, design=around))
     for scores, share in ((2, 1.0), (1, 0.5), (3, 0.0), (0, 1.0), (10**6, 0.1)):
-        around = Circumstances(scores, share)
-        assert "share" in promise.contradiction(replace(certificate, circumstances=around))
+        around = CertificationDesign(scores, share)
+        assert "share" in promise.contradiction(replace(certificate, design=around))
     more = replace(certificate, all_rows_traffic=Traffic(*[401] * 4))
     assert (promise.contradiction(more) is None) == (
         certificate.guarantee == "none" and certificate.n_accepted == 400
@@ -371,7 +369,7 @@ def test_facts_of_a_file(path):
             {"n_rows": 7, "n_accepted": 7, "population": "source"},
             "does not follow|is not the traffic",
         ),
-        ("circumstances", get_stored_values(Circumstances()), "its default value, so the"),
+        ("circumstances", get_stored_values(CertificationDesign()), "its default value, so the"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):

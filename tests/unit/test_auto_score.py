@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
 from metacal.scores import resolve_score
@@ -76,7 +76,7 @@ def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     )
     assert auto.certificate_.coverage > alone["entropy"] + 0.1
     assert auto.certificate_.delta == 0.1
-    assert auto.certificate_.circumstances == Circumstances(
+    assert auto.certificate_.design == CertificationDesign(
         n_scores=3, delta_share=0.1, n_pilot_rows=5
     )
     assert "shared delta (entropy 0.8, margin 0.1, maxlogit_pnorm" in str(
@@ -139,7 +139,7 @@ def test_a_file_cannot_say_that_more_was_shared_than_its_counts_allow(tmp_path):
     path = tmp_path / "gate.json"
     mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS), path)
     data = json.loads(path.read_text())
-    around = {**Circumstances(n_pilot_rows=5).to_dict(), "scores": 3}
+    around = {**CertificationDesign(n_pilot_rows=5).to_dict(), "scores": 3}
     for share, said in ((1e-6, "do not certify"), (0.0, "cannot have shared delta")):
         certificate = {**data["certificate"], "circumstances": {**around, "share": share}}
         forged = {**data, "certificate": certificate}

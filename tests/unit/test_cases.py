@@ -231,7 +231,7 @@ def test_a_seed_that_is_given_is_recorded():
     gate = mc.ScoreGate(mc.MaxCaseErrors(0.2)).fit(
         score, correct, cases=document, groups=field, random_state=3
     )
-    assert gate.certificate_.circumstances.random_state == 3
+    assert gate.certificate_.design.random_state == 3
 
 
 # ── recall ────────────────────────────────────────────────────────────────────────────────────────

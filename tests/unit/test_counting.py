@@ -13,7 +13,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import metacal as mc
 from metacal.certificates import words
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.next_rows import ReviewRate, predict_review_count
 from metacal.certification.importance import Importance
 from metacal.certification.row_selection import build_row_selection
@@ -127,7 +127,7 @@ def test_weights_are_in_the_certificate(tmp_path, estimated):
     assert mc.load(tmp_path / "gate.json").certificate_ == certificate
 
 
-def test_a_file_cannot_claim_other_circumstances(tmp_path):
+def test_a_file_cannot_claim_another_design(tmp_path):
     path = tmp_path / "gate.json"
     mc.save(
         mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(
@@ -167,7 +167,7 @@ def test_groups_stay_together_around_a_classifier():
     assert held.certificate_.n_rows == 120
     crossed = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=GroupKFold(3))
     crossed.fit(X, np.repeat(y, 2), units=groups)
-    assert crossed.certificate_.circumstances == Circumstances(cluster_counting="unit", n_folds=3)
+    assert crossed.certificate_.design == CertificationDesign(cluster_counting="unit", n_folds=3)
     assert crossed.certificate_.n_rows == 300
     assert "clusters given to fit" in crossed.certificate_.assumptions[0]
     by_number = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=3).fit(
@@ -270,8 +270,8 @@ def test_units_of_rows_that_have_a_score_alone(tmp_path):
     gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(
         mark, ok, units=question, random_state=2
     )
-    assert gate.certificate_.n_rows + gate.certificate_.circumstances.n_pilot_rows == 800
-    assert gate.certificate_.circumstances.cluster_counting
+    assert gate.certificate_.n_rows + gate.certificate_.design.n_pilot_rows == 800
+    assert gate.certificate_.design.cluster_counting
     path, out = tmp_path / "judge.csv", tmp_path / "gate.json"
     lines = [f"{m!r},{int(right)},{q}" for m, right, q in zip(mark.tolist(), ok, question)]
     path.write_text("\n".join(["mark,ok,question", *lines]))

@@ -301,7 +301,7 @@ def test_certificates_agree(device, score, promise, crossings):
     assert (scores == expected.ranking_scores(array)).mean() > 0.999
     accept = found.accepts(tensor)
     assert isinstance(accept, np.ndarray)
-    n_pilot_rows = found.certificate_.circumstances.n_pilot_rows
+    n_pilot_rows = found.certificate_.design.n_pilot_rows
     assert 0 <= accept.sum() - found.certificate_.n_accepted <= n_pilot_rows
     probabilities = found.predict_proba(tensor, rejected="uniform")
     assert probabilities.device == tensor.device

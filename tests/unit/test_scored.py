@@ -351,8 +351,8 @@ def test_groups_and_weights_choose_the_rows_that_count():
     mark, right = population(3000)
     groups = np.arange(3000) // 2
     gate = mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark, right, units=groups, random_state=1)
-    assert gate.certificate_.n_rows + gate.certificate_.circumstances.n_pilot_rows == 1500
-    assert gate.certificate_.circumstances.cluster_counting
+    assert gate.certificate_.n_rows + gate.certificate_.design.n_pilot_rows == 1500
+    assert gate.certificate_.design.cluster_counting
     assert loads(dumps(gate).encode()).gate_ == gate.gate_
     with_gaps = np.where(np.arange(3000) % 6 == 0, np.nan, mark)
     with pytest.warns(MetacalWarning, match="have no score"):
@@ -602,7 +602,7 @@ def test_a_table_of_scores_has_a_promise_for_each_label(names):
     )
     assert all(found[true[:, k], k].mean() > 0.85 for k in range(3))
     together = mc.ScoreGate(mc.MinAccuracy(0.75)).fit(score, true, groups=names)
-    assert together.certificate_.circumstances.cluster_counting is not None
+    assert together.certificate_.design.cluster_counting is not None
     assert true[together.accepts(score)].mean() > 0.75
     with pytest.raises(InputError, match="name for each of the 3 labels"):
         precise.accepts(score, groups=["a"])

@@ -109,10 +109,10 @@ def test_marks_are_tested_at_their_values():
     assert found.subgroups.items[1].n_accepted == 600
     with pytest.warns(mc.MetacalWarning, match="whole number|repeat"):
         gate = mc.MetaCal(mc.MinPrecision(0.9)).fit(marks, sample.correct)
-    circumstances = gate.certificate_.circumstances
-    assert (circumstances.tests_score_values, circumstances.n_pilot_rows) == (True, 10)
+    design = gate.certificate_.design
+    assert (design.tests_score_values, design.n_pilot_rows) == (True, 10)
     # Rows at -3, -1 and 0 are read until half of a window is positive.
-    assert 900 - 10 <= circumstances.n_planning_rows <= 900
+    assert 900 - 10 <= design.n_planning_rows <= 900
     assert gate.accepts([0.0, 1.0, 3.0]).tolist() == [False, True, True]
 
 

@@ -579,7 +579,7 @@ def test_a_unit_is_one_observation_however_often_its_rows_are_copied(of_units):
     """
     score, right, unit = in_units(1, drop=0.4)
     once = mc.Watch.of(of_units).update(score, right, units=unit)
-    if of_units.certificate_.circumstances.cluster_counting == "unit":
+    if of_units.certificate_.design.cluster_counting == "unit":
         many = mc.Watch.of(of_units).update(
             *(np.repeat(one, 10) for one in (score, right)), units=np.repeat(unit, 10)
         )

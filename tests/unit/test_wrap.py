@@ -43,7 +43,7 @@ def test_around_a_fitted_classifier(classifier):
     proba = gate.predict_proba(X[TEST])
     np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-6)
     certificate = gate.certificate_
-    assert certificate.n_rows + certificate.circumstances.n_pilot_rows == 550
+    assert certificate.n_rows + certificate.design.n_pilot_rows == 550
 
 
 @pytest.mark.slow

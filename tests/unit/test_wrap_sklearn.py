@@ -62,7 +62,7 @@ def test_real_classifiers_on_digits(name, cv):
     assert accuracy_score(Y[TEST][accept], predicted[accept]) > 0.85
     np.testing.assert_array_equal(predicted == -1, ~accept)
     np.testing.assert_allclose(gate.predict_proba(X[TEST]).sum(axis=1), 1, rtol=1e-6)
-    n_pilot_rows = gate.certificate_.circumstances.n_pilot_rows
+    n_pilot_rows = gate.certificate_.design.n_pilot_rows
     n_certification_rows = gate.certificate_.n_rows + n_pilot_rows
     assert n_certification_rows == (1200 if cv else pytest.approx(360, abs=6))
     assert gate.certificate_.guarantee == ("approximate" if cv else "certified")
@@ -290,10 +290,8 @@ def test_folds_repeat_with_the_seed_and_may_be_the_user_s():
         != clone(gate).set_params(random_state=2).fit(X, Y).certificate_
     )
     folds = KFold(4)
-    assert gate.set_params(cv=folds).fit(X, Y).certificate_.circumstances.n_folds == 4
-    assert (
-        gate.set_params(cv=list(folds.split(X))).fit(X, Y).certificate_.circumstances.n_folds == 4
-    )
+    assert gate.set_params(cv=folds).fit(X, Y).certificate_.design.n_folds == 4
+    assert gate.set_params(cv=list(folds.split(X))).fit(X, Y).certificate_.design.n_folds == 4
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from metacal import display
 from metacal.certificates import words
 from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.case_counts import CaseCounts
-from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import (
     LABEL_COUNT_FIELDS,
     ScoreValueCount,
     TestedCounts,
     Traffic,
 )
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.frames import make_certificate_frame
 from metacal.certificates.next_rows import NextRows, estimate_review_rate, predict_review_count
 from metacal.certificates.notes import Note
@@ -70,7 +70,7 @@ def accept_up_to_threshold(score: Float, threshold: float | Float) -> Flags:
     return np.asarray(score <= threshold)
 
 
-_NO_CIRCUMSTANCES = Circumstances()
+_DEFAULT_DESIGN = CertificationDesign()
 
 #: Headings of the lines of a printed certificate are padded to this many characters.
 _HEADING_WIDTH = 12
@@ -93,7 +93,7 @@ class Certificate:
         if no such probability is stated.
     guarantee : "certified", "approximate", "in expectation" or "none"
         "certified": holds with probability 1 - delta. "in expectation": holds on average over
-        calibration sets. "approximate": the same rule under circumstances that do not allow an exact
+        calibration sets. "approximate": the same rule with a design that does not allow an exact
         statement, such as cross-fitting. "none": the rule of the paper, for comparison.
     threshold : float
         A row is accepted iff score <= threshold. The threshold lies in the middle between two
@@ -126,8 +126,9 @@ class Certificate:
         If labels were requested row by row (`metacal.certification.arriving`): how many of the
         `n_rows` drawn rows have one, including all accepted rows. `n_correct` then counts correct
         rows among the labelled rows.
-    circumstances : Circumstances
-        Circumstances of the fit: competing scores, clusters, weights, folds and pilot rows.
+    design : CertificationDesign
+        How the calibration rows were sampled and used: competing scores, clusters, weights, folds
+        and pilot rows. Files store it under the key "circumstances".
     stages : Stages or None
         Models of a cascade, each with its threshold and counts. `threshold` and `score` are then
         those of the first model, and a row is accepted if any model answers it.
@@ -175,7 +176,9 @@ class Certificate:
         default=None, metadata=stored_as("parts", is_optional=True)
     )
     n_labels: int | None = field(default=None, metadata=stored_as("labels", is_optional=True))
-    circumstances: Circumstances = field(default=_NO_CIRCUMSTANCES, metadata=OPTIONAL)
+    design: CertificationDesign = field(
+        default=_DEFAULT_DESIGN, metadata=stored_as("circumstances", is_optional=True)
+    )
     stages: Stages | None = field(default=None, metadata=OPTIONAL)
     cases: CaseCounts | None = field(default=None, metadata=OPTIONAL)
     score_value_counts: tuple[ScoreValueCount, ...] = field(
@@ -236,7 +239,7 @@ class Certificate:
     def traffic(self) -> Traffic:
         """Counts of the rows that represent new rows: all rows, or else the tested ones."""
         represented_counts = self.all_rows_traffic or self.tested_counts
-        has_weights = self.circumstances.weights_origin is not None
+        has_weights = self.design.weights_origin is not None
         return Traffic(
             n_rows=represented_counts.n_rows,
             n_accepted=represented_counts.n_accepted,
@@ -331,7 +334,7 @@ class Certificate:
         sampled_unit: Literal["row", "unit", "case"] = "row"
         if self.cases is not None:
             sampled_unit = "case"
-        elif self.circumstances.cluster_counting is not None:
+        elif self.design.cluster_counting is not None:
             sampled_unit = "unit"
         review_rate = estimate_review_rate(self, subgroup_name=part)
         return predict_review_count(rows, level, review_rate, each=sampled_unit)

@@ -124,7 +124,7 @@ def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: boo
     str or None
         Text of an error message, without a full stop.
     """
-    n_planning_rows = certificate.circumstances.n_planning_rows
+    n_planning_rows = certificate.design.n_planning_rows
     if n_planning_rows == 0:
         return None
     tested_counts = certificate.tested_counts

@@ -17,9 +17,9 @@ def describe_pilot_rows(certificate: Certificate) -> str:
 
     The text continues a sentence. It is empty if every row was tested.
     """
-    circumstances = certificate.circumstances
-    n_pilot_rows = circumstances.n_pilot_rows
-    if circumstances.tests_score_values and not circumstances.n_planning_rows:
+    design = certificate.design
+    n_pilot_rows = design.n_pilot_rows
+    if design.tests_score_values and not design.n_planning_rows:
         pilot_rows_text = "other rows"
         if n_pilot_rows:
             pilot_rows_text = f"{n_pilot_rows:,} pilot rows"
@@ -32,7 +32,7 @@ def describe_pilot_rows(certificate: Certificate) -> str:
 
 def _describe_read_rows(certificate: Certificate) -> str:
     """Describe the least certain rows, which only planned the tests of the others."""
-    n_planning_rows = certificate.circumstances.n_planning_rows
+    n_planning_rows = certificate.design.n_planning_rows
     if not n_planning_rows:
         return ""
     subgroups = certificate.subgroups

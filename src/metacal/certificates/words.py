@@ -40,8 +40,8 @@ from metacal.kernels.grid import RELATIVE_GRID
 if TYPE_CHECKING:
     from metacal.certificates.cascade_stages import StageCount, Stages
     from metacal.certificates.certificate import Certificate
-    from metacal.certificates.circumstances import Circumstances
     from metacal.certificates.counts import ScoreValueCount
+    from metacal.certificates.design import CertificationDesign
     from metacal.certificates.subgroups import DeltaSharing, SubgroupCertificates
 
 _ESTIMATED_WEIGHTS = "the weights are estimates: how far they are off is not accounted for"
@@ -86,7 +86,7 @@ def state_promise(certificate: Certificate) -> str:
     claim = _state_claim(certificate)
     claim_with_confidence = _state_guarantee(certificate, claim)
     seed_text = ""
-    seed = certificate.circumstances.random_state
+    seed = certificate.design.random_state
     if seed is not None:
         seed_text = f" (random_state={seed} chosen by the user)"
     closed_sides_text = ""
@@ -102,7 +102,7 @@ def _state_claim(certificate: Certificate) -> str:
         claim = state_side_claims(subgroups, format_percent_floor, format_percent_ceil)
     else:
         claim = _state_limits(certificate)
-    cluster_counting = certificate.circumstances.cluster_counting
+    cluster_counting = certificate.design.cluster_counting
     if cluster_counting is None:
         return claim
     return f"{_CLUSTER_SCOPES[cluster_counting]}, {lower_first_letter(claim)}"
@@ -187,7 +187,7 @@ def _state_subgroup_guarantee(
 
 def _explain_approximation(certificate: Certificate) -> str:
     """Explain in parentheses why a promise is only approximate."""
-    reason = certificate.circumstances.inexactness
+    reason = certificate.design.inexactness
     if reason is None:
         return "(approximate, not certified)"
     return f"(approximate, not certified: {reason})"
@@ -200,47 +200,42 @@ def describe_rule(certificate: Certificate) -> str:
     """Describe how the threshold was chosen, with the reference.
 
     >>> import numpy as np
-    >>> from metacal.certificates.circumstances import Circumstances, add_circumstances
+    >>> from metacal.certificates.design import CertificationDesign, record_design
     >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-    >>> print(describe_rule(add_circumstances(plain, Circumstances(n_scores=3, delta_share=0.8, cluster_counting="unit"))))
+    >>> print(describe_rule(record_design(plain, CertificationDesign(n_scores=3, delta_share=0.8, cluster_counting="unit"))))
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each cluster
     """
     rule = find_rule(certificate.rule)
-    circumstances = certificate.circumstances
+    design = certificate.design
     subgroups = certificate.subgroups
     rule_description = rule.description
-    if circumstances.tests_score_values:
+    if design.tests_score_values:
         rule_description = rule.score_value_description
     shares_delta = certificate.has_promise_per_subgroup
     if subgroups is not None and shares_delta and not subgroups.is_two_sided_without_groups:
         delta_sharing_text = _DELTA_SHARING_TEXTS[subgroups.delta_sharing]
         rule_description += f"; each {subgroups.by} by itself, {delta_sharing_text}"
-    return (
-        rule_description + _describe_row_selection(circumstances) + describe_pilot_rows(certificate)
-    )
+    return rule_description + _describe_row_selection(design) + describe_pilot_rows(certificate)
 
 
-def _describe_row_selection(circumstances: Circumstances) -> str:
+def _describe_row_selection(design: CertificationDesign) -> str:
     """Describe competing scores, clusters, weights and folds of a fit.
 
     The text continues a sentence.
     """
     selection_text = ""
-    if circumstances.n_scores > 1:
+    if design.n_scores > 1:
         selection_text += (
-            f", the best of {circumstances.n_scores} scores, this one at {circumstances.delta_share:g} of"
-            " delta"
+            f", the best of {design.n_scores} scores, this one at {design.delta_share:g} of delta"
         )
-    if circumstances.cluster_counting == "unit":
+    if design.cluster_counting == "unit":
         selection_text += ", one row of each cluster"
-    if circumstances.weights_origin:
-        selection_text += (
-            f", on rows kept in proportion to {_name_weights_origin(circumstances)} weights"
-        )
-    if circumstances.n_folds:
-        selection_text += f", on out-of-fold scores of {circumstances.n_folds} folds"
+    if design.weights_origin:
+        selection_text += f", on rows kept in proportion to {_name_weights_origin(design)} weights"
+    if design.n_folds:
+        selection_text += f", on out-of-fold scores of {design.n_folds} folds"
     return selection_text
 
 
@@ -248,47 +243,47 @@ def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
     """List the assumptions of a promise, starting with the source of new rows."""
     rule_assumptions = find_rule(certificate.rule).assumptions
     assumptions = list(rule_assumptions)
-    circumstances = certificate.circumstances
+    design = certificate.design
     has_other_source = (
-        circumstances.cluster_counting is not None
-        or circumstances.weights_origin is not None
-        or circumstances.n_folds > 0
+        design.cluster_counting is not None
+        or design.weights_origin is not None
+        or design.n_folds > 0
     )
     if has_other_source:
         # The first assumption of a rule is about the source of new rows.
-        assumptions = [_describe_source(circumstances), *rule_assumptions[1:]]
-    if circumstances.weights_origin == "estimated":
+        assumptions = [_describe_source(design), *rule_assumptions[1:]]
+    if design.weights_origin == "estimated":
         assumptions.append(_ESTIMATED_WEIGHTS)
-    if circumstances.n_folds:
+    if design.n_folds:
         assumptions.append(_FOLDS_ARE_ALIKE)
-    if circumstances.random_state is not None:
-        assumptions.append(_CHOSEN_SEED.format(seed=circumstances.random_state))
+    if design.random_state is not None:
+        assumptions.append(_CHOSEN_SEED.format(seed=design.random_state))
     return tuple(assumptions)
 
 
-def _describe_source(circumstances: Circumstances) -> str:
+def _describe_source(design: CertificationDesign) -> str:
     """State the assumption about the source of new rows or clusters."""
-    rows_or_units = "clusters" if circumstances.cluster_counting else "rows"
-    if circumstances.n_folds:
+    rows_or_units = "clusters" if design.cluster_counting else "rows"
+    if design.n_folds:
         source_text = f"{rows_or_units} given to fit"
     else:
         source_text = f"calibration {rows_or_units}, which the classifier was not trained on"
     assumption_text = f"new {rows_or_units} come from the same source as the {source_text}"
-    if circumstances.weights_origin:
+    if design.weights_origin:
         assumption_text += (
-            f", reweighted by the {_name_weights_origin(circumstances)} weights, of which none is larger"
+            f", reweighted by the {_name_weights_origin(design)} weights, of which none is larger"
             " than the largest used"
         )
-    if circumstances.cluster_counting == "row":
-        assumption_text += f"; no cluster has more than {circumstances.largest_cluster:,} rows"
-    elif circumstances.cluster_counting == "unit":
+    if design.cluster_counting == "row":
+        assumption_text += f"; no cluster has more than {design.largest_cluster:,} rows"
+    elif design.cluster_counting == "unit":
         assumption_text += "; a new row is any row of a new cluster"
     return assumption_text
 
 
-def _name_weights_origin(circumstances: Circumstances) -> str:
+def _name_weights_origin(design: CertificationDesign) -> str:
     """Return "estimated" for estimated weights, and "given" for other weights."""
-    return "estimated" if circumstances.weights_origin == "estimated" else "given"
+    return "estimated" if design.weights_origin == "estimated" else "given"
 
 
 # ── the certificate line by line ──────────────────────────────────────────────────────────────────

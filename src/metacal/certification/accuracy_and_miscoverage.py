@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import add_circumstances
+from metacal.certificates.design import record_design
 from metacal.certificates.number_format import ceil_to_4_decimals
 from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
@@ -131,7 +131,7 @@ class AccuracyAndMiscoverage:
             rule_name=self.rule_name,
             threshold=threshold,
         )
-        certificate = add_circumstances(certificate, accuracy_certificate.circumstances)
+        certificate = record_design(certificate, accuracy_certificate.design)
         return replace(certificate, max_miscoverage=float(self.max_miscoverage))
 
     def find_contradiction(

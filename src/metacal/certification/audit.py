@@ -56,9 +56,9 @@ def find_contradiction_of_clusters(
     if certificate.accepts_everything and quantity.limits_only_rejections:
         return None
 
-    circumstances = certificate.circumstances
-    max_cluster_size = circumstances.largest_cluster
-    uses_cluster_means = circumstances.cluster_counting == "mean"
+    design = certificate.design
+    max_cluster_size = design.largest_cluster
+    uses_cluster_means = design.cluster_counting == "mean"
     betting_rule = ClusterBettingRule(quantity)
     could_certify = betting_rule.could_certify(
         certificate.tested_counts,

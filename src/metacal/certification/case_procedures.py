@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import Note, note_uncovered_items
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import register_rule
@@ -113,7 +113,7 @@ class CaseProcedure(ABC):
         is_independent_of_seed = case_counts.n_pilot == 0
         if cases.random_state is None or is_independent_of_seed:
             return certificate
-        return add_circumstances(certificate, Circumstances(random_state=cases.random_state))
+        return record_design(certificate, CertificationDesign(random_state=cases.random_state))
 
     @abstractmethod
     def _certify_items(

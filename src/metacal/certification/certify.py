@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from metacal.certificates.certificate import Certificate, accept_up_to_threshold
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import Note, note_too_few_clusters
 from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
@@ -234,18 +234,16 @@ def _certify_subgroups(
     )
     if procedure.score_name is not None:
         certificate = replace(certificate, score=procedure.score_name)
-    certificate = add_circumstances(certificate, _collect_circumstances(subgroup_tests))
+    certificate = record_design(certificate, _combine_designs(subgroup_tests))
     return replace(certificate, subgroups=all_certificates)
 
 
-def _collect_circumstances(subgroup_tests: Sequence[SubgroupTest]) -> Circumstances:
-    """Combine the circumstances of the tests of all subgroups."""
+def _combine_designs(subgroup_tests: Sequence[SubgroupTest]) -> CertificationDesign:
+    """Combine the designs of the tests of all subgroups."""
     subgroup_results = [test.result for test in subgroup_tests if test.result is not None]
-    return Circumstances(
-        tests_score_values=any(
-            result.circumstances.tests_score_values for result in subgroup_results
-        ),
-        n_planning_rows=sum(result.circumstances.n_planning_rows for result in subgroup_results),
+    return CertificationDesign(
+        tests_score_values=any(result.design.tests_score_values for result in subgroup_results),
+        n_planning_rows=sum(result.design.n_planning_rows for result in subgroup_results),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import Note, note_review_is_cheapest
 from metacal.certificates.quantities import COST_PER_ROW
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
@@ -158,7 +158,7 @@ class CheapestThreshold:
         uses_random_bets = n_accepted > 0 and not self.costs.is_uniform
         if not uses_random_bets:
             return certificate
-        return add_circumstances(certificate, Circumstances(random_state=self.random_state))
+        return record_design(certificate, CertificationDesign(random_state=self.random_state))
 
     def _bound_accepted_cost(
         self, loss_ranking: LossRanking, n_accepted: int, delta: float

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.certificates.circumstances import Weights
+from metacal.certificates.design import Weights
 from metacal.errors import ClassMismatchError, WeightsError
 from metacal.formulas import Codes, Float
 from metacal.rows import validate

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import ACCURACY_FALLS_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
@@ -170,13 +170,13 @@ class MeanLossLimit:
         accepted_relative_losses = loss_ranking.losses_by_rank[: certificate.n_accepted]
         mean_relative_loss = float(accepted_relative_losses.mean())
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
-        certificate = add_circumstances(
-            certificate, loss_tests.describe_circumstances(self.relative_limit)
+        certificate = record_design(
+            certificate, loss_tests.build_planning_design(self.relative_limit)
         )
         rule_is_random = rule_name in (BETTING, ROUNDED)
         if not rule_is_random:
             return certificate
-        return add_circumstances(certificate, Circumstances(random_state=self.random_state))
+        return record_design(certificate, CertificationDesign(random_state=self.random_state))
 
     def _build_loss_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
         """Rank the rows, and choose between exact tests of their losses and bets.
@@ -399,21 +399,21 @@ class _LossTests:
             losses_are_rare=self.losses_are_rare,
         )
 
-    def describe_circumstances(self, relative_limit: float) -> Circumstances:
-        """Build the circumstances of a certificate from the rows read to plan the tests."""
+    def build_planning_design(self, relative_limit: float) -> CertificationDesign:
+        """Build a design that records how many rows were read to plan the tests."""
         if self.delta is None:
-            return Circumstances()
+            return CertificationDesign()
         if not self.uses_exact_tests:
             n_rows = self.loss_ranking.ranking.n_rows
             n_tested = count_rows_to_test(
                 self.loss_ranking, relative_limit, self.delta, self.pilot_rows
             )
-            return Circumstances(n_planning_rows=n_rows - n_tested)
+            return CertificationDesign(n_planning_rows=n_rows - n_tested)
         min_accuracy = 1.0 - relative_limit
         threshold_result = certify_accuracy(
             self.loss_ranking.ranking, min_accuracy, self.delta, self.pilot_rows
         )
-        return threshold_result.circumstances
+        return threshold_result.design
 
     def certifies_limit(self, relative_limit: float) -> bool:
         """Check whether any row may be accepted at a limit."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import add_circumstances
 from metacal.certificates.counts import Counts
+from metacal.certificates.design import record_design
 from metacal.certificates.notes import Note
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate
@@ -192,7 +192,7 @@ class OneThresholdProcedure:
                 level_of_shortfall = significance_level
             n_planning_rows = 0
             if result is not None:
-                n_planning_rows = result.circumstances.n_planning_rows
+                n_planning_rows = result.design.n_planning_rows
             shortfall = self.rule.find_shortfall(
                 rows.ranking, self.limit, level_of_shortfall, n_planning_rows=n_planning_rows
             )
@@ -246,7 +246,7 @@ class OneThresholdProcedure:
         if threshold_result.threshold is not None:
             _require_known_scores_at_threshold(ranking, threshold_result.n_accepted)
             certificate = self.build_certificate_at(ranking, threshold_result.threshold, delta)
-            return add_circumstances(certificate, threshold_result.circumstances)
+            return record_design(certificate, threshold_result.design)
 
         if self.fallback_threshold == REJECT_ALL_ROWS:
             raise self._build_infeasible_error(ranking, delta, pilot_rows)

@@ -44,8 +44,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import ScoreValueCount
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.subgroups import Name
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
@@ -160,14 +160,14 @@ class PilotPolicy:
             min_tie_probability = min(min_tie_probability, _MIN_TIES_PER_ROW / n_rows)
         return compute_tie_probability(pilot_scores) >= min_tie_probability
 
-    def build_circumstances(self, pilot_rows: PilotRows, certificate: Certificate) -> Circumstances:
-        """Build the circumstances of a certificate from the pilot rows."""
+    def build_design(self, pilot_rows: PilotRows, certificate: Certificate) -> CertificationDesign:
+        """Build a design that records the number and the use of the pilot rows."""
         random_state = None
         if pilot_rows.n_withheld > 0:
             random_state = self.random_state
         # If rows were read to plan the tests, these rows determine what is tested.
-        pilot_rows_determine_tests = certificate.circumstances.n_planning_rows == 0
-        return Circumstances(
+        pilot_rows_determine_tests = certificate.design.n_planning_rows == 0
+        return CertificationDesign(
             tests_score_values=pilot_rows.tests_score_values and pilot_rows_determine_tests,
             n_pilot_rows=pilot_rows.n_withheld,
             random_state=random_state,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate
 from metacal.certification.pilot import PilotPolicy
@@ -88,10 +88,10 @@ class SubgroupResult:
         )
 
     @property
-    def circumstances(self) -> Circumstances:
-        """Circumstances of the tests, combined from all thresholds."""
+    def design(self) -> CertificationDesign:
+        """Design with the rows that were read to plan the tests of all thresholds."""
         tested_results = [result for result in self.threshold_results if result is not None]
-        return Circumstances(
+        return CertificationDesign(
             tests_score_values=any(result.tests_tie_blocks for result in tested_results),
             n_planning_rows=sum(result.n_planning_rows for result in tested_results),
         )

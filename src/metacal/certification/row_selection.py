@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import (
     Note,
     note_one_row_per_cluster,
@@ -61,8 +61,8 @@ class SelectedRows:
         For each of all rows, the position in `indices` of the selected row that represents it, or
         -1 if there is none. A selected row represents itself, or every row of its cluster.
 
-    circumstances : Circumstances
-        What the certificate records about the selection.
+    design : CertificationDesign
+        Clusters, weights and seed of the selection, which the certificate records.
 
     notes : tuple of Note
         Sentences about the selection.
@@ -73,7 +73,7 @@ class SelectedRows:
 
     indices: Codes
     representatives: Codes
-    circumstances: Circumstances
+    design: CertificationDesign
     notes: tuple[Note, ...]
     clusters: Clusters | None = None
 
@@ -103,8 +103,8 @@ class SelectedRows:
         return np.where(is_represented, flags[self.representatives], True)
 
     def annotate_certificate(self, certificate: Certificate) -> Certificate:
-        """Add the circumstances and the notes of the selection to a certificate."""
-        certificate = add_circumstances(certificate, self.circumstances)
+        """Add the design and the notes of the selection to a certificate."""
+        certificate = record_design(certificate, self.design)
         return replace(certificate, notes=(*certificate.notes, *self.notes))
 
 
@@ -191,7 +191,7 @@ class RowSelection:
         return SelectedRows(
             indices=kept_indices,
             representatives=self._find_representatives(kept_indices),
-            circumstances=self._build_circumstances(clusters),
+            design=self._build_design(clusters),
             notes=self._build_notes(n_drawn=len(drawn_indices), n_kept=len(kept_indices)),
             clusters=clusters,
         )
@@ -213,15 +213,15 @@ class RowSelection:
         position_by_group[group_codes[selected_indices]] = np.arange(len(selected_indices))
         return position_by_group[group_codes]
 
-    def _build_circumstances(self, clusters: Clusters | None) -> Circumstances:
-        """Build the circumstances of a certificate about clusters, weights and seed."""
-        circumstances = Circumstances(random_state=self.random_state)
+    def _build_design(self, clusters: Clusters | None) -> CertificationDesign:
+        """Build a design that records clusters, weights and the seed of the selection."""
+        design = CertificationDesign(random_state=self.random_state)
         if self.units is not None:
-            circumstances = circumstances.merge_with(self.units.build_circumstances(clusters))
+            design = design.merge_with(self.units.build_design(clusters))
         if self.importance is not None:
-            weight_circumstances = Circumstances(weights_origin=self.importance.weights_origin)
-            circumstances = circumstances.merge_with(weight_circumstances)
-        return circumstances
+            weight_design = CertificationDesign(weights_origin=self.importance.weights_origin)
+            design = design.merge_with(weight_design)
+        return design
 
     def _build_notes(self, *, n_drawn: int, n_kept: int) -> tuple[Note, ...]:
         """Build the notes about the numbers of clusters and of kept rows."""

@@ -54,7 +54,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import add_circumstances
+from metacal.certificates.design import record_design
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
 from metacal.certification.class_certificates import (
@@ -333,7 +333,7 @@ class TwoClassProcedure:
             outcome=sum_counts_of_classes(class_certificates),
             notes=notes,
         )
-        certificate = add_circumstances(certificate, result.circumstances)
+        certificate = record_design(certificate, result.design)
         return replace(
             certificate,
             score=self.score_name,

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.certificates.circumstances import Circumstances, CountedBy
+from metacal.certificates.design import CertificationDesign, CountedBy
 from metacal.certification.rows import Clusters
 from metacal.errors import ClustersError
 from metacal.formulas import Codes, Flags
@@ -109,8 +109,8 @@ class Units:
             shuffled_codes, max_size=max_size, uses_cluster_means=counts_cluster_means
         )
 
-    def build_circumstances(self, clusters: Clusters | None) -> Circumstances:
-        """Build the circumstances of a certificate about clustered rows.
+    def build_design(self, clusters: Clusters | None) -> CertificationDesign:
+        """Build a design that records how the rows of a cluster were counted.
 
         Parameters
         ----------
@@ -119,11 +119,11 @@ class Units:
 
         Returns
         -------
-        Circumstances
+        CertificationDesign
         """
         if clusters is None:
-            return Circumstances(cluster_counting=self.per)
-        return Circumstances(
+            return CertificationDesign(cluster_counting=self.per)
+        return CertificationDesign(
             cluster_counting=self.per,
             largest_cluster=clusters.max_size,
             is_largest_cluster_declared=self.largest is not None,

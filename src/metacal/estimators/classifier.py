@@ -15,7 +15,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import Note
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.units import Units
@@ -319,8 +319,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         if fit_result.n_folds:
             certificate = mark_approximate(certificate, fit_result.n_folds)
         if fit_result.uses_random_state and self.random_state is not None:
-            circumstances = Circumstances(random_state=self.random_state)
-            certificate = add_circumstances(certificate, circumstances)
+            design = CertificationDesign(random_state=self.random_state)
+            certificate = record_design(certificate, design)
         self.calibrator_.gate_ = replace(self.calibrator_.gate_, certificate=certificate)
 
     @property

@@ -34,7 +34,7 @@ from sklearn.utils.validation import (
 )
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import note_cross_fitted
 from metacal.estimators.responses import (
     expand_columns,
@@ -200,6 +200,6 @@ def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
     >>> mark_approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
     """
-    approximate_certificate = add_circumstances(certificate, Circumstances(n_folds=n_folds))
+    approximate_certificate = record_design(certificate, CertificationDesign(n_folds=n_folds))
     notes = (*certificate.notes, note_cross_fitted(folds=n_folds))
     return replace(approximate_certificate, notes=notes)

@@ -101,7 +101,7 @@ def verify(
         return verify_cases(certificate, judged_rows, confidence)
     truth = _select_truth(fitted_gate, y, agrees)
     is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
-    counts_clusters = certificate.circumstances.cluster_counting is not None
+    counts_clusters = certificate.design.cluster_counting is not None
     if is_score_table and (fitted_gate.has_group_thresholds or counts_clusters):
         entries = flatten_labelled_table(X, truth, groups)
         if fitted_gate.has_group_thresholds:

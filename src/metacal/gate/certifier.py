@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate, accept_up_to_threshold
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.notes import Note, note_declared_extension, note_pool_without_score
 from metacal.certification.arriving import (
     DELTA_FRACTIONS_WITH_EXTENSION,
@@ -432,13 +432,13 @@ class Certifier:
     @property
     def certificate(self) -> Certificate:
         """Certificate of the labels known so far, if they certify anything."""
-        circumstances = Circumstances(
+        design = CertificationDesign(
             tests_score_values=self.pilot.tests_score_values,
             n_pilot_rows=self.pilot.n_withheld,
             random_state=self.random_state,
         )
         certificate = self._certify_best_phase().with_notes(*self._list_notes())
-        certificate = replace(certificate, delta=self.promise.delta, circumstances=circumstances)
+        certificate = replace(certificate, delta=self.promise.delta, design=design)
         if not self.reads_logits:
             return replace(certificate, score=self._score_source.score_name)
         grid = get_rounding_grid(self.score)

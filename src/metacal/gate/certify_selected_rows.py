@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.certificates.certificate import Certificate, accept_up_to_threshold
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certification.certify import certify
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.ranking import Ranking
@@ -100,12 +100,12 @@ def certify_selected_rows(
     is_threshold_row, may_train_calibrator = promise.split_rows(
         counted_rows.is_correct, counted_rows.scores
     )
-    split_circumstances = Circumstances()
+    split_design = CertificationDesign()
     if is_threshold_row.all():
         tested_rows = replace(counted_rows, precomputed_ranking=ranking)
     else:
         tested_rows = counted_rows.take(is_threshold_row)
-        split_circumstances = Circumstances(random_state=promise.split_seed)
+        split_design = CertificationDesign(random_state=promise.split_seed)
     if pilot_policy is not None and tested_rows.clusters is None:
         tested_rows = _withhold_pilot_rows(tested_rows, pilot_policy, are_logits=are_logits)
 
@@ -116,7 +116,7 @@ def certify_selected_rows(
         certificate = certificate.with_counts_of_all_rows(is_accepted, counted_rows.is_correct)
     if pilot_policy is not None and tested_rows.pilot_rows is not None:
         certificate = _record_pilot_rows(certificate, pilot_policy, tested_rows)
-    certificate = add_circumstances(certificate, split_circumstances)
+    certificate = record_design(certificate, split_design)
     if selected_rows is not None:
         may_train_calibrator = selected_rows.extend_to_all_rows(may_train_calibrator)
         certificate = selected_rows.annotate_certificate(certificate)
@@ -159,9 +159,9 @@ def _record_pilot_rows(
 ) -> Certificate:
     """Record how pilot rows were used, and the number of tested rows per score value."""
     assert tested_rows.pilot_rows is not None
-    pilot_circumstances = pilot_policy.build_circumstances(tested_rows.pilot_rows, certificate)
-    certificate = add_circumstances(certificate, pilot_circumstances)
-    if not certificate.circumstances.tests_score_values:
+    pilot_design = pilot_policy.build_design(tested_rows.pilot_rows, certificate)
+    certificate = record_design(certificate, pilot_design)
+    if not certificate.design.tests_score_values:
         return certificate
     score_value_counts = pilot_policy.count_rows_per_score_value(tested_rows)
     return replace(certificate, score_value_counts=score_value_counts)

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import note_score_chosen
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rows import Subgroups
@@ -108,10 +108,10 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     certificate = replace(best_table.certificate, delta=promise.delta)
     if len(delta_fractions) > 1:
         best_name = str(best_table.score)
-        circumstances = Circumstances(
+        design = CertificationDesign(
             n_scores=len(delta_fractions), delta_share=delta_fractions[best_name]
         )
-        certificate = add_circumstances(certificate, circumstances)
+        certificate = record_design(certificate, design)
         score_note = note_score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
         certificate = certificate.with_notes(score_note)
     return replace(best_table, certificate=certificate)

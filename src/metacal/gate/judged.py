@@ -297,7 +297,7 @@ def _reads_table_entries(gate: Gate) -> bool:
     """
     if gate.certificate is None:
         return False
-    counts_clusters = gate.certificate.circumstances.cluster_counting is not None
+    counts_clusters = gate.certificate.design.cluster_counting is not None
     return gate.has_group_thresholds or counts_clusters
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from metacal import kernels
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.notes import (
     Note,
     note_about_largest_logit,
@@ -88,13 +88,13 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     host_labels = np.asarray(to_numpy(labels, "labels"))
     row_log_odds = rows.to_host().compute_column(log_odds)
     counted_index = np.arange(len(rows))
-    circumstances = Circumstances()
+    design = CertificationDesign()
     notes: tuple[Note, ...] = ()
     clusters = None
     if selection is not None:
         selected_rows = selection.draw(row_log_odds, host_labels)
         counted_index = selected_rows.indices
-        circumstances = selected_rows.circumstances
+        design = selected_rows.design
         notes = selected_rows.notes
         clusters = selected_rows.clusters
 
@@ -115,7 +115,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
         certifying_rows=SelectedRows(
             indices=certifying_index,
             representatives=_compute_positions_in_selection(certifying_index, len(rows)),
-            circumstances=circumstances,
+            design=design,
             notes=(*notes, decision_note),
             clusters=clusters,
         ),

@@ -14,7 +14,7 @@ import numpy as np
 
 from metacal import kernels
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import add_circumstances
+from metacal.certificates.design import record_design
 from metacal.certification.certify import certify
 from metacal.certification.passes import Passes
 from metacal.certification.ranking import Ranking, require_some_correct
@@ -228,8 +228,8 @@ class LogOddsSortingCertifier:
             certificate = certificate.with_counts_of_all_rows(
                 columns.is_accepted[selected_index], columns.correct[selected_index]
             )
-            certificate = add_circumstances(
-                certificate, pilot_policy.build_circumstances(tested_rows.pilot_rows, certificate)
+            certificate = record_design(
+                certificate, pilot_policy.build_design(tested_rows.pilot_rows, certificate)
             )
         if selected_rows is not None:
             certificate = selected_rows.annotate_certificate(certificate)

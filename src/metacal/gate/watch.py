@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certificates.accuracy_estimate import AccuracyEstimate
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.formulas import Codes, Flags
 from metacal.gate.feature_checks import check_watchable
 from metacal.gate.find_gate import find_gate
@@ -184,7 +184,7 @@ class Watch:
         )
         watch = cls(gate=watched_gate, alarms=alarms, waiting=waiting_rows)
         watch.counts_by_class = build_class_counts(watched_gate.n_classes)
-        waiting_rows.largest_cluster = watch._circumstances_of_fit.largest_cluster
+        waiting_rows.largest_cluster = watch._design_of_fit.largest_cluster
         waiting_rows.holds_cases = watch.watches_cases
         return watch
 
@@ -207,7 +207,7 @@ class Watch:
     @property
     def watches_clusters(self) -> bool:
         """Whether rows are watched in whole clusters or cases."""
-        was_certified_on_clusters = self._circumstances_of_fit.cluster_counting is not None
+        was_certified_on_clusters = self._design_of_fit.cluster_counting is not None
         return self.watches_cases or was_certified_on_clusters
 
     @property
@@ -216,11 +216,11 @@ class Watch:
         return self.gate.certificate is not None and self.gate.certificate.cases is not None
 
     @property
-    def _circumstances_of_fit(self) -> Circumstances:
-        """Circumstances of the gate's certificate, or the default circumstances."""
+    def _design_of_fit(self) -> CertificationDesign:
+        """Design of the gate's certificate, or the default design."""
         if self.gate.certificate is None:
-            return Circumstances()
-        return self.gate.certificate.circumstances
+            return CertificationDesign()
+        return self.gate.certificate.design
 
     @property
     def current_point(self) -> Point:
@@ -451,7 +451,7 @@ class Watch:
 
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""
-        clusters = draw_one_row_per_cluster(rows, self._circumstances_of_fit)
+        clusters = draw_one_row_per_cluster(rows, self._design_of_fit)
         add_cluster_decisions(self.alarms, rows, self._get_subgroups(rows), clusters)
         self._record_raised_alarms()
         has_label = np.array([row.has_label for row in rows])

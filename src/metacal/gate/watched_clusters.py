@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.design import CertificationDesign
 from metacal.certification.case_items import Cases
 from metacal.certification.case_outcomes import compute_case_outcomes
 from metacal.certification.units import encode_units
@@ -92,7 +92,7 @@ def add_complete_cases(
 
 
 def draw_one_row_per_cluster(
-    rows: Sequence[PendingRow], circumstances: Circumstances
+    rows: Sequence[PendingRow], design: CertificationDesign
 ) -> ClusterMembership:
     """Number the clusters of some rows and draw one row of each cluster at random.
 
@@ -100,8 +100,8 @@ def draw_one_row_per_cluster(
     ----------
     rows : sequence of PendingRow
         All rows of complete clusters, one cluster after another.
-    circumstances : Circumstances
-        Circumstances of the certificate, which determine the weight of a cluster.
+    design : CertificationDesign
+        Design of the certificate, which determines the weight of a cluster.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def draw_one_row_per_cluster(
     Examples
     --------
     >>> rows = [PendingRow(True, 0, None, None, None, k, cluster_id=name) for k, name in enumerate("aab")]
-    >>> membership = draw_one_row_per_cluster(rows, Circumstances(cluster_counting="unit"))
+    >>> membership = draw_one_row_per_cluster(rows, CertificationDesign(cluster_counting="unit"))
     >>> membership.cluster_of_row.tolist(), membership.weight_divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
@@ -127,7 +127,7 @@ def draw_one_row_per_cluster(
         cluster_of_row=np.repeat(np.arange(n_clusters), cluster_sizes),
         is_drawn=is_drawn,
         n_clusters=n_clusters,
-        weight_divisors=_compute_weight_divisors(cluster_sizes, circumstances),
+        weight_divisors=_compute_weight_divisors(cluster_sizes, design),
     )
 
 
@@ -145,10 +145,10 @@ def _draw_uniform_number_for_cluster(first_row: PendingRow) -> float:
     return float(uniform_numbers[0])
 
 
-def _compute_weight_divisors(cluster_sizes: Codes, circumstances: Circumstances) -> Float | None:
+def _compute_weight_divisors(cluster_sizes: Codes, design: CertificationDesign) -> Float | None:
     """Return the divisor of row weights in each cluster, or None for equal clusters."""
-    max_cluster_size = circumstances.largest_cluster
-    counts_cluster_means = circumstances.cluster_counting == "mean"
+    max_cluster_size = design.largest_cluster
+    counts_cluster_means = design.cluster_counting == "mean"
     # A file may declare a largest cluster of zero rows, which cannot be a divisor.
     declares_empty_clusters = max_cluster_size == 0
     if counts_cluster_means or declares_empty_clusters:
@@ -178,7 +178,7 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     if was_certified_on_cases:
         return
     was_certified_on_clusters = (
-        certificate is not None and certificate.circumstances.cluster_counting is not None
+        certificate is not None and certificate.design.cluster_counting is not None
     )
     if was_certified_on_clusters and not has_units:
         raise ClustersError(

@@ -317,12 +317,12 @@ class Promise(ABC):
         >>> promise.contradiction(replace(certificate, rule="paper-algorithm-1"))
         'the rule is none that this promise uses'
         """
-        circumstances = certificate.circumstances
+        design = certificate.design
         max_folds = certificate.n_rows
         if self._certifies_on_split:
             # More rows were scored than certified, so the number of folds has no known limit.
-            max_folds = max(max_folds, circumstances.n_folds)
-        contradiction = circumstances.find_contradiction(max_folds=max_folds, delta=self.delta)
+            max_folds = max(max_folds, design.n_folds)
+        contradiction = design.find_contradiction(max_folds=max_folds, delta=self.delta)
         if contradiction is not None:
             return contradiction
         certificate_counts_cases = certificate.cases is not None
@@ -330,15 +330,15 @@ class Promise(ABC):
         if not counts_same_unit or not self._has_same_terms(certificate):
             return format_promise_mismatch(self)
         allowed_rules = self.rules_allowed_in(certificate)
-        if circumstances.counts_whole_clusters:
+        if design.counts_whole_clusters:
             allowed_rules = (WHOLE_CLUSTERS,)
         if certificate.rule not in allowed_rules:
             return "the rule is none that this promise uses"
         contradiction = self._find_row_count_contradiction(certificate)
         if contradiction is not None:
             return contradiction
-        promise_of_one_score = self.with_delta_fraction(circumstances.delta_share)
-        if circumstances.counts_whole_clusters:
+        promise_of_one_score = self.with_delta_fraction(design.delta_share)
+        if design.counts_whole_clusters:
             return find_contradiction_of_clusters(promise_of_one_score, certificate)
         return find_contradiction(promise_of_one_score, certificate)
 
@@ -349,12 +349,12 @@ class Promise(ABC):
 
     def _find_row_count_contradiction(self, certificate: Certificate) -> str | None:
         """Describe how the row counts of a certificate contradict each other, if so."""
-        circumstances = certificate.circumstances
+        design = certificate.design
         withholds_cases = certificate.cases is not None and certificate.cases.n_pilot > 0
         withholds_rows = (
             self._certifies_on_split
-            or circumstances.counts_whole_clusters
-            or circumstances.n_pilot_rows > 0
+            or design.counts_whole_clusters
+            or design.n_pilot_rows > 0
             or withholds_cases
         )
         contradiction = find_traffic_contradiction(certificate, withholds_rows=withholds_rows)
@@ -375,7 +375,7 @@ class Promise(ABC):
 
     def _has_same_terms(self, certificate: Certificate) -> bool:
         """Check whether a certificate has the limits, delta and guarantee of the promise."""
-        expected_guarantee = certificate.circumstances.weaken_guarantee(self.guarantee)
+        expected_guarantee = certificate.design.weaken_guarantee(self.guarantee)
         return (
             certificate.limits == self._expected_limits(certificate)
             and certificate.delta == self.delta

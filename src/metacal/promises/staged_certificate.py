@@ -10,7 +10,7 @@ import numpy as np
 
 from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.quantities import DISAGREEMENT
 from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.statements import build_certificate
@@ -209,7 +209,7 @@ def _build_certificate_from_stages(
         outcome=outcome,
     )
     certificate = replace(certificate, stages=stages)
-    return add_circumstances(certificate, Circumstances(random_state=random_state))
+    return record_design(certificate, CertificationDesign(random_state=random_state))
 
 
 def _build_stage_counts(

@@ -42,7 +42,7 @@ from typing import NamedTuple
 
 from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import Note, note_labels_ran_out
 from metacal.certification.ranking import Evidence, ThresholdOutcome
 from metacal.certification.statements import build_certificate
@@ -191,7 +191,7 @@ class TwoModelEvidence(Evidence):
         random_state = None
         if stages.n_pilot_rows > 0:
             random_state = self.plan.random_state
-        return add_circumstances(certificate, Circumstances(random_state=random_state))
+        return record_design(certificate, CertificationDesign(random_state=random_state))
 
 
 def _build_stage_counts(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import CountedBy
+from metacal.certificates.design import CountedBy
 from metacal.certificates.fingerprint import FitRows
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
 from metacal.certification.row_selection import build_row_selection
@@ -405,15 +405,15 @@ def verify_decisions(
     )
     cluster_counting: CountedBy | None = None
     if units is not None:
-        circumstances = certificate.circumstances
-        cluster_counting = circumstances.cluster_counting or "row"
+        design = certificate.design
+        cluster_counting = design.cluster_counting or "row"
         if cluster_counting == "unit":
             labelled_rows = _draw_one_row_of_each_cluster(labelled_rows, units)
         else:
             labelled_rows = _group_into_clusters(
                 labelled_rows,
                 units,
-                declared_cluster_size=max(units.largest or 0, circumstances.largest_cluster or 0),
+                declared_cluster_size=max(units.largest or 0, design.largest_cluster or 0),
                 count_means=cluster_counting == "mean",
             )
     verdict = judge(

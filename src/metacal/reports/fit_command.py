@@ -114,7 +114,7 @@ def _supports_points_of_report(gate: Gate) -> bool:
     certificate = gate.certificate
     if certificate is None:
         return True
-    return certificate.cases is None and certificate.circumstances.cluster_counting is None
+    return certificate.cases is None and certificate.design.cluster_counting is None
 
 
 def _choose_output_name(artifact: str | None) -> str:

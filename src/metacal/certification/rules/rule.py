@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Counts
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.quantity import Quantity
 from metacal.certification.peeling import LeastCertainRowReader
 from metacal.certification.plans import PilotRows, RankPlan
@@ -85,9 +85,9 @@ class ThresholdResult:
     tests_tie_blocks: bool = False
 
     @property
-    def circumstances(self) -> Circumstances:
-        """Circumstances of a certificate that come from the rows read to plan the tests."""
-        return Circumstances(
+    def design(self) -> CertificationDesign:
+        """Design with the rows that were read to plan the tests."""
+        return CertificationDesign(
             tests_score_values=self.tests_tie_blocks, n_planning_rows=self.n_planning_rows
         )
 

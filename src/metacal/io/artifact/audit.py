@@ -13,8 +13,8 @@ from typing import Any, NewType, NotRequired
 
 from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import ATTRIBUTE_BY_STORED_KEY, Certificate
-from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import LABEL_COUNT_FIELDS, Counts, ScoreValueCount, Traffic
+from metacal.certificates.design import CertificationDesign
 from metacal.certificates.notes import NOTE_TEXTS, Note
 from metacal.certificates.quantities import QUANTITIES
 from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, SubgroupCertificates
@@ -76,7 +76,7 @@ FIELD_TYPES[Certificate] = {
 }
 
 # Annotations are evaluated and cached now, so that none is evaluated while a file is read.
-for _stored_class in (Stages, StageCount, SubgroupCertificates, Circumstances, Traffic):
+for _stored_class in (Stages, StageCount, SubgroupCertificates, CertificationDesign, Traffic):
     get_field_types(_stored_class)
 for _note_function in NOTE_TEXTS.values():
     type_hints(_note_function)
@@ -122,7 +122,7 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
         if note.kind == "cross_fitted":
             n_noted_folds = dict(note.facts)["folds"]
             require(
-                n_noted_folds == certificate.circumstances.n_folds,
+                n_noted_folds == certificate.design.n_folds,
                 "its notes speak of other folds",
             )
     # A derived entry must equal the value that would be written for this certificate.

@@ -368,7 +368,7 @@ def explain_incomparable_rows(certificate: Certificate | None) -> str:
     """Explain why new rows are not comparable with calibration rows, "" if they are."""
     if certificate is None:
         return ""
-    if certificate.circumstances.n_folds > 0:
+    if certificate.design.n_folds > 0:
         return (
             "its calibration rows were scored by other classifiers than the one in use (cv); hold"
             " rows out for it"
@@ -377,7 +377,7 @@ def explain_incomparable_rows(certificate: Certificate | None) -> str:
         return (
             "its promise is about cases, whose items depend on each other; whole cases are watched"
         )
-    if certificate.circumstances.counts_whole_clusters:
+    if certificate.design.counts_whole_clusters:
         return (
             "every row of a unit was counted at calibration; one row of each unit can be compared"
             " (per='unit')"

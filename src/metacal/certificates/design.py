@@ -1,7 +1,8 @@
-"""Circumstances of a fit: competing scores, clusters, weights, cross-fitting and pilot rows.
+"""Design of a certification: how the calibration rows were sampled and used.
 
-Each circumstance adds to the description of the rule and changes the assumptions of the promise
-(`metacal.certificates.words`). Some circumstances turn a certified promise into an approximate one.
+The design consists of competing scores, clusters, weights, cross-fitting, pilot rows and the seed. Each
+of them adds to the description of the rule and changes the assumptions of the promise
+(`metacal.certificates.words`). Some designs turn a certified promise into an approximate one.
 
 A *unit* is a cluster of dependent rows.
 """
@@ -26,8 +27,8 @@ _TOO_MANY_SCORES = 1000
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """Circumstances of a fit that affect its rule and its assumptions.
+class CertificationDesign:
+    """How the calibration rows of a certificate were sampled and used.
 
     Attributes
     ----------
@@ -57,9 +58,9 @@ class Circumstances:
 
     Examples
     --------
-    >>> Circumstances(n_folds=5).weaken_guarantee("certified")
+    >>> CertificationDesign(n_folds=5).weaken_guarantee("certified")
     'approximate'
-    >>> Circumstances(n_scores=3).find_contradiction(100, 0.1)
+    >>> CertificationDesign(n_scores=3).find_contradiction(100, 0.1)
     '3 scores cannot have shared delta so that one has 1 of it'
     """
 
@@ -83,7 +84,7 @@ class Circumstances:
         return stored_entries
 
     def weaken_guarantee(self, guarantee: Guarantee) -> Guarantee:
-        """Return the guarantee that the circumstances of the fit allow."""
+        """Return "approximate" if the design does not allow an exact guarantee."""
         is_inexact = self.n_folds != 0 or self.inexactness is not None
         if is_inexact and guarantee != "none":
             return "approximate"
@@ -105,8 +106,8 @@ class Circumstances:
         """Whether every row of a cluster was counted, by bets on whole clusters."""
         return self.cluster_counting in ("row", "mean")
 
-    def merge_with(self, other: Circumstances) -> Circumstances:
-        """Merge the circumstances of two steps of a fit.
+    def merge_with(self, other: CertificationDesign) -> CertificationDesign:
+        """Merge the designs of two steps of a fit.
 
         A field that `other` sets takes precedence.
         """
@@ -124,10 +125,10 @@ class Circumstances:
         if random_state is None:
             random_state = self.random_state
         merged_fields["random_state"] = random_state
-        return Circumstances(**merged_fields)
+        return CertificationDesign(**merged_fields)
 
     def find_contradiction(self, max_folds: int, delta: float | None) -> str | None:
-        """Describe the first inconsistency of the circumstances, or return None."""
+        """Describe the first inconsistency of the design, or return None."""
         if self.n_folds < 0 or self.n_folds == 1 or self.n_folds > max_folds:
             return f"{max_folds:,} rows cannot be scored in {self.n_folds:,} folds"
         if not self._has_consistent_cluster_size():
@@ -170,11 +171,11 @@ class Circumstances:
         return 0.0 < self.delta_share < 1.0 and 1 < self.n_scores < _TOO_MANY_SCORES
 
 
-def add_circumstances(certificate: Certificate, circumstances: Circumstances) -> Certificate:
-    """Return a certificate with further circumstances and a suitable guarantee."""
-    combined_circumstances = certificate.circumstances.merge_with(circumstances)
+def record_design(certificate: Certificate, design: CertificationDesign) -> Certificate:
+    """Add a design to that of a certificate, and weaken its guarantee if needed."""
+    combined_design = certificate.design.merge_with(design)
     return replace(
         certificate,
-        guarantee=combined_circumstances.weaken_guarantee(certificate.guarantee),
-        circumstances=combined_circumstances,
+        guarantee=combined_design.weaken_guarantee(certificate.guarantee),
+        design=combined_design,
     )
