@@ -96,11 +96,10 @@ def cascade_size() -> float:
     """
     tested = N_CASCADE - N_CASCADE // 5
     law = BadAnswerLimit(EPSILON, DELTA / 2)
-    k = law.find_max_bad_rows(tested, has_one_threshold=False)
+    k = law.find_max_passing_bad_count(tested)
     return 2.0 * law.compute_p_value(
         k,
-        law.find_min_tested_rows(n_bad=k, n_available=tested, has_one_threshold=False),
-        has_one_threshold=False,
+        law.find_min_tested_rows(n_bad=k, n_available=tested),
     )
 
 

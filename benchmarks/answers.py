@@ -97,10 +97,10 @@ def duel_draw(
     found = {"best": best}
     for pool in (True, False):
         law, n = (
-            BadAnswerLimit(epsilon, DELTA, *[size if pool else None] * 2),
+            BadAnswerLimit(epsilon, DELTA, pool_size=size if pool else None),
             suggest_label_count(mc.MaxLoss(epsilon, DELTA), size),
         )
-        most = law.find_max_bad_rows(n, has_one_threshold=True)
+        most = law.find_max_passing_bad_count(n, exempts_tested_rows=True)
         labels = rng.choice(size, n, replace=False)
         rest = np.setdiff1d(np.arange(size), labels)
         sample = CascadeScores(
@@ -123,8 +123,8 @@ def duel_draw(
         found[f"{name} broken"] = float(broken)
         found[f"{name} size"] = law.compute_p_value(
             most,
-            law.find_min_tested_rows(n_bad=most, n_available=n, has_one_threshold=True),
-            has_one_threshold=True,
+            law.find_min_tested_rows(n_bad=most, n_available=n, exempts_tested_rows=True),
+            exempts_tested_rows=True,
         )
     if peer and seed < PEER_DRAWS:
         found["BARGAIN"], found["BARGAIN broken"] = bargain(own, wrong, epsilon, seed)

@@ -28,16 +28,16 @@ def models(n=N, m=2, seed=0):
 
 @pytest.mark.parametrize("n", [250, 400, 1000])
 def test_as_many_rows_may_differ_as_the_law_allows(n):
-    source, pool = BadAnswerLimit(0.01, 0.1), BadAnswerLimit(0.01, 0.1, 5000, 5000)
-    k = source.find_max_bad_rows(n, has_one_threshold=True)
+    source, pool = BadAnswerLimit(0.01, 0.1), BadAnswerLimit(0.01, 0.1, pool_size=5000)
+    k = source.find_max_passing_bad_count(n)
     assert stats.binom.cdf(k, n, 0.01) <= 0.1 < stats.binom.cdf(k + 1, n, 0.01)
-    fewest = source.find_min_tested_rows(n_bad=k, n_available=n, has_one_threshold=True)
+    fewest = source.find_min_tested_rows(n_bad=k, n_available=n)
     assert stats.binom.cdf(k, fewest, 0.01) <= 0.1 < stats.binom.cdf(k, fewest - 1, 0.01)
-    k = pool.find_max_bad_rows(n, has_one_threshold=True)
+    k = pool.find_max_passing_bad_count(n, exempts_tested_rows=True)
     assert (
         stats.hypergeom.cdf(k, 5000, 51 + k, n) <= 0.1 < stats.hypergeom.cdf(k + 1, 5000, 52 + k, n)
     )
-    k = pool.find_max_bad_rows(n, has_one_threshold=False)
+    k = pool.find_max_passing_bad_count(n)
     assert stats.hypergeom.cdf(k, 5000, 51, n) <= 0.1 < stats.hypergeom.cdf(k + 1, 5000, 51, n)
 
 
@@ -46,9 +46,7 @@ def test_two_models_answer_up_to_the_first_row_too_many():
     cascade = mc.Cascade(mc.MaxLoss(0.01)).fit(score, agrees=agrees[0])
     stages = cascade.certificate_.stages
     assert (stages.n_worse, stages.n_better) == (None, None)
-    assert stages.n_disagreements == BadAnswerLimit(0.01, 0.1).find_max_bad_rows(
-        N, has_one_threshold=True
-    )
+    assert stages.n_disagreements == BadAnswerLimit(0.01, 0.1).find_max_passing_bad_count(N)
     kept = ~cascade.needs_large(score)
     assert (kept & ~agrees[0]).mean() == pytest.approx(0.01, abs=0.003)
     assert cascade.decide(score).answered_by[kept].tolist() == ["small"] * kept.sum()

@@ -19,9 +19,9 @@ from metacal.formulas import Codes, Float
 if TYPE_CHECKING:
     from metacal.promises.cascade import MaxLoss
 
-# At least this factor times n^(2/3) of n rows are labelled (`benchmarks.answers` measures it).
-_LABELS_PER_TWO_THIRDS_POWER = 0.7
-# Enough rows are labelled to expect this many bad answers if the limit is just kept.
+# Factor c of the number of labels c N^(2/3) that costs least. `benchmarks.answers` measures it.
+_FACTOR_OF_CHEAPEST_LABEL_COUNT = 0.7
+# So many rows are labelled that, at the limit, this number of bad answers is expected among them.
 _MIN_EXPECTED_BAD_ANSWERS = 6
 
 
@@ -35,74 +35,90 @@ class BadAnswerLimit:
         Largest share of bad answers that the promise allows.
     significance_level : float
         Significance level of the test.
-    population_size : int, optional
-        Number of rows that the tested rows were drawn from without replacement. None if the promise
-        is about the source of the rows, so that the number of bad answers is binomial.
     pool_size : int, optional
         Number of rows of the pool, pilot rows included. At most `max_bad_share * pool_size` of their
-        answers may be bad.
+        answers may be bad. None if the promise is about the source of the rows, so that the number
+        of bad answers is binomial.
+    n_pilot_rows : int, default=0
+        Number of rows of the pool that are never tested, because they chose the thresholds. The
+        tested rows are drawn from the others, without replacement.
 
     Examples
     --------
     >>> limit = BadAnswerLimit(0.01, 0.1)
-    >>> limit.find_max_bad_rows(1000, has_one_threshold=True)
+    >>> limit.find_max_passing_bad_count(1000)
     5
-    >>> limit.find_min_tested_rows(n_bad=5, n_available=1000, has_one_threshold=True)
+    >>> limit.find_min_tested_rows(n_bad=5, n_available=1000)
     926
-    >>> BadAnswerLimit(0.01, 0.1, 5000, 5000).find_max_bad_rows(1000, has_one_threshold=True)
+    >>> pool_limit = BadAnswerLimit(0.01, 0.1, pool_size=5000)
+    >>> pool_limit.find_max_passing_bad_count(1000, exempts_tested_rows=True)
     7
     """
 
     max_bad_share: float
     significance_level: float
-    population_size: int | None = None
     pool_size: int | None = None
+    n_pilot_rows: int = 0
 
-    def compute_p_value(self, n_bad: int, n_tested: int, *, has_one_threshold: bool) -> float:
-        """Compute P(at most `n_bad` tested rows are bad) if the limit is just broken.
+    def compute_p_value(
+        self, n_bad: int, n_tested: int, *, exempts_tested_rows: bool = False
+    ) -> float:
+        """Compute the probability of so few bad tested rows if the limit is exceeded.
+
+        This is the p-value of the hypothesis that more answers are bad than the limit allows. Over
+        this hypothesis the probability is largest just above the limit.
 
         Parameters
         ----------
         n_bad, n_tested : int
             Number of bad rows and of tested rows.
-        has_one_threshold : bool
-            Whether the cascade has one threshold, which may depend on the tested rows.
+        exempts_tested_rows : bool, default=False
+            Whether the tested rows of a pool get the answer of the last model in the end, so that
+            their bad answers do not count against the limit. Without a pool it has no effect.
 
         Returns
         -------
         float
         """
-        if self.population_size is None or self.pool_size is None:
+        if self.pool_size is None:
             # Without a pool, the number of bad answers among the tested rows is binomial.
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
+        n_drawable_rows = self.pool_size - self.n_pilot_rows
         max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
-        # With one threshold, tested rows finally get the answer of the last model, which is never bad.
-        n_bad_that_do_not_count = n_bad if has_one_threshold else 0
-        n_bad_if_just_broken = max_bad_in_pool + 1 + n_bad_that_do_not_count
+        n_bad_above_limit = max_bad_in_pool + 1
+        if exempts_tested_rows:
+            # The observed bad rows do not count, so that many more bad rows exceed the limit.
+            n_bad_above_limit += n_bad
         return _compute_hypergeometric_cdf(
             n_bad,
-            population_size=self.population_size,
-            n_marked=min(n_bad_if_just_broken, self.population_size),
-            n_draws=min(n_tested, self.population_size),
+            population_size=n_drawable_rows,
+            n_marked=min(n_bad_above_limit, n_drawable_rows),
+            n_draws=min(n_tested, n_drawable_rows),
         )
 
-    def passes(self, n_bad: int, n_tested: int, *, has_one_threshold: bool) -> bool:
+    def passes(self, n_bad: int, n_tested: int, *, exempts_tested_rows: bool = False) -> bool:
         """Check whether the p-value is at most the significance level."""
         p_value = self.compute_p_value(
-            n_bad=n_bad, n_tested=n_tested, has_one_threshold=has_one_threshold
+            n_bad=n_bad, n_tested=n_tested, exempts_tested_rows=exempts_tested_rows
         )
         return p_value <= self.significance_level
 
-    def find_max_bad_rows(self, n_tested: int, *, has_one_threshold: bool) -> int | None:
+    def find_max_passing_bad_count(
+        self, n_tested: int, *, exempts_tested_rows: bool = False
+    ) -> int | None:
         """Find the largest number of bad rows that passes the test, None if none does."""
-        max_bad_rows = None
+        max_passing_count = None
         for n_bad in range(n_tested + 1):
-            if not self.passes(n_bad=n_bad, n_tested=n_tested, has_one_threshold=has_one_threshold):
+            if not self.passes(
+                n_bad=n_bad, n_tested=n_tested, exempts_tested_rows=exempts_tested_rows
+            ):
                 break
-            max_bad_rows = n_bad
-        return max_bad_rows
+            max_passing_count = n_bad
+        return max_passing_count
 
-    def find_min_tested_rows(self, n_bad: int, n_available: int, *, has_one_threshold: bool) -> int:
+    def find_min_tested_rows(
+        self, n_bad: int, n_available: int, *, exempts_tested_rows: bool = False
+    ) -> int:
         """Find how many rows must be tested so that `n_bad` bad rows pass the test.
 
         Parameters
@@ -111,8 +127,8 @@ class BadAnswerLimit:
             Number of bad rows, which pass the test if all available rows are tested.
         n_available : int
             Number of rows that can be tested.
-        has_one_threshold : bool
-            Whether the cascade has one threshold, which may depend on the tested rows.
+        exempts_tested_rows : bool, default=False
+            As in `compute_p_value`.
 
         Returns
         -------
@@ -125,7 +141,7 @@ class BadAnswerLimit:
             candidate_sizes,
             True,
             key=lambda n_tested: self.passes(
-                n_bad=n_bad, n_tested=n_tested, has_one_threshold=has_one_threshold
+                n_bad=n_bad, n_tested=n_tested, exempts_tested_rows=exempts_tested_rows
             ),
         )
         return smallest_size + n_failing_sizes
@@ -134,9 +150,10 @@ class BadAnswerLimit:
 def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     """Suggest how many rows to label, if each label costs a call of the large model.
 
-    The suggestion is 0.7 n^(2/3), but at least 6/epsilon. It is then lowered to the smallest number
-    that allows as many bad rows. With n labels, the error of the threshold is worth about n^(-1/2)
-    of them; `benchmarks.answers` measures the trade-off.
+    Each of n labels costs one call, and the error of a threshold from n labels costs a number of
+    calls in proportion to N/√n for N rows. The sum of both is smallest at n = c N^(2/3), where
+    `benchmarks.answers` found c = 0.7. The suggestion is this number, but at least 6/epsilon. It is
+    then lowered to the smallest number of labels that allows as many bad rows.
 
     Examples
     --------
@@ -145,16 +162,14 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     [265, 265, 462, 1463]
     """
     limit = BadAnswerLimit(max_bad_share=promise.epsilon, significance_level=promise.delta)
-    n_labels_for_threshold = _LABELS_PER_TWO_THIRDS_POWER * n_rows ** (2 / 3)
-    n_labels_for_limit = _MIN_EXPECTED_BAD_ANSWERS / promise.epsilon
-    n_desired_labels = math.ceil(max(n_labels_for_threshold, n_labels_for_limit))
-    n_labels = min(n_rows, n_desired_labels)
-    max_bad_rows = limit.find_max_bad_rows(n_labels, has_one_threshold=True)
-    if max_bad_rows is None:
+    # The labels and the calls lost to an inaccurate threshold cost least in total at c N^(2/3).
+    cheapest_label_count = _FACTOR_OF_CHEAPEST_LABEL_COUNT * n_rows ** (2 / 3)
+    min_label_count = _MIN_EXPECTED_BAD_ANSWERS / promise.epsilon
+    n_labels = min(n_rows, math.ceil(max(cheapest_label_count, min_label_count)))
+    max_passing_bad_count = limit.find_max_passing_bad_count(n_labels)
+    if max_passing_bad_count is None:
         return n_labels
-    return limit.find_min_tested_rows(
-        n_bad=max_bad_rows, n_available=n_labels, has_one_threshold=True
-    )
+    return limit.find_min_tested_rows(n_bad=max_passing_bad_count, n_available=n_labels)
 
 
 def compute_rows_needed_without_bad_answer(max_bad_share: float, significance_level: float) -> int:

@@ -37,9 +37,9 @@ LOSS_DIFFERENCE_RULE = register_rule(
 )
 
 
-def _register_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
+def _register_agreement_rule(*, has_pool: bool, has_one_threshold: bool) -> str:
     """Register a rule that tests without labels how often two models differ."""
-    rule_name = "cascade-path" if tests_path else "cascade-joint"
+    rule_name = "cascade-joint" if has_one_threshold else "cascade-path"
     distribution_name = "binomial"
     assumptions = SAME_SOURCE_OF_BOTH
     if has_pool:
@@ -47,7 +47,7 @@ def _register_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
         distribution_name = "hypergeometric"
         assumptions = DRAWN_FROM_POOL
     rule_text = f"exact {distribution_name} test of how often an earlier model answers otherwise than the last one"
-    if tests_path:
+    if not has_one_threshold:
         rule_text += (
             ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al."
             " 2021)"
@@ -55,32 +55,35 @@ def _register_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
     return register_rule(rule_name, rule_text, assumptions)
 
 
-# Fraction of delta at which each of the two paths of thresholds of a cascade is tested.
-PATH_DELTA_FRACTION = 0.5
+# Fraction of delta for the tests along each of two paths of thresholds. Both share delta.
+DELTA_FRACTION_PER_PATH = 0.5
 
-# Names of the rules that need no labels. The key is (has_pool, tests_path).
+# Names of the rules that need no labels. The key is (has_pool, has_one_threshold).
 _AGREEMENT_RULES = {
-    (has_pool, tests_path): _register_agreement_rule(has_pool=has_pool, tests_path=tests_path)
+    (has_pool, has_one_threshold): _register_agreement_rule(
+        has_pool=has_pool, has_one_threshold=has_one_threshold
+    )
     for has_pool in (False, True)
-    for tests_path in (False, True)
+    for has_one_threshold in (True, False)
 }
 
 
-def get_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
+def get_agreement_rule(*, has_pool: bool, has_one_threshold: bool) -> str:
     """Return the name of a rule that tests how often the answers of models differ.
 
     Parameters
     ----------
     has_pool : bool
         Whether the promise is about a finite pool of rows, and not about their source.
-    tests_path : bool
-        Whether a path of several thresholds is tested, and not a single threshold.
+    has_one_threshold : bool
+        Whether the cascade has a single threshold. If not, vectors of thresholds are tested along
+        two paths.
 
     Returns
     -------
     str
     """
-    return _AGREEMENT_RULES[has_pool, tests_path]
+    return _AGREEMENT_RULES[has_pool, has_one_threshold]
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,14 @@ class MaxLoss(Promise):
     cascade_rules: ClassVar = (LOSS_DIFFERENCE_RULE,)
 
     def rules_allowed_in(self, certificate: Certificate) -> tuple[str, ...]:
-        """Return the names of the rules that can certify a loss in a certificate."""
+        """Return the names of the rules that may have certified a cascade's loss."""
         stages = certificate.stages
         if stages is None:
             return ()
         has_pool = stages.pool_size is not None
         agreement_rules = (
-            get_agreement_rule(has_pool=has_pool, tests_path=False),
-            get_agreement_rule(has_pool=has_pool, tests_path=True),
+            get_agreement_rule(has_pool=has_pool, has_one_threshold=True),
+            get_agreement_rule(has_pool=has_pool, has_one_threshold=False),
         )
         can_compare_error_rates = not stages.has_human_review and not has_pool
         if can_compare_error_rates:
@@ -197,35 +200,36 @@ class CascadeLoss:
         self, certificate: Certificate, stages: Stages, delta: float
     ) -> bool:
         """Check whether the number of bad answers passes the test of an agreement rule."""
-        if stages.n_better:
+        # An answer can only be better than the last one if labels show it, and this rule uses none.
+        counts_better_answers = bool(stages.n_better)
+        if counts_better_answers:
             return False
-        rules_of_one_threshold = (
-            get_agreement_rule(has_pool=False, tests_path=False),
-            get_agreement_rule(has_pool=True, tests_path=False),
+        n_tested_rows = certificate.n_rows
+        has_one_threshold = certificate.rule in (
+            get_agreement_rule(has_pool=False, has_one_threshold=True),
+            get_agreement_rule(has_pool=True, has_one_threshold=True),
         )
-        has_one_threshold = certificate.rule in rules_of_one_threshold
         if has_one_threshold:
+            # A single threshold is not tested along paths, so it spends no delta and no row on them.
             significance_level = delta
-            n_pilot = 0
+            n_pilot_rows = 0
         else:
-            significance_level = delta * PATH_DELTA_FRACTION
-            n_pilot = stages.n_pilot_rows
-        population_size = None
+            significance_level = delta * DELTA_FRACTION_PER_PATH
+            n_pilot_rows = stages.n_pilot_rows
         if stages.pool_size is not None:
-            n_labelled = stages.n_pilot_rows + certificate.n_rows
-            if n_labelled > stages.pool_size:
+            n_labelled_rows = stages.n_pilot_rows + n_tested_rows
+            if n_labelled_rows > stages.pool_size:
                 return False
-            population_size = stages.pool_size - n_pilot
         limit = BadAnswerLimit(
             max_bad_share=self.epsilon,
             significance_level=bounds.ONE_PLUS_ROUNDING_ERROR * significance_level,
-            population_size=population_size,
             pool_size=stages.pool_size,
+            n_pilot_rows=n_pilot_rows,
         )
         return limit.passes(
             n_bad=_get_bad_answer_count(stages),
-            n_tested=certificate.n_rows,
-            has_one_threshold=has_one_threshold,
+            n_tested=n_tested_rows,
+            exempts_tested_rows=has_one_threshold,
         )
 
 

@@ -173,7 +173,7 @@ DEFAULT_PLAN = CascadePlan()
 def draw_pilot_rows(
     small_score: Float, large_score: Float, models_agree: Flags, plan: CascadePlan
 ) -> Codes:
-    """Draw the pilot rows, which choose thresholds and are not tested.
+    """Draw random pilot rows, which choose thresholds and are left out of the tests.
 
     The draw depends on no label, because `labels_needed` must know the tested rows before there are
     labels.
@@ -234,10 +234,10 @@ def split_pilot_rows(
         return _make_unlabelled_pilot(plan.thresholds_from), rows
     n_rows = len(rows)
     pilot_index = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
-    largest_insufficient_size = 2 * len(pilot_index)
-    if n_rows <= largest_insufficient_size:
+    twice_pilot_size = 2 * len(pilot_index)
+    if n_rows <= twice_pilot_size:
         raise TooFewRowsError(
-            f"Certifying this cascade requires more than {largest_insufficient_size} rows, but got"
+            f"Certifying this cascade requires more than {twice_pilot_size} rows, but got"
             f" {n_rows}. Pass more rows."
         )
     tested_index = np.setdiff1d(np.arange(n_rows), pilot_index)

@@ -29,7 +29,7 @@ _N_THRESHOLDS = 100
 # Number of candidate thresholds of each model if both models have a threshold.
 _N_THRESHOLDS_PER_MODEL = 40
 
-# The first tested threshold of an accuracy lets the small model answer this share of the rows.
+# Tests of an accuracy begin at the threshold where the small model answers this share of the rows.
 _FIRST_SHARE_OF_SMALL_MODEL = 0.4
 # Fraction of delta for the first test sequence. The rest of delta is for the second sequence.
 _FIRST_DELTA_FRACTION = 0.9
@@ -64,7 +64,7 @@ def build_loss_sequences(
 def build_accuracy_sequences(
     pilot_rows: PairedPredictions, small_grid: Grid
 ) -> list[CandidateSequence]:
-    """Build the test sequences for the accuracy of a cascade without people.
+    """Build the sequences that test the accuracy of a cascade without human review.
 
     The first sequence starts where the small model answers a middle share of the rows, because a
     cascade is there about as accurate as the large model, or more. The second one starts where the
@@ -98,7 +98,7 @@ def build_review_sequences(
     review_cost: float,
     grids: tuple[Grid, Grid],
 ) -> list[CandidateSequence]:
-    """Build the test sequence for the accuracy of a cascade with people.
+    """Build the sequence that tests the accuracy of a cascade with human review.
 
     A pair is in the sequence if every safer pair costs more. Safety is the p-value that is to be
     expected on the tested rows.
@@ -274,7 +274,7 @@ def _sum_over_answered_rows(
     rows : PairedPredictions
         Rows of the sums.
     small_thresholds, large_thresholds : array
-        Increasing thresholds of each model, of shapes (n_small,) and (n_large,).
+        Increasing thresholds of each model.
     small_values, large_values : array of shape (n_rows,)
         Value of each row if the small model, or the large model, answers it.
 
@@ -282,25 +282,26 @@ def _sum_over_answered_rows(
     -------
     _SumsOverAnsweredRows
     """
-    n_small = len(small_thresholds)
-    n_large = len(large_thresholds)
+    n_small_thresholds = len(small_thresholds)
+    n_large_thresholds = len(large_thresholds)
     # A model accepts a row at every threshold that is not below its score.
     first_accepting_small_index = np.searchsorted(small_thresholds, rows.small_score)
     first_accepting_large_index = np.searchsorted(large_thresholds, rows.large_score)
     small_sums_by_first_index = np.bincount(
-        first_accepting_small_index, weights=small_values, minlength=n_small + 1
+        first_accepting_small_index, weights=small_values, minlength=n_small_thresholds + 1
     )
     small_sums = small_sums_by_first_index[:-1].cumsum()
 
     # Each table has one row per threshold of the small model and one column per large threshold.
-    large_sums_by_first_indices = np.zeros((n_small + 1, n_large + 1))
+    sums_by_first_accepting_pair = np.zeros((n_small_thresholds + 1, n_large_thresholds + 1))
     np.add.at(
-        large_sums_by_first_indices,
+        sums_by_first_accepting_pair,
         (first_accepting_small_index, first_accepting_large_index),
         large_values,
     )
-    sums_accepted_by_large = large_sums_by_first_indices.cumsum(axis=1)
-    # The small model rejects a row at all thresholds before the first one that accepts the row.
-    sums_rejected_by_previous_small = sums_accepted_by_large[::-1].cumsum(axis=0)[::-1]
-    large_sums = sums_rejected_by_previous_small[1:, :-1]
+    sums_accepted_by_large = sums_by_first_accepting_pair.cumsum(axis=1)
+    # Entry i sums the rows that the small model first accepts at threshold i or a later one. At
+    # threshold i it rejects the rows of entry i + 1.
+    sums_first_accepted_here_or_later = sums_accepted_by_large[::-1].cumsum(axis=0)[::-1]
+    large_sums = sums_first_accepted_here_or_later[1:, :-1]
     return _SumsOverAnsweredRows(of_small_model=small_sums, of_large_model=large_sums)

@@ -174,9 +174,11 @@ class LossTest(CascadeTest):
                 f"the smallest these rows support {self.promise.confidence_phrase} is"
                 f" {smallest_loss:.4f}"
             )
-        level_of_difference = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
+        # The test spends a part of delta on its nuisance parameter, the rate of better rows. If no
+        # row is worse or better, the rest of delta must exceed the binomial p-value.
+        level_without_nuisance = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
         n_needed_if_never_worse = compute_rows_needed_without_bad_answer(
-            max_loss, level_of_difference
+            max_bad_share=max_loss, significance_level=level_without_nuisance
         )
         advice = "use more rows or a better small model"
         rows_needed = None
@@ -310,14 +312,14 @@ def make_accuracy_error(
         lower_bound = bounds.clopper_pearson_lower(n_correct, n_answered, significance_level)
         certified_accuracy = floor_to_4_decimals(lower_bound)
     best_target = certified_accuracy if certified_accuracy > 0.0 else None
-    people_advice = ""
+    review_advice = ""
     if not has_human_review:
-        people_advice = "send rows that no model accepts to review, "
+        review_advice = "send rows that no model accepts to review, "
     message = (
         f"Cannot certify an accuracy of {promise.beta:g} for this cascade: at the first tested"
         f" thresholds, {n_errors:,} of {n_answered:,} predictions are incorrect, which supports"
         f" {certified_accuracy:.4f} {promise.confidence_phrase}. Lower the target, use more rows,"
-        f" {people_advice}or use a better large model."
+        f" {review_advice}or use a better large model."
     )
     return InfeasibleTargetError(message, target=promise.beta, best=best_target)
 
@@ -330,7 +332,7 @@ def make_cascade_test(promise: MaxLoss | MinAccuracy) -> CascadeTest:
 
 
 def check_cascade_promise(promise: object) -> MaxLoss | MinAccuracy:
-    """Return a promise that a cascade can make, or raise InputError.
+    """Check that a cascade supports a promise, and return the promise.
 
     Parameters
     ----------

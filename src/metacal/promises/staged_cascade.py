@@ -75,7 +75,7 @@ from metacal.promises.bad_answer_limit import (
     BadAnswerLimit,
     compute_rows_needed_without_bad_answer,
 )
-from metacal.promises.cascade import PATH_DELTA_FRACTION, MaxLoss
+from metacal.promises.cascade import DELTA_FRACTION_PER_PATH, MaxLoss
 from metacal.promises.cascade_tests import make_accuracy_error
 from metacal.promises.promise import Promise
 from metacal.promises.staged_certificate import build_accuracy_certificate, build_loss_certificate
@@ -174,9 +174,14 @@ class CascadeScores(Evidence):
     uses_joint_risk: bool = False
 
     @property
-    def n_models(self) -> int:
-        """Number of models that may pass a row on."""
+    def n_gated_models(self) -> int:
+        """Number of models with a threshold, so the last model is not counted."""
         return self.uncertainty.shape[1]
+
+    @property
+    def has_one_threshold(self) -> bool:
+        """Whether only one model may pass a row on."""
+        return self.n_gated_models == 1
 
     def certify(self, promise: Promise) -> Certificate:
         """Certify the cheapest thresholds that keep the promise."""
@@ -191,23 +196,27 @@ class CascadeScores(Evidence):
 
     def _certify_loss(self, promise: MaxLoss) -> Certificate:
         """Certify the cheapest thresholds with few enough bad answers."""
-        has_one_threshold = self.n_models == 1
         random_row_order = self._draw_row_order()
         n_labelled = len(random_row_order)
         n_pilot = 0
-        if not has_one_threshold:
+        if not self.has_one_threshold:
             n_pilot = _compute_pilot_size(n_labelled)
         n_testable = n_labelled - n_pilot
         limit = self._build_limit(promise, n_pilot=n_pilot)
-        max_bad_rows = limit.find_max_bad_rows(n_testable, has_one_threshold=has_one_threshold)
+        # A single threshold is set on rows that keep the answer of the last model.
+        max_bad_rows = limit.find_max_passing_bad_count(
+            n_testable, exempts_tested_rows=self.has_one_threshold
+        )
         if max_bad_rows is None:
             raise _make_loss_error(promise, limit, n_tested=n_testable)
 
         n_tested = limit.find_min_tested_rows(
-            n_bad=max_bad_rows, n_available=n_testable, has_one_threshold=has_one_threshold
+            n_bad=max_bad_rows,
+            n_available=n_testable,
+            exempts_tested_rows=self.has_one_threshold,
         )
         tested_rows = random_row_order[n_pilot : n_pilot + n_tested]
-        if has_one_threshold:
+        if self.has_one_threshold:
             thresholds = self._find_single_threshold(tested_rows, max_bad_rows=max_bad_rows)
         else:
             pilot = self._select_pilot(random_row_order[:n_pilot])
@@ -230,27 +239,27 @@ class CascadeScores(Evidence):
     def _build_limit(self, promise: MaxLoss, *, n_pilot: int) -> BadAnswerLimit:
         """Build the exact test of a limit on bad answers."""
         significance_level = promise.delta
-        tests_two_paths = self.n_models > 1
-        if tests_two_paths:
-            # The promise fails only if a test along one of the paths fails, so they share delta.
-            significance_level = promise.delta * PATH_DELTA_FRACTION
-        if not self.is_finite_pool:
-            return BadAnswerLimit(
-                max_bad_share=promise.epsilon, significance_level=significance_level
-            )
-        pool_size = len(self.uncertainty) + len(self.unlabelled_uncertainty)
+        if not self.has_one_threshold:
+            # Several thresholds are tested along two paths. A false pass along either of them breaks
+            # the promise, so the paths share delta.
+            significance_level = promise.delta * DELTA_FRACTION_PER_PATH
+        pool_size = None
+        if self.is_finite_pool:
+            n_labelled_rows = len(self.uncertainty)
+            n_unlabelled_rows = len(self.unlabelled_uncertainty)
+            pool_size = n_labelled_rows + n_unlabelled_rows
         return BadAnswerLimit(
             max_bad_share=promise.epsilon,
             significance_level=significance_level,
-            population_size=pool_size - n_pilot,
             pool_size=pool_size,
+            n_pilot_rows=n_pilot,
         )
 
     def _certify_accuracy(self, promise: MinAccuracy) -> Certificate:
         """Certify the cheapest thresholds whose answers pass the test of accuracy."""
         split = self._split_rows()
         pilot = self._select_pilot(split.pilot_rows)
-        if self.n_models == 1:
+        if self.has_one_threshold:
             paths = [pilot.build_common_rank_path()]
         else:
             tolerated_bad_share = 0.0
@@ -376,7 +385,7 @@ class CascadeScores(Evidence):
         self, path: list[Float], tested_rows: Codes, *, max_bad_rows: int
     ) -> Float:
         """Return the last point of a path before models give too many bad answers."""
-        last_passing_point = np.full(self.n_models, -math.inf)
+        last_passing_point = np.full(self.n_gated_models, -math.inf)
         for thresholds in path:
             if self.count_answers(thresholds, tested_rows).n_bad > max_bad_rows:
                 break
@@ -394,7 +403,10 @@ class CascadeScores(Evidence):
         return min(candidates, key=compute_mean_cost)
 
     def find_answering_model(self, thresholds: Float, rows: Codes) -> Codes:
-        """Return the index of the model that answers each row, m if none accepts it."""
+        """Return the index of the model that answers each row.
+
+        The index is m, for the last model or people, if none of the m models accepts the row.
+        """
         return find_answering_model(self.uncertainty[rows], thresholds)
 
     def select_bad_flags(self, rows: Codes) -> Flags:
@@ -404,7 +416,7 @@ class CascadeScores(Evidence):
         """
         is_bad = self.is_bad[rows]
         n_flag_columns = is_bad.shape[1]
-        has_flags_of_last_model = n_flag_columns > self.n_models
+        has_flags_of_last_model = n_flag_columns > self.n_gated_models
         if has_flags_of_last_model:
             return is_bad
         # The last model agrees with itself, and people count as correct, so no answer is bad.
@@ -418,7 +430,7 @@ class CascadeScores(Evidence):
         is_bad_answer = is_bad_by_model[np.arange(len(rows)), answering_model_index]
         n_answered = len(rows)
         if self.has_human_review:
-            n_answered = int(np.count_nonzero(answering_model_index < self.n_models))
+            n_answered = int(np.count_nonzero(answering_model_index < self.n_gated_models))
         return AnswerCounts(n_answered=n_answered, n_bad=int(is_bad_answer.sum()))
 
 
@@ -438,7 +450,7 @@ def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
 def _make_loss_error(
     promise: MaxLoss, limit: BadAnswerLimit, *, n_tested: int
 ) -> InfeasibleTargetError:
-    """Build the error with the number of rows needed even without a disagreement."""
+    """Build the error of a loss that cannot be certified on so few labelled rows."""
     max_bad_share = limit.max_bad_share
     rows_needed = compute_rows_needed_without_bad_answer(max_bad_share, limit.significance_level)
     message = (

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from metacal.promises.staged_cascade import CascadeScores
 
 
-# Certificates of a loss state this number of correct answers, because no answer is labelled.
-_UNOBSERVED_COUNT = 0
+# A loss is certified without true labels. Its certificates state 0 for the unknown number of
+# correct answers, because that field must have a number.
+_COUNT_IF_UNKNOWN = 0
 
 
 def build_loss_certificate(
@@ -81,13 +82,15 @@ def build_loss_certificate(
         pool_size=pool_size,
         n_disagreements=n_disagreements,
     )
-    rule_name = get_agreement_rule(has_pool=cascade.is_finite_pool, tests_path=cascade.n_models > 1)
+    rule_name = get_agreement_rule(
+        has_pool=cascade.is_finite_pool, has_one_threshold=cascade.has_one_threshold
+    )
     certificate = _build_certificate_from_stages(
         promise,
         rule_name=rule_name,
         first_threshold=thresholds[0].item(),
         stages=stages,
-        n_correct_answers=_UNOBSERVED_COUNT,
+        n_correct_answers=_COUNT_IF_UNKNOWN,
         random_state=cascade.random_state,
     )
     if not cascade.has_human_review:
@@ -126,13 +129,13 @@ def build_accuracy_certificate(
     is_model_wrong = cascade.select_bad_flags(tested_rows)
     is_answer_wrong = is_model_wrong[np.arange(len(tested_rows)), answering_model_index]
     n_wrong_by_model = np.bincount(
-        answering_model_index[is_answer_wrong], minlength=cascade.n_models + 1
+        answering_model_index[is_answer_wrong], minlength=cascade.n_gated_models + 1
     )
 
     # The last model has a threshold of its own only if people answer after it.
-    last_model_index = cascade.n_models
+    last_model_index = cascade.n_gated_models
     if cascade.has_human_review:
-        last_model_index = cascade.n_models - 1
+        last_model_index = cascade.n_gated_models - 1
     is_answered_earlier = answering_model_index < last_model_index
     is_last_model_wrong = is_model_wrong[:, last_model_index]
     is_worse = is_answered_earlier & is_answer_wrong & ~is_last_model_wrong
@@ -257,9 +260,9 @@ def _build_stage_counts(
     return tuple(stages)
 
 
-def _make_model_names(n_models: int) -> list[str]:
+def _make_model_names(n_gated_models: int) -> list[str]:
     """Return the names of the models: small, middle (numbered if several), large."""
-    if n_models == 3:
+    if n_gated_models == 3:
         return ["small", "middle", "large"]
-    middle_names = [f"middle {number}" for number in range(1, n_models - 1)]
-    return ["small", *middle_names, "large"][:n_models]
+    middle_names = [f"middle {number}" for number in range(1, n_gated_models - 1)]
+    return ["small", *middle_names, "large"][:n_gated_models]

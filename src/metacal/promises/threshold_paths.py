@@ -34,10 +34,15 @@ _N_SWEEPS = 3
 
 
 def find_answering_model(uncertainty: Float, thresholds: Float) -> Codes:
-    """Return the index of the first model that accepts each row, m if none does."""
+    """Return the index of the first model that accepts each row.
+
+    If none of the m models with a threshold accepts a row, its index is m, for the last model or
+    people.
+    """
     is_accepted = accept_up_to_threshold(uncertainty, thresholds)
-    n_models = is_accepted.shape[1]
-    return np.where(is_accepted.any(axis=1), is_accepted.argmax(axis=1), n_models)
+    first_accepting_model = is_accepted.argmax(axis=1)
+    last_model = is_accepted.shape[1]
+    return np.where(is_accepted.any(axis=1), first_accepting_model, last_model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +72,8 @@ class PilotScores:
         return len(self.uncertainty)
 
     @property
-    def n_models(self) -> int:
-        """Number of models that may pass a row on."""
+    def n_gated_models(self) -> int:
+        """Number of models with a threshold, which may pass a row on to the next model."""
         return self.uncertainty.shape[1]
 
     def build_common_rank_path(self) -> list[Float]:
@@ -101,28 +106,32 @@ class PilotScores:
         return _snap_distinct_thresholds(np.maximum.accumulate(thresholds, axis=0))
 
     def _optimize_by_dynamic_programming(self, tolerated_bad_share: float) -> Float:
-        """Compute the thresholds for each price from the last model back to the first.
+        """Compute the cheapest thresholds for each price of a bad answer.
 
-        A model's risk is estimated from its own score, as if every row reached the model.
+        The threshold of the model before the last one is set first. A model's risk is estimated from
+        its own score, as if every row reached the model.
         """
         row_order_by_model = []
         excess_risk_by_model = []
-        for model_index in range(self.n_models):
+        for model_index in range(self.n_gated_models):
             model_scores = self.uncertainty[:, model_index]
             row_order_by_model.append(np.argsort(model_scores, kind="stable"))
             bad_probability = fit_error_probabilities(
                 model_scores, correct=~self.is_bad[:, model_index]
             )
             excess_risk_by_model.append(bad_probability - tolerated_bad_share)
-        last_model_risk = float(self.is_bad[:, -1].mean())
+        is_last_answer_bad = self.is_bad[:, -1]
+        last_model_risk = float(is_last_answer_bad.mean())
 
-        prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
-        thresholds = np.full((len(prices), self.n_models), -math.inf)
+        last_model_cost = self.costs[-1]
+        cost_of_asking_next_model = self.costs[1:]
+        prices = _PRICES_IN_LAST_MODEL_CALLS * last_model_cost
+        thresholds = np.full((len(prices), self.n_gated_models), -math.inf)
         for price_index, price_of_bad_answer in enumerate(prices):
             mean_later_cost = price_of_bad_answer * last_model_risk
-            for model_index in reversed(range(self.n_models)):
+            for model_index in reversed(range(self.n_gated_models)):
                 row_order = row_order_by_model[model_index]
-                cost_of_passing_on = self.costs[model_index + 1] + mean_later_cost
+                cost_of_passing_on = cost_of_asking_next_model[model_index] + mean_later_cost
                 cost_of_answering = price_of_bad_answer * excess_risk_by_model[model_index]
                 is_worth_answering = cost_of_answering[row_order] <= cost_of_passing_on
                 n_answered = _count_leading_true(is_worth_answering)
@@ -135,11 +144,11 @@ class PilotScores:
         return thresholds
 
     def _optimize_by_coordinate_descent(self, tolerated_bad_share: float) -> Float:
-        """Compute the thresholds for each price by improving one model at a time.
+        """Compute cheap thresholds for each price by changing one model at a time.
 
         A model's risk is estimated from all scores up to its own, for the rows that reach it.
         """
-        models = range(self.n_models)
+        models = range(self.n_gated_models)
         row_order_by_model = np.argsort(self.uncertainty, axis=0, kind="stable")
         ranks = np.argsort(row_order_by_model, axis=0, kind="stable")
         excess_risk_by_model = []
@@ -149,13 +158,14 @@ class PilotScores:
                 scores_so_far, correct=~self.is_bad[:, model_index]
             )
             excess_risk_by_model.append(bad_probability - tolerated_bad_share)
-        last_model_risk = self.is_bad[:, -1].astype(np.float64)
+        is_last_answer_bad = self.is_bad[:, -1]
+        last_model_risk = is_last_answer_bad.astype(np.float64)
         excess_risks = np.stack([*excess_risk_by_model, last_model_risk], axis=1)
 
         prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
-        thresholds = np.full((len(prices), self.n_models), -math.inf)
+        thresholds = np.full((len(prices), self.n_gated_models), -math.inf)
         # The search for each price starts at the accepted counts of the previous price.
-        n_accepted = np.zeros(self.n_models, dtype=np.intp)
+        n_accepted = np.zeros(self.n_gated_models, dtype=np.intp)
         for price_index, price_of_bad_answer in enumerate(prices):
             cost_if_answered_by = self.costs.cumsum() + price_of_bad_answer * excess_risks
             for _ in range(_N_SWEEPS):
@@ -193,23 +203,25 @@ class PilotScores:
         -------
         int
         """
-        labelled_per_pilot_row = (n_tested + self.n_rows) / self.n_rows
-        tested_per_pilot_row = labelled_per_pilot_row - 1.0
+        n_labelled_rows = n_tested + self.n_rows
+        tested_per_pilot_row = n_labelled_rows / self.n_rows - 1.0
         error_probabilities = self.is_bad.astype(np.float64)
-        for model_index in range(self.n_models):
+        for model_index in range(self.n_gated_models):
             error_probabilities[:, model_index] = estimate_error_probabilities(
                 self.uncertainty[:, model_index], correct=~self.is_bad[:, model_index]
             )
 
         expected_n_answered = []
         expected_n_errors = []
-        pilot_rows = np.arange(self.n_rows)
+        every_pilot_row = np.arange(self.n_rows)
         for thresholds in path:
             answering_model_index = find_answering_model(self.uncertainty, thresholds)
             n_pilot_answered = self.n_rows
             if has_human_review:
-                n_pilot_answered = int(np.count_nonzero(answering_model_index < self.n_models))
-            n_pilot_errors = error_probabilities[pilot_rows, answering_model_index].sum()
+                n_pilot_answered = int(
+                    np.count_nonzero(answering_model_index < self.n_gated_models)
+                )
+            n_pilot_errors = error_probabilities[every_pilot_row, answering_model_index].sum()
             expected_n_answered.append(tested_per_pilot_row * n_pilot_answered)
             expected_n_errors.append(tested_per_pilot_row * n_pilot_errors)
         p_values = compute_expected_p_value(
