@@ -148,7 +148,7 @@ def test_several_labels_of_a_row_together_are_promised_by_the_mean_of_each_row(p
     )
     assert (
         certificate.design.cluster_counting,
-        certificate.design.largest_cluster,
+        certificate.design.largest_cluster_size,
     ) == ("mean", 6)
     assert certificate.guarantee == "certified"
     mc.save(gate, tmp_path / "gate.json")

@@ -52,7 +52,7 @@ def test_alarms_begin_again_and_stay_in_the_record(alarmed, cal, data):
             before[alarm.name].delta,
             before[alarm.name].log_evidence_for_alarm,
         )
-    assert (alarmed.counts.rows, alarmed.armed_from) == (1000, 1000)
+    assert (alarmed.counts.rows, alarmed.n_acknowledged_rows) == (1000, 1000)
     later = logits[6000:7000], labels[6000:7000]
     fresh = mc.Watch.of(cal).update(*later)
     again = alarmed.update(*later)

@@ -41,7 +41,7 @@ class CertificationDesign:
         If rows were kept in proportion to weights, how the weights are known.
     n_folds : int
         Number of fold classifiers that scored the rows; 0 if the classifier in use scored them.
-    largest_cluster, is_largest_cluster_declared : int or None, and bool
+    largest_cluster_size, is_largest_cluster_declared : int or None, and bool
         If whole clusters were counted: the largest number of rows of a cluster, and whether the
         user declared this number.
     tests_score_values : bool
@@ -69,7 +69,7 @@ class CertificationDesign:
     cluster_counting: CountedBy | None = field(default=None, metadata=stored_as("units"))
     weights_origin: Weights | None = field(default=None, metadata=stored_as("weights"))
     n_folds: int = field(default=0, metadata=stored_as("folds"))
-    largest_cluster: int | None = field(default=None, metadata=stored_as("largest_unit"))
+    largest_cluster_size: int | None = field(default=None, metadata=stored_as("largest_unit"))
     is_largest_cluster_declared: bool = field(default=False, metadata=stored_as("largest_declared"))
     tests_score_values: bool = field(default=False, metadata=stored_as("by_value"))
     n_pilot_rows: int = field(default=0, metadata=stored_as("aside"))
@@ -158,10 +158,10 @@ class CertificationDesign:
 
     def _has_consistent_cluster_size(self) -> bool:
         """Check that a cluster size is stored only if whole clusters were counted."""
-        if self.largest_cluster is None:
+        if self.largest_cluster_size is None:
             return not self.counts_whole_clusters and not self.is_largest_cluster_declared
         # A file may store a largest cluster of zero rows, which counts as one row.
-        is_positive = (self.largest_cluster or 1) >= 1
+        is_positive = (self.largest_cluster_size or 1) >= 1
         return self.counts_whole_clusters and is_positive
 
     def _has_consistent_delta_share(self) -> bool:

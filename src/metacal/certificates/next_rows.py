@@ -163,7 +163,7 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
         threshold = min(certificate.threshold, largest_finite_threshold)
     row_rate = _estimate_review_rate_from_counts(certificate, certificate.traffic, threshold)
     # The rows of a cluster are dependent, so each cluster is only counted as a single row.
-    max_cluster_size = certificate.design.largest_cluster or 1
+    max_cluster_size = certificate.design.largest_cluster_size or 1
     return ReviewRate(
         row_rate.n_calibration_rows,
         a=_divide_beta_parameter(row_rate.a, max_cluster_size),

@@ -275,7 +275,7 @@ def _describe_source(design: CertificationDesign) -> str:
             " than the largest used"
         )
     if design.cluster_counting == "row":
-        assumption_text += f"; no cluster has more than {design.largest_cluster:,} rows"
+        assumption_text += f"; no cluster has more than {design.largest_cluster_size:,} rows"
     elif design.cluster_counting == "unit":
         assumption_text += "; a new row is any row of a new cluster"
     return assumption_text

@@ -57,7 +57,7 @@ def find_contradiction_of_clusters(
         return None
 
     design = certificate.design
-    max_cluster_size = design.largest_cluster
+    max_cluster_size = design.largest_cluster_size
     uses_cluster_means = design.cluster_counting == "mean"
     betting_rule = ClusterBettingRule(quantity)
     could_certify = betting_rule.could_certify(

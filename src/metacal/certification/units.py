@@ -125,7 +125,7 @@ class Units:
             return CertificationDesign(cluster_counting=self.per)
         return CertificationDesign(
             cluster_counting=self.per,
-            largest_cluster=clusters.max_size,
+            largest_cluster_size=clusters.max_size,
             is_largest_cluster_declared=self.largest is not None,
         )
 

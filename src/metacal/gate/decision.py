@@ -126,6 +126,13 @@ class Decision:
         return f"Decision({len(self):,} rows, {int(self.accept.sum()):,} accepted)"
 
     @property
+    def is_accepted_by_first_stage(self) -> Flags:
+        """Whether the first stage accepts each row. Without a cascade, it is the only stage."""
+        if self.by is None:
+            return self.accept
+        return self.by == 0
+
+    @property
     def answered_by(self) -> NDArray[np.str_] | None:
         """Name of the stage or reviewer that answers each row of a cascade."""
         if self.by is None:

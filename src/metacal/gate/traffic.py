@@ -198,15 +198,6 @@ class ConfidenceSums:
     confidence: float = 0.0
     variance: float = 0.0
 
-    def add_accepted_rows(self, decision: Decision) -> Float | None:
-        """Add accepted rows to the sums, and return all confidences without NaN."""
-        if decision.confidence is None:
-            return None
-        # NaN is replaced by 0, which has no effect, because a row without a score is rejected.
-        confidences = np.nan_to_num(np.asarray(decision.confidence, dtype=np.float64))
-        self.add(confidences[decision.accept])
-        return confidences
-
     def add(self, confidences: Float) -> None:
         """Add confidences one by one, so that the sums do not depend on batches."""
         row_variances = confidences * (1.0 - confidences)
@@ -218,6 +209,16 @@ def _add_one_by_one(total: float, terms: Float) -> float:
     """Add terms to a total one by one, so that rounding is the same for any batches."""
     running_totals = np.cumsum(np.append(total, terms))
     return float(running_totals[-1])
+
+
+def get_confidences_without_nan(decision: Decision) -> Float | None:
+    """Return the confidence of each row, or None if the gate has no confidence.
+
+    A row without a score has the confidence NaN, which is replaced by 0. The gate rejects such a row.
+    """
+    if decision.confidence is None:
+        return None
+    return np.nan_to_num(np.asarray(decision.confidence, dtype=np.float64))
 
 
 #: The log-evidence of an alarm is stored with this many decimals.
@@ -356,40 +357,41 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
     return None
 
 
-def split_rows_at(
-    position: int, rows: Sequence[PendingRow]
+def split_rows_by_arrival(
+    rows: Sequence[PendingRow], *, first_late_position: int
 ) -> tuple[list[PendingRow], list[PendingRow]]:
-    """Split rows into those after a position of the stream, and earlier ones.
+    """Split rows into those that arrived early in the stream, and those that arrived late.
 
-    All rows of a cluster that began earlier are earlier rows, because they are dependent.
+    All rows of a cluster that began early are early rows, because they depend on each other.
 
     Parameters
     ----------
-    position : int
-        Position of the first later row.
     rows : sequence of PendingRow
         Rows. If they belong to clusters, all rows of complete clusters.
+    first_late_position : int
+        Position of the first late row in the stream.
 
     Returns
     -------
-    later_rows, earlier_rows : list of PendingRow
+    early_rows, late_rows : list of PendingRow
 
     Examples
     --------
     >>> rows = [PendingRow(True, 0, None, None, None, k, cluster_id=name) for k, name in enumerate("aabb")]
-    >>> [[row.position for row in part] for part in split_rows_at(1, rows)]
-    [[2, 3], [0, 1]]
+    >>> early_rows, late_rows = split_rows_by_arrival(rows, first_late_position=1)
+    >>> [row.position for row in early_rows], [row.position for row in late_rows]
+    ([0, 1], [2, 3])
     """
-    ids_of_earlier_clusters: set[Id] = set()
+    ids_of_early_clusters: set[Id] = set()
     for row in rows:
-        if row.cluster_id is not None and row.position < position:
-            ids_of_earlier_clusters.add(row.cluster_id)
-    later_rows: list[PendingRow] = []
-    earlier_rows: list[PendingRow] = []
+        if row.cluster_id is not None and row.position < first_late_position:
+            ids_of_early_clusters.add(row.cluster_id)
+    early_rows: list[PendingRow] = []
+    late_rows: list[PendingRow] = []
     for row in rows:
-        began_earlier = row.position < position or row.cluster_id in ids_of_earlier_clusters
-        if began_earlier:
-            earlier_rows.append(row)
+        is_early = row.position < first_late_position
+        if is_early or row.cluster_id in ids_of_early_clusters:
+            early_rows.append(row)
         else:
-            later_rows.append(row)
-    return later_rows, earlier_rows
+            late_rows.append(row)
+    return early_rows, late_rows

@@ -85,7 +85,7 @@ class WaitingRows:
     ----------
     horizon : int
         Number of later rows after which a row is released. 0 if a row is released with its label.
-    largest_cluster : int or None
+    largest_cluster_size : int or None
         Largest number of rows of a cluster at calibration, if every row of a cluster was counted.
     holds_cases : bool
         Whether the clusters are cases, which are used only with all of their labels.
@@ -111,7 +111,7 @@ class WaitingRows:
     """
 
     horizon: int = 0
-    largest_cluster: int | None = None
+    largest_cluster_size: int | None = None
     holds_cases: bool = False
     rows_by_id: dict[Id, PendingRow] = field(default_factory=dict)
     complete_clusters: CompleteClusters = field(default_factory=CompleteClusters)
@@ -184,12 +184,11 @@ class WaitingRows:
         return ready_rows
 
     def add_row(self, row: PendingRow, row_id: Id | None) -> list[PendingRow]:
-        """Store a row if it must wait. Otherwise return it in a list, if it can be used."""
-        no_released_rows: list[PendingRow] = []
+        """Store a row that must wait, or return it in a list if it can be evaluated now."""
         arrives_after_its_cluster = row.cluster_id in self.complete_clusters.recent_ids
         if arrives_after_its_cluster:
             self.complete_clusters.n_stray_rows += 1
-            return no_released_rows
+            return []
         is_in_cluster = row.cluster_id is not None
         is_ready = row.has_label and not is_in_cluster and not self.has_horizon
         if is_ready:
@@ -198,7 +197,7 @@ class WaitingRows:
         # A row without a cluster that will never have a label is of no use, so it is not stored.
         if row.has_label or is_in_cluster or may_get_label_later:
             self._store_waiting_row(row, row_id)
-        return no_released_rows
+        return []
 
     def _store_waiting_row(self, row: PendingRow, row_id: Id | None) -> None:
         """Store a waiting row, and drop the oldest one if there are too many."""
@@ -234,17 +233,16 @@ class WaitingRows:
 
     def add_label(self, label: EncodedLabel) -> list[PendingRow]:
         """Set the label of a waiting row, and return the row if it stops waiting."""
-        no_released_rows: list[PendingRow] = []
         stored_id = make_stored_id(label.row_id)
         row = self.rows_by_id.get(stored_id)
         if row is None or row.has_label:
             self.n_unknown_labels += 1
-            return no_released_rows
+            return []
         row.label_code = label.code
         if label.probability is not None:
             row.probability = label.probability
         if self.has_horizon:
-            return no_released_rows
+            return []
         if row.cluster_id is None:
             del self.rows_by_id[stored_id]
             return [row]
@@ -253,7 +251,7 @@ class WaitingRows:
         )
         if is_in_complete_case:
             return self._release_case_if_labelled(row.cluster_id)
-        return no_released_rows
+        return []
 
     def release_rows_past_horizon(self, *, n_rows_in_stream: int) -> list[PendingRow]:
         """Remove and return the rows whose horizon has passed.
@@ -275,9 +273,9 @@ class WaitingRows:
             return released_rows
         while self.rows_by_id:
             oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
-            last_position_to_wait_for = oldest_row.position + self.horizon
-            must_wait = last_position_to_wait_for >= n_rows_in_stream
-            if must_wait:
+            n_later_rows = n_rows_in_stream - (oldest_row.position + 1)
+            has_passed_horizon = n_later_rows >= self.horizon
+            if not has_passed_horizon:
                 break
             released_rows += self._release_row_or_cluster(oldest_id, oldest_row)
         return released_rows
@@ -314,16 +312,15 @@ class WaitingRows:
 
         No row is returned as long as one of them has no label.
         """
-        no_released_rows: list[PendingRow] = []
         completed_cases = self.complete_clusters.recent_ids
         if not self.rows_by_id or arriving_case in completed_cases:
-            return no_released_rows
+            return []
         latest_row = next(reversed(self.rows_by_id.values()))
         open_case = latest_row.cluster_id
         if open_case is None or open_case == arriving_case:
-            return no_released_rows
+            return []
         if open_case in completed_cases:
-            return no_released_rows
+            return []
         self.complete_clusters.remember(open_case)
         return self._release_case_if_labelled(open_case)
 
@@ -376,7 +373,7 @@ class WaitingRows:
         The weights of the rows are divided by the largest size at calibration, and a stake risks at
         most half of the capital per unit of weight. If no size is declared, any size is possible.
         """
-        declares_no_size = not self.largest_cluster
-        if self.largest_cluster is None or declares_no_size:
+        # The size is None unless whole clusters were counted, and a file may state the size 0.
+        if not self.largest_cluster_size:
             return False
-        return n_cluster_rows >= _UNSAFE_SIZE_RATIO * self.largest_cluster
+        return n_cluster_rows >= _UNSAFE_SIZE_RATIO * self.largest_cluster_size

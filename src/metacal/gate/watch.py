@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certificates.accuracy_estimate import AccuracyEstimate
-from metacal.certificates.design import CertificationDesign
 from metacal.formulas import Codes, Flags
 from metacal.gate.feature_checks import check_watchable
 from metacal.gate.find_gate import find_gate
@@ -40,7 +39,8 @@ from metacal.gate.traffic import (
     build_pending_rows,
     collect_confidences,
     collect_probabilities,
-    split_rows_at,
+    get_confidences_without_nan,
+    split_rows_by_arrival,
 )
 from metacal.gate.waiting_rows import EncodedLabel, WaitingRows
 from metacal.gate.watch_acknowledgement import (
@@ -49,14 +49,15 @@ from metacal.gate.watch_acknowledgement import (
     count_acknowledged_lines,
     count_acknowledged_rows,
 )
-from metacal.gate.watch_batch import WatchBatch, decide_stacked_rows
+from metacal.gate.watch_batch import WatchBatch, decide_batch_rows
 from metacal.gate.watch_estimate import estimate_selective_accuracy
 from metacal.gate.watch_history import History, split_at_points
 from metacal.gate.watch_labels import encode_labels_of_ids
 from metacal.gate.watched_clusters import (
+    add_case_outcomes,
     add_cluster_decisions,
-    add_complete_cases,
     draw_one_row_per_cluster,
+    get_certificate_design,
     get_largest_loss,
 )
 from metacal.promises.sequential.alarms import Alarms
@@ -176,15 +177,16 @@ class Watch:
             certificate=watched_gate.certificate,
             profile=watched_gate.profile,
             delta=delta,
-            largest=get_largest_loss(watched_gate),
-            least_probability=least_probability,
-            tolerance=tolerance,
-            calibrated=watched_gate.is_calibrated,
-            most_unreadable=most_unreadable,
+            largest_loss=get_largest_loss(watched_gate),
+            least_labelling_probability=least_probability,
+            calibration_tolerance=tolerance,
+            is_calibrated=watched_gate.is_calibrated,
+            max_unreadable_share=most_unreadable,
         )
         watch = cls(gate=watched_gate, alarms=alarms, waiting=waiting_rows)
         watch.counts_by_class = build_class_counts(watched_gate.n_classes)
-        waiting_rows.largest_cluster = watch._design_of_fit.largest_cluster
+        design = get_certificate_design(watched_gate)
+        waiting_rows.largest_cluster_size = design.largest_cluster_size
         waiting_rows.holds_cases = watch.watches_cases
         return watch
 
@@ -194,8 +196,8 @@ class Watch:
         return self.alarms.raised
 
     @property
-    def armed_from(self) -> int:
-        """Position of the first row of the armed period. Earlier rows are no evidence."""
+    def n_acknowledged_rows(self) -> int:
+        """Number of rows before the last acknowledgement, which are no evidence after it."""
         return count_acknowledged_rows(self.acknowledgements)
 
     @property
@@ -207,20 +209,14 @@ class Watch:
     @property
     def watches_clusters(self) -> bool:
         """Whether rows are watched in whole clusters or cases."""
-        was_certified_on_clusters = self._design_of_fit.cluster_counting is not None
+        design = get_certificate_design(self.gate)
+        was_certified_on_clusters = design.cluster_counting is not None
         return self.watches_cases or was_certified_on_clusters
 
     @property
     def watches_cases(self) -> bool:
         """Whether the promise is about cases, so that the outcomes of cases are watched."""
         return self.gate.certificate is not None and self.gate.certificate.cases is not None
-
-    @property
-    def _design_of_fit(self) -> CertificationDesign:
-        """Design of the gate's certificate, or the default design."""
-        if self.gate.certificate is None:
-            return CertificationDesign()
-        return self.gate.certificate.design
 
     @property
     def current_point(self) -> Point:
@@ -397,61 +393,63 @@ class Watch:
         self._evaluate_rows(ready_rows)
 
     def _decide_block(self, batch: WatchBatch, block: slice) -> list[PendingRow]:
-        """Decide on a block of rows, and return the rows as waiting for labels."""
+        """Decide on a block of a batch, update alarms and counts, and return pending rows."""
         groups = batch.select_groups(block)
-        decision = decide_stacked_rows(self.gate, batch.rows[block], groups)
-        # If rows belong to clusters, the alarms are updated later, with whole clusters.
+        decision = decide_batch_rows(self.gate, batch.rows[block], groups)
+        # Clusters are evaluated as a whole, so the alarms use their decisions only later.
         if not self.watches_clusters:
-            subgroups = self.gate.get_row_subgroups(decision.predicted_codes, groups)
-            accepted_by_first_stage = decision.accept
-            answering_stage = decision.by
-            if answering_stage is not None:
-                accepted_by_first_stage = answering_stage == 0
             self.alarms.add_decisions(
-                accepted=accepted_by_first_stage,
+                accepted=decision.is_accepted_by_first_stage,
                 scores=decision.uncertainty,
-                row_subgroups=subgroups,
+                row_subgroups=self.gate.get_row_subgroups(decision.predicted_codes, groups),
             )
-        n_earlier_rows = self.counts.rows
-        is_new_row = np.ones_like(decision.accept)
-        self._increase_counts(decision.predicted_codes, rows=is_new_row, accepted=decision.accept)
+        first_position = self.counts.rows
+        is_row = np.ones_like(decision.accept)
+        self._increase_counts(
+            decision.predicted_codes, {"rows": is_row, "accepted": decision.accept}
+        )
         self._record_raised_alarms()
+        confidences = get_confidences_without_nan(decision)
+        if confidences is not None:
+            self.confidence_sums.add(confidences[decision.accept])
         return build_pending_rows(
             decision,
             batch.label_codes[block],
-            first_position=n_earlier_rows,
-            confidences=self.confidence_sums.add_accepted_rows(decision),
+            first_position=first_position,
+            confidences=confidences,
             groups=check_groups(groups) if self.gate.has_group_thresholds else None,
             probabilities=batch.select_probabilities(block),
             has_clusters=self.watches_clusters,
         )
 
     def _evaluate_rows(self, rows: list[PendingRow]) -> None:
-        """Update alarms and counts with rows that no longer wait.
+        """Update alarms and counts with rows that have stopped waiting.
 
         The rows have labels, unless they are rows of complete clusters.
         """
         if not rows:
             return
-        # Rows before the last acknowledgement are counted, but do not update the alarms.
-        armed_rows, earlier_rows = split_rows_at(self.armed_from, rows)
-        earlier_labelled_rows = [row for row in earlier_rows if row.has_label]
-        if earlier_labelled_rows:
-            self._count_labelled_rows(earlier_labelled_rows)
-        if not armed_rows:
+        # Rows that arrived before the last acknowledgement are counted, but are no evidence.
+        acknowledged_rows, rows_of_period = split_rows_by_arrival(
+            rows, first_late_position=self.n_acknowledged_rows
+        )
+        labelled_acknowledged_rows = [row for row in acknowledged_rows if row.has_label]
+        if labelled_acknowledged_rows:
+            self._convert_and_count(labelled_acknowledged_rows)
+        if not rows_of_period:
             return
         if self.watches_cases:
-            labelled_items = self._count_labelled_rows(armed_rows)
-            add_complete_cases(self.alarms, self.gate, armed_rows, labelled_items)
+            columns = self._convert_and_count(rows_of_period)
+            add_case_outcomes(self.alarms, self.gate, rows_of_period, columns)
             self._record_raised_alarms()
         elif self.watches_clusters:
-            self._evaluate_clusters(armed_rows)
+            self._evaluate_clusters(rows_of_period)
         else:
-            self._evaluate_labelled_rows(armed_rows, clusters=None)
+            self._evaluate_labelled_rows(rows_of_period, clusters=None)
 
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""
-        clusters = draw_one_row_per_cluster(rows, self._design_of_fit)
+        clusters = draw_one_row_per_cluster(rows, get_certificate_design(self.gate))
         add_cluster_decisions(self.alarms, rows, self._get_subgroups(rows), clusters)
         self._record_raised_alarms()
         has_label = np.array([row.has_label for row in rows])
@@ -464,31 +462,33 @@ class Watch:
         """Update alarms and counts with labelled rows, which may belong to clusters."""
         if not rows:
             return
-        labelled_rows = self._count_labelled_rows(rows)
+        columns = self._convert_and_count(rows)
         self.alarms.add_labelled_rows(
-            accepted=labelled_rows.is_accepted,
-            correct=labelled_rows.is_correct,
+            accepted=columns.is_accepted,
+            correct=columns.is_correct,
             confidence=collect_confidences(rows),
-            losses=self.gate.losses(labelled_rows.label_codes, labelled_rows.predicted_codes),
+            losses=self.gate.losses(columns.label_codes, columns.predicted_codes),
             row_subgroups=self._get_subgroups(rows),
             probability=collect_probabilities(rows),
             clusters=clusters,
         )
         self._record_raised_alarms()
 
-    def _count_labelled_rows(self, rows: list[PendingRow]) -> LabelledRows:
-        """Update the counts with labelled rows, and return the rows as columns."""
-        labelled_rows = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
-        self._increase_counts(labelled_rows.predicted_codes, **labelled_rows.flags_by_count_name)
-        return labelled_rows
+    def _convert_and_count(self, rows: list[PendingRow]) -> LabelledRows:
+        """Convert labelled rows to columns, and add them to the counts."""
+        columns = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
+        self._increase_counts(columns.predicted_codes, columns.flags_by_count_name)
+        return columns
 
     def _get_subgroups(self, rows: list[PendingRow]) -> NDArray[Any] | None:
-        """Return the class or group of each row, None if all have the same promise."""
+        """Return the class or group that each row's threshold depends on, or None if none does."""
         predicted_codes = np.array([row.predicted_code for row in rows])
         row_groups = [row.group for row in rows]
         return self.gate.get_row_subgroups(predicted_codes, row_groups)
 
-    def _increase_counts(self, predicted_codes: Codes, **flags_by_count_name: Flags) -> None:
+    def _increase_counts(
+        self, predicted_codes: Codes, flags_by_count_name: dict[str, Flags]
+    ) -> None:
         """Add the number of true flags to each named count, in total and for each class."""
         self.counts.add_flags(**flags_by_count_name)
         if self.counts_by_class:

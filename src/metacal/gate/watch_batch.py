@@ -126,8 +126,8 @@ def read_rows(gate: Gate, X: Any) -> NDArray[Any]:
     return np.asarray(gate.source.read(X))
 
 
-def decide_stacked_rows(gate: Gate, rows: NDArray[Any], groups: NDArray[Any] | None) -> Decision:
-    """Decide on the rows of a batch, as converted by `read_rows`."""
+def decide_batch_rows(gate: Gate, rows: NDArray[Any], groups: NDArray[Any] | None) -> Decision:
+    """Decide on rows of a batch that `read_rows` has converted to an array."""
     stage_inputs = [rows]
     if gate.is_cascade:
         stage_inputs = split_model_outputs(gate, rows)

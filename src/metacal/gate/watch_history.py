@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from metacal.gate.traffic import Point
 
-#: Number of rows between two points, until a history has too many points.
+#: A history starts with this many rows between two points. The number doubles if it is full.
 INITIAL_STRIDE = 250
 #: A history has at most this many points.
 MAX_POINTS = 400
@@ -45,7 +45,7 @@ class History:
 
 
 def split_at_points(n_earlier_rows: int, n_rows: int) -> list[slice]:
-    """Split a batch into blocks that end where a history can have a point.
+    """Split a batch into blocks, so that each possible point of the history ends a block.
 
     The history is then the same, however the rows are divided into batches.
 

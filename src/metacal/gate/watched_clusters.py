@@ -29,12 +29,20 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.monitored_rows import ClusterMembership
 from metacal.promises.sequential.profile import generate_uniform_numbers
 
-# Random draws of rows from clusters use stream positions from here on, which no row has.
+# Scores of rows also use random numbers, at the positions of the rows in the stream. Draws from
+# clusters use positions from here on, which no stream reaches, so both draws are independent.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
 
 
+def get_certificate_design(gate: Gate) -> CertificationDesign:
+    """Return the design of a gate's certificate, or the defaults if it has none."""
+    if gate.certificate is None:
+        return CertificationDesign()
+    return gate.certificate.design
+
+
 def get_largest_loss(gate: Gate) -> float | None:
-    """Return the largest loss of a row, or of a case, or None if no loss is promised."""
+    """Return the largest loss of a row or case, or None if the promise is not about losses."""
     if isinstance(gate.promise, CasePromise):
         return gate.promise.largest_number_of_errors
     return get_largest_cost(gate.promise)
@@ -55,8 +63,8 @@ def add_cluster_decisions(
     )
 
 
-def add_complete_cases(
-    alarms: Alarms, gate: Gate, rows: Sequence[PendingRow], labelled: LabelledRows
+def add_case_outcomes(
+    alarms: Alarms, gate: Gate, rows: Sequence[PendingRow], row_columns: LabelledRows
 ) -> None:
     """Update the alarms with the outcomes of complete cases.
 
@@ -68,23 +76,23 @@ def add_complete_cases(
         Gate whose promise is about cases.
     rows : sequence of PendingRow
         All rows of complete cases, one case after another. All of them have labels.
-    labelled : LabelledRows
+    row_columns : LabelledRows
         Decisions on the rows, and whether they are correct.
     """
     assert gate.certificate is not None
     assert isinstance(gate.promise, CasePromise)
-    case_sizes = _count_rows_of_clusters(rows)
-    n_cases = len(case_sizes)
-    case_of_row = np.repeat(np.arange(n_cases), case_sizes)
-    # A correct row without a score is rejected, which is a miss, so no item is uncovered.
-    no_case_has_uncovered_item = np.zeros(n_cases, dtype=bool)
-    cases = Cases(codes=case_of_row, has_correct_item_without_score=no_case_has_uncovered_item)
+    n_rows_by_case = _count_rows_by_cluster(rows)
+    n_cases = len(n_rows_by_case)
+    case_of_row = np.repeat(np.arange(n_cases), n_rows_by_case)
+    # Calibration leaves out items without a score, and records which cases have lost a correct item.
+    # Here no item is left out, because items without a score are rows that the gate rejects.
+    has_lost_item = np.zeros(n_cases, dtype=bool)
     case_outcomes = compute_case_outcomes(
         gate.certificate.quantity,
-        cases,
-        labelled.is_accepted,
-        labelled.is_correct,
-        gate.promise.largest_number_of_errors,
+        Cases(case_of_row, has_correct_item_without_score=has_lost_item),
+        accept=row_columns.is_accepted,
+        correct=row_columns.is_correct,
+        max_counted_errors=gate.promise.largest_number_of_errors,
     )
     alarms.add_labelled_rows(
         accepted=case_outcomes.accept, correct=case_outcomes.correct, losses=case_outcomes.losses
@@ -114,7 +122,7 @@ def draw_one_row_per_cluster(
     >>> membership.cluster_of_row.tolist(), membership.weight_divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
-    cluster_sizes = _count_rows_of_clusters(rows)
+    cluster_sizes = _count_rows_by_cluster(rows)
     n_clusters = len(cluster_sizes)
     first_rows_of_clusters = np.cumsum(cluster_sizes) - cluster_sizes
     uniform_numbers = [
@@ -131,8 +139,8 @@ def draw_one_row_per_cluster(
     )
 
 
-def _count_rows_of_clusters(rows: Sequence[PendingRow]) -> Codes:
-    """Return the number of rows of each cluster of consecutive rows."""
+def _count_rows_by_cluster(rows: Sequence[PendingRow]) -> Codes:
+    """Count the rows of each cluster. The rows of a cluster are consecutive."""
     rows_by_cluster = groupby(rows, key=lambda row: row.cluster_id)
     cluster_sizes = [len(list(cluster_rows)) for _, cluster_rows in rows_by_cluster]
     return np.array(cluster_sizes, dtype=np.intp)
@@ -146,17 +154,23 @@ def _draw_uniform_number_for_cluster(first_row: PendingRow) -> float:
 
 
 def _compute_weight_divisors(cluster_sizes: Codes, design: CertificationDesign) -> Float | None:
-    """Return the divisor of row weights in each cluster, or None for equal clusters."""
-    max_cluster_size = design.largest_cluster
-    counts_cluster_means = design.cluster_counting == "mean"
-    # A file may declare a largest cluster of zero rows, which cannot be a divisor.
-    declares_empty_clusters = max_cluster_size == 0
-    if counts_cluster_means or declares_empty_clusters:
+    """Return the number by which each cluster's sum of row weights is divided.
+
+    If the certificate counts one row of each cluster, a cluster's weights are divided by its number
+    of rows, so that all clusters have the same weight. If it counts every row, the divisor is the
+    same for all clusters: the size of the largest cluster, which keeps each weight at most 1. The
+    result is None if the certificate counts the mean of each cluster, which has the weight 1.
+    """
+    largest_cluster_size = design.largest_cluster_size
+    if design.cluster_counting == "mean":
         return None
-    counts_one_row_per_cluster = max_cluster_size is None
-    if counts_one_row_per_cluster:
+    if largest_cluster_size is None:
+        # Only a certificate that counts one row of each cluster has no largest size.
         return cluster_sizes.astype(np.float64)
-    return np.full(len(cluster_sizes), max_cluster_size, dtype=np.float64)
+    if largest_cluster_size == 0:
+        # A file may state the size 0, which cannot be a divisor. Weights are then not divided.
+        return None
+    return np.full(len(cluster_sizes), largest_cluster_size, dtype=np.float64)
 
 
 def check_units(certificate: Certificate | None, *, has_units: bool) -> None:

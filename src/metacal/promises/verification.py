@@ -413,7 +413,7 @@ def verify_decisions(
             labelled_rows = _group_into_clusters(
                 labelled_rows,
                 units,
-                declared_cluster_size=max(units.largest or 0, design.largest_cluster or 0),
+                declared_cluster_size=max(units.largest or 0, design.largest_cluster_size or 0),
                 count_means=cluster_counting == "mean",
             )
     verdict = judge(

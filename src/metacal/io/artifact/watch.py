@@ -453,7 +453,7 @@ def _check_acknowledgements(watch: Watch) -> None:
         if not (has_growing_counts and has_known_alarms):
             raise ArtifactError("the acknowledgements contradict each other.")
         previous_counts = counts
-    if watch.armed_from > watch.counts.rows:
+    if watch.n_acknowledged_rows > watch.counts.rows:
         raise ArtifactError("an acknowledgement is later than the last row.")
 
 

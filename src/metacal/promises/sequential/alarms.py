@@ -140,11 +140,11 @@ class Alarms:
         profile: Profile | None,
         delta: float = 0.05,
         *,
-        largest: float | None = None,
-        least_probability: float = 1.0,
-        tolerance: float = DEFAULT_TOLERANCE,
-        calibrated: bool = True,
-        most_unreadable: float | None = None,
+        largest_loss: float | None = None,
+        least_labelling_probability: float = 1.0,
+        calibration_tolerance: float = DEFAULT_TOLERANCE,
+        is_calibrated: bool = True,
+        max_unreadable_share: float | None = None,
     ) -> Self:
         """Build all monitors that a gate supports, at a false-alarm probability of delta.
 
@@ -156,15 +156,15 @@ class Alarms:
             Summary of the calibration rows.
         delta : float, default=0.05
             Probability of any false alarm, ever.
-        largest : float, optional
-            Largest cost of a row, if a cost is promised.
-        least_probability : float, default=1.0
+        largest_loss : float, optional
+            Largest loss of a row, or of a case, if the promise is about losses.
+        least_labelling_probability : float, default=1.0
             Smallest probability with which a row is selected for labelling.
-        tolerance : float, default=DEFAULT_TOLERANCE
+        calibration_tolerance : float, default=DEFAULT_TOLERANCE
             Calibration gap that raises no alarm.
-        calibrated : bool, default=True
-            True if the confidence of the gate is meant to be calibrated.
-        most_unreadable : float, optional
+        is_calibrated : bool, default=True
+            Whether the confidence of the gate is meant to be calibrated.
+        max_unreadable_share : float, optional
             Tolerated share of unreadable lines, if rows arrive as lines of a stream.
 
         Returns
@@ -177,8 +177,8 @@ class Alarms:
         is_comparable = explain_incomparable_rows(certificate) == ""
         monitors_abstention = is_comparable and has_promise
         monitors_scores = is_comparable and has_score_bins
-        monitors_calibration = is_comparable and calibrated
-        monitors_unreadable_lines = most_unreadable is not None
+        monitors_calibration = is_comparable and is_calibrated
+        monitors_unreadable_lines = max_unreadable_share is not None
         if not (has_promise or monitors_scores or monitors_calibration):
             raise MissingPromiseError(
                 "This gate has neither a promise nor a calibrated confidence, so it cannot be"
@@ -200,8 +200,8 @@ class Alarms:
             alarms.promise = PromiseMonitor.of(
                 certificate,
                 delta=delta - drift_delta,
-                largest=largest,
-                least_probability=least_probability,
+                largest=largest_loss,
+                least_probability=least_labelling_probability,
             )
         if certificate is not None and monitors_abstention:
             alarms.abstention = AbstentionMonitor.from_certificate(
@@ -213,12 +213,12 @@ class Alarms:
             calibration_monitor = CalibrationMonitor.from_profile(
                 profile,
                 delta=delta_per_drift_alarm,
-                tolerance=tolerance,
-                least_probability=least_probability,
+                tolerance=calibration_tolerance,
+                least_probability=least_labelling_probability,
             )
             alarms.calibration = (calibration_monitor,)
-        if most_unreadable is not None:
-            alarms.unreadable = (UnreadableMonitor(most_unreadable, delta_per_drift_alarm),)
+        if max_unreadable_share is not None:
+            alarms.unreadable = (UnreadableMonitor(max_unreadable_share, delta_per_drift_alarm),)
         return alarms
 
     def add_decisions(
