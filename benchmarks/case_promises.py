@@ -45,9 +45,9 @@ from scipy.special import expit, logit
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal.certification import case_procedures, case_sequence_procedure
-from metacal.certification.case_cutoffs import count_tested_cases, count_tolerated_cases
+from metacal.certification.case_cutoffs import compute_max_broken_cases, count_tested_cases
 from metacal.certification.case_items import CaseItems
-from metacal.certification.case_scale import TypeScale, fit_type_scale
+from metacal.certification.case_scale import HarmlessnessModel, fit_harmlessness_model
 
 DELTA = 0.1
 COMMITTED = Path(__file__).parent / "results" / "case-promises.json"
@@ -183,7 +183,7 @@ def fit_gate(promise: Any, items: Items, *, has_types: bool = True) -> Decide | 
 
 
 @cache
-def fit_scale_of_file(folder: str) -> TypeScale:
+def fit_scale_of_file(folder: str) -> HarmlessnessModel:
     """Fit the scale of the receipt fields on all receipts."""
     items = load_receipts(folder)
     case_items = CaseItems(
@@ -193,14 +193,14 @@ def fit_scale_of_file(folder: str) -> TypeScale:
         cases=items.case,
         n_types=int(items.kind.max()) + 1,
     )
-    return fit_type_scale(case_items, same_scale=False)
+    return fit_harmlessness_model(case_items, same_scale=False)
 
 
 @dataclass(frozen=True)
 class MonotoneScale:
     """Scale from safety to harmless log-odds by a rising, piecewise linear function of each type.
 
-    It has the methods of `TypeScale` that the rule of `MaxCaseErrors` calls.
+    It has the methods of `HarmlessnessModel` that the rule of `MaxCaseErrors` calls.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ class MonotoneScale:
             values[is_kind] = np.interp(safety[is_kind], knots, log_odds)
         return values
 
-    def convert_to_safety(self, harmless_log_odds: float | np.ndarray) -> np.ndarray:
+    def convert_log_odds_to_safety(self, harmless_log_odds: float | np.ndarray) -> np.ndarray:
         """Convert harmless log-odds, or one number for each type, to the cutoff of each type."""
         log_odds_of_type = np.broadcast_to(harmless_log_odds, len(self.knots))
         return np.array(
@@ -256,12 +256,12 @@ def fit_monotone_scale_of_file(folder: str) -> MonotoneScale:
 
 
 def fit_gate_with_scale(
-    promise: Any, items: Items, scale: TypeScale | MonotoneScale
+    promise: Any, items: Items, scale: HarmlessnessModel | MonotoneScale
 ) -> Decide | None:
     """Certify a promise with a scale that is known beforehand."""
     with (
-        mock.patch.object(case_procedures, "fit_type_scale", return_value=scale),
-        mock.patch.object(case_sequence_procedure, "fit_type_scale", return_value=scale),
+        mock.patch.object(case_procedures, "fit_harmlessness_model", return_value=scale),
+        mock.patch.object(case_sequence_procedure, "fit_harmlessness_model", return_value=scale),
     ):
         return fit_gate(promise, items)
 
@@ -376,7 +376,7 @@ def _measure_cuts(items: Items, cuts: np.ndarray) -> tuple[float, float]:
 def mean_broken_share(n_cases: int, limit: float) -> float:
     """Return the mean share of broken cases of the rule with learned cuts."""
     n_tested = count_tested_cases(n_cases, limit, DELTA)
-    return (count_tolerated_cases(n_tested, limit, DELTA) + 1) / (n_tested + 1)
+    return (compute_max_broken_cases(n_tested, limit, DELTA) + 1) / (n_tested + 1)
 
 
 # ── cells ─────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-r"""Cutoffs that break at most a tolerated number of cases.
+r"""Cutoffs that break at most an allowed number of cases.
 
 The terms are those of `metacal.certification.case_items`. A case *breaks* under some cutoffs if a
 harmful item of it is cleared. Let n cases be tested, and let k = k(n, limit) be the largest number
@@ -16,12 +16,12 @@ the (k+1)-th largest T_i. If it is -inf, every item is cleared.
    single test suffices and no share of delta is spent. Without ties it has the distribution
    Beta(k+1, n-k), whose mean is (k+1)/(n+1): in expectation, k = floor(limit (n+1)) - 1. ∎
 
-**Several types: learned cutoffs.** At least a fifth of the cases are pilot cases. They fit a scale that
+**Several types: learned cutoffs.** At least a fifth of the cases are pilot cases. They fit a model that
 converts the safety of an item to its log-odds of being harmless. Start with all cutoffs at +inf. Repeat
 k+1 times on the n tested cases:
 
 - Each type has a correction theta, the number of cases removed by its items so far relative to the
-  number that the scale expects.
+  number that the model expects.
 - Take the harmful item with the largest log-odds minus log(theta) in the cases that are left.
 - Lower every cutoff to the safety that has these corrected log-odds.
 - Remove the case of the item.
@@ -32,7 +32,7 @@ If no harmful item is left, every item is cleared.
 
 1. Let A_s be the cases that break under none of the first s cutoffs. Given the pilot cases and the s
    removed cases with all their items and labels, the n-s cases that are left are i.i.d. from the
-   source restricted to A_s, and the scale and the corrections of the next cutoff are fixed.
+   source restricted to A_s, and the model and the corrections of the next cutoff are fixed.
 2. The next cutoff is the largest of n-s i.i.d. values, so the share of A_s beyond it has the
    distribution Beta(1, n-s), or is less with ties.
 3. So 1 - P(a new case breaks) is at least a product of independent Beta(n-s, 1), s = 0..k. That is,
@@ -58,26 +58,26 @@ import numpy as np
 from scipy.special import expit
 
 from metacal.certification.case_items import CaseItems
-from metacal.certification.case_scale import TypeScale
+from metacal.certification.case_scale import HarmlessnessModel
 from metacal.formulas import Codes, Flags, Float
 from metacal.statistics import bounds
 
 # Fraction of the cases that are tested if the others are pilot cases.
 TESTED_CASE_FRACTION = Fraction(4, 5)
 
-# Number of removed cases that the scale is trusted for.
-# The correction of a type is (5 + removed cases) / (5 + expected cases).
-_REMOVED_CASES_PSEUDO_COUNT = 5.0
+# This number is added to the removed and to the expected cases of a type before their ratio is taken.
+# The larger it is, the more removed cases it takes to correct the model.
+_PSEUDO_COUNT_OF_CORRECTION = 5.0
 
 
-def count_tolerated_cases(n_cases: int, limit: float, delta: float | None) -> int:
-    """Count the broken cases with which n cases certify a limit, or return -1.
+def compute_max_broken_cases(n_cases: int, limit: float, delta: float | None) -> int:
+    """Compute the largest number of broken cases that certifies a limit, or return -1.
 
     Examples
     --------
-    >>> [count_tolerated_cases(n, 0.1, 0.1) for n in (21, 22, 300)]
+    >>> [compute_max_broken_cases(n, 0.1, 0.1) for n in (21, 22, 300)]
     [-1, 0, 22]
-    >>> count_tolerated_cases(99, 0.05, None)
+    >>> compute_max_broken_cases(99, 0.05, None)
     4
     """
     min_unbroken_cases = bounds.smallest_rank_keeping_miscoverage(n_cases, limit, delta)
@@ -85,27 +85,27 @@ def count_tolerated_cases(n_cases: int, limit: float, delta: float | None) -> in
 
 
 def count_tested_cases(n_cases: int, limit: float, delta: float | None) -> int:
-    """Count the cases to test if the others are pilot cases.
+    """Compute the number of cases to test if the other cases are pilot cases.
 
-    At most four fifths of the cases are tested. Of all numbers that tolerate as many broken cases, it
-    is the smallest, so the additional pilot cases cost nothing.
+    At most four fifths of the cases are tested. Of all numbers that allow as many broken cases, it is
+    the smallest, so the additional pilot cases cost nothing.
 
     Examples
     --------
-    >>> count_tested_cases(300, 0.1, 0.1), count_tolerated_cases(240, 0.1, 0.1)
+    >>> count_tested_cases(300, 0.1, 0.1), compute_max_broken_cases(240, 0.1, 0.1)
     (233, 17)
     """
     n_tested = math.floor(n_cases * TESTED_CASE_FRACTION)
-    n_tolerated = count_tolerated_cases(n_tested, limit, delta)
-    while n_tested > 1 and count_tolerated_cases(n_tested - 1, limit, delta) == n_tolerated:
+    max_broken_cases = compute_max_broken_cases(n_tested, limit, delta)
+    while n_tested > 1 and compute_max_broken_cases(n_tested - 1, limit, delta) == max_broken_cases:
         n_tested -= 1
     return n_tested
 
 
 def find_single_cutoff(
-    harmful_safety: Float, cases: Codes, breaks_at_every_cutoff: Flags, n_tolerated: int
+    harmful_safety: Float, cases: Codes, breaks_at_every_cutoff: Flags, max_broken_cases: int
 ) -> float:
-    """Find the cutoff of one item type, an order statistic of the cases.
+    """Find the cutoff of one item type that breaks at most a number of cases.
 
     It is the (k+1)-th largest safety, where each case has the safety of its safest harmful item.
 
@@ -120,8 +120,8 @@ def find_single_cutoff(
     breaks_at_every_cutoff : array of bool of shape (n_cases,)
         Whether each tested case breaks under every cutoff.
 
-    n_tolerated : int
-        Tolerated number k of broken cases, at least 0.
+    max_broken_cases : int
+        Largest allowed number k of broken cases, at least 0.
 
     Returns
     -------
@@ -134,14 +134,14 @@ def find_single_cutoff(
     >>> [find_single_cutoff(safety, cases, np.zeros(4, dtype=bool), k) for k in (0, 1, 2)]
     [0.9, 0.7, -inf]
     """
-    # A case breaks at every cutoff below the safety of its safest harmful item.
-    breaking_safety_of_cases = np.where(breaks_at_every_cutoff, math.inf, -math.inf)
-    np.maximum.at(breaking_safety_of_cases, cases, harmful_safety)
-    n_cases = len(breaking_safety_of_cases)
-    if n_tolerated >= n_cases:
+    # A case is broken if the cutoff is below the highest safety of its harmful items.
+    highest_harmful_safety_of_cases = np.where(breaks_at_every_cutoff, math.inf, -math.inf)
+    np.maximum.at(highest_harmful_safety_of_cases, cases, harmful_safety)
+    n_cases = len(highest_harmful_safety_of_cases)
+    if max_broken_cases >= n_cases:
         return -math.inf
-    decreasing_safety = np.sort(breaking_safety_of_cases)[::-1]
-    return float(decreasing_safety[n_tolerated])
+    decreasing_safety = np.sort(highest_harmful_safety_of_cases)[::-1]
+    return float(decreasing_safety[max_broken_cases])
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,18 +153,18 @@ class _ExpectedHarmfulItems:
     decreasing_safety : array of float of shape (n_pilot_items,)
         Safety of the pilot items of the type, in decreasing order.
 
-    expected_numbers : array of float of shape (n_pilot_items + 1,)
+    cumulative_expected_harmful : array of float of shape (n_pilot_items + 1,)
         Expected number of harmful items among the first 0, 1, 2, ... of these items, for as many
         cases as are tested.
     """
 
     decreasing_safety: Float
-    expected_numbers: Float
+    cumulative_expected_harmful: Float
 
     def compute_number_above(self, cutoff: float) -> float:
         """Return the expected number of harmful items with a safety above a cutoff."""
         n_items_above = int(np.searchsorted(-self.decreasing_safety, -cutoff, side="left"))
-        return float(self.expected_numbers[n_items_above])
+        return float(self.cumulative_expected_harmful[n_items_above])
 
 
 def find_learned_cutoffs(
@@ -172,10 +172,14 @@ def find_learned_cutoffs(
     breaks_at_every_cutoff: Flags,
     pilot_items: CaseItems,
     tested_cases_per_pilot_case: float,
-    scale: TypeScale,
-    n_tolerated: int,
+    harmlessness_model: HarmlessnessModel,
+    max_broken_cases: int,
 ) -> Float:
-    """Find the cutoffs of several item types by removing the safest broken cases.
+    """Find cutoffs of several item types that break at most a number of cases.
+
+    The cutoffs are lowered together. Each time they reach a harmful item, its case is removed, until
+    one case more than allowed is removed. That case is not broken, because the item that equals its
+    cutoff is not cleared.
 
     Parameters
     ----------
@@ -191,11 +195,11 @@ def find_learned_cutoffs(
     tested_cases_per_pilot_case : float
         Number of tested cases per pilot case.
 
-    scale : TypeScale
-        Scale that was fitted on the pilot cases.
+    harmlessness_model : HarmlessnessModel
+        Model that was fitted on the pilot cases.
 
-    n_tolerated : int
-        Tolerated number k of broken cases, at least 0.
+    max_broken_cases : int
+        Largest allowed number k of broken cases, at least 0.
 
     Returns
     -------
@@ -204,29 +208,32 @@ def find_learned_cutoffs(
         enough.
     """
     n_types = tested_items.n_types
-    no_cutoff_is_high_enough = n_tolerated < int(breaks_at_every_cutoff.sum())
-    if no_cutoff_is_high_enough:
+    n_always_broken_cases = int(breaks_at_every_cutoff.sum())
+    if n_always_broken_cases > max_broken_cases:
         return np.full(n_types, math.inf)
-    n_cases_to_remove = n_tolerated + 1 - int(breaks_at_every_cutoff.sum())
-    case_removal = _CaseRemoval(
+    lowered_cutoffs = _LoweredCutoffs(
         harmful_queues=_build_harmful_queues(tested_items),
         is_removed_case=breaks_at_every_cutoff.copy(),
         n_removed_by_type=np.zeros(n_types),
         cutoffs=np.full(n_types, math.inf),
     )
     expected_harmful_by_type = _estimate_harmful_items_by_type(
-        pilot_items, scale, tested_cases_per_pilot_case
+        pilot_items, harmlessness_model, tested_cases_per_pilot_case
     )
+    # The case that is removed last has its harmful item at the cutoff, and so it is not broken.
+    n_cases_to_remove = max_broken_cases + 1 - n_always_broken_cases
     for _ in range(n_cases_to_remove):
-        if not case_removal.has_harmful_item:
+        if not lowered_cutoffs.has_remaining_harmful_item:
             return np.full(n_types, -math.inf)
-        case_removal.remove_safest_case(scale, expected_harmful_by_type)
-    return case_removal.cutoffs
+        lowered_cutoffs.lower_to_next_harmful_item(harmlessness_model, expected_harmful_by_type)
+    return lowered_cutoffs.cutoffs
 
 
 @dataclass(eq=False)
-class _CaseRemoval:
-    """State of the algorithm that removes broken cases and lowers the cutoffs.
+class _LoweredCutoffs:
+    """Cutoffs that are lowered step by step, with the cases that were removed on the way.
+
+    A case is removed when the cutoffs reach one of its harmful items.
 
     Attributes
     ----------
@@ -249,55 +256,70 @@ class _CaseRemoval:
     cutoffs: Float
 
     @property
-    def has_harmful_item(self) -> bool:
-        """Whether any case that is left has a harmful item."""
-        return not bool(np.isneginf(self._find_highest_safety_by_type()).all())
+    def has_remaining_harmful_item(self) -> bool:
+        """Whether any case that is not removed has a harmful item."""
+        return not bool(np.isneginf(self._find_highest_remaining_safety_by_type()).all())
 
-    def remove_safest_case(
-        self, scale: TypeScale, expected_harmful_by_type: list[_ExpectedHarmfulItems]
+    def lower_to_next_harmful_item(
+        self,
+        harmlessness_model: HarmlessnessModel,
+        expected_harmful_by_type: list[_ExpectedHarmfulItems],
     ) -> None:
-        """Remove the case with the safest harmful item, and lower the cutoffs to it."""
-        highest_safety = self._find_highest_safety_by_type()
+        """Lower all cutoffs to the next harmful item, and remove its case.
+
+        The cutoffs of all types have the same corrected log-odds, which are the highest ones of a
+        harmful item that is left. One cutoff is the safety of this item.
+        """
+        highest_safety_by_type = self._find_highest_remaining_safety_by_type()
+        harmless_log_odds = harmlessness_model.compute_harmless_log_odds(
+            highest_safety_by_type, types=np.arange(len(self.cutoffs))
+        )
         log_corrections = self._compute_log_corrections(expected_harmful_by_type)
-        type_codes = np.arange(len(self.cutoffs))
-        harmless_log_odds = scale.compute_harmless_log_odds(highest_safety, type_codes)
         corrected_log_odds = harmless_log_odds - log_corrections
-        corrected_log_odds[np.isneginf(highest_safety)] = -math.inf
-        removing_type = int(np.argmax(corrected_log_odds))
-        new_cutoffs = scale.convert_to_safety(corrected_log_odds[removing_type] + log_corrections)
-        new_cutoffs[removing_type] = highest_safety[removing_type]
-        removed_case = self.harmful_queues[removing_type].safest_case
-        self.n_removed_by_type[removing_type] += 1
-        self.is_removed_case[removed_case] = True
-        # Rounding errors may lower a cutoff below an item that is left, which is undone here.
-        new_cutoffs = np.maximum(new_cutoffs, self._find_highest_safety_by_type())
+        has_no_item_left = np.isneginf(highest_safety_by_type)
+        corrected_log_odds[has_no_item_left] = -math.inf
+        next_type = int(np.argmax(corrected_log_odds))
+        new_cutoffs = harmlessness_model.convert_log_odds_to_safety(
+            corrected_log_odds[next_type] + log_corrections
+        )
+        # The safety of the next item is not rounded, unlike its conversion to log-odds and back.
+        new_cutoffs[next_type] = highest_safety_by_type[next_type]
+        self._remove_case_of_first_item(next_type)
+        # A rounding error must not lower a cutoff below a harmful item of a case that is left.
+        new_cutoffs = np.maximum(new_cutoffs, self._find_highest_remaining_safety_by_type())
         self.cutoffs = np.minimum(self.cutoffs, new_cutoffs)
 
-    def _find_highest_safety_by_type(self) -> Float:
-        """Return the highest safety of a remaining harmful item of each type."""
-        return np.array(
-            [queue.find_highest_safety(self.is_removed_case) for queue in self.harmful_queues]
-        )
+    def _remove_case_of_first_item(self, type_code: int) -> None:
+        """Remove the case of the safest remaining harmful item of a type."""
+        removed_case = self.harmful_queues[type_code].case_of_first_item
+        self.is_removed_case[removed_case] = True
+        self.n_removed_by_type[type_code] += 1
+
+    def _find_highest_remaining_safety_by_type(self) -> Float:
+        """Return the highest safety of a remaining harmful item of each type, or -inf."""
+        for queue in self.harmful_queues:
+            queue.drop_first_items_of_cases(self.is_removed_case)
+        return np.array([queue.highest_safety for queue in self.harmful_queues])
 
     def _compute_log_corrections(
         self, expected_harmful_by_type: list[_ExpectedHarmfulItems]
     ) -> Float:
-        """Compare the removed cases of each type with the expected number, on a log scale."""
-        expected_numbers = np.array(
+        """Compute the log ratio of removed cases to expected harmful items of each type."""
+        n_expected_by_type = np.array(
             [
                 expected_harmful.compute_number_above(cutoff)
                 for expected_harmful, cutoff in zip(expected_harmful_by_type, self.cutoffs)
             ]
         )
         return np.log(
-            (_REMOVED_CASES_PSEUDO_COUNT + self.n_removed_by_type)
-            / (_REMOVED_CASES_PSEUDO_COUNT + expected_numbers)
+            (_PSEUDO_COUNT_OF_CORRECTION + self.n_removed_by_type)
+            / (_PSEUDO_COUNT_OF_CORRECTION + n_expected_by_type)
         )
 
 
 @dataclass(eq=False)
 class _HarmfulItemQueue:
-    """Harmful items of one type, the safest first.
+    """Harmful items of one type, the safest first, of which the first ones can be dropped.
 
     Attributes
     ----------
@@ -307,13 +329,13 @@ class _HarmfulItemQueue:
     cases : array of int of shape (n_items,)
         Case of each item.
 
-    n_skipped_items : int
-        Number of first items whose cases were removed.
+    n_dropped_items : int
+        Number of first items that were dropped.
     """
 
     decreasing_safety: Float
     cases: Codes
-    n_skipped_items: int = 0
+    n_dropped_items: int = 0
 
     @classmethod
     def from_items(cls, harmful_items: CaseItems, type_code: int) -> _HarmfulItemQueue:
@@ -326,18 +348,26 @@ class _HarmfulItemQueue:
         )
 
     @property
-    def safest_case(self) -> int:
-        """Case of the safest item that is left."""
-        return int(self.cases[self.n_skipped_items])
+    def is_empty(self) -> bool:
+        """Whether no item is left."""
+        return self.n_dropped_items == len(self.cases)
 
-    def find_highest_safety(self, is_removed_case: Flags) -> float:
-        """Return the highest safety of a remaining item, or -inf without one."""
-        n_items = len(self.cases)
-        while self.n_skipped_items < n_items and is_removed_case[self.safest_case]:
-            self.n_skipped_items += 1
-        if self.n_skipped_items == n_items:
+    @property
+    def case_of_first_item(self) -> int:
+        """Case of the safest item that is left."""
+        return int(self.cases[self.n_dropped_items])
+
+    @property
+    def highest_safety(self) -> float:
+        """Safety of the safest item that is left, or -inf if none is left."""
+        if self.is_empty:
             return -math.inf
-        return float(self.decreasing_safety[self.n_skipped_items])
+        return float(self.decreasing_safety[self.n_dropped_items])
+
+    def drop_first_items_of_cases(self, is_removed_case: Flags) -> None:
+        """Drop first items until the first one belongs to a case that is not removed."""
+        while not self.is_empty and is_removed_case[self.case_of_first_item]:
+            self.n_dropped_items += 1
 
 
 def _build_harmful_queues(items: CaseItems) -> list[_HarmfulItemQueue]:
@@ -349,22 +379,26 @@ def _build_harmful_queues(items: CaseItems) -> list[_HarmfulItemQueue]:
 
 
 def _estimate_harmful_items_by_type(
-    pilot_items: CaseItems, scale: TypeScale, tested_cases_per_pilot_case: float
+    pilot_items: CaseItems,
+    harmlessness_model: HarmlessnessModel,
+    tested_cases_per_pilot_case: float,
 ) -> list[_ExpectedHarmfulItems]:
     """Estimate the number of harmful items of each type above any cutoff."""
-    harmless_log_odds = scale.compute_harmless_log_odds(pilot_items.safety, pilot_items.types)
+    harmless_log_odds = harmlessness_model.compute_harmless_log_odds(
+        pilot_items.safety, pilot_items.types
+    )
     harmful_probabilities = expit(-harmless_log_odds)
-    expected_numbers = tested_cases_per_pilot_case * harmful_probabilities
+    expected_harmful_per_item = tested_cases_per_pilot_case * harmful_probabilities
     expected_harmful_by_type = []
     for type_code in range(pilot_items.n_types):
         indices_of_type = np.flatnonzero(pilot_items.types == type_code)
         safest_first = np.argsort(-pilot_items.safety[indices_of_type], kind="stable")
         sorted_indices = indices_of_type[safest_first]
-        cumulative_numbers = np.cumsum(expected_numbers[sorted_indices])
+        cumulative_expected_harmful = np.cumsum(expected_harmful_per_item[sorted_indices])
         expected_harmful_by_type.append(
             _ExpectedHarmfulItems(
                 decreasing_safety=pilot_items.safety[sorted_indices],
-                expected_numbers=np.concatenate([[0.0], cumulative_numbers]),
+                cumulative_expected_harmful=np.concatenate([[0.0], cumulative_expected_harmful]),
             )
         )
     return expected_harmful_by_type

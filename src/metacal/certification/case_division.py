@@ -51,6 +51,13 @@ class CaseDivision:
         """Number of tested cases that the quantity counts."""
         return int(self.is_counted.sum())
 
+    def select_counted_items(self) -> CaseItems:
+        """Return the items of the tested cases that the quantity counts, renumbered from 0."""
+        counted_cases = np.flatnonzero(self.is_counted)
+        return _select_and_renumber_cases(
+            self.tested_items, selected_cases=counted_cases, n_cases=len(self.tested_cases)
+        )
+
 
 def divide_cases(
     rows: CalibrationRows,
@@ -92,7 +99,7 @@ def divide_cases(
     CaseDivision
     """
     case_order = draw_case_order(rows, cases)
-    n_tested = _count_cases_up_to_last_tested(is_counted[case_order], n_counted_to_test)
+    n_tested = _find_number_of_cases_to_test(is_counted[case_order], n_counted_to_test)
     tested_cases = case_order[:n_tested]
     pilot_cases = case_order[n_tested:]
     return CaseDivision(
@@ -105,8 +112,11 @@ def divide_cases(
     )
 
 
-def _count_cases_up_to_last_tested(is_counted: Flags, n_counted_to_test: int) -> int:
-    """Count the leading cases that contain the required number of counted cases."""
+def _find_number_of_cases_to_test(is_counted: Flags, n_counted_to_test: int) -> int:
+    """Find how many first cases to test, so that enough of them are counted.
+
+    All cases are tested if there are not more counted ones than required.
+    """
     n_cases = len(is_counted)
     if n_counted_to_test >= is_counted.sum():
         return n_cases

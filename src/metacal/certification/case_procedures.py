@@ -1,6 +1,6 @@
 """Procedures that certify promises about cases.
 
-`CaseCutoffProcedure` chooses cutoffs that a tolerated number of cases breaks (`case_cutoffs`).
+`CaseCutoffProcedure` chooses cutoffs that break at most an allowed number of cases (`case_cutoffs`).
 `case_sequence_procedure` has the procedure that tests a sequence of cutoffs. Both implement
 `metacal.certification.procedures.Procedure`.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,14 +20,14 @@ from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import register_rule
 from metacal.certification.case_cutoffs import (
     TESTED_CASE_FRACTION,
+    compute_max_broken_cases,
     count_tested_cases,
-    count_tolerated_cases,
     find_learned_cutoffs,
     find_single_cutoff,
 )
 from metacal.certification.case_division import CaseDivision, divide_cases
 from metacal.certification.case_items import CaseItems, Cases
-from metacal.certification.case_scale import fit_type_scale
+from metacal.certification.case_scale import fit_harmlessness_model
 from metacal.certification.case_statements import (
     build_too_few_cases_error,
     build_uncovered_items_error,
@@ -142,7 +142,7 @@ class CaseProcedure(ABC):
 
 @dataclass(frozen=True)
 class CaseCutoffProcedure(CaseProcedure):
-    """Procedure that chooses cutoffs by a tolerated number of broken cases."""
+    """Procedure that chooses cutoffs by an allowed number of broken cases."""
 
     def _certify_items(
         self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None
@@ -158,8 +158,8 @@ class CaseCutoffProcedure(CaseProcedure):
         n_tested = n_counted
         if has_several_types:
             n_tested = count_tested_cases(n_counted, self.max_violation_rate, delta)
-        n_tolerated = count_tolerated_cases(n_tested, self.max_violation_rate, delta)
-        if n_tolerated < 0:
+        max_broken_cases = compute_max_broken_cases(n_tested, self.max_violation_rate, delta)
+        if max_broken_cases < 0:
             raise self._build_too_few_cases_error(
                 n_counted, delta, has_several_types=has_several_types
             )
@@ -172,11 +172,13 @@ class CaseCutoffProcedure(CaseProcedure):
             n_counted_to_test=n_tested,
         )
         n_uncovered = int(division.breaks_at_every_cutoff.sum())
-        if n_uncovered > n_tolerated:
+        if n_uncovered > max_broken_cases:
             raise build_uncovered_items_error(
                 self.quantity, self.target, delta, n_cases=n_tested, n_uncovered=n_uncovered
             )
-        cutoffs = self._find_cutoffs(division, n_tolerated, has_several_types=has_several_types)
+        cutoffs = self._find_cutoffs(
+            division, max_broken_cases, has_several_types=has_several_types
+        )
         notes: tuple[Note, ...] = ()
         if n_uncovered > 0:
             notes = (note_uncovered_items(uncovered=n_uncovered, cases=division.n_counted),)
@@ -193,32 +195,28 @@ class CaseCutoffProcedure(CaseProcedure):
         )
 
     def _find_cutoffs(
-        self, division: CaseDivision, n_tolerated: int, *, has_several_types: bool
+        self, division: CaseDivision, max_broken_cases: int, *, has_several_types: bool
     ) -> Float:
         """Find the cutoff of each item type."""
-        tested_items = division.tested_items
-        # Cases that the quantity does not count have no harmful item, so they decide no cutoff.
-        # The counted cases are renumbered from 0.
-        new_number_of_cases = np.cumsum(division.is_counted) - 1
+        # Cases that the quantity does not count have no harmful item, so no cutoff breaks them.
+        counted_items = division.select_counted_items()
         breaks_at_every_cutoff = division.breaks_at_every_cutoff[division.is_counted]
         if not has_several_types:
-            harmful_items = tested_items.take(tested_items.is_harmful)
+            harmful_items = counted_items.take(counted_items.is_harmful)
             cutoff = find_single_cutoff(
-                harmful_items.safety,
-                new_number_of_cases[harmful_items.cases],
-                breaks_at_every_cutoff,
-                n_tolerated,
+                harmful_items.safety, harmful_items.cases, breaks_at_every_cutoff, max_broken_cases
             )
-            return np.full(tested_items.n_types, cutoff)
-        type_scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
+            return np.full(counted_items.n_types, cutoff)
         n_tested_cases = len(division.tested_cases)
         return find_learned_cutoffs(
-            replace(tested_items, cases=new_number_of_cases[tested_items.cases]),
+            counted_items,
             breaks_at_every_cutoff,
             division.pilot_items,
             tested_cases_per_pilot_case=n_tested_cases / max(1, division.n_pilot),
-            scale=type_scale,
-            n_tolerated=n_tolerated,
+            harmlessness_model=fit_harmlessness_model(
+                division.pilot_items, same_scale=self.same_scale
+            ),
+            max_broken_cases=max_broken_cases,
         )
 
     def _build_too_few_cases_error(
@@ -246,7 +244,7 @@ class CaseCutoffProcedure(CaseProcedure):
     def _find_contradiction_in_counts(
         self, certificate: Certificate, delta: float | None
     ) -> str | None:
-        """Describe why the counts of cases do not certify the limit, or return None."""
+        """Describe why the numbers of broken and counted cases do not certify the limit."""
         case_counts = certificate.cases
         assert case_counts is not None
         is_certified = bounds.certifies_violation_rate(

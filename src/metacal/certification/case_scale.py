@@ -1,9 +1,9 @@
-"""Scale on which items of several types are comparable.
+"""Logistic model of harmless items, which makes the scores of several types comparable.
 
 Scores of different types mean different things: 0.8 may be nearly always right for a date, and a
-guess for an address. A scale converts the safety of an item to its *harmless log-odds*, the estimated
-log-odds that the item is harmless. It is fitted on pilot cases, which are not tested, so a bad fit
-costs accepted items, but no validity.
+guess for an address. The model converts the safety of an item to its *harmless log-odds*, the
+estimated log-odds that the item is harmless. It is fitted on pilot cases, which are not tested, so a
+bad fit costs accepted items, but no validity.
 
 If all scores lie between 0 and 1, their log-odds are used, because a logistic regression on
 probabilities cannot distinguish 0.99 from 0.999. On receipts this accepts 0.45 of the items in place
@@ -13,6 +13,7 @@ of 0.41, and 0.24 in place of 0.22 if the limit is strict (300 cases and a limit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from scipy.special import expit, logit
@@ -20,16 +21,17 @@ from scipy.special import expit, logit
 from metacal.certification.case_items import CaseItems
 from metacal.formulas import Codes, Flags, Float
 
-# Mean and standard deviation of the standardised values within each type.
-_STANDARD_MEAN = 2.0
-_STANDARD_STD = 2.0
+# Before the fit, the feature of each type is brought to this mean and standard deviation.
+# They are typical of log-odds, so that the priors suit scores in any unit.
+_TYPICAL_LOG_ODDS_MEAN = 2.0
+_TYPICAL_LOG_ODDS_STD = 2.0
 
 # Standard deviations of the normal prior of the intercept and of the slope of a type.
 # The prior mean is the fit to all types together.
 _PRIOR_STD_OF_INTERCEPT_AND_SLOPE = (1.5, 0.5)
 
 # Standard deviations of the same prior if the user declares that all types have one scale.
-# With 30 types on one scale, this accepts 0.56 of the items instead of 0.52.
+# In a simulation with 30 such types, this prior accepts 56% of the items, and the other one 52%.
 _SAME_SCALE_PRIOR_STD = (0.3, 0.1)
 
 # The fit to all types together has a weak prior, so that it exists if no item is harmful.
@@ -53,32 +55,37 @@ _NEWTON_TOLERANCE = 1e-10
 # Smallest denominator, to avoid a division by zero.
 _TINY = 1e-300
 
-# Value of `TypeScale.probability_sign` if the safety is not a probability.
-_NOT_A_PROBABILITY = 0.0
+
+class SafetyUnit(Enum):
+    """Unit of the safety, which determines the feature of the logistic model."""
+
+    ARBITRARY = "arbitrary"
+    PROBABILITY = "probability"
+    NEGATED_PROBABILITY = "negated probability"
 
 
 @dataclass(frozen=True, eq=False)
-class TypeScale:
-    """Scale that converts safety to harmless log-odds for each item type.
+class HarmlessnessModel:
+    """Logistic model of the probability that an item is harmless, for each item type.
 
     Attributes
     ----------
     intercepts, slopes : array of float of shape (n_types,)
-        The harmless log-odds of an item of type j are intercepts[j] + slopes[j] * value, where the
-        value is the safety or its log-odds. Every slope is positive.
+        The harmless log-odds of an item of type j are intercepts[j] + slopes[j] * feature, where the
+        feature is a function of the safety that depends on its unit. Every slope is positive.
 
     is_fitted : array of bool of shape (n_types,)
-        Whether the cases that the scale was fitted on have an item of each type.
+        Whether the cases that the model was fitted on have an item of each type.
 
-    probability_sign : float, default=0.0
-        0 if the values are the safety. 1 if they are the log-odds of the safety. -1 if the safety is
-        a negated probability, and the values are the negated log-odds of the probability.
+    safety_unit : SafetyUnit, default=SafetyUnit.ARBITRARY
+        For ARBITRARY, the feature is the safety. For PROBABILITY, it is the log-odds of the safety.
+        For NEGATED_PROBABILITY, it is -logit(-safety).
     """
 
     intercepts: Float
     slopes: Float
     is_fitted: Flags
-    probability_sign: float = _NOT_A_PROBABILITY
+    safety_unit: SafetyUnit = SafetyUnit.ARBITRARY
 
     @property
     def n_types(self) -> int:
@@ -87,33 +94,30 @@ class TypeScale:
 
     def compute_harmless_log_odds(self, safety: Float, types: Codes) -> Float:
         """Compute the log-odds that each item is harmless."""
-        item_values = _convert_to_values(safety, self.probability_sign)
-        return self.intercepts[types] + self.slopes[types] * item_values
+        features = _convert_safety_to_feature(safety, self.safety_unit)
+        return self.intercepts[types] + self.slopes[types] * features
 
-    def convert_to_safety(self, harmless_log_odds: float | Float) -> Float:
-        """Convert harmless log-odds to the safety cutoff of each type.
+    def convert_log_odds_to_safety(self, harmless_log_odds: float | Float) -> Float:
+        """Return the safety of each type at which an item has the given harmless log-odds.
 
-        The items of a type whose safety is above its cutoff are those with higher log-odds. The
-        log-odds may be one number, or one for each type.
+        The items of a type with higher log-odds are those whose safety is above the returned one.
+        The log-odds may be one number, or one for each type.
         """
-        cutoff_values = (harmless_log_odds - self.intercepts) / self.slopes
-        if self.probability_sign == _NOT_A_PROBABILITY:
-            return cutoff_values
-        cutoffs = self.probability_sign * expit(self.probability_sign * cutoff_values)
-        # Log-odds are clipped, so beyond the largest ones no item has higher log-odds.
-        cutoffs[cutoff_values >= _LARGEST_LOG_ODDS] = np.inf
-        cutoffs[cutoff_values < -_LARGEST_LOG_ODDS] = -np.inf
-        return cutoffs
+        features = (harmless_log_odds - self.intercepts) / self.slopes
+        if self.safety_unit is SafetyUnit.ARBITRARY:
+            return features
+        if self.safety_unit is SafetyUnit.PROBABILITY:
+            safety = expit(features)
+        else:
+            safety = -expit(-features)
+        # The features of items are clipped to +-_LARGEST_LOG_ODDS. So no item has a feature above
+        # the upper end, and every item has a feature above a number below the lower end.
+        safety[features >= _LARGEST_LOG_ODDS] = np.inf
+        safety[features < -_LARGEST_LOG_ODDS] = -np.inf
+        return safety
 
 
-def build_identity_scale(n_types: int) -> TypeScale:
-    """Build the scale on which the harmless log-odds are the safety."""
-    return TypeScale(
-        intercepts=np.zeros(n_types), slopes=np.ones(n_types), is_fitted=np.ones(n_types, bool)
-    )
-
-
-def fit_type_scale(items: CaseItems, *, same_scale: bool) -> TypeScale:
+def fit_harmlessness_model(items: CaseItems, *, same_scale: bool) -> HarmlessnessModel:
     """Fit one logistic regression per item type, shrunk towards that of all types.
 
     Parameters
@@ -127,28 +131,32 @@ def fit_type_scale(items: CaseItems, *, same_scale: bool) -> TypeScale:
 
     Returns
     -------
-    TypeScale
+    HarmlessnessModel
     """
-    probability_sign = _find_probability_sign(items.safety)
-    item_values = _convert_to_values(items.safety, probability_sign)
-    means, stds = _compute_moments(item_values, items, same_scale=same_scale)
-    standardised_values = _STANDARD_STD * (item_values - means[items.types]) / stds[items.types]
-    standardised_values += _STANDARD_MEAN
-    coefficients = _fit_coefficients_by_type(standardised_values, items, same_scale=same_scale)
-    standardised_intercepts = coefficients[:, 0]
-    standardised_slopes = coefficients[:, 1]
-    slopes = standardised_slopes * _STANDARD_STD / stds
-    intercepts = standardised_intercepts + standardised_slopes * _STANDARD_MEAN - slopes * means
+    safety_unit = _find_safety_unit(items.safety)
+    features = _convert_safety_to_feature(items.safety, safety_unit)
+    means, stds = _compute_mean_and_std_by_type(features, items, same_scale=same_scale)
+    rescaled_features = (
+        _TYPICAL_LOG_ODDS_STD * (features - means[items.types]) / stds[items.types]
+    ) + _TYPICAL_LOG_ODDS_MEAN
+    rescaled_coefficients = _fit_coefficients_by_type(
+        rescaled_features, items, same_scale=same_scale
+    )
+    rescaled_intercepts = rescaled_coefficients[:, 0]
+    rescaled_slopes = rescaled_coefficients[:, 1]
+    # Convert the coefficients of the rescaled features to those of the features.
+    slopes = rescaled_slopes * _TYPICAL_LOG_ODDS_STD / stds
+    intercepts = rescaled_intercepts + rescaled_slopes * _TYPICAL_LOG_ODDS_MEAN - slopes * means
     n_items_by_type = np.bincount(items.types, minlength=items.n_types)
-    return TypeScale(
+    return HarmlessnessModel(
         intercepts=intercepts,
         slopes=slopes,
         is_fitted=n_items_by_type > 0,
-        probability_sign=probability_sign,
+        safety_unit=safety_unit,
     )
 
 
-def _fit_coefficients_by_type(values: Float, items: CaseItems, *, same_scale: bool) -> Float:
+def _fit_coefficients_by_type(features: Float, items: CaseItems, *, same_scale: bool) -> Float:
     """Fit a logistic regression for each item type, with a prior from all types.
 
     Returns
@@ -158,7 +166,7 @@ def _fit_coefficients_by_type(values: Float, items: CaseItems, *, same_scale: bo
     """
     is_harmless = ~items.is_harmful
     common_coefficients = _fit_logistic(
-        values,
+        features,
         is_harmless,
         prior_mean=np.array([_COMMON_PRIOR_INTERCEPT, _COMMON_PRIOR_SLOPE]),
         prior_std=np.full(2, _COMMON_PRIOR_STD),
@@ -168,7 +176,7 @@ def _fit_coefficients_by_type(values: Float, items: CaseItems, *, same_scale: bo
     for type_code in np.unique(items.types):
         is_of_type = items.types == type_code
         coefficients[type_code] = _fit_logistic(
-            values[is_of_type],
+            features[is_of_type],
             is_harmless[is_of_type],
             prior_mean=common_coefficients,
             prior_std=prior_std,
@@ -176,32 +184,40 @@ def _fit_coefficients_by_type(values: Float, items: CaseItems, *, same_scale: bo
     return coefficients
 
 
-def _find_probability_sign(safety: Float) -> float:
-    """Find whether the safety is a probability (1), a negated one (-1) or neither (0)."""
+def _find_safety_unit(safety: Float) -> SafetyUnit:
+    """Find whether the safety is a probability, a negated one, or neither."""
     if len(safety) == 0:
-        return _NOT_A_PROBABILITY
-    for sign in (1.0, -1.0):
-        signed_safety = sign * safety
-        if signed_safety.min() >= 0.0 and signed_safety.max() <= 1.0:
-            return sign
-    return _NOT_A_PROBABILITY
+        return SafetyUnit.ARBITRARY
+    if safety.min() >= 0.0 and safety.max() <= 1.0:
+        return SafetyUnit.PROBABILITY
+    if safety.min() >= -1.0 and safety.max() <= 0.0:
+        return SafetyUnit.NEGATED_PROBABILITY
+    return SafetyUnit.ARBITRARY
 
 
-def _convert_to_values(safety: Float, probability_sign: float) -> Float:
-    """Return the safety, or its log-odds if it is a probability."""
-    if probability_sign == _NOT_A_PROBABILITY:
+def _convert_safety_to_feature(safety: Float, safety_unit: SafetyUnit) -> Float:
+    """Compute the feature of the logistic model: the safety, or its clipped log-odds."""
+    if safety_unit is SafetyUnit.ARBITRARY:
         return safety
-    log_odds = logit(np.clip(probability_sign * safety, 0.0, 1.0))
-    return probability_sign * np.clip(log_odds, -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
+    if safety_unit is SafetyUnit.PROBABILITY:
+        log_odds = logit(np.clip(safety, 0.0, 1.0))
+    else:
+        log_odds = -logit(np.clip(-safety, 0.0, 1.0))
+    return np.clip(log_odds, -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
 
 
-def _compute_moments(values: Float, items: CaseItems, *, same_scale: bool) -> tuple[Float, Float]:
-    """Compute the mean and the standard deviation of the values of each type."""
+def _compute_mean_and_std_by_type(
+    features: Float, items: CaseItems, *, same_scale: bool
+) -> tuple[Float, Float]:
+    """Compute the mean and the standard deviation of the feature of each type.
+
+    If all types have one scale, they share the mean and the standard deviation of all items.
+    """
     common_mean = 0.0
     common_std = 0.0
-    if len(values) > 0:
-        common_mean = float(values.mean())
-        common_std = float(values.std())
+    if len(features) > 0:
+        common_mean = float(features.mean())
+        common_std = float(features.std())
     if not common_std > 0.0:
         common_std = 1.0
     means = np.full(items.n_types, common_mean)
@@ -209,33 +225,35 @@ def _compute_moments(values: Float, items: CaseItems, *, same_scale: bool) -> tu
     if same_scale:
         return means, stds
     for type_code in np.unique(items.types):
-        values_of_type = values[items.types == type_code]
-        means[type_code] = values_of_type.mean()
+        features_of_type = features[items.types == type_code]
+        means[type_code] = features_of_type.mean()
         # The spread of a type with equal scores is unknown, so that of all types is used.
-        if values_of_type.std() > 0.0:
-            stds[type_code] = values_of_type.std()
+        if features_of_type.std() > 0.0:
+            stds[type_code] = features_of_type.std()
     return means, stds
 
 
-def _fit_logistic(values: Float, is_harmless: Flags, prior_mean: Float, prior_std: Float) -> Float:
-    """Fit P(harmless) = sigmoid(intercept + slope * value) with a normal prior.
+def _fit_logistic(
+    features: Float, is_harmless: Flags, prior_mean: Float, prior_std: Float
+) -> Float:
+    """Fit P(harmless) = sigmoid(intercept + slope * feature) with a normal prior.
 
     Returns
     -------
     array of float of shape (2,)
         Intercept and slope. The slope is at least `_MIN_SLOPE`.
     """
-    coefficients = _maximize_posterior(values, is_harmless, prior_mean, prior_std)
+    coefficients = _maximize_posterior(features, is_harmless, prior_mean, prior_std)
     fitted_slope = coefficients[1]
     if fitted_slope < _MIN_SLOPE:
         coefficients = _maximize_posterior(
-            values, is_harmless, prior_mean, prior_std, fixed_slope=_MIN_SLOPE
+            features, is_harmless, prior_mean, prior_std, fixed_slope=_MIN_SLOPE
         )
     return coefficients
 
 
 def _maximize_posterior(
-    values: Float,
+    features: Float,
     is_harmless: Flags,
     prior_mean: Float,
     prior_std: Float,
@@ -245,7 +263,7 @@ def _maximize_posterior(
 
     If `fixed_slope` is given, only the intercept is fitted.
     """
-    design = np.column_stack([np.ones(len(values)), values])
+    design = np.column_stack([np.ones(len(features)), features])
     prior_precision = 1.0 / prior_std**2
     coefficients = prior_mean.astype(np.float64).copy()
     if fixed_slope is not None:

@@ -17,10 +17,10 @@ from metacal.certificates.rule_texts import register_rule
 from metacal.certification.case_division import CaseDivision, divide_cases
 from metacal.certification.case_items import CaseItems, Cases
 from metacal.certification.case_procedures import SAME_SOURCE_OF_CASES, CaseProcedure
-from metacal.certification.case_scale import fit_type_scale
+from metacal.certification.case_scale import fit_harmlessness_model
 from metacal.certification.case_sequences import (
     compute_first_automated_fraction,
-    drop_cutoffs_before_safest,
+    drop_cutoffs_before_likeliest,
     find_last_passing,
     passes_automated_error_test,
     passes_mean_error_test,
@@ -51,13 +51,13 @@ CASE_BETS = register_rule(
 )
 
 # Fraction of the cases that are tested if the share of automated cases with an error is limited.
-# Many pilot cases are needed, because the first cutoffs must be well chosen.
+# The other third are pilot cases, because the sequence ends early if its first cutoffs are poor.
 _TESTED_FRACTION_FOR_EXACT_TESTS = Fraction(2, 3)
 
 # Fraction of the cases that are tested if the mean number of errors is limited.
 _TESTED_FRACTION_FOR_BETS = Fraction(17, 20)
 
-# Step of the limits among which the strictest one that the cases support is searched.
+# An error message names the strictest supported limit among the multiples of this number.
 _LIMIT_STEP = 1e-3
 
 
@@ -110,7 +110,7 @@ class CaseSequenceProcedure(CaseProcedure):
     def _certify_items(
         self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None
     ) -> Certificate:
-        """Certify the last cutoffs of the sequence that pass."""
+        """Divide the cases, test a sequence of cutoffs, and certify the last that pass."""
         assert delta is not None
         division = divide_cases(
             rows,
@@ -143,7 +143,7 @@ class CaseSequenceProcedure(CaseProcedure):
         )
 
     def _find_cutoffs(self, division: CaseDivision, limit: float, delta: float) -> Float | None:
-        """Find the last cutoffs of the test sequence that pass, or return None."""
+        """Plan a sequence of cutoffs, and return the last that pass before a failure."""
         if len(division.pilot_items.safety) == 0 or len(division.tested_cases) == 0:
             return None
         if self.limits_mean_errors:
@@ -158,10 +158,12 @@ class CaseSequenceProcedure(CaseProcedure):
 
     def _plan_mean_error_sequence(self, division: CaseDivision) -> list[Float]:
         """Plan the cutoffs at which the mean number of errors is tested."""
-        type_scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
+        harmlessness_model = fit_harmlessness_model(
+            division.pilot_items, same_scale=self.same_scale
+        )
         return plan_cutoff_sequence(
             division.pilot_items,
-            type_scale,
+            harmlessness_model,
             min_automated_fraction=0.0,
             n_pilot_cases=division.n_pilot,
         )
@@ -170,18 +172,20 @@ class CaseSequenceProcedure(CaseProcedure):
         self, division: CaseDivision, limit: float, delta: float
     ) -> list[Float]:
         """Plan the cutoffs at which the errors of automated cases are tested."""
-        type_scale = fit_type_scale(division.pilot_items, same_scale=self.same_scale)
+        harmlessness_model = fit_harmlessness_model(
+            division.pilot_items, same_scale=self.same_scale
+        )
         n_tested_cases = len(division.tested_cases)
         all_cutoffs = plan_cutoff_sequence(
             division.pilot_items,
-            type_scale,
+            harmlessness_model,
             min_automated_fraction=compute_first_automated_fraction(limit, delta, n_tested_cases),
             n_pilot_cases=division.n_pilot,
         )
-        return drop_cutoffs_before_safest(
+        return drop_cutoffs_before_likeliest(
             all_cutoffs,
             division.pilot_items,
-            type_scale,
+            harmlessness_model,
             limit,
             tested_cases_per_pilot_case=n_tested_cases / division.n_pilot,
         )
@@ -259,7 +263,7 @@ class CaseSequenceProcedure(CaseProcedure):
         return p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta
 
     def _could_pass_bets(self, counts: CaseCounts, mean_errors: float | None, delta: float) -> bool:
-        """Check whether bets can have certified a mean number of errors."""
+        """Check whether the counts allow that bets certified the mean number of errors."""
         assert self.max_counted_errors is not None
         if mean_errors is None or mean_errors > self.target * bounds.ONE_PLUS_ROUNDING_ERROR:
             return False

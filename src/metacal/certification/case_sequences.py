@@ -1,6 +1,6 @@
 r"""Sequences of cutoffs, tested one after the other on cases.
 
-The terms are those of `metacal.certification.case_items`. Pilot cases fix a scale and a sequence of
+The terms are those of `metacal.certification.case_items`. Pilot cases fix a model of harmless items and a sequence of
 cutoffs from strict to lax. Each is tested at delta on the other cases, and the sequence stops at the
 first failure. The last cutoffs that passed are certified.
 
@@ -39,19 +39,22 @@ from collections.abc import Callable
 import numpy as np
 
 from metacal.certification.case_items import CaseItems
-from metacal.certification.case_scale import TypeScale
+from metacal.certification.case_scale import HarmlessnessModel
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds, replicating_bets
 
 # Largest number of cutoffs in a sequence.
 _MAX_CUTOFFS_IN_SEQUENCE = 200
 
-# The first cutoffs should automate this multiple of the cases that an error-free test needs.
+# The first cutoffs automate this many times the cases with which an error-free test passes.
 _FIRST_AUTOMATED_CASES_FACTOR = 2.0
 
 
 def plan_cutoff_sequence(
-    pilot_items: CaseItems, scale: TypeScale, min_automated_fraction: float, n_pilot_cases: int
+    pilot_items: CaseItems,
+    harmlessness_model: HarmlessnessModel,
+    min_automated_fraction: float,
+    n_pilot_cases: int,
 ) -> list[Float]:
     """Plan the cutoffs to test, from strict to lax.
 
@@ -60,8 +63,8 @@ def plan_cutoff_sequence(
     pilot_items : CaseItems
         Items of the pilot cases.
 
-    scale : TypeScale
-        Scale that was fitted on the pilot cases. Items of a type without pilot items are never
+    harmlessness_model : HarmlessnessModel
+        Model that was fitted on the pilot cases. Items of a type without pilot items are never
         cleared.
 
     min_automated_fraction : float
@@ -75,38 +78,58 @@ def plan_cutoff_sequence(
     list of array of shape (n_types,)
         Cutoffs of the types. The last ones clear every item of the types with pilot items.
     """
-    harmless_log_odds = scale.compute_harmless_log_odds(pilot_items.safety, pilot_items.types)
+    harmless_log_odds = harmlessness_model.compute_harmless_log_odds(
+        pilot_items.safety, pilot_items.types
+    )
     n_items = len(harmless_log_odds)
     safest_first = np.argsort(-harmless_log_odds, kind="stable")
-    first_rank = _find_rank_automating_cases(
+    min_cleared_items = _find_number_of_items_to_clear(
         pilot_items.cases[safest_first],
-        n_automated=math.ceil(min_automated_fraction * n_pilot_cases),
+        n_automated_cases=math.ceil(min_automated_fraction * n_pilot_cases),
     )
-    candidate_ranks = np.linspace(first_rank, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(np.intp)
-    ranks_before_last_item = np.unique(candidate_ranks[candidate_ranks < n_items])
-    # At a rank, the first items are cleared, so the cutoff is the log-odds of the item after it.
-    sorted_log_odds = harmless_log_odds[safest_first]
-    cutoff_log_odds = sorted_log_odds[ranks_before_last_item]
+    n_cleared_candidates = np.linspace(min_cleared_items, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(
+        np.intp
+    )
+    n_cleared_before_all = np.unique(n_cleared_candidates[n_cleared_candidates < n_items])
+    # To clear the m safest items, the cutoff is the log-odds of the next item, which has index m.
+    decreasing_log_odds = harmless_log_odds[safest_first]
+    cutoff_log_odds = decreasing_log_odds[n_cleared_before_all]
     distinct_log_odds = dict.fromkeys(cutoff_log_odds.tolist())
-    cutoff_sequence = [scale.convert_to_safety(log_odds) for log_odds in distinct_log_odds]
+    cutoff_sequence = [
+        harmlessness_model.convert_log_odds_to_safety(log_odds) for log_odds in distinct_log_odds
+    ]
     # The last cutoffs clear every item.
-    cutoff_sequence.append(np.full(scale.n_types, -math.inf))
-    return [np.where(scale.is_fitted, cutoffs, math.inf) for cutoffs in cutoff_sequence]
+    cutoff_sequence.append(np.full(harmlessness_model.n_types, -math.inf))
+    return [
+        np.where(harmlessness_model.is_fitted, cutoffs, math.inf) for cutoffs in cutoff_sequence
+    ]
 
 
-def _find_rank_automating_cases(case_by_rank: Codes, n_automated: int) -> int:
-    """Find the smallest number of safest items that automates a number of cases.
+def _find_number_of_items_to_clear(case_by_rank: Codes, n_automated_cases: int) -> int:
+    """Find how many of the safest items must be cleared to automate a number of cases.
 
-    If there are fewer cases, it is the number of all items.
+    A case is automated by its first cleared item. If there are fewer cases with items, all items
+    must be cleared.
+
+    Parameters
+    ----------
+    case_by_rank : array of int of shape (n_items,)
+        Case of each item, in order of decreasing safety.
+
+    n_automated_cases : int
+        Number of cases to automate. 0 counts as 1.
+
+    Returns
+    -------
+    int
     """
-    _, index_of_first_item = np.unique(case_by_rank, return_index=True)
-    n_cases_with_items = len(index_of_first_item)
-    if n_automated > n_cases_with_items:
+    _, index_of_safest_item_by_case = np.unique(case_by_rank, return_index=True)
+    n_cases_with_items = len(index_of_safest_item_by_case)
+    if n_automated_cases > n_cases_with_items:
         return len(case_by_rank)
-    # The number of automated cases rises by one at the first item of each case.
-    sorted_first_indices = np.sort(index_of_first_item)
-    last_automated_case = max(n_automated, 1) - 1
-    return int(sorted_first_indices[last_automated_case]) + 1
+    increasing_indices = np.sort(index_of_safest_item_by_case)
+    index_of_last_case = max(n_automated_cases, 1) - 1
+    return int(increasing_indices[index_of_last_case]) + 1
 
 
 def compute_first_automated_fraction(limit: float, delta: float, n_tested_cases: int) -> float:
@@ -119,14 +142,14 @@ def compute_first_automated_fraction(limit: float, delta: float, n_tested_cases:
     return _FIRST_AUTOMATED_CASES_FACTOR * n_error_free_cases / n_tested_cases
 
 
-def drop_cutoffs_before_safest(
+def drop_cutoffs_before_likeliest(
     sequence: list[Float],
     pilot_items: CaseItems,
-    scale: TypeScale,
+    harmlessness_model: HarmlessnessModel,
     limit: float,
     tested_cases_per_pilot_case: float,
 ) -> list[Float]:
-    """Drop the cutoffs that are stricter than the ones most likely to pass.
+    """Drop the first cutoffs of a sequence, up to those that are most likely to pass.
 
     The sequence stops at its first failure, and the strictest cutoffs automate few cases, so a single
     error there could end it.
@@ -139,8 +162,8 @@ def drop_cutoffs_before_safest(
     pilot_items : CaseItems
         Items of the pilot cases. Their scores are read, not their labels.
 
-    scale : TypeScale
-        Scale that converts the safety of an item to its log-odds of being harmless.
+    harmlessness_model : HarmlessnessModel
+        Model of the log-odds that an item is harmless.
 
     limit : float
         Limit of the share of automated cases that break.
@@ -152,28 +175,30 @@ def drop_cutoffs_before_safest(
     -------
     list of array of shape (n_types,)
     """
-    harmless_log_odds = scale.compute_harmless_log_odds(pilot_items.safety, pilot_items.types)
+    harmless_log_odds = harmlessness_model.compute_harmless_log_odds(
+        pilot_items.safety, pilot_items.types
+    )
     log_harmless_probabilities = -np.logaddexp(0.0, -harmless_log_odds)
     standardized_margins = []
     for cutoffs in sequence:
         is_cleared = pilot_items.find_cleared(cutoffs)
-        case_of_cleared_items = pilot_items.cases[is_cleared]
+        cases_of_cleared_items = pilot_items.cases[is_cleared]
         # A case is unbroken if all of its cleared items are harmless.
         log_unbroken_probabilities = np.bincount(
-            case_of_cleared_items, log_harmless_probabilities[is_cleared]
+            cases_of_cleared_items, log_harmless_probabilities[is_cleared]
         )
-        n_automated_pilot_cases = len(np.unique(case_of_cleared_items))
-        n_automated = tested_cases_per_pilot_case * n_automated_pilot_cases
-        n_broken_pilot_cases = float(-np.expm1(log_unbroken_probabilities).sum())
-        n_broken = tested_cases_per_pilot_case * n_broken_pilot_cases
-        std_at_limit = math.sqrt(max(n_automated, 1.0) * limit * (1.0 - limit))
-        standardized_margins.append((limit * n_automated - n_broken) / std_at_limit)
-    safest_index = int(np.argmax(standardized_margins))
-    return sequence[safest_index:]
+        n_automated_pilot_cases = len(np.unique(cases_of_cleared_items))
+        expected_automated = tested_cases_per_pilot_case * n_automated_pilot_cases
+        expected_broken_pilot_cases = float(-np.expm1(log_unbroken_probabilities).sum())
+        expected_broken = tested_cases_per_pilot_case * expected_broken_pilot_cases
+        std_at_limit = math.sqrt(max(expected_automated, 1.0) * limit * (1.0 - limit))
+        standardized_margins.append((limit * expected_automated - expected_broken) / std_at_limit)
+    most_likely_to_pass = int(np.argmax(standardized_margins))
+    return sequence[most_likely_to_pass:]
 
 
 def find_last_passing(sequence: list[Float], passes: Callable[[Float], bool]) -> Float | None:
-    """Return the last cutoffs before the first failure, or None."""
+    """Return the last cutoffs that pass before the first ones that fail, or None."""
     last_passing_cutoffs = None
     for cutoffs in sequence:
         if not passes(cutoffs):
@@ -199,7 +224,7 @@ def passes_automated_error_test(
 def passes_mean_error_test(
     n_errors_per_case: Codes, max_counted_errors: int, limit: float, delta: float
 ) -> bool:
-    """Test whether the mean number of errors of a case is at most a limit.
+    """Test by bets whether cases have at most a limited number of errors on average.
 
     More errors of a case than `max_counted_errors` count as this many.
 
