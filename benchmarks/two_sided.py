@@ -29,7 +29,7 @@ from scipy.special import expit
 
 import metacal as mc
 from benchmarks.experiments.pilot_scores import with_pilot_scores
-from metacal.certification.ranking import find_even_odds_score
+from metacal.certification.even_odds import find_even_odds_score
 from metacal.certification.rows import CalibrationRows, Subgroups
 
 ATOMS = 20_000

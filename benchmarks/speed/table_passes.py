@@ -67,6 +67,10 @@ class CountedTable(np.ndarray):
         """Count the arguments of a function of NumPy, then call it on plain arrays."""
         if function in (np.may_share_memory, np.shares_memory, np.shape, np.ndim):
             return function(*map(_as_plain, arguments), **keywords)
+        if function is np.take and isinstance(arguments[0], CountedTable):
+            # Only the rows that are taken are read.
+            table, rows = arguments[:2]
+            return function(table.count(len(rows) * table.shape[1]), rows, **keywords)
         plain_keywords = {name: _count_if_table(value) for name, value in keywords.items()}
         return function(*map(_count_if_table, arguments), **plain_keywords)
 

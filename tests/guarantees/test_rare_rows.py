@@ -91,7 +91,7 @@ def test_labels_of_tested_rows_do_not_change_which_tests_are_made():
             FixedSequenceRule(), ranking, 0.9, DELTA, correct_rows_are_rare=True
         ).n_planning_rows
         correct = np.ones(1000, dtype=bool)
-        correct[ranking.error_runs.error_ranks - 1] = False
+        correct[ranking.error_ranks - 1] = False
         correct[: 1000 - n_planning_rows] = rng.random(1000 - n_planning_rows) < rng.random()
         other = Ranking.from_scores(np.arange(1000.0), correct)
         result = run_rule(FixedSequenceRule(), other, 0.9, DELTA, correct_rows_are_rare=True)

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.certification.even_odds import find_even_odds_score
 from metacal.certification.plans import PilotRows
-from metacal.certification.ranking import find_even_odds_score
 from metacal.cli import main
 from metacal.io.artifact.audit import read_certificate
 from metacal.io.batches import BatchGate

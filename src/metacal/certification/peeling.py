@@ -95,10 +95,10 @@ class LeastCertainRowReader:
         tie_block_scores: Float,
         keep_unread_up_to_score: float = -math.inf,
     ) -> None:
-        # Both lists start at rank 0, so that a block lies between consecutive entries.
-        # Single entries of a list are read faster than those of an array.
-        self._block_ends: list[int] = [0, *tie_block_end_ranks.tolist()]
-        self._cumulative_losses: list[float] = [0.0, *cumulative_losses.tolist()]
+        # Both views start at rank 0, so that a block lies between consecutive entries. Single
+        # entries of a memoryview are read faster than those of an array, and as Python numbers.
+        self._block_ends = np.append(0, tie_block_end_ranks).data
+        self._cumulative_losses = np.append(0, cumulative_losses).data
         self._n_blocks_never_read = int(
             np.searchsorted(tie_block_scores, keep_unread_up_to_score, side="right")
         )

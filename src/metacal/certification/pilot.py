@@ -304,9 +304,9 @@ def _draw_ranks_and_tie_break(ranking: Ranking, n_ranks: int) -> tuple[Codes, fl
     tie_break_draw : float
         Uniform number in [0, 1).
     """
-    ranking_digest = hashlib.sha256(ranking.tie_block_scores.tobytes())
-    ranking_digest.update(ranking.tie_block_end_ranks.astype(np.int64).tobytes())
-    ranking_digest.update(ranking.cumulative_errors.astype(np.int64).tobytes())
+    ranking_digest = hashlib.sha256(np.ascontiguousarray(ranking.tie_block_scores).data)
+    for counts in (ranking.tie_block_end_ranks, ranking.cumulative_errors):
+        ranking_digest.update(np.ascontiguousarray(counts, dtype=np.int64).data)
     seed = int.from_bytes(ranking_digest.digest(), "little")
     bit_generator = np.random.PCG64(np.random.SeedSequence(seed))
     drawn_ranks: set[int] = set()

@@ -185,7 +185,7 @@ def _trace_sequence(
     first_failure = failures_above_highest_passed[0]
     n_tolerated_errors = max(first_failure.rank_tests.max_passing_errors(first_failure.rank), 0)
     # Errors are counted from 0, so the error with this index is the first that is not tolerated.
-    rank_of_first_excess_error = int(ranking.error_runs.error_ranks[n_tolerated_errors])
+    rank_of_first_excess_error = int(ranking.error_ranks[n_tolerated_errors])
     deciding_rank = max(highest_passed_rank, rank_of_first_excess_error)
     stopping_tie_block = ranking.find_tie_block(deciding_rank)
     return SequenceTrace(
@@ -354,7 +354,7 @@ def _test_every_rank(
     if last_rank is None:
         last_rank = ranking.n_rows
     tested_ranks = np.arange(first_tested_rank, last_rank + 1)
-    n_errors = np.searchsorted(ranking.error_runs.error_ranks, tested_ranks, side="right")
+    n_errors = np.searchsorted(ranking.error_ranks, tested_ranks, side="right")
     p_values = bounds.binomial_p_value(n_errors, tested_ranks, error_rate=1.0 - accuracy)
     n_passed = _count_passes_before_first_failure(p_values, significance_level)
     highest_passed_rank = get_last_or_zero(tested_ranks[:n_passed])

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,19 +29,6 @@ if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
 
 
-# Prior standard deviation of the intercept and the slope, for scores of variance 1.
-_PRIOR_STD = 3.0
-
-# Number of Newton steps of the logistic regression.
-_N_NEWTON_STEPS = 50
-
-# Largest absolute log-odds for which the logistic function is evaluated.
-_MAX_LOG_ODDS = 30.0
-
-# Smallest slope of the regression, to avoid a division by zero.
-_MIN_SLOPE = 1e-6
-
-
 class Evidence(ABC):
     """Base class of objects that promises are certified from, such as row counts.
 
@@ -50,66 +38,6 @@ class Evidence(ABC):
     @abstractmethod
     def certify(self, promise: Any) -> Certificate:
         """Certify a promise."""
-
-
-def find_even_odds_score(scores: Float, is_positive: Flags) -> float:
-    """Find the score at which both classes are equally likely.
-
-    The odds are estimated by logistic regression with a ridge penalty.
-
-    Parameters
-    ----------
-    scores : array of float of shape (n_rows,)
-        Scores, which may be infinite.
-
-    is_positive : array of bool of shape (n_rows,)
-        Whether each row belongs to the positive class.
-
-    Returns
-    -------
-    float
-        A score at most 1 outside of the range of the finite scores.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> scores = rng.normal(size=5000)
-    >>> is_positive = rng.random(5000) < 1 / (1 + np.exp(1 - 2 * scores))
-    >>> round(find_even_odds_score(scores, is_positive), 1)
-    0.5
-    """
-    if len(scores) == 0:
-        return 0.0
-    finite_scores = scores[np.isfinite(scores)]
-    lower_limit = float(finite_scores.min(initial=0.0)) - 1.0
-    upper_limit = float(finite_scores.max(initial=0.0)) + 1.0
-    clipped_scores = np.clip(scores, lower_limit, upper_limit)
-    mean = float(clipped_scores.mean())
-    std = float(clipped_scores.std())
-    if std == 0.0:
-        std = 1.0
-    intercept, fitted_slope = _fit_logistic_regression((clipped_scores - mean) / std, is_positive)
-    slope = max(float(fitted_slope), _MIN_SLOPE)
-    # The log-odds intercept + slope * (score - mean) / std are 0 at even odds.
-    even_odds_score = mean - std * intercept / slope
-    return float(np.clip(even_odds_score, lower_limit, upper_limit))
-
-
-def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
-    """Fit a ridge-penalised logistic regression, and return its intercept and slope."""
-    design_matrix = np.column_stack([np.ones(len(feature)), feature])
-    coefficients = np.array([0.0, 1.0])
-    for _ in range(_N_NEWTON_STEPS):
-        log_odds = np.clip(design_matrix @ coefficients, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
-        probabilities = 1.0 / (1.0 + np.exp(-log_odds))
-        gradient = design_matrix.T @ (probabilities - is_positive) + coefficients / _PRIOR_STD**2
-        variances = probabilities * (1.0 - probabilities)
-        hessian = (design_matrix * variances[:, None]).T @ design_matrix + np.eye(2) / _PRIOR_STD**2
-        newton_step = np.linalg.solve(hessian, gradient)
-        # A step of more than 1 is shortened to 1, so that Newton's method does not diverge.
-        largest_change = float(np.abs(newton_step).max())
-        coefficients = coefficients - newton_step / max(1.0, largest_change)
-    return coefficients
 
 
 def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> None:
@@ -193,11 +121,6 @@ class ErrorRuns(NamedTuple):
             return None
         return int(self.unordered_blocks[run_index])
 
-    @property
-    def error_ranks(self) -> Codes:
-        """Rank of each error, if every run contains a single error."""
-        return self.n_rows_before[1:] + 1
-
 
 def _prepend_error_free_run(entries_of_later_runs: Codes, entry: int = 0) -> Codes:
     """Prepend the entry of the first run, which has no errors and no rows before it."""
@@ -222,12 +145,16 @@ class Ranking:
     is_unordered_block : array of bool of shape (n_blocks,), optional
         Whether each block contains rows with several scores, whose order is unknown. Only rows that
         were counted in cells have such blocks (`metacal.certification.passes`).
+
+    known_error_ranks : array of int of shape (n_errors,), optional
+        Rank of each error, in increasing order. Only rankings of sorted rows have it.
     """
 
     tie_block_end_ranks: Codes
     cumulative_errors: Codes
     tie_block_scores: Float
     is_unordered_block: Flags | None = None
+    known_error_ranks: Codes | None = None
 
     @classmethod
     def from_scores(cls, scores: Float, correct: Flags) -> Ranking:
@@ -235,13 +162,12 @@ class Ranking:
         tie_block_scores, tie_block_end_ranks, cumulative_errors, error_ranks = rank_scores(
             scores, correct
         )
-        new_ranking = cls(tie_block_end_ranks, cumulative_errors, tie_block_scores)
-        new_ranking._store_error_runs(error_ranks)
-        return new_ranking
-
-    def _store_error_runs(self, error_ranks: Codes) -> None:
-        """Store the value of the cached property `error_runs`."""
-        self.__dict__["error_runs"] = ErrorRuns.of_single_errors(error_ranks)
+        return cls(
+            tie_block_end_ranks,
+            cumulative_errors,
+            tie_block_scores,
+            known_error_ranks=error_ranks,
+        )
 
     @property
     def n_rows(self) -> int:
@@ -263,8 +189,17 @@ class Ranking:
         return int(self.cumulative_errors[-1])
 
     @cached_property
+    def error_ranks(self) -> Codes:
+        """Rank of each error, if every run of errors contains a single error."""
+        if self.known_error_ranks is not None:
+            return self.known_error_ranks
+        return self.error_runs.n_rows_before[1:] + 1
+
+    @cached_property
     def error_runs(self) -> ErrorRuns:
         """Runs of errors, each followed by the correct rows up to the next error."""
+        if self.known_error_ranks is not None:
+            return ErrorRuns.of_single_errors(self.known_error_ranks)
         n_errors_per_block = np.diff(self.cumulative_errors, prepend=0)
         n_rows_per_block = np.diff(self.tie_block_end_ranks, prepend=0)
         n_rows_before_block = self.tie_block_end_ranks - n_rows_per_block
@@ -420,11 +355,10 @@ class Ranking:
 
     def is_error_at(self, rank: int) -> bool:
         """Check whether the row at a rank is an error. Errors come first in a tie block."""
-        error_ranks = self.error_runs.error_ranks
-        next_error_index = int(np.searchsorted(error_ranks, rank))
-        if next_error_index == len(error_ranks):
+        next_error_index = int(np.searchsorted(self.error_ranks, rank))
+        if next_error_index == len(self.error_ranks):
             return False
-        return int(error_ranks[next_error_index]) == rank
+        return int(self.error_ranks[next_error_index]) == rank
 
     def without_ranks(self, removed_ranks: Codes) -> Ranking:
         """Return the ranking without the rows at the given ranks.
@@ -443,26 +377,36 @@ class Ranking:
         """
         is_error = np.array([self.is_error_at(rank) for rank in removed_ranks.tolist()])
         removed_error_ranks = removed_ranks[is_error]
-        end_ranks = self.tie_block_end_ranks
-        n_rows_removed = np.searchsorted(removed_ranks, end_ranks, side="right")
-        n_errors_removed = np.searchsorted(removed_error_ranks, end_ranks, side="right")
-        new_end_ranks = end_ranks - n_rows_removed
-        new_cumulative_errors = self.cumulative_errors - n_errors_removed
-        # A block whose rows are all removed is dropped.
-        n_rows_left_per_block = np.diff(new_end_ranks, prepend=0)
-        has_rows_left = n_rows_left_per_block > 0
-        smaller_ranking = Ranking(
-            tie_block_end_ranks=new_end_ranks[has_rows_left],
-            cumulative_errors=new_cumulative_errors[has_rows_left],
-            tie_block_scores=self.tie_block_scores[has_rows_left],
-        )
+        # Few ranks are removed, so that only their blocks are searched for, and the entries between
+        # them are copied and lowered as slices.
+        removed_blocks = np.searchsorted(self.tie_block_end_ranks, removed_ranks)
+        emptied_blocks = self._find_emptied_blocks(removed_blocks)
+        # If a block is dropped, its index becomes that of the block after it.
+        lowered_blocks = removed_blocks - np.searchsorted(emptied_blocks, removed_blocks)
+        removed_error_indices = np.searchsorted(self.error_ranks, removed_error_ranks)
+        kept_error_ranks = _drop_entries(self.error_ranks, removed_error_indices)
         # An error that stays moves down by the number of removed rows below it.
-        error_ranks = self.error_runs.error_ranks
-        removed_error_indices = np.searchsorted(error_ranks, removed_error_ranks)
-        kept_error_ranks = np.delete(error_ranks, removed_error_indices)
-        n_removed_below = np.searchsorted(removed_ranks, kept_error_ranks)
-        smaller_ranking._store_error_runs(kept_error_ranks - n_removed_below)
-        return smaller_ranking
+        lowered_errors = np.searchsorted(kept_error_ranks, removed_ranks)
+        return Ranking(
+            tie_block_end_ranks=_lower_from(
+                _drop_entries(self.tie_block_end_ranks, emptied_blocks), lowered_blocks
+            ),
+            cumulative_errors=_lower_from(
+                _drop_entries(self.cumulative_errors, emptied_blocks), lowered_blocks[is_error]
+            ),
+            tie_block_scores=_drop_entries(self.tie_block_scores, emptied_blocks),
+            known_error_ranks=_lower_from(kept_error_ranks, lowered_errors),
+        )
+
+    def _find_emptied_blocks(self, removed_blocks: Codes) -> Codes:
+        """Return the indices of the tie blocks that lose all rows.
+
+        `removed_blocks` contains the block of each removed row.
+        """
+        blocks, n_removed = np.unique(removed_blocks, return_counts=True)
+        end_ranks = self.tie_block_end_ranks
+        n_rows_before = np.where(blocks > 0, end_ranks[blocks - 1], 0)
+        return np.asarray(blocks[end_ranks[blocks] - n_rows_before == n_removed])
 
     def find_tie_block(self, rank: int) -> int:
         """Return the index of the tie block that contains a rank.
@@ -470,6 +414,22 @@ class Ranking:
         The index is the number of blocks if the rank exceeds the number of rows.
         """
         return int(np.searchsorted(self.tie_block_end_ranks, rank))
+
+
+def _drop_entries(entries: Codes | Float, dropped_indices: Codes) -> Any:
+    """Return a copy of an array without the entries at a few indices, which increase."""
+    starts = [0, *(dropped_indices + 1).tolist()]
+    stops = [*dropped_indices.tolist(), len(entries)]
+    return np.concatenate([entries[start:stop] for start, stop in zip(starts, stops)])
+
+
+def _lower_from(counts: Codes, first_indices: Codes) -> Codes:
+    """Lower counts in place by one from each of a few indices on, and return them."""
+    # The indices increase, so that the counts behind the i-th index are lowered by i.
+    boundaries = [*first_indices.tolist(), len(counts)]
+    for n_lower, (start, stop) in enumerate(pairwise(boundaries), start=1):
+        counts[start:stop] -= n_lower
+    return counts
 
 
 class FinerCountsNeeded(Exception):

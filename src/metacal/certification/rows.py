@@ -14,8 +14,9 @@ import numpy as np
 
 from metacal.certificates.subgroups import Name
 from metacal.certification.case_items import Cases
+from metacal.certification.even_odds import find_even_odds_score
 from metacal.certification.plans import PilotRows
-from metacal.certification.ranking import Ranking, find_even_odds_score, require_some_correct
+from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.errors import NumberError, ShapeError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID

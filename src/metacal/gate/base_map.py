@@ -20,6 +20,7 @@ from metacal.gate.calibration_table import CertifiedTable
 from metacal.gate.learned_decision import build_note_on_changed_predictions
 from metacal.gate.shifted_rows import shift_second_class
 from metacal.gate.softmax_comparison import SoftmaxComparison, compare_with_softmax
+from metacal.kernels.buffers import thread_buffers
 from metacal.maps.composed import make_softmax_map
 from metacal.maps.heldout import is_fast_to_refit
 from metacal.maps.map import FitMap, Map
@@ -27,14 +28,16 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows import Rows
 from metacal.rows.draws import make_generator
+from metacal.rows.strips import copy_rows_to_buffer
 
 # Seed that draws the rows whose confidences a profile counts.
 _PROFILE_SAMPLE_SEED = 0
 
 # A profile counts the confidences of a sample of rows with at most this many logits in total.
 _MAX_PROFILE_ENTRIES = 1 << 20
-#: Number of logits that are copied at once to compute confidences; they fit into the cache.
-_MAX_COPIED_ENTRIES = 1 << 18
+#: Number of logits that are copied at once to compute confidences. They and their probabilities fit
+#: into the cache of a core.
+_MAX_COPIED_ENTRIES = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,13 +331,15 @@ class _ConfidenceOfPrediction:
         n_piece_rows = max(1, _MAX_COPIED_ENTRIES // block.shape[1])
         for start in range(0, len(rows), n_piece_rows):
             piece = slice(start, start + n_piece_rows)
-            pieces.append(self._compute(block[rows[piece]], decision_offsets[piece]))
+            logits = copy_rows_to_buffer(block, rows[piece])
+            pieces.append(self._compute(logits, decision_offsets[piece]))
         return np.concatenate(pieces)
 
     def _compute(self, logits: NDArray[Any], decision_offsets: NDArray[np.float64]) -> NDArray[Any]:
         """Compute the confidences of rows of logits."""
         probability_dtype = np.float64 if logits.dtype == np.float64 else np.float32
-        probabilities = np.empty(logits.shape, dtype=probability_dtype)
+        # New memory for every piece would take longer than the arithmetic.
+        probabilities = thread_buffers.get_array("probabilities", logits.shape, probability_dtype)
         self.calibration_map.fill(logits, probabilities)
         decision_logits = logits
         if decision_offsets.any():

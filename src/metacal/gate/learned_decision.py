@@ -18,7 +18,7 @@ from metacal.certificates.notes import (
     note_changed_predictions,
     note_decision_learned,
 )
-from metacal.certification.ranking import find_even_odds_score
+from metacal.certification.even_odds import find_even_odds_score
 from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import Clusters
 from metacal.formulas import Codes, Flags, Float

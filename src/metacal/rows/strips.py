@@ -187,10 +187,10 @@ class HostCopies:
         return np.asarray(to_numpy(self.table[rows]))
 
 
-def _copy_to_strip_buffer(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
-    """Copy rows of a block into a buffer that the next strip overwrites.
+def copy_rows_to_buffer(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
+    """Copy rows of a block into a buffer of this thread, which the next copy overwrites.
 
-    Allocating memory for every strip would take longer than the copy.
+    Allocating memory for every copy would take longer than the copy.
     """
     buffer = thread_buffers.get_array("strip", (len(indices), block.shape[1]), block.dtype)
     return np.take(block, indices, axis=0, out=buffer, mode="clip")
@@ -312,7 +312,7 @@ class Strips:
                 if self.is_on_device:
                     strip_rows = kernels.device_kernels().copy_rows(strip_rows, selected_indices)
                 else:
-                    strip_rows = _copy_to_strip_buffer(strip_rows, selected_indices)
+                    strip_rows = copy_rows_to_buffer(strip_rows, selected_indices)
             yield strip_rows, selected_slice
 
     def _apply_to_strips(
