@@ -55,7 +55,7 @@ def plan_background_map(
     labels: Codes | None,
     weights: Float | None,
 ) -> BackgroundMap | None:
-    """Plan a fit of the calibration map that runs while another thread ranks the rows.
+    """Prepare to fit the calibration map while another thread ranks the rows.
 
     Parameters
     ----------
@@ -79,18 +79,19 @@ def plan_background_map(
     BackgroundMap or None
         None if there is only one thread, or if the map may not be fitted on all rows.
     """
-    has_other_threads = isinstance(rows.executor, ThreadPoolExecutor)
-    if not has_other_threads or len(rows) < MIN_ROWS_FOR_THREAD:
+    uses_thread_pool = isinstance(rows.executor, ThreadPoolExecutor)
+    if not uses_thread_pool or len(rows) < MIN_ROWS_FOR_THREAD:
         return None
     if labels is None:
         return None
-    # The map may be fitted on all rows only if the promise keeps the base class's row selection.
+    # The background map is fitted on all rows. A promise that overrides one of these methods of
+    # `Promise` may leave out some of them.
     promise_class = type(promise)
-    splits_rows = promise_class.split_rows is not Promise.split_rows
-    selects_training_rows = (
+    overrides_row_split = promise_class.split_rows is not Promise.split_rows
+    overrides_training_rows = (
         promise_class.select_map_training_rows is not Promise.select_map_training_rows
     )
-    some_label_is_not_a_class = bool((labels < 0).any())
-    if splits_rows or selects_training_rows or some_label_is_not_a_class:
+    has_label_outside_classes = bool((labels < 0).any())
+    if overrides_row_split or overrides_training_rows or has_label_outside_classes:
         return None
     return BackgroundMap(lambda validated_rows: fit_map(validated_rows, labels, weights))

@@ -30,10 +30,10 @@ from metacal.rows import Rows
 from metacal.rows.draws import make_generator
 from metacal.rows.strips import copy_rows_to_buffer
 
-# Seed that draws the rows whose confidences a profile counts.
+# Seed of the random sample of rows whose confidences are summarized in a profile.
 _PROFILE_SAMPLE_SEED = 0
 
-# A profile counts the confidences of a sample of rows with at most this many logits in total.
+# The confidences of a profile are those of a sample of rows with at most this many logits in total.
 _MAX_PROFILE_ENTRIES = 1 << 20
 #: Number of logits that are copied at once to compute confidences. They and their probabilities fit
 #: into the cache of a core.
@@ -151,25 +151,23 @@ class CalibrationMapFitter:
             If no row is left to fit on.
         """
         training_rows = self._select_training_rows(table, labels, promise)
-        fitted_map = FittedMap(self._get_background_map_or_fit(table, training_rows))
-        predicts_largest_logit = not np.any(table.decision_offset)
-        if not predicts_largest_logit:
-            return fitted_map
+        calibration_map = self._get_background_map_or_fit(table, training_rows)
+        # The comparison with the softmax and the note are about predictions by the largest logit.
+        has_learned_decision = bool(np.any(table.decision_offset))
+        if has_learned_decision:
+            return FittedMap(calibration_map)
+        fitted_map = FittedMap(calibration_map)
+        # A promise of the paper prescribes its calibrator, so no other map may replace it.
         promise_prescribes_calibrator = promise.default_calibrator is not None
         if not promise_prescribes_calibrator:
-            fitted_map = self._choose_between_map_and_softmax(fitted_map.map, training_rows)
-        keeps_predictions = fitted_map.map.preserves_accuracy
-        if keeps_predictions or table.certificate.quantity.limits_only_rejections:
-            return fitted_map
-        prediction_note = build_note_on_changed_predictions(
-            table.rows, fitted_map.map, is_accepted=table.columns.is_accepted
-        )
-        return FittedMap(fitted_map.map, notes=(*fitted_map.notes, prediction_note))
+            fitted_map = self._choose_between_map_and_softmax(calibration_map, training_rows)
+        prediction_notes = _list_notes_on_changed_predictions(fitted_map.map, table)
+        return FittedMap(fitted_map.map, notes=(*fitted_map.notes, *prediction_notes))
 
     def _select_training_rows(
         self, table: CertifiedTable, labels: Codes, promise: Promise
     ) -> MapTrainingRows:
-        """Select the rows that the promise allows for fitting a map."""
+        """Select the calibration rows that the map may be fitted on."""
         all_rows = MapTrainingRows(
             rows=table.rows,
             labels=labels,
@@ -232,25 +230,43 @@ class CalibrationMapFitter:
 
 
 def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) -> Flags:
-    """Return a mask of the rows that a promise allows for fitting the calibration map."""
+    """Return whether the promise allows to fit the calibration map on each row."""
     columns = table.columns
-    scores_for_promise = columns.scores
-    has_subgroup_thresholds = table.certificate.subgroups is not None
-    if has_subgroup_thresholds:
-        # No single threshold separates the scores, so they are replaced by -inf and +inf.
-        scores_for_promise = np.where(columns.is_accepted, -np.inf, np.inf)
     is_available = columns.may_train_calibrator
     # Labels on a device are a tensor, which cannot be combined with a NumPy mask.
-    labels_are_in_main_memory = not table.rows.is_on_device
-    if labels_are_in_main_memory:
-        label_is_a_class = labels >= 0
-        is_available = is_available & label_is_a_class
+    if not table.rows.is_on_device:
+        has_known_class = labels >= 0
+        is_available = is_available & has_known_class
     return promise.select_map_training_rows(
         is_available,
-        scores=scores_for_promise,
+        scores=_get_scores_that_one_threshold_separates(table),
         correct=columns.correct,
         certificate=table.certificate,
     )
+
+
+def _get_scores_that_one_threshold_separates(table: CertifiedTable) -> NDArray[Any]:
+    """Return the scores or, if there are several thresholds, -inf or +inf by acceptance."""
+    has_several_thresholds = table.certificate.subgroups is not None
+    if has_several_thresholds:
+        return np.where(table.columns.is_accepted, -np.inf, np.inf)
+    return table.columns.scores
+
+
+def _list_notes_on_changed_predictions(
+    calibration_map: Map, table: CertifiedTable
+) -> tuple[Note, ...]:
+    """Return a note on changed predictions if the map may change predictions of a promise.
+
+    A promise that limits only rejections does not depend on the accepted predictions.
+    """
+    promise_limits_errors = not table.certificate.quantity.limits_only_rejections
+    if calibration_map.preserves_accuracy or not promise_limits_errors:
+        return ()
+    prediction_note = build_note_on_changed_predictions(
+        table.rows, calibration_map, is_accepted=table.columns.is_accepted
+    )
+    return (prediction_note,)
 
 
 def _build_comparison_notes(comparison: SoftmaxComparison, *, uses_softmax: bool) -> list[Note]:
@@ -278,14 +294,14 @@ def build_monitoring_profile(calibration_map: Map, table: CertifiedTable) -> Pro
         is_accepted = is_accepted & is_selected
     accepted_index = np.flatnonzero(is_accepted)
     if rows.is_on_device or len(accepted_index) == 0:
-        # The profile of the scores alone needs no accepted rows.
+        # Such a profile has the scores only, because there are no confidences to sample.
         return build_profile(columns.ranking)
     max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
     sampled_index = _sample_rows(accepted_index, max_sampled_rows)
-    decision_offset_of_row = np.broadcast_to(table.decision_offset, len(rows))
+    row_decision_offsets = np.broadcast_to(table.decision_offset, len(rows))
     compute_confidence = _ConfidenceOfPrediction(calibration_map)
     confidence = rows.take(sampled_index).compute_column(
-        compute_confidence, decision_offset_of_row[sampled_index]
+        compute_confidence, row_decision_offsets[sampled_index]
     )
     return build_profile(
         columns.ranking, confidence=confidence, correct=columns.correct[sampled_index]

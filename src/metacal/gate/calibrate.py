@@ -107,10 +107,10 @@ def assemble_gate(
 
 
 def _build_stages(sources: Sequence[Source], certificate: Certificate) -> tuple[Stage, ...]:
-    """Combine each source with the thresholds that the certificate states for it."""
+    """Build the stages from their sources and the certified thresholds."""
     if certificate.stages is None:
         (only_source,) = sources
-        thresholds = get_certified_thresholds(certificate, only_source.classes)
+        thresholds = get_certified_thresholds(certificate, names_by_code=only_source.classes)
         return (Stage(source=only_source, thresholds=thresholds),)
     return tuple(
         Stage(

@@ -96,7 +96,7 @@ def read_usable_items(
     quantity: Quantity,
     random_state: int | None = None,
 ) -> UsableItems:
-    """Read the items of all cases whose outcome the known labels determine.
+    """Read the items of all cases in which no label is missing that matters.
 
     Parameters
     ----------
@@ -132,16 +132,16 @@ def read_usable_items(
     if n_unusable_cases > 0:
         n_cases = len(is_unusable_case)
         notes = (note_unlabelled_cases(unlabelled=n_unusable_cases, cases=n_cases),)
-    is_item_of_usable_case = ~is_unusable_case[case_codes]
-    usable_scores = item_columns.scores[is_item_of_usable_case]
-    usable_correct = item_columns.is_correct[is_item_of_usable_case]
+    is_in_usable_case = ~is_unusable_case[case_codes]
+    usable_scores = item_columns.scores[is_in_usable_case]
+    usable_correct = item_columns.is_correct[is_in_usable_case]
     usable_cases = _renumber_cases(
-        case_codes[is_item_of_usable_case],
+        case_codes[is_in_usable_case],
         is_correct_without_score=usable_correct & np.isnan(usable_scores),
         random_state=random_state,
     )
     return UsableItems(
-        row_indices=np.flatnonzero(is_item_of_usable_case),
+        row_indices=np.flatnonzero(is_in_usable_case),
         scores=usable_scores,
         correct=usable_correct,
         cases=usable_cases,
@@ -155,8 +155,7 @@ def _renumber_cases(
     """Number the cases of the remaining items from 0, without gaps."""
     distinct_codes, consecutive_codes = np.unique(case_codes, return_inverse=True)
     has_correct_item_without_score = np.zeros(len(distinct_codes), dtype=bool)
-    cases_with_such_an_item = consecutive_codes[is_correct_without_score]
-    has_correct_item_without_score[cases_with_such_an_item] = True
+    has_correct_item_without_score[consecutive_codes[is_correct_without_score]] = True
     return Cases(
         codes=consecutive_codes,
         has_correct_item_without_score=has_correct_item_without_score,
@@ -191,11 +190,10 @@ def _read_item_columns(
 def _find_unusable_cases(columns: _ItemColumns, case_codes: Codes, quantity: Quantity) -> Flags:
     """Return whether each case has an unlabelled item that may decide its outcome."""
     lacks_needed_label = ~columns.has_label
-    only_accepted_items_matter = quantity.case_outcome == "incorrect"
-    if only_accepted_items_matter:
-        # An item without a score is never accepted.
-        has_score = ~np.isnan(columns.scores)
-        lacks_needed_label &= has_score
+    if quantity.limits_accepted_errors_of_cases:
+        # An item without a score is never accepted, so it is no accepted error.
+        is_never_accepted = np.isnan(columns.scores)
+        lacks_needed_label &= ~is_never_accepted
     n_cases = int(case_codes.max()) + 1
     n_missing_labels_by_case = np.bincount(case_codes[lacks_needed_label], minlength=n_cases)
     is_unusable_case = n_missing_labels_by_case > 0

@@ -8,10 +8,9 @@ remaining rows are *tested*. The certificate records how the other rows were use
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.design import CertificationDesign, record_design
@@ -144,13 +143,10 @@ def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Co
 
 def _decide_rows(certificate: Certificate, scores: Float, subgroups: Subgroups | None) -> Flags:
     """Return whether the thresholds of a certificate accept each row."""
-    subgroup_codes = None
-    subgroup_names: NDArray[Any] = np.empty(0)
-    if subgroups is not None:
-        subgroup_codes = subgroups.codes
-        subgroup_names = np.array(subgroups.names)
-    thresholds = get_certified_thresholds(certificate, classes=subgroup_names)
-    row_thresholds = thresholds.get_row_thresholds(subgroup_codes)
+    if subgroups is None:
+        return accept_up_to_threshold(scores, certificate.threshold)
+    thresholds = get_certified_thresholds(certificate, names_by_code=np.array(subgroups.names))
+    row_thresholds = thresholds.get_row_thresholds(subgroups.codes)
     return accept_up_to_threshold(scores, row_thresholds)
 
 

@@ -71,7 +71,7 @@ def certify_table(
 
 
 def _must_count_rows(table: CalibrationTable, promise: Promise) -> bool:
-    """Check whether a table is too long to sort and its promise needs only counts."""
+    """Check whether rows are counted in cells of scores, because they are too many to sort."""
     is_short_enough_to_sort = len(table.rows) <= long_rows.MAX_SORTED_ROWS
     if is_short_enough_to_sort or table.labels is None:
         return False
@@ -127,17 +127,15 @@ def _get_best_certifiable_target(error: InfeasibleTargetError) -> float:
 def _make_comparison_key(certified_table: CertifiedTable) -> tuple[float, int]:
     """Make the key that compares certificates of several scores. Higher is better.
 
-    A lower certified cost comes first, then a larger number of accepted rows. If accepting is safe,
-    every score accepts about as many rows, and fewer incorrect accepted rows are better.
+    A lower certified cost comes first, then a larger number of accepted rows. If the promise limits
+    only rejections, every score accepts about as many rows, and fewer accepted errors are better.
     """
     certificate = certified_table.certificate
-    negative_cost = 0.0
-    if certificate.quantity.is_mean_cost:
-        negative_cost = -certificate.target
+    certified_cost = certificate.target if certificate.quantity.is_mean_cost else 0.0
     if certificate.quantity.limits_only_rejections:
         n_incorrect_accepted = certificate.n_accepted - certificate.n_correct_accepted
-        return negative_cost, -n_incorrect_accepted
-    return negative_cost, certificate.n_accepted
+        return -certified_cost, -n_incorrect_accepted
+    return -certified_cost, certificate.n_accepted
 
 
 def find_subgroups_by_class_or_group(

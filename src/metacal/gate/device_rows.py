@@ -6,6 +6,7 @@ probabilities, the map needs only a few numbers of each row. Other gates take se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def accept_rows_on_device(rows: Rows, score: str | Score, thresholds: Thresholds) -> Flags | None:
-    """Compare the score of each row with a threshold, without a copy of the scores.
+    """Accept rows on a device by their scores, without storing the scores.
 
     Parameters
     ----------
@@ -39,14 +40,15 @@ def accept_rows_on_device(rows: Rows, score: str | Score, thresholds: Thresholds
     ndarray of bool, shape (n_rows,), or None
         None if the rows are not on a device, or need more than one pass.
     """
-    score_kernel = _get_formula_kernel(score)
-    if score_kernel is None or not rows.is_on_device or not isinstance(thresholds, SingleThreshold):
+    score_formula = _get_score_formula(score)
+    has_single_threshold = isinstance(thresholds, SingleThreshold)
+    if score_formula is None or not rows.is_on_device or not has_single_threshold:
         return None
     device_kernels = kernels.device_kernels()
     compute_codes = partial(
         device_kernels.acceptance_codes,
-        formula=score_kernel.formula,
-        threshold=_make_robust_to_rounding(thresholds, score),
+        formula=score_formula,
+        threshold=_get_threshold_of_unrounded_scores(thresholds, score),
     )
     if rows.is_unvalidated:
         codes = rows.compute_column(partial(compute_codes, is_unvalidated=True))
@@ -61,11 +63,11 @@ def decide_rows_on_device(
     fitted_map: Map,
     score: str | Score,
     thresholds: Thresholds,
-    out: Any,
+    probabilities_out: Any,
     *,
     rejected_are_uniform: bool,
 ) -> DecisionBuffers | None:
-    """Write calibrated probabilities, and decide on each row.
+    """Write the probabilities of rows on a device, and decide on each row, in one pass.
 
     Parameters
     ----------
@@ -77,8 +79,8 @@ def decide_rows_on_device(
         Ranking score.
     thresholds : SingleThreshold or SubgroupThresholds
         Largest score of an accepted row.
-    out : tensor of shape (n_rows, n_classes)
-        Output table.
+    probabilities_out : tensor of shape (n_rows, n_classes)
+        Output table, unchanged if None is returned.
     rejected_are_uniform : bool
         Whether rejected rows have the same probability in every class.
 
@@ -87,27 +89,28 @@ def decide_rows_on_device(
     DecisionBuffers or None
         Columns of the decision, on the device. None if the rows need more than one pass.
     """
-    score_kernel = _get_formula_kernel(score)
-    row_map = fitted_map.single_pass_map
-    if score_kernel is None or row_map is None or not isinstance(thresholds, SingleThreshold):
+    score_formula = _get_score_formula(score)
+    single_pass_map = fitted_map.single_pass_map
+    has_single_threshold = isinstance(thresholds, SingleThreshold)
+    if score_formula is None or single_pass_map is None or not has_single_threshold:
         return None
-    columns: DecisionBuffers = kernels.device_kernels().decide_rows(
+    decision_columns: DecisionBuffers = kernels.device_kernels().decide_rows(
         rows.table,
-        row_map,
-        score_kernel.formula,
-        _make_robust_to_rounding(thresholds, score),
-        out,
+        single_pass_map,
+        score_formula,
+        _get_threshold_of_unrounded_scores(thresholds, score),
+        probabilities_out,
         rejected_are_uniform=rejected_are_uniform,
     )
-    return columns
+    return decision_columns
 
 
-def _get_formula_kernel(score: str | Score) -> kernels.FormulaKernel | None:
-    """Return the kernel of a score that has a formula, else None."""
+def _get_score_formula(score: str | Score) -> Callable[..., Any] | None:
+    """Return the formula that computes a score on a device, or None if it has no formula."""
     score_kernel = resolve_score(score).compute_unrounded
-    return score_kernel if isinstance(score_kernel, kernels.FormulaKernel) else None
+    return score_kernel.formula if isinstance(score_kernel, kernels.FormulaKernel) else None
 
 
-def _make_robust_to_rounding(thresholds: SingleThreshold, score: str | Score) -> float:
-    """Return the threshold that accepts the same scores before they are rounded."""
+def _get_threshold_of_unrounded_scores(thresholds: Thresholds, score: str | Score) -> float:
+    """Return the threshold that accepts the same rows before their scores are rounded."""
     return thresholds.make_robust_to_rounding(get_rounding_grid(score)).threshold

@@ -12,7 +12,7 @@ def find_gate(
     fitted: Any,
     needs: str = "This function requires a fitted gate, or an estimator that contains one",
 ) -> Gate:
-    """Find the gate in a gate, a fitted estimator or a scikit-learn pipeline.
+    """Return the gate of a fitted estimator or pipeline, or the gate itself.
 
     Parameters
     ----------
@@ -33,22 +33,31 @@ def find_gate(
         last_step = fitted[-1]
         return find_gate(last_step, needs)
     fitted_class = type(fitted)
-    # A class of estimators has these attributes as properties, even before an object is fitted.
-    is_estimator_of_gates = hasattr(fitted_class, "gate_")
-    is_calibrator = hasattr(fitted_class, "map_")
-    can_have_gate = is_estimator_of_gates or is_calibrator or hasattr(fitted, "gate_")
-    if not can_have_gate:
+    if not _can_have_gate(fitted):
         received_name = fitted.__name__ if isinstance(fitted, type) else fitted_class.__name__
         raise UnfittedError(f"{needs}, but got {received_name}.")
     try:
         return find_gate(fitted.gate_, needs)
     except MissingGateError:
+        # The estimator was fitted without a promise, and its own message says so.
         raise
     except AttributeError as error:
         # scikit-learn's NotFittedError is an AttributeError and a ValueError at the same time.
-        is_not_fitted_error = isinstance(error, ValueError)
-        if is_estimator_of_gates and not is_not_fitted_error:
+        is_fitted = not isinstance(error, ValueError)
+        has_gate_property = hasattr(fitted_class, "gate_")
+        if has_gate_property and is_fitted:
             raise UnfittedError(f"This {fitted_class.__name__} has no gate: {error}") from None
         raise UnfittedError(
             f"This {fitted_class.__name__} is not fitted. Call fit first."
         ) from None
+
+
+def _can_have_gate(estimator: Any) -> bool:
+    """Check whether an object has a gate, or will have one after `fit`.
+
+    The class of an estimator has a property `gate_`, or a property `map_` that reads the attribute
+    `gate_` of a fitted object. Properties of the class exist before `fit`.
+    """
+    estimator_class = type(estimator)
+    class_has_property = hasattr(estimator_class, "gate_") or hasattr(estimator_class, "map_")
+    return class_has_property or hasattr(estimator, "gate_")

@@ -212,16 +212,16 @@ def get_thresholds_of_rows(
     return thresholds.get_row_thresholds(subgroup_codes, predicted_codes)
 
 
-def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) -> Thresholds:
+def get_certified_thresholds(certificate: Certificate, names_by_code: NDArray[Any]) -> Thresholds:
     """Return the threshold of a certificate, or the thresholds of its subgroups.
 
     Parameters
     ----------
     certificate : Certificate
         Certificate with one threshold, or with a threshold for each class or group.
-    classes : ndarray of shape (n_classes,)
-        Class names in column order. Thresholds by class are returned in this order, so that the
-        code of a row's subgroup is the column of its largest logit.
+    names_by_code : ndarray of shape (n_subgroups,)
+        Name of each subgroup code. For thresholds by class, these are the class names in column
+        order. They are not used for groups, whose codes have the order of their sorted names.
     """
     subgroups = certificate.subgroups
     if subgroups is None:
@@ -235,7 +235,7 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
         threshold_by_name = _collect_threshold_by_name(subgroups)
     subgroup_names = tuple(sorted(threshold_by_name))
     if subgroups.by == "class":
-        subgroup_names = tuple(classes.tolist())
+        subgroup_names = tuple(names_by_code.tolist())
     group_decision_offsets: tuple[float, ...] = ()
     if has_decision_offsets:
         group_decision_offsets = tuple(offset_by_group[name] for name in subgroup_names)

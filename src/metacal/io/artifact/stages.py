@@ -190,7 +190,7 @@ def _build_stage(saved_stage: SavedStage, certificate: Certificate | None, locat
         check_classes(certificate, classes)
         is_cascade = certificate.stages is not None
         if not is_cascade:
-            thresholds = get_certified_thresholds(certificate, classes)
+            thresholds = get_certified_thresholds(certificate, names_by_code=classes)
     return Stage(source, thresholds, saved_stage.name)
 
 
