@@ -82,25 +82,30 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
         Cases in random order.
     """
     n_items_per_case = np.bincount(cases.codes, minlength=cases.n_cases)
-    # A case without items takes part in the draw by an added row.
     empty_cases = np.flatnonzero(n_items_per_case == 0)
-    n_added = len(empty_cases)
-    case_of_rows = np.concatenate([cases.codes, empty_cases])
+    # One row is added for each case without items, so that these cases are drawn too.
+    n_added_rows = len(empty_cases)
+    case_by_row = np.concatenate([cases.codes, empty_cases])
+    scores = np.concatenate([rows.scores, np.zeros(n_added_rows)])
+    is_correct = np.concatenate([rows.is_correct, np.zeros(n_added_rows, dtype=bool)])
     subgroup_codes = np.zeros(len(rows), dtype=np.intp)
     if rows.subgroups is not None:
         subgroup_codes = rows.subgroups.codes
-    row_draws = RowDraws(
-        np.concatenate([rows.scores, np.zeros(n_added)]),
-        np.concatenate([rows.is_correct, np.zeros(n_added, dtype=bool)]),
-        np.concatenate([subgroup_codes, np.full(n_added, _NO_SUBGROUP)]),
-        cases.has_correct_item_without_score[case_of_rows],
-        units=case_of_rows,
-        random_state=cases.random_state,
+    subgroup_codes = np.concatenate([subgroup_codes, np.full(n_added_rows, _NO_SUBGROUP)])
+    case_has_unscored_correct_item = cases.has_correct_item_without_score[case_by_row]
+    columns_that_derive_seed = (
+        scores,
+        is_correct,
+        subgroup_codes,
+        case_has_unscored_correct_item,
     )
+    row_draws = RowDraws(
+        *columns_that_derive_seed, units=case_by_row, random_state=cases.random_state
+    )
+    # The cases are numbered in random order. All rows of a case have its number.
+    random_position_by_row = row_draws.draw_cluster_numbers("division of cases")
     case_order = np.empty(cases.n_cases, dtype=np.intp)
-    # Every row has the random number of its case, which is the position of the case.
-    position_of_rows = row_draws.draw_cluster_numbers("division of cases")
-    case_order[position_of_rows] = case_of_rows
+    case_order[random_position_by_row] = case_by_row
     return case_order
 
 

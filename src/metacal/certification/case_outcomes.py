@@ -74,20 +74,34 @@ def compute_case_outcomes(
     EventCount(n_events=1, n_rows=3)
     """
     if quantity.limits_missed_items_of_cases:
-        has_correct_item = cases.any_item(correct) | cases.has_correct_item_without_score
-        has_rejected_correct_item = cases.any_item(correct & ~accept)
-        misses_item = has_rejected_correct_item | cases.has_correct_item_without_score
-        return CaseOutcomes(accept=~misses_item, correct=has_correct_item)
+        return _compute_recall_outcomes(cases, accept, correct)
+    return _compute_error_outcomes(cases, accept, correct, max_counted_errors)
 
-    n_errors_per_case = cases.count_items(accept & ~correct)
-    case_losses = None
-    if max_counted_errors is not None:
-        case_losses = Losses(
-            if_accepted=np.minimum(n_errors_per_case, max_counted_errors).astype(np.float64),
-            if_rejected=0.0,
-            max_loss=float(max_counted_errors),
-            is_all_or_nothing=max_counted_errors == 1,
-        )
-    return CaseOutcomes(
-        accept=cases.any_item(accept), correct=n_errors_per_case == 0, losses=case_losses
+
+def _compute_recall_outcomes(
+    cases: Cases, is_accepted_item: Flags, is_correct_item: Flags
+) -> CaseOutcomes:
+    """Compute which cases have correct items, and whether all of them are accepted."""
+    has_correct_item = cases.any_item(is_correct_item) | cases.has_correct_item_without_score
+    has_rejected_correct_item = cases.any_item(is_correct_item & ~is_accepted_item)
+    misses_correct_item = has_rejected_correct_item | cases.has_correct_item_without_score
+    return CaseOutcomes(accept=~misses_correct_item, correct=has_correct_item)
+
+
+def _compute_error_outcomes(
+    cases: Cases, is_accepted_item: Flags, is_correct_item: Flags, max_counted_errors: int | None
+) -> CaseOutcomes:
+    """Compute which cases have accepted items, and how many of these are incorrect."""
+    has_accepted_item = cases.any_item(is_accepted_item)
+    n_errors_per_case = cases.count_items(is_accepted_item & ~is_correct_item)
+    has_no_error = n_errors_per_case == 0
+    if max_counted_errors is None:
+        return CaseOutcomes(accept=has_accepted_item, correct=has_no_error)
+    counted_errors_per_case = np.minimum(n_errors_per_case, max_counted_errors)
+    case_losses = Losses(
+        if_accepted=counted_errors_per_case.astype(np.float64),
+        if_rejected=0.0,
+        max_loss=float(max_counted_errors),
+        is_all_or_nothing=max_counted_errors == 1,
     )
+    return CaseOutcomes(accept=has_accepted_item, correct=has_no_error, losses=case_losses)

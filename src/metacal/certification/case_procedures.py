@@ -91,8 +91,8 @@ class CaseProcedure(ABC):
         return self.quantity.max_violation_rate(self.target)
 
     @property
-    def clears_accepted(self) -> bool:
-        """Whether an accepted item, not a rejected one, can break the promise."""
+    def cleared_items_are_accepted(self) -> bool:
+        """Whether only accepted items can break the promise, so that these are cleared."""
         return not self.quantity.limits_only_rejections
 
     def build_pilot_policy(
@@ -105,7 +105,9 @@ class CaseProcedure(ABC):
         """Certify the promise on the items of calibration cases."""
         cases = rows.cases
         assert cases is not None
-        items = build_case_items(rows, cases, clears_accepted=self.clears_accepted)
+        items = build_case_items(
+            rows, cases, cleared_items_are_accepted=self.cleared_items_are_accepted
+        )
         certificate = self._certify_items(rows, cases, items, delta)
         case_counts = certificate.cases
         assert case_counts is not None
@@ -150,7 +152,7 @@ class CaseCutoffProcedure(CaseProcedure):
         """Certify the cutoffs on the tested cases."""
         is_counted = np.ones(cases.n_cases, dtype=bool)
         breaks_at_every_cutoff = np.zeros(cases.n_cases, dtype=bool)
-        if not self.clears_accepted:
+        if not self.cleared_items_are_accepted:
             is_counted = cases.any_item(items.is_harmful) | cases.has_correct_item_without_score
             breaks_at_every_cutoff = cases.has_correct_item_without_score
         n_counted = int(is_counted.sum())
@@ -186,7 +188,9 @@ class CaseCutoffProcedure(CaseProcedure):
             rows,
             cases,
             division,
-            convert_cutoffs_to_thresholds(cutoffs, clears_accepted=self.clears_accepted),
+            convert_cutoffs_to_thresholds(
+                cutoffs, cleared_items_are_accepted=self.cleared_items_are_accepted
+            ),
             quantity=self.quantity,
             target=self.target,
             delta=delta,

@@ -134,7 +134,7 @@ class CaseSequenceProcedure(CaseProcedure):
             rows,
             cases,
             division,
-            convert_cutoffs_to_thresholds(cutoffs, clears_accepted=True),
+            convert_cutoffs_to_thresholds(cutoffs, cleared_items_are_accepted=True),
             quantity=self.quantity,
             target=self.target,
             delta=delta,

@@ -16,7 +16,7 @@ from metacal.errors import CasesError, InfeasibleTargetError, InputError
 from metacal.spelling import choose_spelling
 from metacal.statistics import bounds
 
-# Error probability of the confidence bound in a message if the promise has no delta.
+# If a promise has no delta, the confidence bound in the message has this error probability.
 _DEFAULT_DELTA = 0.1
 
 
@@ -75,7 +75,7 @@ def build_too_few_cases_error(
 def build_uncovered_items_error(
     quantity: Quantity, target: float, delta: float | None, n_cases: int, n_uncovered: int
 ) -> InfeasibleTargetError:
-    """Build the error for too many cases with a true item that has no score.
+    """Build the error for cases that lack a score for too many of their true items.
 
     Parameters
     ----------

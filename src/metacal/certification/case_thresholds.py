@@ -27,7 +27,9 @@ from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
 
 
-def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bool) -> CaseItems:
+def build_case_items(
+    rows: CalibrationRows, cases: Cases, *, cleared_items_are_accepted: bool
+) -> CaseItems:
     """Build the items of cases from rows.
 
     Parameters
@@ -38,7 +40,7 @@ def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bo
     cases : Cases
         Case of each item.
 
-    clears_accepted : bool
+    cleared_items_are_accepted : bool
         Whether accepted items are cleared, so that incorrect ones are harmful. If not, rejected items
         are, and correct ones are harmful.
 
@@ -51,7 +53,7 @@ def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bo
     if rows.subgroups is not None:
         item_types = rows.subgroups.codes
         n_types = len(rows.subgroups.names)
-    if clears_accepted:
+    if cleared_items_are_accepted:
         safety = -rows.scores
         is_harmful = ~rows.is_correct
     else:
@@ -66,33 +68,38 @@ def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bo
     )
 
 
-def convert_cutoffs_to_thresholds(cutoffs: Float, *, clears_accepted: bool) -> Float:
-    """Convert cutoffs of the safety to thresholds of the uncertainty.
+def convert_cutoffs_to_thresholds(cutoffs: Float, *, cleared_items_are_accepted: bool) -> Float:
+    """Convert cutoffs on the safety of items to thresholds on their uncertainty.
 
-    The thresholds are midpoints of the grid of scores.
-
-    An item whose safety equals the cutoff is not cleared.
+    An item is cleared if its safety is strictly above the cutoff, and accepted if its uncertainty is
+    at most the threshold.
 
     Examples
     --------
     >>> cutoffs = np.array([0.5, -np.inf, np.inf])
-    >>> thresholds = convert_cutoffs_to_thresholds(cutoffs, clears_accepted=True)
+    >>> thresholds = convert_cutoffs_to_thresholds(cutoffs, cleared_items_are_accepted=True)
     >>> bool(thresholds[0] < -0.5), thresholds[1:]
     (True, array([ inf, -inf]))
-    >>> bool(convert_cutoffs_to_thresholds(cutoffs, clears_accepted=False)[0] > 0.5)
+    >>> bool(convert_cutoffs_to_thresholds(cutoffs, cleared_items_are_accepted=False)[0] > 0.5)
     True
     """
-    thresholds = []
-    for cutoff in cutoffs.tolist():
-        if not clears_accepted:
-            # The uncertainty is the safety of a rejected item.
-            threshold = RELATIVE_GRID.make_robust_to_rounding(cutoff)
-        elif math.isinf(cutoff):
-            threshold = -cutoff
-        else:
-            threshold = RELATIVE_GRID.find_largest_threshold_rejecting(-cutoff)
-        thresholds.append(threshold)
+    if cleared_items_are_accepted:
+        # The safety is the negated uncertainty: safety > cutoff means uncertainty < -cutoff.
+        thresholds = [_find_threshold_accepting_below(-cutoff) for cutoff in cutoffs.tolist()]
+    else:
+        # The safety is the uncertainty, and items with uncertainty <= cutoff are accepted.
+        thresholds = [RELATIVE_GRID.make_robust_to_rounding(cutoff) for cutoff in cutoffs.tolist()]
     return np.array(thresholds)
+
+
+def _find_threshold_accepting_below(uncertainty: float) -> float:
+    """Find the threshold that accepts exactly the items with a lower uncertainty.
+
+    If the uncertainty is infinite, every item or no item is accepted.
+    """
+    if math.isinf(uncertainty):
+        return uncertainty
+    return RELATIVE_GRID.find_largest_threshold_rejecting(uncertainty)
 
 
 def build_case_certificate(
