@@ -71,8 +71,8 @@ def test_no_row_that_was_read_is_accepted_however_good_it_is():
 class UnpeelingRule(FixedSequenceRule):
     """The tempting shortcut: read rows, and test all rows after all."""
 
-    def plan(self, n_rows, limit, significance_level, pilot_rows=None, row_reader=None):
-        row_reader.read_down_to_rank(700)
+    def plan(self, n_rows, limit, significance_level, pilot_rows=None, planning_row_reader=None):
+        planning_row_reader.read_down_to_rank(700)
         starts = choose_usual_range_starts(n_rows, limit, significance_level)
         return RankPlan(limit, plan_rank_ranges(n_rows, limit, significance_level, starts))
 

@@ -25,7 +25,7 @@ from metacal.formulas import Codes, Flags
 _N_RUNS_PER_CHUNK = 4096
 
 # Largest number of cells whose rows are requested to be counted again in one pass.
-MAX_UNORDERED_BLOCKS = 1024
+MAX_BLOCKS_PER_RECOUNT = 1024
 
 
 class FirstFailure(NamedTuple):
@@ -91,7 +91,7 @@ def find_first_failure(
                 )
             if failed_rank is not None:
                 return FirstFailure(failed_rank, unordered_blocks)
-            if len(unordered_blocks) >= MAX_UNORDERED_BLOCKS:
+            if len(unordered_blocks) >= MAX_BLOCKS_PER_RECOUNT:
                 return FirstFailure(rank_range.stop_rank, unordered_blocks)
     return FirstFailure(rank_range.stop_rank, unordered_blocks)
 

@@ -385,4 +385,4 @@ def _require_known_scores_at_threshold(ranking: Ranking, n_accepted: int) -> Non
         np.searchsorted(ranking.tie_block_end_ranks, n_accepted, side="right")
     )
     last_accepted_block = first_rejected_block - 1
-    ranking.require_known_order_in_blocks(last_accepted_block, first_rejected_block)
+    ranking.require_known_order_in_blocks([last_accepted_block, first_rejected_block])

@@ -309,7 +309,7 @@ class Passes(Evidence):
             try:
                 certificate = procedure.certify_ranking(cell_tally.ranking, promise.delta)
             except FinerCountsNeeded as finer_counts_needed:
-                cells_to_refine = [*finer_counts_needed.cells, *cells_to_refine]
+                cells_to_refine = [*finer_counts_needed.cells_to_recount, *cells_to_refine]
             else:
                 is_every_rank_known = len(cells_to_refine) == 0
                 if is_every_rank_known:

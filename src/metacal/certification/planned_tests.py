@@ -84,10 +84,10 @@ def run_planned_tests(
             significance_level=significance_level,
             last_rank=last_rank,
         )
-    if plan.first_tested_rank is not None:
+    if plan.tests_every_rank_from is not None:
         sequence_trace = _test_every_rank(
             ranking,
-            plan.first_tested_rank,
+            plan.tests_every_rank_from,
             accuracy=plan.limit,
             significance_level=significance_level,
             last_rank=last_rank,
@@ -152,7 +152,7 @@ def _test_rank_ranges(
     if unordered_blocks:
         raise ranking.build_finer_counts_error(unordered_blocks)
     if 0 < highest_passed_rank < ranking.n_rows:
-        ranking.require_known_order_in_blocks(ranking.find_tie_block(highest_passed_rank))
+        ranking.require_known_order_in_blocks([ranking.find_tie_block(highest_passed_rank)])
     sequence_trace = _trace_sequence(ranking, highest_passed_rank, failures)
     return SequenceOutcome(sequence_trace, every_test_passed)
 

@@ -187,7 +187,7 @@ class RankPlan:
     rank_ranges : tuple of RankRange
         Ranks to test, with the fraction of the significance level that each range adds.
 
-    first_tested_rank : int or None
+    tests_every_rank_from : int or None
         If given, every rank from this one upward is tested at the whole significance level.
 
     first_tested_tie_block : FirstTieBlock or None
@@ -199,9 +199,14 @@ class RankPlan:
 
     limit: float
     rank_ranges: tuple[RankRange, ...] = ()
-    first_tested_rank: int | None = None
+    tests_every_rank_from: int | None = None
     first_tested_tie_block: FirstTieBlock | None = None
     first_tested_score: float | None = None
+
+    @property
+    def tests_tie_blocks(self) -> bool:
+        """Whether tests are made at the ends of tie blocks."""
+        return self.first_tested_tie_block is not None
 
 
 def _derive_tie_break_draw(tie_break_draw: float, subgroup_codes: Sequence[int]) -> float:
@@ -380,6 +385,6 @@ def _plan_tests_of_ranks(
             n_rows, error_rate=1.0 - limit, significance_level=significance_level
         )
         first_tested_rank = rank_tests.lowest_rank_passing_with(range_starts[0].n_tolerated_errors)
-        return RankPlan(limit=limit, first_tested_rank=first_tested_rank)
+        return RankPlan(limit=limit, tests_every_rank_from=first_tested_rank)
     rank_ranges = plan_rank_ranges(n_rows, limit, significance_level, range_starts)
     return RankPlan(limit=limit, rank_ranges=rank_ranges)

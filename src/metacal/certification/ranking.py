@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -220,10 +220,10 @@ class Ranking:
             unordered_blocks=_prepend_error_free_run(unordered_blocks, entry=_NO_UNORDERED_BLOCK),
         )
 
-    def require_known_order_in_blocks(self, *tie_blocks: int) -> None:
-        """Raise FinerCountsNeeded if the order of the rows in a tie block is unknown.
+    def require_known_order_in_blocks(self, tie_blocks: Sequence[int]) -> None:
+        """Raise FinerCountsNeeded if the order of the rows in a given tie block is unknown.
 
-        Indices of tie blocks that do not exist are ignored.
+        Indices of tie blocks that do not exist, such as -1, are ignored.
         """
         if self.is_unordered_block is None:
             return
@@ -440,10 +440,10 @@ class FinerCountsNeeded(Exception):
 
     Attributes
     ----------
-    cells : list of int
-        Indices of the cells, in increasing order.
+    cells_to_recount : list of int
+        Distinct indices of the cells, in increasing order.
     """
 
-    def __init__(self, cells: Iterable[int]) -> None:
+    def __init__(self, cells_to_recount: Iterable[int]) -> None:
         super().__init__()
-        self.cells = sorted(set(cells))
+        self.cells_to_recount = sorted(set(cells_to_recount))

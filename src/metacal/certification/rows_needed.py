@@ -62,11 +62,11 @@ StartingTestPlanner = Callable[[int], Sequence[StartingTest]]
 # Probability with which the estimated number of rows certifies, averaged over the error curves.
 TARGET_CHANCE = 0.8
 
-# Largest estimate that is reported, as a multiple of the present rows.
-_MAX_ROW_FACTOR = 50
+# Largest number of rows for which certification is simulated, as a multiple of the present rows.
+MAX_SIMULATED_ROW_FACTOR = 50
 
-# An estimate of at most this many rows is reported, however few the present rows are.
-_MAX_ROWS = 20_000
+# If the present rows are few, larger multiples are simulated, up to this many rows.
+_MIN_LARGEST_SIMULATED_SIZE = 20_000
 
 # Number of sample sizes that the search can try between a size and its double.
 _STEPS_PER_DOUBLING = 8
@@ -84,14 +84,13 @@ _NODE_WEIGHTS = np.array([1 / 6, 2 / 3, 1 / 6])
 # Smallest share of the population at a node, as a fraction of the mean share.
 _MIN_NODE_FRACTION = 0.2
 
-# Lower limit on the assumed probability that the present rows certify nothing.
+# Lower bound on the estimated probability that the present rows certify nothing.
 _MIN_FAILURE_CHANCE = 0.1
 
-# The largest tabulated error rate exceeds the tolerated errors by this many standard deviations.
-_MAX_DEVIATION_IN_STDS = 6.0
-
-# Number of errors that are added to the largest deviation.
-_ADDED_EXPECTED_ERRORS = 9.0
+# A test that tolerates c errors is taken to fail if c + 9 + 6 sqrt(c + 1) errors are expected. Here 6
+# is the number of standard deviations, and 9 is the number of additional errors.
+_N_STDS_TO_CERTAIN_FAILURE = 6.0
+_N_ADDED_ERRORS_TO_CERTAIN_FAILURE = 9.0
 
 # Number of error rates at which the probability of passing a test is tabulated.
 _N_TABULATED_RATES = 101
@@ -119,8 +118,8 @@ def estimate_rows_needed_by_resampling(
         Number of rows to two digits, or None if even the largest samples rarely certify.
     """
     random_generator = make_generator(0)
-    for n_half_doublings in range(1, _N_SAMPLE_SIZES + 1):
-        growth_factor = 2.0 ** (n_half_doublings / 2)
+    for size_step in range(1, _N_SAMPLE_SIZES + 1):
+        growth_factor = 2.0 ** (size_step / 2)
         sample_size = round(n_rows * growth_factor)
         n_certifying_samples = 0
         for _ in range(_N_RESAMPLES):
@@ -188,22 +187,22 @@ def find_smallest_sample_size(
         Number of rows to two digits, or None if too many rows would be needed.
     """
     pass_chances_of_present_rows = _compute_best_pass_chances(
-        error_curves, plan_tests(n_rows), n_rows
+        error_curves.cumulative_error_shares, plan_tests(n_rows), n_rows
     )
     failure_chances = 1.0 - pass_chances_of_present_rows
-    # An estimate is only made for rows that certify nothing, so the weights are conditional on it.
+    # The present rows certify nothing, so each curve is weighted by its probability given that.
     conditional_weights = error_curves.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
 
     def compute_chance_of_certifying(size_step: int) -> float:
         sample_size = _convert_step_to_sample_size(size_step)
         pass_chances = _compute_best_pass_chances(
-            error_curves, plan_tests(sample_size), sample_size
+            error_curves.cumulative_error_shares, plan_tests(sample_size), sample_size
         )
         return float(pass_chances @ conditional_weights / conditional_weights.sum())
 
     low_step = math.floor(_STEPS_PER_DOUBLING * math.log2(n_rows))
     low_chance = 0.0
-    max_sample_size = max(_MAX_ROW_FACTOR * n_rows, _MAX_ROWS)
+    max_sample_size = max(MAX_SIMULATED_ROW_FACTOR * n_rows, _MIN_LARGEST_SIMULATED_SIZE)
     high_step = math.floor(_STEPS_PER_DOUBLING * math.log2(max_sample_size))
     high_chance = compute_chance_of_certifying(high_step)
     if high_chance < TARGET_CHANCE:
@@ -231,22 +230,37 @@ def _convert_step_to_sample_size(size_step: float) -> int:
 
 
 def _compute_best_pass_chances(
-    error_curves: WeightedErrorCurves, tests: Sequence[StartingTest], n_rows: int
+    cumulative_error_shares: Float, tests: Sequence[StartingTest], n_rows: int
 ) -> Float:
-    """Compute for each error curve the probability of passing the most promising test."""
-    error_shares = error_curves.cumulative_error_shares
-    n_curves = error_shares.shape[1]
+    """Compute for each error curve the probability of passing the most promising test.
+
+    Parameters
+    ----------
+    cumulative_error_shares : array of float of shape (n_shares, n_curves)
+        Errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
+
+    tests : sequence of StartingTest
+        Tests of which at least one must pass.
+
+    n_rows : int
+        Number of rows.
+
+    Returns
+    -------
+    array of float of shape (n_curves,)
+    """
+    n_curves = cumulative_error_shares.shape[1]
     best_pass_chances = np.zeros(n_curves)
     for test in tests:
-        pass_chance_table = _tabulate_pass_chances(test.rank, test.max_errors, n_rows)
-        error_shares_below = error_shares[pass_chance_table.lower_share_indices]
-        error_shares_above = error_shares[pass_chance_table.lower_share_indices + 1]
-        mean_error_rates_at_nodes = (
-            error_shares_below * pass_chance_table.lower_weights
-            + error_shares_above * pass_chance_table.upper_weights
+        share_nodes = _build_share_nodes(test.rank, n_rows)
+        mean_error_rates_at_nodes = share_nodes.interpolate_mean_error_rates(
+            cumulative_error_shares
         )
+        tabulated_pass_chances = _tabulate_pass_chances(test.rank, test.max_errors)
         pass_chances_at_nodes = np.interp(
-            mean_error_rates_at_nodes, pass_chance_table.error_rates, pass_chance_table.pass_chances
+            mean_error_rates_at_nodes,
+            tabulated_pass_chances.error_rates,
+            tabulated_pass_chances.pass_chances,
         )
         pass_chances = _NODE_WEIGHTS @ pass_chances_at_nodes
         best_pass_chances = np.maximum(best_pass_chances, pass_chances)
@@ -254,37 +268,92 @@ def _compute_best_pass_chances(
 
 
 @dataclass(frozen=True, eq=False)
-class _PassChanceTable:
-    """Table of the probability that a test at a rank passes, for any error curve.
+class _ShareNodes:
+    """Nodes that represent the random share of the population up to a rank.
 
-    The share of the population below the rank is random. Each of its three nodes lies between two
-    neighbours in `ROW_SHARE_GRID`.
+    Each of the three nodes u lies between two neighbours in `ROW_SHARE_GRID`.
 
     Attributes
     ----------
-    lower_share_indices : array of int of shape (3,)
+    lower_grid_indices : array of int of shape (3,)
         Index in `ROW_SHARE_GRID` of the lower neighbour of each node.
 
-    lower_weights, upper_weights : arrays of float of shape (3, 1)
-        Weights of the cumulative errors at both neighbours. The weighted sum is the mean error rate
-        up to the node.
+    rates_per_lower_error_share : array of float of shape (3, 1)
+        (1 - f) / u, where f is the position of the node u between its neighbours, from 0 to 1.
 
+    rates_per_upper_error_share : array of float of shape (3, 1)
+        f / u.
+    """
+
+    lower_grid_indices: Codes
+    rates_per_lower_error_share: Float
+    rates_per_upper_error_share: Float
+
+    def interpolate_mean_error_rates(self, cumulative_error_shares: Float) -> Float:
+        """Compute the mean error rate of the population up to each node.
+
+        It is E(u) / u, where the share of errors E(u) is interpolated between the neighbours of u.
+
+        Parameters
+        ----------
+        cumulative_error_shares : array of float of shape (n_shares, n_curves)
+            Errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
+
+        Returns
+        -------
+        array of float of shape (3, n_curves)
+        """
+        lower_error_shares = cumulative_error_shares[self.lower_grid_indices]
+        upper_error_shares = cumulative_error_shares[self.lower_grid_indices + 1]
+        return (
+            lower_error_shares * self.rates_per_lower_error_share
+            + upper_error_shares * self.rates_per_upper_error_share
+        )
+
+
+@lru_cache(maxsize=1000)
+def _build_share_nodes(rank: int, n_rows: int) -> _ShareNodes:
+    """Build the nodes of the share of the population up to a rank.
+
+    The share U ~ Beta(rank, n_rows - rank + 1) is represented by three nodes, which have its mean and
+    its variance as long as none of them is clipped.
+    """
+    mean_share = rank / (n_rows + 1.0)
+    share_std = math.sqrt(mean_share * (1.0 - mean_share) / (n_rows + 2.0))
+    min_node_share = _MIN_NODE_FRACTION * mean_share
+    node_shares = np.clip(mean_share + share_std * _NORMAL_NODES, min_node_share, 1.0)
+    # The grid begins with 0 and ends with 1, so every node has two neighbours.
+    lower_grid_indices = np.searchsorted(ROW_SHARE_GRID, node_shares) - 1
+    lower_shares = ROW_SHARE_GRID[lower_grid_indices]
+    distances_between_neighbours = np.diff(ROW_SHARE_GRID)[lower_grid_indices]
+    positions_between_neighbours = (node_shares - lower_shares) / distances_between_neighbours
+    rates_per_lower_error_share = (1.0 - positions_between_neighbours) / node_shares
+    rates_per_upper_error_share = positions_between_neighbours / node_shares
+    return _ShareNodes(
+        lower_grid_indices=lower_grid_indices,
+        rates_per_lower_error_share=rates_per_lower_error_share[:, None],
+        rates_per_upper_error_share=rates_per_upper_error_share[:, None],
+    )
+
+
+class _TabulatedPassChances(NamedTuple):
+    """Probability that a test passes, at a range of mean error rates.
+
+    Attributes
+    ----------
     error_rates : array of float of shape (n_tabulated_rates,)
-        Mean error rates.
+        Mean error rates in increasing order.
 
     pass_chances : array of float of shape (n_tabulated_rates,)
         Probability that the test passes at each mean error rate.
     """
 
-    lower_share_indices: Codes
-    lower_weights: Float
-    upper_weights: Float
     error_rates: Float
     pass_chances: Float
 
 
 @lru_cache(maxsize=1000)
-def _tabulate_pass_chances(rank: int, max_errors: int, n_rows: int) -> _PassChanceTable:
+def _tabulate_pass_chances(rank: int, max_errors: int) -> _TabulatedPassChances:
     """Tabulate the probability that a test at a rank passes.
 
     Parameters
@@ -294,34 +363,15 @@ def _tabulate_pass_chances(rank: int, max_errors: int, n_rows: int) -> _PassChan
 
     max_errors : int
         Largest number of errors with which the test passes, or -1 if it never passes.
-
-    n_rows : int
-        Number of rows.
     """
-    # The share of the population below the rank has a Beta distribution, represented by its nodes.
-    mean_share = rank / (n_rows + 1.0)
-    share_std = math.sqrt(mean_share * (1.0 - mean_share) / (n_rows + 2.0))
-    min_node_share = _MIN_NODE_FRACTION * mean_share
-    node_shares = np.clip(mean_share + share_std * _NORMAL_NODES, min_node_share, 1.0)
-    lower_share_indices = np.searchsorted(ROW_SHARE_GRID, node_shares) - 1
-    node_column = node_shares[:, None]
-    distances_from_lower = node_column - ROW_SHARE_GRID[lower_share_indices, None]
-    grid_steps = np.diff(ROW_SHARE_GRID)[lower_share_indices, None]
-    upper_fractions = distances_from_lower / grid_steps
-
     # With so many expected errors, the test practically never passes.
     std_of_errors = math.sqrt(max(max_errors, 0) + 1.0)
-    max_expected_errors = (
-        max_errors + _ADDED_EXPECTED_ERRORS + _MAX_DEVIATION_IN_STDS * std_of_errors
+    n_errors_of_certain_failure = (
+        max_errors + _N_ADDED_ERRORS_TO_CERTAIN_FAILURE + _N_STDS_TO_CERTAIN_FAILURE * std_of_errors
     )
-    error_rates = np.linspace(0.0, min(1.0, max_expected_errors / rank), _N_TABULATED_RATES)
+    max_error_rate = min(1.0, n_errors_of_certain_failure / rank)
+    error_rates = np.linspace(0.0, max_error_rate, _N_TABULATED_RATES)
     pass_chances = np.zeros(_N_TABULATED_RATES)
     if max_errors >= 0:
         pass_chances = bdtr(max_errors, rank, error_rates)
-    return _PassChanceTable(
-        lower_share_indices=lower_share_indices,
-        lower_weights=(1.0 - upper_fractions) / node_column,
-        upper_weights=upper_fractions / node_column,
-        error_rates=error_rates,
-        pass_chances=pass_chances,
-    )
+    return _TabulatedPassChances(error_rates=error_rates, pass_chances=pass_chances)

@@ -15,6 +15,7 @@ from scipy.special import betainc
 
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
 from metacal.certification.ranking import Ranking
+from metacal.certification.rows_needed import MAX_SIMULATED_ROW_FACTOR
 from metacal.statistics import bounds
 
 
@@ -24,47 +25,47 @@ class RuledOut:
 
     Attributes
     ----------
-    coverage : float or None
+    smallest_coverage : float or None
         With probability 1 - delta, no threshold that accepts at least this share of all rows has the
         accuracy. None if the rows neither certify the accuracy nor rule it out.
 
     min_rows : int or None
         Smallest number of rows that can certify a threshold with a lower coverage, if it exceeds the
         number of present rows. A test takes log(delta) / log(accuracy) rows without an error, and
-        these are less than `coverage` of the rows.
+        these are less than `smallest_coverage` of the rows.
 
     delta : float
-        Probability that `coverage` is false.
+        Probability that `smallest_coverage` is false.
     """
 
-    coverage: float | None
+    smallest_coverage: float | None
     min_rows: int | None
     delta: float
 
-    def format_sentence(self, predicate: str) -> str:
-        """Format the sentence of an error message about the ruled-out thresholds.
+    def explain_missing_estimate(self, ruled_out_predicate: str) -> str:
+        """Explain why no number of rows is estimated to certify the accuracy.
 
         Parameters
         ----------
-        predicate : str
+        ruled_out_predicate : str
             Predicate that does not hold for the ruled-out thresholds, for example "is that accurate".
         """
-        if self.coverage is None:
+        if self.smallest_coverage is None:
             return (
-                "These rows do not rule it out, but in a simulation 50 times as many would not be"
-                " enough."
+                f"These rows do not rule it out, but in a simulation {MAX_SIMULATED_ROW_FACTOR} times"
+                " as many would not be enough."
             )
         confidence_level = format_percent_floor(1.0 - self.delta)
-        rounded_coverage = format_percent_ceil(math.ceil(1e4 * self.coverage) / 1e4)
-        sentence = (
+        rounded_coverage = format_percent_ceil(math.ceil(1e4 * self.smallest_coverage) / 1e4)
+        ruled_out_sentence = (
             f"With {confidence_level} confidence, no threshold that accepts {rounded_coverage} of the"
-            f" rows or more {predicate}."
+            f" rows or more {ruled_out_predicate}."
         )
         if self.min_rows is None:
-            return sentence
+            return ruled_out_sentence
         return (
-            f"{sentence} A threshold that accepts fewer may be; certifying it takes at least about"
-            f" {self.min_rows:,} rows."
+            f"{ruled_out_sentence} A threshold that accepts fewer may be; certifying it takes at least"
+            f" about {self.min_rows:,} rows."
         )
 
 
@@ -72,7 +73,10 @@ def get_error_fields(ruled_out: RuledOut | None) -> dict[str, Any]:
     """Return the fields of an `InfeasibleTargetError` about the ruled-out thresholds."""
     if ruled_out is None:
         return {}
-    return {"ruled_out_coverage": ruled_out.coverage, "min_rows_needed": ruled_out.min_rows}
+    return {
+        "ruled_out_coverage": ruled_out.smallest_coverage,
+        "min_rows_needed": ruled_out.min_rows,
+    }
 
 
 def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> RuledOut | None:
@@ -98,19 +102,21 @@ def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> Ru
     --------
     >>> errors_at_the_end = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 10)
     >>> find_ruled_out(errors_at_the_end, 0.97, 0.1)
-    RuledOut(coverage=0.018141892240076254, min_rows=4200, delta=0.1)
+    RuledOut(smallest_coverage=0.018141892240076254, min_rows=4200, delta=0.1)
     """
     if delta is None or not ranking.has_known_order or ranking.n_rows == 0:
         return None
-    coverage = find_smallest_ruled_out_coverage(ranking, accuracy, delta)
-    if coverage is None:
-        return RuledOut(coverage=None, min_rows=None, delta=delta)
+    smallest_coverage = find_smallest_ruled_out_coverage(ranking, accuracy, delta)
+    if smallest_coverage is None:
+        return RuledOut(smallest_coverage=None, min_rows=None, delta=delta)
     n_accepted_needed = bounds.error_free_rows_needed(accuracy, delta)
-    n_rows_needed = n_accepted_needed / coverage
-    min_rows = None
+    n_rows_needed = n_accepted_needed / smallest_coverage
+    min_rows_above_present = None
     if n_rows_needed > ranking.n_rows:
-        min_rows = bounds.round_up_to_two_digits(math.ceil(n_rows_needed))
-    return RuledOut(coverage=coverage, min_rows=min_rows, delta=delta)
+        min_rows_above_present = bounds.round_up_to_two_digits(math.ceil(n_rows_needed))
+    return RuledOut(
+        smallest_coverage=smallest_coverage, min_rows=min_rows_above_present, delta=delta
+    )
 
 
 def find_smallest_ruled_out_coverage(
@@ -161,19 +167,21 @@ def find_smallest_ruled_out_coverage(
     """
     if not ranking.has_known_order or ranking.n_rows == 0:
         return None
-    n_errors = ranking.cumulative_errors
+    cumulative_errors = ranking.cumulative_errors
     block_end_ranks = ranking.tie_block_end_ranks
     # Half of delta is for the tests of the ranks, and half for the bound on the share of rows.
     half_delta = 0.5 * delta
     # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1) for e > 0.
-    upper_tails = betainc(np.maximum(n_errors, 1), block_end_ranks - n_errors + 1.0, 1.0 - accuracy)
-    p_values = np.where(n_errors > 0, upper_tails, 1.0)
-    blocks_not_rejected = np.flatnonzero(p_values > half_delta)
-    if len(blocks_not_rejected) == 0:
+    upper_tails = betainc(
+        np.maximum(cumulative_errors, 1), block_end_ranks - cumulative_errors + 1.0, 1.0 - accuracy
+    )
+    p_values = np.where(cumulative_errors > 0, upper_tails, 1.0)
+    plausible_blocks = np.flatnonzero(p_values > half_delta)
+    if len(plausible_blocks) == 0:
         return bounds.clopper_pearson_upper(0, ranking.n_rows, half_delta)
-    last_block_not_rejected = blocks_not_rejected[-1]
+    last_plausible_block = plausible_blocks[-1]
     last_block = len(block_end_ranks) - 1
-    if last_block_not_rejected == last_block:
+    if last_plausible_block == last_block:
         return None
-    n_rows_not_rejected = int(block_end_ranks[last_block_not_rejected])
-    return bounds.clopper_pearson_upper(n_rows_not_rejected, ranking.n_rows, half_delta)
+    last_plausible_rank = int(block_end_ranks[last_plausible_block])
+    return bounds.clopper_pearson_upper(last_plausible_rank, ranking.n_rows, half_delta)

@@ -24,10 +24,10 @@ from metacal.certification.rules.rule import (
 )
 from metacal.certification.unsuitable_rows import build_unknown_class_error
 
-# Correct rows are rare if the declared share of the predicted class is at most this one.
+# Largest declared share of the predicted class at which correct rows count as rare.
 _MAX_SHARE_OF_RARE_CORRECT_ROWS = 0.5
 
-# A class is rare if its declared share is at most this one.
+# Largest declared share of a class that counts as rare when the level is divided.
 _MAX_RARE_CLASS_SHARE = 0.2
 
 # Fraction of the significance level that the promise about a rare class receives.
@@ -36,7 +36,10 @@ _RARE_CLASS_LEVEL_FRACTION = 0.8
 # Fraction of the significance level that each promise receives if no class is rare.
 _EQUAL_LEVEL_FRACTION = 0.5
 
-# Code of the positive class by default, which is the second of the two classes.
+# Code of the first class.
+_FIRST_CLASS = 0
+
+# Code of the second class, which is the positive class by default.
 _SECOND_CLASS = 1
 
 
@@ -64,7 +67,7 @@ class ClassPromise:
         the rows that are accepted as negative.
 
     declared_class_share : float or None
-        Share of the predicted class among all rows, if the user declared it.
+        Share of the predicted class among all rows, if the user declared it for a precision.
 
     level_fraction : float
         Fraction of the significance level that the promise receives.
@@ -77,6 +80,14 @@ class ClassPromise:
     is_about_predicted_positives: bool = True
     declared_class_share: float | None = None
     level_fraction: float = 1.0
+
+    @property
+    def is_precision(self) -> bool:
+        """Whether the promise is a precision: the share of the class among the accepted rows.
+
+        The other promises limit the share of the other class that is accepted as this class.
+        """
+        return not self.quantity.conditions_on_true_class
 
     @property
     def limit(self) -> float:
@@ -101,7 +112,7 @@ class ClassPromise:
 
     def is_trivially_kept(self, rows: CalibrationRows) -> bool:
         """Check whether accepting every row as the class would keep the promise."""
-        if self.quantity.conditions_on_true_class or len(rows) == 0:
+        if not self.is_precision or len(rows) == 0:
             return False
         is_of_class = rows.true_class_codes == self.get_predicted_code(rows.class_names)
         precision_of_all_rows = float(is_of_class.mean())
@@ -110,7 +121,10 @@ class ClassPromise:
     def compute_row_requirement(
         self, rows: CalibrationRows, significance_level: float
     ) -> RowRequirement:
-        """Count the reference rows, without reading labels if the rule tests them.
+        """Count the reference rows, and compute how many the rule requires.
+
+        All rows are counted for a precision, so that labels have no influence. Otherwise the rows of
+        the other class are counted.
 
         Parameters
         ----------
@@ -125,7 +139,7 @@ class ClassPromise:
         RowRequirement
         """
         n_required_rows = self.compute_required_rows(significance_level)
-        if not self.quantity.conditions_on_true_class:
+        if self.is_precision:
             return RowRequirement(n_reference_rows=len(rows), n_required_rows=n_required_rows)
         is_of_other_class = rows.true_class_codes != self.get_predicted_code(rows.class_names)
         return RowRequirement(
@@ -220,21 +234,29 @@ def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassProm
 
     It is a half, unless both promises are precisions and a class is declared to be rare.
     """
-    level_fraction_of_first = _EQUAL_LEVEL_FRACTION
+    share_of_first_class = None
+    if all(class_promise.is_precision for class_promise in promises_by_class.values()):
+        share_of_first_class = _get_declared_share_of_first_class(promises_by_class)
+    if share_of_first_class is None:
+        return _EQUAL_LEVEL_FRACTION
+    return _choose_level_fraction_by_share(share_of_first_class)
+
+
+def _get_declared_share_of_first_class(
+    promises_by_class: dict[int, ClassPromise],
+) -> float | None:
+    """Return the share of the first class, from the last promise that declares a share."""
+    share_of_first_class = None
     for class_code, class_promise in promises_by_class.items():
-        other_promise = promises_by_class[1 - class_code]
-        other_promise_is_precision = other_promise.rule.tests_ranks_sequentially
         declared_share = class_promise.declared_class_share
-        if not other_promise_is_precision or declared_share is None:
-            continue
-        share_of_first_class = declared_share
-        if class_code == _SECOND_CLASS:
+        if declared_share is not None and class_code == _FIRST_CLASS:
+            share_of_first_class = declared_share
+        elif declared_share is not None:
             share_of_first_class = 1.0 - declared_share
-        level_fraction_of_first = _choose_level_fraction(share_of_first_class)
-    return level_fraction_of_first
+    return share_of_first_class
 
 
-def _choose_level_fraction(class_share: float) -> float:
+def _choose_level_fraction_by_share(class_share: float) -> float:
     """Choose the fraction of the level for one of two classes from its declared share."""
     if class_share <= _MAX_RARE_CLASS_SHARE:
         return _RARE_CLASS_LEVEL_FRACTION

@@ -199,7 +199,7 @@ def build_infeasible_target_error(
         f" {advice}, or {more_rows_advice}."
     )
     if rows_needed is None and ruled_out is not None:
-        message += f" {ruled_out.format_sentence(ruled_out_predicate)}"
+        message += f" {ruled_out.explain_missing_estimate(ruled_out_predicate)}"
     return InfeasibleTargetError(
         message,
         target=target,
@@ -303,7 +303,7 @@ def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
         f" {_describe_best_target_of_class(shortfall)} {advice}, or {more_rows_advice}."
     )
     if shortfall.rows_needed is None and shortfall.ruled_out is not None:
-        message += f" {shortfall.ruled_out.format_sentence('is that precise')}"
+        message += f" {shortfall.ruled_out.explain_missing_estimate('is that precise')}"
     return message
 
 

@@ -27,7 +27,7 @@ ACCURACY_STEPS_PER_UNIT = 10_000
 # Number of bisections to try in advance if one of them needs finer counts of the rows.
 _N_BISECTIONS_AHEAD = 3
 
-# Number of ranks at which a rule in expectation is checked to estimate how many rows are needed.
+# For a rule in expectation, the number of rows needed is estimated from tests at so many ranks.
 _N_RANKS_IN_EXPECTATION = 40
 
 
@@ -67,11 +67,11 @@ def find_accuracy_shortfall(
     best_step = find_highest_certified_step(
         certified_step=0, uncertified_step=highest_step + 1, certifies=certifies
     )
-    best_limit = None
+    best_accuracy = None
     if best_step > 0:
-        best_limit = best_step / ACCURACY_STEPS_PER_UNIT
+        best_accuracy = best_step / ACCURACY_STEPS_PER_UNIT
     return Shortfall(
-        best_limit=best_limit,
+        best_limit=best_accuracy,
         rows_needed=estimate_rows_needed_for_accuracy(
             ranking, limit, significance_level, n_planning_rows
         ),
@@ -83,18 +83,19 @@ def estimate_rows_needed_for_accuracy(
 ) -> int | None:
     """Estimate how many rows would certify an accuracy, or return None if none would.
 
-    The share of rows that are only read, `n_planning_rows`, is assumed to stay the same.
+    `n_planning_rows` of the present rows were only read to plan the tests of the others. This share
+    is assumed to stay the same.
     """
-    unread_share = 1.0 - n_planning_rows / max(ranking.n_rows, 1)
+    tested_share = 1.0 - n_planning_rows / max(ranking.n_rows, 1)
     return estimate_rows_needed(
         ranking,
-        lambda n_rows: plan_starting_tests(n_rows, limit, significance_level, unread_share),
+        lambda n_rows: plan_starting_tests(n_rows, limit, significance_level, tested_share),
     )
 
 
 @lru_cache(maxsize=1000)  # Subgroups request the same tests many times.
 def plan_starting_tests(
-    n_rows: int, limit: float, significance_level: float | None, unread_share: float = 1.0
+    n_rows: int, limit: float, significance_level: float | None, tested_share: float = 1.0
 ) -> list[StartingTest]:
     """Plan the first test of each rank range for an accuracy.
 
@@ -111,8 +112,9 @@ def plan_starting_tests(
     significance_level : float or None
         Significance level, or None for a rule in expectation.
 
-    unread_share : float, default=1.0
-        Share of the rows that are tested, if the others are only read (`certification.peeling`).
+    tested_share : float, default=1.0
+        Share of the rows that are tested. The others, which are the least certain, are only read to
+        plan the tests (`certification.peeling`).
 
     Returns
     -------
@@ -123,28 +125,30 @@ def plan_starting_tests(
     --------
     >>> [tuple(test) for test in plan_starting_tests(1000, 0.95, 0.1)]
     [(236, 7), (424, 9), (807, 23)]
-    >>> [tuple(test) for test in plan_starting_tests(1000, 0.95, 0.1, unread_share=0.2)]
+    >>> [tuple(test) for test in plan_starting_tests(1000, 0.95, 0.1, tested_share=0.2)]
     [(45, 0)]
     """
     if significance_level is None:
         return _plan_tests_in_expectation(n_rows, limit)
-    n_unread_rows = round(unread_share * n_rows)
+    n_tested_rows = round(tested_share * n_rows)
     rank_plan = plan_tests_of_unread_ranks(
-        USUAL_STARTS, n_rows, n_unread_rows, limit, significance_level
+        USUAL_STARTS, n_rows, n_tested_rows, limit, significance_level
     )
-    level_by_start_rank = {
+    level_by_starting_rank = {
         rank_range.start_rank: float(rank_range.level_fraction) * significance_level
         for rank_range in rank_plan.rank_ranges
     }
-    if rank_plan.first_tested_rank is not None and rank_plan.first_tested_rank <= n_unread_rows:
-        level_by_start_rank = {rank_plan.first_tested_rank: significance_level}
+    only_starting_rank = rank_plan.tests_every_rank_from
+    if only_starting_rank is not None and only_starting_rank <= n_tested_rows:
+        level_by_starting_rank = {only_starting_rank: significance_level}
+
     starting_tests = []
-    for start_rank, level_of_start in level_by_start_rank.items():
+    for starting_rank, level_of_test in level_by_starting_rank.items():
         rank_tests = BinomialRankTests(
-            n_unread_rows, error_rate=1.0 - limit, significance_level=level_of_start
+            n_tested_rows, error_rate=1.0 - limit, significance_level=level_of_test
         )
-        max_errors = rank_tests.max_passing_errors(start_rank)
-        starting_tests.append(StartingTest(start_rank, max_errors))
+        max_errors = rank_tests.max_passing_errors(starting_rank)
+        starting_tests.append(StartingTest(starting_rank, max_errors))
     return starting_tests
 
 
@@ -194,18 +198,22 @@ def find_highest_certified_step(
         middle_step = (certified_step + uncertified_step) // 2
         try:
             is_certified = certifies(middle_step / ACCURACY_STEPS_PER_UNIT)
-        except FinerCountsNeeded as finer_counts_needed:
+        except FinerCountsNeeded as recount_request:
             if n_bisections_ahead == 0:
                 raise
-            # It is unknown which half contains the result, so both halves request their cells.
-            cells_of_lower_half = _find_cells_needed_by_bisection(
+            # It is unknown which half contains the result, so the cells of both are requested.
+            cells_of_lower_half = _find_cells_to_recount(
                 certified_step, middle_step, certifies, n_bisections_ahead - 1
             )
-            cells_of_upper_half = _find_cells_needed_by_bisection(
+            cells_of_upper_half = _find_cells_to_recount(
                 middle_step, uncertified_step, certifies, n_bisections_ahead - 1
             )
             raise FinerCountsNeeded(
-                [*finer_counts_needed.cells, *cells_of_lower_half, *cells_of_upper_half]
+                cells_to_recount={
+                    *recount_request.cells_to_recount,
+                    *cells_of_lower_half,
+                    *cells_of_upper_half,
+                }
             ) from None
         if is_certified:
             certified_step = middle_step
@@ -214,17 +222,20 @@ def find_highest_certified_step(
     return certified_step
 
 
-def _find_cells_needed_by_bisection(
+def _find_cells_to_recount(
     certified_step: int,
     uncertified_step: int,
     certifies: Callable[[float], bool],
     n_bisections_ahead: int,
 ) -> list[int]:
-    """Return the cells that `find_highest_certified_step` needs to count again."""
+    """Return the cells that `find_highest_certified_step` needs to count again.
+
+    The list is empty if the present counts determine the step.
+    """
     try:
         find_highest_certified_step(
             certified_step, uncertified_step, certifies, n_bisections_ahead=n_bisections_ahead
         )
-    except FinerCountsNeeded as finer_counts_needed:
-        return finer_counts_needed.cells
+    except FinerCountsNeeded as recount_request:
+        return recount_request.cells_to_recount
     return []

@@ -43,7 +43,7 @@ import numpy as np
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
-from metacal.certification.first_failure import MAX_UNORDERED_BLOCKS
+from metacal.certification.first_failure import MAX_BLOCKS_PER_RECOUNT
 from metacal.certification.peeling import LeastCertainRowReader
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.rank_tests import passes_in_expectation
@@ -94,7 +94,7 @@ class ExpectedPrefixRule:
         limit: float,
         significance_level: float | None,
         pilot_rows: PilotRows | None = None,
-        row_reader: LeastCertainRowReader | None = None,
+        planning_row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit."""
         return RankPlan(limit=limit)
@@ -185,29 +185,35 @@ def count_expected_prefix(ranking: Ranking, accuracy: float) -> int:
     if len(passing_blocks) > 0:
         last_passing_block = int(passing_blocks[-1])
         n_accepted_blocks = last_passing_block + 1
-    _require_no_prefix_inside_cells(ranking, accuracy, first_cell=n_accepted_blocks)
+    _require_finer_counts_if_more_could_pass(
+        ranking, accuracy, first_undecided_block=n_accepted_blocks
+    )
     if n_accepted_blocks == 0:
         return 0
     return int(ranking.tie_block_end_ranks[n_accepted_blocks - 1])
 
 
-def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_cell: int) -> None:
-    """Raise FinerCountsNeeded if a prefix that ends inside a cell could pass.
+def _require_finer_counts_if_more_could_pass(
+    ranking: Ranking, accuracy: float, first_undecided_block: int
+) -> None:
+    """Raise FinerCountsNeeded if a prefix that ends inside a block of rows could pass.
 
-    Cells before `first_cell` are ignored.
+    This is possible for rows that were only counted, if their order within a block is unknown.
+    Blocks before `first_undecided_block` are ignored.
     """
     if ranking.is_unordered_block is None:
         return
-    # The best prefix inside a cell contains all of its correct rows and none of its errors.
-    n_errors_per_cell = np.diff(ranking.cumulative_errors, prepend=0)
-    best_prefix_passes = passes_in_expectation(
-        n_errors=ranking.cumulative_errors - n_errors_per_cell,
-        ranks=ranking.tie_block_end_ranks - n_errors_per_cell,
+    # The best prefix inside a block contains all of its correct rows and none of its errors.
+    n_errors_in_block = np.diff(ranking.cumulative_errors, prepend=0)
+    best_prefix_could_pass = passes_in_expectation(
+        n_errors=ranking.cumulative_errors - n_errors_in_block,
+        ranks=ranking.tie_block_end_ranks - n_errors_in_block,
         accuracy=accuracy,
     )
-    is_undecided = best_prefix_passes & ranking.is_unordered_block
-    is_undecided[:first_cell] = False
-    undecided_cells = np.flatnonzero(is_undecided)
-    if len(undecided_cells) > 0:
-        last_undecided_cells = undecided_cells[-MAX_UNORDERED_BLOCKS:]
-        raise ranking.build_finer_counts_error(last_undecided_cells.tolist())
+    needs_finer_counts = best_prefix_could_pass & ranking.is_unordered_block
+    needs_finer_counts[:first_undecided_block] = False
+    blocks_to_recount = np.flatnonzero(needs_finer_counts)
+    if len(blocks_to_recount) > 0:
+        # The largest prefix is sought, so the last blocks are counted first.
+        last_blocks_to_recount = blocks_to_recount[-MAX_BLOCKS_PER_RECOUNT:]
+        raise ranking.build_finer_counts_error(last_blocks_to_recount.tolist())

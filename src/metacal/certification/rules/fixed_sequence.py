@@ -159,7 +159,7 @@ class FixedSequenceRule:
         limit: float,
         significance_level: float | None,
         pilot_rows: PilotRows | None = None,
-        row_reader: LeastCertainRowReader | None = None,
+        planning_row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Plan the tests from the number of rows, the limit, the level and the pilot rows.
 
@@ -167,7 +167,7 @@ class FixedSequenceRule:
         """
         assert significance_level is not None
         return plan_test_sequence(
-            self.start_policy, n_rows, limit, significance_level, pilot_rows, row_reader
+            self.start_policy, n_rows, limit, significance_level, pilot_rows, planning_row_reader
         )
 
     def certify(

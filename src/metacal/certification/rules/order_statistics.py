@@ -72,7 +72,7 @@ class RejectionRateRule:
     reference_rows: Literal["correct", "all"] = "correct"
     name: str = "umbrella"
 
-    # A rule that certifies nothing accepts every row, which rejects no reference row.
+    # If nothing is certified, every row is accepted. The rejection rate is then 0.
     fallback_threshold = ACCEPT_ALL_ROWS
 
     # The rank k depends on the total number of reference rows, so all labels are read.
@@ -84,7 +84,7 @@ class RejectionRateRule:
         limit: float,
         significance_level: float | None,
         pilot_rows: PilotRows | None = None,
-        row_reader: LeastCertainRowReader | None = None,
+        planning_row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit.
 
@@ -129,22 +129,22 @@ class RejectionRateRule:
             If the ranking contains only counts for a tie block next to the
             threshold, so that the threshold is not determined.
         """
-        n_reference_rows_up_to_block = self._count_reference_rows_up_to_blocks(ranking)
-        n_reference_rows = get_last_or_zero(n_reference_rows_up_to_block)
+        cumulative_reference_rows = self._count_reference_rows_up_to_blocks(ranking)
+        n_reference_rows = get_last_or_zero(cumulative_reference_rows)
+        # The threshold is the score of the reference row with this rank among reference rows.
         threshold_rank = bounds.smallest_rank_keeping_miscoverage(
             n_reference_rows, plan.limit, significance_level
         )
-
-        # The score of the reference row with the threshold rank becomes the threshold.
-        n_tie_blocks = len(n_reference_rows_up_to_block)
-        threshold_block = int(np.searchsorted(n_reference_rows_up_to_block, threshold_rank))
-        has_too_few_reference_rows = threshold_block == n_tie_blocks
+        threshold_block = int(np.searchsorted(cumulative_reference_rows, threshold_rank))
+        n_tie_blocks = len(cumulative_reference_rows)
+        has_too_few_reference_rows = threshold_rank > n_reference_rows
         if has_too_few_reference_rows:
             last_tie_block = n_tie_blocks - 1
-            ranking.require_known_order_in_blocks(last_tie_block)
+            ranking.require_known_order_in_blocks([last_tie_block])
             return NOTHING_CERTIFIED
 
-        ranking.require_known_order_in_blocks(threshold_block, threshold_block + 1)
+        next_block = threshold_block + 1
+        ranking.require_known_order_in_blocks([threshold_block, next_block])
         return ThresholdResult(
             n_accepted=int(ranking.tie_block_end_ranks[threshold_block]),
             threshold=float(ranking.tie_block_scores[threshold_block]),
@@ -257,7 +257,7 @@ class AcceptanceRateRule:
     reference_rows: Literal["incorrect", "all"] = "incorrect"
     name: str = "two-sided"
 
-    # A rule that certifies nothing rejects every row, which accepts no reference row.
+    # If nothing is certified, every row is rejected. The acceptance rate is then 0.
     fallback_threshold = REJECT_ALL_ROWS
 
     # The rank depends on the total number of reference rows, so all labels are read.
@@ -269,7 +269,7 @@ class AcceptanceRateRule:
         limit: float,
         significance_level: float | None,
         pilot_rows: PilotRows | None = None,
-        row_reader: LeastCertainRowReader | None = None,
+        planning_row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit.
 
@@ -309,22 +309,19 @@ class AcceptanceRateRule:
             rows to accept any row.
         """
         assert significance_level is not None
-        n_reference_rows_up_to_block = self._count_reference_rows_up_to_blocks(ranking)
-        n_reference_rows = get_last_or_zero(n_reference_rows_up_to_block)
-
-        # Accepted rows have the lowest scores, so the bound counts rejected rows from the highest.
-        n_rows_to_reject = bounds.certified_miscoverage_rank(
-            n_reference_rows, plan.limit, significance_level
+        cumulative_reference_rows = self._count_reference_rows_up_to_blocks(ranking)
+        n_reference_rows = get_last_or_zero(cumulative_reference_rows)
+        n_reference_rows_to_reject = _count_rows_to_reject(
+            n_reference_rows,
+            max_acceptance_rate=plan.limit,
+            significance_level=significance_level,
         )
-        first_rejected_rank = n_reference_rows + 1 - n_rows_to_reject
-        rejects_every_row = first_rejected_rank < 1
-        if rejects_every_row:
+        if n_reference_rows_to_reject > n_reference_rows:
             return NOTHING_CERTIFIED
 
         # The whole tie block is rejected, because a threshold cannot separate equal scores.
-        first_rejected_block = int(
-            np.searchsorted(n_reference_rows_up_to_block, first_rejected_rank)
-        )
+        first_rejected_rank = n_reference_rows - n_reference_rows_to_reject + 1
+        first_rejected_block = int(np.searchsorted(cumulative_reference_rows, first_rejected_rank))
         n_accepted = get_last_or_zero(ranking.tie_block_end_ranks[:first_rejected_block])
         if last_rank is not None:
             n_accepted = min(n_accepted, last_rank)
@@ -404,3 +401,17 @@ class AcceptanceRateRule:
         if self.reference_rows == "all":
             return ranking.tie_block_end_ranks
         return ranking.cumulative_errors
+
+
+def _count_rows_to_reject(
+    n_rows: int, max_acceptance_rate: float, significance_level: float
+) -> int:
+    """Count the rows with the highest scores that must be rejected to limit the acceptance rate.
+
+    The result is `n_rows` + 1 if there are too few rows to accept any of them.
+    """
+    # The acceptance rate is the miscoverage of a gate that ranks the rows in reverse order, and
+    # accepts the rows that are rejected here.
+    return bounds.certified_miscoverage_rank(
+        n_correct=n_rows, alpha=max_acceptance_rate, delta=significance_level
+    )

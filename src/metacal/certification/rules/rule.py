@@ -39,8 +39,8 @@ class SequenceTrace:
         Highest rank that passed, or 0 if no rank passed.
 
     last_read_rank : int
-        Rank of the last row that influenced the result. The labels of later rows were not read, so
-        these rows are still an unbiased sample.
+        Rank of the last row whose label was read. The labels of later rows had no influence on the
+        result, so these rows can still be used as an unbiased sample.
 
     n_failures : int
         Number of rank ranges that failed below `highest_passed_rank`.
@@ -145,11 +145,12 @@ class ThresholdRule(Protocol):
         limit: float,
         significance_level: float | None,
         pilot_rows: PilotRows | None = None,
-        row_reader: LeastCertainRowReader | None = None,
+        planning_row_reader: LeastCertainRowReader | None = None,
     ) -> RankPlan:
         """Plan the tests without reading a label of the tested rows.
 
-        Rows that are read from `row_reader` are not tested.
+        The plan may depend on the least certain rows, which it reads from `planning_row_reader`.
+        The rows that it has read are not tested.
         """
 
     def certify(
@@ -257,36 +258,48 @@ def run_rule(
     keep_unread_up_to_score = -math.inf
     if pilot_rows is not None:
         keep_unread_up_to_score = pilot_rows.keep_unread_up_to_score
-    row_reader = LeastCertainRowReader.from_ranking(ranking, keep_unread_up_to_score)
-    rank_plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows, row_reader)
-    if row_reader.n_read_rows == 0:
+    planning_row_reader = LeastCertainRowReader.from_ranking(
+        ranking, keep_unread_up_to_score=keep_unread_up_to_score
+    )
+    rank_plan = rule.plan(
+        ranking.n_rows, limit, plan_significance_level, pilot_rows, planning_row_reader
+    )
+    n_planning_rows = planning_row_reader.n_read_rows
+    if n_planning_rows == 0:
         return rule.certify(ranking, rank_plan, significance_level, last_rank)
-    return _certify_unread_rows(rule, ranking, rank_plan, row_reader, significance_level, last_rank)
+    return _certify_without_planning_rows(
+        rule,
+        ranking,
+        rank_plan,
+        n_planning_rows=n_planning_rows,
+        significance_level=significance_level,
+        last_rank=last_rank,
+    )
 
 
-def _certify_unread_rows(
+def _certify_without_planning_rows(
     rule: ThresholdRule,
     ranking: Ranking,
     plan: RankPlan,
-    row_reader: LeastCertainRowReader,
+    *,
+    n_planning_rows: int,
     significance_level: float | None,
     last_rank: int | None,
 ) -> ThresholdResult:
-    """Run a plan on the rows that were not read to make it."""
-    n_unread_rows = row_reader.n_unread_rows
-    last_tested_rank = n_unread_rows
+    """Run a plan on all rows but the least certain ones, which the plan depends on."""
+    last_tested_rank = ranking.n_rows - n_planning_rows
     if last_rank is not None:
-        last_tested_rank = min(last_rank, n_unread_rows)
+        last_tested_rank = min(last_rank, last_tested_rank)
     threshold_result = rule.certify(ranking, plan, significance_level, last_tested_rank)
     sequence_trace = threshold_result.trace
     if sequence_trace is not None:
-        # Labels of the least certain rows were read too, so no later row is unbiased.
+        # The labels at the end of the ranking were read to make the plan.
         sequence_trace = replace(sequence_trace, last_read_rank=ranking.n_rows)
     return replace(
         threshold_result,
         trace=sequence_trace,
-        n_planning_rows=row_reader.n_read_rows,
-        tests_tie_blocks=plan.first_tested_tie_block is not None,
+        n_planning_rows=n_planning_rows,
+        tests_tie_blocks=plan.tests_tie_blocks,
     )
 
 
