@@ -297,7 +297,9 @@ def test_a_verdict_for_every_class_worst_first():
     cal, (X, y) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(4000, seed=3)
     decision = cal.decide(X)
     names = cal.gate_.get_row_subgroups(decision.predicted_codes)
-    verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, row_names=names)
+    verdict = judge(
+        cal.certificate_, decision.accept, decision.answer == y, 0.95, row_subgroups=names
+    )
     assert verdict.word == "kept"
     assert {own.subgroup for own in verdict.subgroup_verdicts} == {
         part.name for part in cal.certificate_.subgroups.items if part.status != "always rejected"
@@ -311,7 +313,7 @@ def test_rows_that_say_nothing():
     cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
     nothing = np.zeros(3, dtype=bool)
     found = verify_decisions(
-        cal.certificate_, nothing, nothing, 0.95, row_names=np.array(["cat", "dog", "owl"])
+        cal.certificate_, nothing, nothing, 0.95, row_subgroups=np.array(["cat", "dog", "owl"])
     )
     assert not found.refuted
     assert "there is none here" in found.advice

@@ -72,14 +72,16 @@ class ScoreValueCount(NamedTuple):
 # ── consistency checks ────────────────────────────────────────────────────────────────────────────
 
 
-def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -> str | None:
+def find_traffic_contradiction(
+    certificate: Certificate, *, tests_only_some_rows: bool
+) -> str | None:
     """Describe a contradiction between counts of all and of tested rows, or None.
 
     Parameters
     ----------
     certificate : Certificate
         Certificate to check.
-    withholds_rows : bool
+    tests_only_some_rows : bool
         Whether the rule tests only some of the calibration rows. If not, the traffic counts must be
         those of the tested rows.
 
@@ -101,7 +103,7 @@ def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -
         and tested_counts.n_correct_accepted <= traffic.n_correct_accepted
         and n_tested_rejected <= n_traffic_rejected
     )
-    if withholds_rows and tested_rows_may_be_subset:
+    if tests_only_some_rows and tested_rows_may_be_subset:
         return None
     return (
         f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its"
@@ -109,15 +111,17 @@ def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -
     )
 
 
-def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: bool) -> str | None:
+def find_planning_row_contradiction(
+    certificate: Certificate, *, can_plan_tests_on_rows: bool
+) -> str | None:
     """Describe why so many rows cannot have planned the tests, or return None.
 
     Parameters
     ----------
     certificate : Certificate
         Certificate to check.
-    can_read_rows : bool
-        Whether the rule of the promise can read rows before its tests are planned.
+    can_plan_tests_on_rows : bool
+        Whether the rule of the promise can read some rows to plan the tests of the others.
 
     Returns
     -------
@@ -133,7 +137,7 @@ def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: boo
     if subgroups is not None and subgroups.is_two_sided:
         # A row may be read for both classes, and accepted as the other one.
         max_planning_rows = 2 * tested_counts.n_rows
-    if can_read_rows and n_planning_rows <= max_planning_rows:
+    if can_plan_tests_on_rows and n_planning_rows <= max_planning_rows:
         return None
     return (
         f"{n_planning_rows:,} of {tested_counts.n_rows:,} rows cannot have been only read to plan the tests of the"

@@ -253,6 +253,11 @@ class SubgroupCertificates:
         return _PLURAL[self.by]
 
     @property
+    def hold_together(self) -> bool:
+        """Whether all promises hold at once with probability 1 - delta."""
+        return self.delta_sharing == "together"
+
+    @property
     def is_two_sided(self) -> bool:
         """Whether the subgroups are sides of two classes, each with its own promise."""
         return any(subgroup.quantity is not None for subgroup in self.items)

@@ -126,7 +126,7 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
         decisions.correct,
         confidence,
         losses=decisions.losses,
-        row_names=decisions.row_subgroups,
+        row_subgroups=decisions.row_subgroups,
         units=units,
-        fit_rows=decisions.fit_rows,
+        overlap_with_fit=decisions.fit_rows,
     )

@@ -205,8 +205,8 @@ def evaluate_decisions(
         judged_outcomes.correct,
         evaluation.level,
         losses=judged_outcomes.losses,
-        row_names=decisions.row_subgroups,
-        fit_rows=decisions.fit_rows,
+        row_subgroups=decisions.row_subgroups,
+        overlap_with_fit=decisions.fit_rows,
     )
     return GateEvaluation(
         after=evaluation,
@@ -323,8 +323,8 @@ def evaluate_table(
         is_correct,
         resampling.level,
         losses=gate.losses(codes, measurements.predicted_codes),
-        row_names=gate.get_row_subgroups(measurements.predicted_codes, groups),
-        fit_rows=fit_rows,
+        row_subgroups=gate.get_row_subgroups(measurements.predicted_codes, groups),
+        overlap_with_fit=fit_rows,
     )
     evaluation = GateEvaluation(
         after=gate_evaluation,

@@ -125,9 +125,9 @@ def verify(
         judged_rows.correct,
         confidence,
         losses=judged_rows.losses,
-        row_names=judged_rows.row_subgroups,
+        row_subgroups=judged_rows.row_subgroups,
         units=clusters,
-        fit_rows=judged_rows.fit_rows,
+        overlap_with_fit=judged_rows.fit_rows,
     )
 
 
@@ -143,7 +143,7 @@ def verify_cases(
         case_outcomes.correct,
         confidence,
         losses=case_outcomes.losses,
-        fit_rows=decisions.fit_rows,
+        overlap_with_fit=decisions.fit_rows,
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metacal.certification.row_losses import Losses
 
 
-# Confidence levels of single intervals are rounded to this many decimals.
+# The confidence level of each of several intervals is rounded to this many decimals.
 _LEVEL_DECIMALS = 12
 
 
@@ -30,9 +30,9 @@ def judge(
     correct: Flags | None,
     level: float,
     losses: Losses | None = None,
-    row_names: NDArray[Any] | None = None,
+    row_subgroups: NDArray[Any] | None = None,
     clusters: Clusters | None = None,
-    fit_rows: FitRows | None = None,
+    overlap_with_fit: FitRows | None = None,
 ) -> Verdict:
     """Judge the promise of a certificate on labelled rows.
 
@@ -51,12 +51,13 @@ def judge(
         Confidence level of all intervals together.
     losses : Losses, optional
         Cost of each row, required if a cost is promised (`Gate.losses`).
-    row_names : array of shape (n_rows,), optional
-        Predicted class or group of each row, required if each has its own promise.
+    row_subgroups : array of shape (n_rows,) or (n_rows, 2), optional
+        Predicted class or group of each row, required if each class or group has its own promise.
+        If each group has a promise for each of two classes, a second column is the predicted class.
     clusters : Clusters, optional
         Clusters of dependent rows whose every row counts.
-    fit_rows : FitRows, optional
-        Rows that were part of the fit. If given, nothing is measured.
+    overlap_with_fit : FitRows, optional
+        How many of the rows were part of the fit, if any were. The promise is then not judged.
 
     Returns
     -------
@@ -70,15 +71,15 @@ def judge(
     >>> print(judge(certificate, np.arange(100) >= 4, correct, 0.95))
     kept: miscoverage 0.0400 [0.0110, 0.0993], promised at most 0.05.
     """
-    if fit_rows is not None:
-        return Verdict.not_judged(certificate, fit_rows, level)
+    if overlap_with_fit is not None:
+        return Verdict.not_judged(certificate, overlap_with_fit, level)
     if certificate.has_promise_per_subgroup:
         return _judge_subgroups(
             certificate,
             accept=accept,
             correct=correct,
             level=level,
-            row_names=row_names,
+            row_subgroups=row_subgroups,
             clusters=clusters,
         )
     measurements = [
@@ -104,7 +105,7 @@ def _judge_subgroups(
     accept: Flags,
     correct: Flags | None,
     level: float,
-    row_names: NDArray[Any] | None,
+    row_subgroups: NDArray[Any] | None,
     clusters: Clusters | None,
 ) -> Verdict:
     """Judge the promise of each subgroup that has rows, the smallest p-value first."""
@@ -114,7 +115,7 @@ def _judge_subgroups(
         raise MissingLabelsError(
             "The test of a promise for each class or group requires labels. Pass the true labels."
         )
-    if row_names is None:
+    if row_subgroups is None:
         raise GroupsError(
             f"This promise holds for each {subgroups.by}, so the test requires the {subgroups.by}"
             " of every row. Pass it for every row."
@@ -124,7 +125,7 @@ def _judge_subgroups(
         subgroups,
         accept=accept,
         correct=correct,
-        row_names=row_names,
+        row_subgroups=row_subgroups,
         clusters=clusters,
     )
     if not measured_subgroups:
@@ -152,13 +153,13 @@ def _measure_subgroups_with_rows(
     *,
     accept: Flags,
     correct: Flags,
-    row_names: NDArray[Any],
+    row_subgroups: NDArray[Any],
     clusters: Clusters | None,
 ) -> list[_MeasuredSubgroup]:
     """Measure the promised quantity of each subgroup that has rows."""
     common_quantity, common_target = certificate.limits[0]
     measured_subgroups: list[_MeasuredSubgroup] = []
-    for judged_rows in subgroups.iterate_judged_rows(row_names, accept, correct):
+    for judged_rows in subgroups.iterate_judged_rows(row_subgroups, accept, correct):
         subgroup = judged_rows.subgroup
         subgroup_clusters = None
         if clusters is not None:

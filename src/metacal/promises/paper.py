@@ -30,7 +30,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.promises.promise import Promise
 from metacal.rows.draws import RowDraws, make_generator
 
-# The threshold uses one of this many rows: "we randomly select 1/10 samples" (Section 5.1).
+# A tenth of the rows choose the threshold: "we randomly select 1/10 samples" (Section 5.1).
 _ROWS_PER_THRESHOLD_ROW = 10
 
 
@@ -91,7 +91,7 @@ class MaxMiscoverage(_WithoutGuarantee):
     rules: ClassVar = (ALGORITHM_1,)
 
     def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """Return masks of the rows for the threshold and for the base map.
+        """Return masks of the rows for the threshold and for the calibrator.
 
         The rows for the threshold are correct: the first part "has only negative samples".
         """
@@ -173,7 +173,9 @@ class MinCoverageAccuracy(_WithoutGuarantee):
 def _draw_threshold_rows(
     candidate_rows: Codes, *, correct: Flags, score: Float | None, random_state: Any
 ) -> tuple[Flags, Flags]:
-    """Draw a tenth of the candidate rows, at most 500, for the threshold.
+    """Draw a random tenth of some rows, at most 500 rows, to choose the threshold.
+
+    All other rows are for the calibrator, also rows that were no candidates.
 
     Parameters
     ----------
@@ -189,7 +191,7 @@ def _draw_threshold_rows(
 
     Returns
     -------
-    is_for_threshold, is_for_base_map : arrays of bool of shape (n_rows,)
+    is_for_threshold, is_for_calibrator : arrays of bool of shape (n_rows,)
     """
     n_candidates = len(candidate_rows)
     n_drawn = min(n_candidates // _ROWS_PER_THRESHOLD_ROW, MAX_THRESHOLD_ROWS)
@@ -210,5 +212,6 @@ def _draw_threshold_rows(
         drawn_rows = rng.choice(candidate_rows, size=n_drawn, replace=False)
     is_for_threshold = np.zeros(len(correct), dtype=bool)
     is_for_threshold[drawn_rows] = True
-    is_for_base_map = ~is_for_threshold
-    return is_for_threshold, is_for_base_map
+    # The calibrator is fitted on all rows that do not choose the threshold.
+    is_for_calibrator = ~is_for_threshold
+    return is_for_threshold, is_for_calibrator

@@ -20,7 +20,7 @@ PromiseType = TypeVar("PromiseType", bound=Promise)
 
 
 def apply_positive_class(
-    promise: PromiseType, positive: Name | None, *, has_one_score: bool = False
+    promise: PromiseType, positive: Name | None, *, positive_sets_score_direction: bool = False
 ) -> PromiseType:
     """Apply the positive class of an estimator to a promise that names none.
 
@@ -32,8 +32,9 @@ def apply_positive_class(
     positive : str, bool, int, float or None
         Positive class of the estimator.
 
-    has_one_score : bool, default=False
-        Whether the estimator reads one score per row, of which `positive` states the direction.
+    positive_sets_score_direction : bool, default=False
+        Whether the estimator reads one score per row, and `positive` is the class of high scores.
+        It then has an effect whatever is promised.
 
     Returns
     -------
@@ -56,12 +57,12 @@ def apply_positive_class(
     if positive is None:
         return promise
     promise_with_class = promise.with_positive_class(positive)
-    positive_classes = promise_with_class.positive_classes
-    has_effect = has_one_score or positive in positive_classes
+    promised_classes = promise_with_class.positive_classes
+    has_effect = positive_sets_score_direction or positive in promised_classes
     if has_effect:
         return promise_with_class
-    is_about_one_class = len(positive_classes) > 0
-    if is_about_one_class:
+    names_another_class = len(promised_classes) > 0
+    if names_another_class:
         reason = f"{promise!r} has its own positive class"
     else:
         reason = f"{type(promise).__name__} covers both classes"
@@ -97,12 +98,15 @@ def check_positive_class(promise: Promise, class_names: Sequence[Name]) -> None:
 
 
 def _build_missing_class_error(promise: Promise, class_names: Sequence[Name]) -> InputError:
-    """Build the error for a promise about one of two classes that does not name it."""
+    """Build the error for a promise that lacks its positive class."""
     first_class, second_class = class_names
     first_option = format_option("positive", str(first_class))
     second_option = format_option("positive", str(second_class))
-    place = choose_spelling(" to the promise or to the estimator", "")
+    # On the command line there is a single option, so the message does not say where to pass it.
+    where_to_pass = choose_spelling(
+        python_spelling=" to the promise or to the estimator", command_spelling=""
+    )
     return PositiveClassError(
         f"{type(promise).__name__} requires a positive class, {first_class!r} or"
-        f" {second_class!r}. Pass {first_option} or {second_option}{place}."
+        f" {second_class!r}. Pass {first_option} or {second_option}{where_to_pass}."
     )

@@ -12,7 +12,7 @@ import numpy as np
 from metacal.certificates.certificate import Certificate, Guarantee
 from metacal.certificates.counts import (
     find_label_contradiction,
-    find_read_rows_contradiction,
+    find_planning_row_contradiction,
     find_score_value_contradiction,
     find_traffic_contradiction,
 )
@@ -51,10 +51,11 @@ class Promise(ABC):
     # For each parameter with a limit, the quantity that it limits. Certificates keep this order.
     quantities: ClassVar[Mapping[str, Quantity]]
 
-    # Names of two rules: the first certifies with a delta, the last holds in expectation.
+    # Rule that certifies with a delta, then the rule that holds in expectation. The latter is left
+    # out if the promise has no such rule.
     rules: ClassVar[Sequence[str]]
 
-    # Names of two rules for a cascade: the first without people, the last with people.
+    # Rule for a cascade without human review, then the rule for a cascade with human review.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
 
     # Name of the calibrator that the promise prescribes, or None if it prescribes none.
@@ -215,7 +216,7 @@ class Promise(ABC):
         return None
 
     def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """Return masks of the rows for the threshold and of the rows for the base map.
+        """Return masks of the rows for the threshold and of the rows for the calibrator.
 
         By default all rows serve both purposes, because the score does not depend on labels.
 
@@ -228,7 +229,7 @@ class Promise(ABC):
 
         Returns
         -------
-        is_for_threshold, is_for_base_map : arrays of bool of shape (n_rows,)
+        is_for_threshold, is_for_calibrator : arrays of bool of shape (n_rows,)
         """
         all_rows = np.ones(len(correct), dtype=bool)
         return all_rows, all_rows
@@ -236,7 +237,7 @@ class Promise(ABC):
     def select_map_training_rows(
         self, is_available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
-        """Return a mask of the rows on which the base map is fitted.
+        """Return a mask of the rows on which the calibrator is fitted.
 
         By default these are all available rows, because a calibrator learns from errors, and
         accepted rows have few of them.
@@ -244,7 +245,7 @@ class Promise(ABC):
         Parameters
         ----------
         is_available : array of bool of shape (n_rows,)
-            Whether the base map may use each row.
+            Whether the calibrator may use each row.
         scores : array of shape (n_rows,)
             Ranking score of each row.
         correct : array of bool of shape (n_rows,)
@@ -317,59 +318,83 @@ class Promise(ABC):
         >>> promise.contradiction(replace(certificate, rule="paper-algorithm-1"))
         'the rule is none that this promise uses'
         """
+        return (
+            self._find_design_contradiction(certificate)
+            or self._find_term_contradiction(certificate)
+            or self._find_rule_contradiction(certificate)
+            or self._find_row_count_contradiction(certificate)
+            or self._find_test_contradiction(certificate)
+        )
+
+    def _find_design_contradiction(self, certificate: Certificate) -> str | None:
+        """Describe why a fit cannot have had the stated folds, clusters or scores."""
         design = certificate.design
         max_folds = certificate.n_rows
-        if self._certifies_on_split:
-            # More rows were scored than certified, so the number of folds has no known limit.
+        if self._tests_only_split:
+            # All rows were scored in folds, but the certificate counts only the rows of the split.
+            # So it does not limit the number of folds.
             max_folds = max(max_folds, design.n_folds)
-        contradiction = design.find_contradiction(max_folds=max_folds, delta=self.delta)
-        if contradiction is not None:
-            return contradiction
+        return design.find_contradiction(max_folds=max_folds, delta=self.delta)
+
+    def _find_term_contradiction(self, certificate: Certificate) -> str | None:
+        """Describe why a certificate states another promise than this one, or return None."""
         certificate_counts_cases = certificate.cases is not None
-        counts_same_unit = self.counts_cases == certificate_counts_cases
-        if not counts_same_unit or not self._has_same_terms(certificate):
+        counts_other_unit = certificate_counts_cases != self.counts_cases
+        if counts_other_unit or not self._has_same_terms(certificate):
             return format_promise_mismatch(self)
+        return None
+
+    def _find_rule_contradiction(self, certificate: Certificate) -> str | None:
+        """Describe why the rule of a certificate cannot certify the promise."""
         allowed_rules = self.rules_allowed_in(certificate)
-        if design.counts_whole_clusters:
+        if certificate.design.counts_whole_clusters:
             allowed_rules = (WHOLE_CLUSTERS,)
-        if certificate.rule not in allowed_rules:
-            return "the rule is none that this promise uses"
-        contradiction = self._find_row_count_contradiction(certificate)
-        if contradiction is not None:
-            return contradiction
-        promise_of_one_score = self.with_delta_fraction(design.delta_share)
+        if certificate.rule in allowed_rules:
+            return None
+        return "the rule is none that this promise uses"
+
+    def _find_test_contradiction(self, certificate: Certificate) -> str | None:
+        """Describe why the counts do not pass the test of the promise, or return None."""
+        design = certificate.design
+        # If several scores shared delta, the chosen score was tested at its share.
+        promise_at_tested_delta = self.with_delta_fraction(design.delta_share)
         if design.counts_whole_clusters:
-            return find_contradiction_of_clusters(promise_of_one_score, certificate)
-        return find_contradiction(promise_of_one_score, certificate)
+            return find_contradiction_of_clusters(promise_at_tested_delta, certificate)
+        return find_contradiction(promise_at_tested_delta, certificate)
 
     @property
-    def _certifies_on_split(self) -> bool:
-        """Whether the rule certifies on a part of the rows only, as the paper's rules do."""
+    def _tests_only_split(self) -> bool:
+        """Whether the rule tests a part of the rows only, as the paper's rules do."""
         return self.guarantee == "none"
 
     def _find_row_count_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe how the row counts of a certificate contradict each other, if so."""
+        """Describe a contradiction between the row counts of a certificate, or return None."""
         design = certificate.design
-        withholds_cases = certificate.cases is not None and certificate.cases.n_pilot > 0
-        withholds_rows = (
-            self._certifies_on_split
+        cases = certificate.cases
+        has_pilot_cases = cases is not None and cases.n_pilot > 0
+        tests_only_some_rows = (
+            self._tests_only_split
             or design.counts_whole_clusters
             or design.n_pilot_rows > 0
-            or withholds_cases
+            or has_pilot_cases
         )
-        contradiction = find_traffic_contradiction(certificate, withholds_rows=withholds_rows)
+        contradiction = find_traffic_contradiction(
+            certificate, tests_only_some_rows=tests_only_some_rows
+        )
         if not contradiction and certificate.stages is not None:
             contradiction = certificate.stages.find_contradiction(certificate)
         if not contradiction:
             contradiction = find_score_value_contradiction(certificate)
         if not contradiction:
-            contradiction = find_read_rows_contradiction(
-                certificate, can_read_rows=self.procedure().build_pilot_policy() is not None
+            can_plan_tests_on_rows = self.procedure().build_pilot_policy() is not None
+            contradiction = find_planning_row_contradiction(
+                certificate, can_plan_tests_on_rows=can_plan_tests_on_rows
             )
         if not contradiction:
-            allows_missing_labels = get_sequential_procedure(self) is not None
+            # A sequential procedure requests labels one by one, and stops before it has all.
+            requests_labels_one_by_one = get_sequential_procedure(self) is not None
             contradiction = find_label_contradiction(
-                certificate, allows_missing_labels=allows_missing_labels
+                certificate, allows_missing_labels=requests_labels_one_by_one
             )
         return contradiction
 

@@ -74,7 +74,7 @@ class Verdict:
         several. Subgroups with the smallest p-value come first. The numbers of this verdict are
         those of its first component.
     fit_rows : FitRows or None
-        Rows that were part of the fit. If there are any, nothing is measured.
+        How many of the rows were part of the fit. If any were, nothing is measured.
     """
 
     quantity: Quantity
@@ -142,13 +142,13 @@ class Verdict:
         )
 
     @classmethod
-    def not_judged(cls, certificate: Certificate, fit_rows: FitRows, level: float) -> Self:
+    def not_judged(cls, certificate: Certificate, overlap_with_fit: FitRows, level: float) -> Self:
         """Build the verdict for rows that were part of the fit."""
         verdicts = []
         for quantity, target in certificate.limits:
             no_rows = Measurement(quantity, target, value=None, n_bad=0, n_rows=0)
             verdict = cls.from_measurement(no_rows, level)
-            verdicts.append(replace(verdict, fit_rows=fit_rows))
+            verdicts.append(replace(verdict, fit_rows=overlap_with_fit))
         return cls.combine(verdicts)
 
     @classmethod
@@ -185,6 +185,15 @@ class Verdict:
         return () if self.subgroup is None else self.components
 
     @property
+    def verdict_on_second_limit(self) -> Self | None:
+        """Verdict on the second of two promised limits, or None for a single limit.
+
+        The fields of a combined verdict are those of the first limit.
+        """
+        has_two_limits = bool(self.components) and not self.subgroup_verdicts
+        return self.components[1] if has_two_limits else None
+
+    @property
     def measured_quantity(self) -> str:
         """Name of the quantity with its class, as in "recall of fraud"."""
         return self.quantity.name_with_class(self.class_name)
@@ -206,33 +215,37 @@ class Verdict:
     @property
     def advice(self) -> str:
         """Sentence that recommends the next step."""
-        if self.fit_rows is not None:
-            return self.fit_rows.advice
+        overlap_with_fit = self.fit_rows
+        if overlap_with_fit is not None:
+            return overlap_with_fit.advice
         if self.refuted:
             return _ADVICE_IF_REFUTED
-        inconclusive_tests = [test for test in self.tests if not test._has_interval_on_kept_side]
-        if not inconclusive_tests:
+        inconclusive_verdicts = [
+            verdict for verdict in self.tests if not verdict._whole_interval_meets_target
+        ]
+        if not inconclusive_verdicts:
             return "None needed."
-        counts_no_row = any(test.value is None for test in inconclusive_tests)
-        if counts_no_row:
-            return f"Label {self._counted_noun} that the promise is about: there is none here."
+        rows_or_cases = self._rows_or_cases
+        has_nothing_to_measure = any(verdict.value is None for verdict in inconclusive_verdicts)
+        if has_nothing_to_measure:
+            return f"Label {rows_or_cases} that the promise is about: there is none here."
         largest_multiple = max(
-            test._estimate_multiple_of_rows_needed() for test in inconclusive_tests
+            verdict._estimate_multiple_of_rows_needed() for verdict in inconclusive_verdicts
         )
-        times_as_many = _describe_row_multiple(largest_multiple)
+        number_needed_text = _describe_row_multiple(largest_multiple)
         if self.kept:
             return (
                 "None needed. The estimate meets the target, but the interval includes values that"
-                f" miss it; {times_as_many} labelled {self._counted_noun} would settle it."
+                f" miss it; {number_needed_text} labelled {rows_or_cases} would settle it."
             )
         return (
-            f"Label more {self._counted_noun} before you rely on the gate: {times_as_many} would settle"
+            f"Label more {rows_or_cases} before you rely on the gate: {number_needed_text} would settle"
             " it, if they look the same."
         )
 
     @property
-    def _has_interval_on_kept_side(self) -> bool:
-        """Whether the whole interval meets the target."""
+    def _whole_interval_meets_target(self) -> bool:
+        """Whether both ends of the interval meet the target. False without an interval."""
         if self.low is None or self.high is None:
             return False
         low_end_meets_target = self.quantity.is_kept(self.low, self.target)
@@ -240,29 +253,32 @@ class Verdict:
         return low_end_meets_target and high_end_meets_target
 
     @property
-    def _counted_noun(self) -> str:
-        """Plural of what the quantity counts."""
+    def _rows_or_cases(self) -> str:
+        """The word "rows" or "cases", for what the quantity counts."""
         return "cases" if self.quantity.counts_cases else "rows"
 
     def _estimate_multiple_of_rows_needed(self) -> int:
-        """Estimate how many times as many rows would decide, if the value stays the same."""
+        """Estimate the multiple of these rows at which the interval excludes the target.
+
+        The value is assumed to stay the same. Multiples above 100 are returned as 101.
+        """
         assert self.value is not None
-        more_than_advisable = _MAX_ROW_MULTIPLE + 1
+        multiple_beyond_advice = _MAX_ROW_MULTIPLE + 1
         distance_from_target = self.value - self.target
         if abs(distance_from_target) < _MIN_DIFFERENCE:
-            return more_than_advisable
+            return multiple_beyond_advice
         if self.measurement.is_binomial:
             row_multiple = self._estimate_binomial_row_multiple(distance_from_target)
         else:
             # The width of an interval shrinks with the square root of the number of rows.
             interval_end_near_target = self.low if distance_from_target > 0.0 else self.high
             assert interval_end_near_target is not None
-            interval_half_width = self.value - interval_end_near_target
-            row_multiple = (interval_half_width / distance_from_target) ** 2
-        return max(_MIN_ROW_MULTIPLE, math.ceil(min(row_multiple, more_than_advisable)))
+            distance_from_interval_end = self.value - interval_end_near_target
+            row_multiple = (distance_from_interval_end / distance_from_target) ** 2
+        return max(_MIN_ROW_MULTIPLE, math.ceil(min(row_multiple, multiple_beyond_advice)))
 
     def _estimate_binomial_row_multiple(self, distance_from_target: float) -> float:
-        """Estimate by the normal approximation the rows that exclude the target, per row."""
+        """Estimate the same multiple for a binomial count, by the normal approximation."""
         measurement = self.measurement
         two_sided_quantile = float(ndtri(0.5 + 0.5 * self.level))
         bad_share = measurement.max_bad_share
@@ -289,9 +305,8 @@ class Verdict:
             record["class"] = self.class_name
         if self.subgroup_verdicts:
             record["of_parts"] = [verdict.to_dict() for verdict in self.subgroup_verdicts]
-        elif self.components:
-            second_verdict = self.components[1]
-            record["also"] = second_verdict.to_dict()
+        if self.verdict_on_second_limit is not None:
+            record["also"] = self.verdict_on_second_limit.to_dict()
         return record
 
     def __str__(self) -> str:
@@ -312,12 +327,11 @@ class Verdict:
     @property
     def summary(self) -> str:
         """Line with the verdict, the measured value and its interval."""
-        if self.fit_rows is not None:
-            return f"{self.word}: {self.fit_rows}."
+        overlap_with_fit = self.fit_rows
+        if overlap_with_fit is not None:
+            return f"{self.word}: {overlap_with_fit}."
         if self.value is None or self.low is None or self.high is None:
-            return (
-                f"{self.word}: these {self._counted_noun} do not show the {self.measured_quantity}."
-            )
+            return f"{self.word}: these {self._rows_or_cases} do not show the {self.measured_quantity}."
         value_text = _format_distinct_from_target(self.value, self.target)
         interval_text = format_interval(self.low, self.high)
         return (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from metacal.certification.row_losses import Losses
 
 # Description of the tested claim for each kind of guarantee.
-_TESTED_CLAIMS = {
+_TESTED_CLAIM_BY_GUARANTEE = {
     "certified": "the promise itself, which at most {delta} of all fits break by bad luck",
     "approximate": (
         "whether this gate keeps its target; the confidence of a cross-fitted gate was never exact"
@@ -44,7 +44,7 @@ _TESTED_CLAIMS = {
     ),
 }
 
-# For each way of counting the rows of a cluster, a text that follows the number of rows.
+# Text after the printed number of rows, which tells how dependent rows were tested.
 _CLUSTER_TEXTS: dict[CountedBy | None, str] = {
     None: "",
     "unit": "; one row of each cluster",
@@ -135,8 +135,9 @@ class Verification:
         guarantee = self.certificate.guarantee
         delta_percent = format_percent_ceil(self.certificate.delta or 0.0)
         subgroups = self.certificate.subgroups
-        if subgroups is None or subgroups.delta_sharing == "together" or guarantee != "certified":
-            return _TESTED_CLAIMS[guarantee].format(delta=delta_percent)
+        if subgroups is None or subgroups.hold_together or guarantee != "certified":
+            return _TESTED_CLAIM_BY_GUARANTEE[guarantee].format(delta=delta_percent)
+        # Each promise fails with its own probability, so delta limits a share of the subgroups.
         return (
             f"the promise of each {subgroups.by}, which at most {delta_percent} of them break by bad"
             " luck"
@@ -144,7 +145,7 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the result to a dictionary of JSON types."""
-        fit_rows = self.verdict.fit_rows
+        overlap_with_fit = self.verdict.fit_rows
         record: dict[str, Any] = {
             "statement": self.certificate.statement,
             "guarantee": self.certificate.guarantee,
@@ -158,7 +159,7 @@ class Verification:
             "confidence": self.confidence,
             "verdict": self.verdict.word,
             "refuted": self.refuted,
-            "fit_rows": None if fit_rows is None else vars(fit_rows),
+            "fit_rows": None if overlap_with_fit is None else vars(overlap_with_fit),
             "p_value": self.p_value,
             "tests": [_make_test_record(test) for test in self.tests],
             "advice": self.advice,
@@ -202,8 +203,8 @@ class Verification:
     def _format_tests(self) -> list[str]:
         """Return the printed lines of the tests and of the tested claim."""
         printed_lines = []
-        for test in self.tests[:_MAX_PRINTED_TESTS]:
-            printed_lines += _format_test(test)
+        for tested_limit in self.tests[:_MAX_PRINTED_TESTS]:
+            printed_lines += _format_test(tested_limit)
         n_omitted_tests = len(self.tests) - _MAX_PRINTED_TESTS
         if self.certificate.has_promise_per_subgroup and n_omitted_tests > 0:
             printed_lines.append(
@@ -316,8 +317,8 @@ class _LabelledRows:
         Whether each prediction is correct.
     losses : Losses or None
         Cost of each row.
-    row_names : array of shape (n_rows,) or None
-        Predicted class or group of each row.
+    row_subgroups : array of shape (n_rows,) or (n_rows, 2), or None
+        Predicted class or group of each row, as for `judge`.
     clusters : Clusters or None
         Clusters of dependent rows whose every row counts.
     """
@@ -325,7 +326,7 @@ class _LabelledRows:
     accept: Flags
     correct: Flags | None
     losses: Losses | None
-    row_names: NDArray[Any] | None
+    row_subgroups: NDArray[Any] | None
     clusters: Clusters | None = None
 
     @property
@@ -340,7 +341,7 @@ class _LabelledRows:
             accept=self.accept[index],
             correct=None if self.correct is None else self.correct[index],
             losses=None if self.losses is None else self.losses.select_rows(index),
-            row_names=None if self.row_names is None else self.row_names[index],
+            row_subgroups=None if self.row_subgroups is None else self.row_subgroups[index],
         )
 
 
@@ -350,9 +351,9 @@ def verify_decisions(
     correct: Flags | None,
     confidence: float = 0.95,
     losses: Losses | None = None,
-    row_names: NDArray[Any] | None = None,
+    row_subgroups: NDArray[Any] | None = None,
     units: Units | None = None,
-    fit_rows: FitRows | None = None,
+    overlap_with_fit: FitRows | None = None,
 ) -> Verification:
     """Test the promise of a certificate on labelled rows.
 
@@ -377,12 +378,12 @@ def verify_decisions(
         Confidence level of the intervals, above 0.5.
     losses : Losses, optional
         Cost of each row, required if a cost is promised (`Gate.losses`).
-    row_names : array of shape (n_rows,), optional
-        Predicted class or group of each row, required if each has its own promise.
+    row_subgroups : array of shape (n_rows,) or (n_rows, 2), optional
+        Predicted class or group of each row, as for `judge`.
     units : Units, optional
         Clusters of dependent rows.
-    fit_rows : FitRows, optional
-        Rows that were part of the fit. If given, nothing is tested.
+    overlap_with_fit : FitRows, optional
+        How many of the rows were part of the fit, if any were. The promise is then not tested.
 
     Returns
     -------
@@ -401,7 +402,7 @@ def verify_decisions(
             f"confidence must be greater than 0.5, but got {confidence}. Pass, for example, 0.95."
         )
     labelled_rows = _LabelledRows(
-        accept=accept, correct=correct, losses=losses, row_names=row_names
+        accept=accept, correct=correct, losses=losses, row_subgroups=row_subgroups
     )
     cluster_counting: CountedBy | None = None
     if units is not None:
@@ -422,9 +423,9 @@ def verify_decisions(
         correct=labelled_rows.correct,
         level=confidence,
         losses=labelled_rows.losses,
-        row_names=labelled_rows.row_names,
+        row_subgroups=labelled_rows.row_subgroups,
         clusters=labelled_rows.clusters,
-        fit_rows=fit_rows,
+        overlap_with_fit=overlap_with_fit,
     )
     return Verification(
         certificate=certificate,
@@ -448,7 +449,7 @@ def _draw_one_row_of_each_cluster(rows: _LabelledRows, units: Units) -> _Labelle
 def _group_into_clusters(
     rows: _LabelledRows, units: Units, *, declared_cluster_size: int, count_means: bool
 ) -> _LabelledRows:
-    """Add a column with the cluster of each row, numbered in random order for bets.
+    """Add the cluster of each row, so that bets are on whole clusters in random order.
 
     Parameters
     ----------
