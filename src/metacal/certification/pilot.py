@@ -36,7 +36,6 @@ rows, the first with 1.002 times the allowed errors, this breaks 0.19 of the pro
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -304,10 +303,7 @@ def _draw_ranks_and_tie_break(ranking: Ranking, n_ranks: int) -> tuple[Codes, fl
     tie_break_draw : float
         Uniform number in [0, 1).
     """
-    ranking_digest = hashlib.sha256(np.ascontiguousarray(ranking.tie_block_scores).data)
-    for counts in (ranking.tie_block_end_ranks, ranking.cumulative_errors):
-        ranking_digest.update(np.ascontiguousarray(counts, dtype=np.int64).data)
-    seed = int.from_bytes(ranking_digest.digest(), "little")
+    seed = int.from_bytes(ranking.digest, "little")
     bit_generator = np.random.PCG64(np.random.SeedSequence(seed))
     drawn_ranks: set[int] = set()
     while len(drawn_ranks) < n_ranks:

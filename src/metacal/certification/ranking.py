@@ -11,6 +11,7 @@ Terms used in this module:
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -187,6 +188,14 @@ class Ranking:
         if len(self.cumulative_errors) == 0:
             return 0
         return int(self.cumulative_errors[-1])
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 digest of the scores, the ranks and the errors, which seeds draws of ranks."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.tie_block_scores).data)
+        for counts in (self.tie_block_end_ranks, self.cumulative_errors):
+            digest.update(np.ascontiguousarray(counts, dtype=np.int64).data)
+        return digest.digest()
 
     @cached_property
     def error_ranks(self) -> Codes:

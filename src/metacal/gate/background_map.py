@@ -1,4 +1,4 @@
-"""Calibration map that is fitted while another thread ranks the calibration rows."""
+"""Calibration map that is fitted while another thread ranks or hashes the calibration rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def plan_background_map(
     labels: Codes | None,
     weights: Float | None,
 ) -> BackgroundMap | None:
-    """Prepare to fit the calibration map while another thread ranks the rows.
+    """Prepare to fit the calibration map while another thread ranks or hashes the rows.
 
     Parameters
     ----------
@@ -77,10 +77,11 @@ def plan_background_map(
     Returns
     -------
     BackgroundMap or None
-        None if there is only one thread, or if the map may not be fitted on all rows.
+        None if there is only one thread and no device, or if the map may not be fitted on all rows.
     """
-    uses_thread_pool = isinstance(rows.executor, ThreadPoolExecutor)
-    if not uses_thread_pool or len(rows) < MIN_ROWS_FOR_THREAD:
+    # A device computes most of the map, so that a thread of its own can use the processor.
+    has_other_threads = isinstance(rows.executor, ThreadPoolExecutor) or rows.is_on_device
+    if not has_other_threads or len(rows) < MIN_ROWS_FOR_THREAD:
         return None
     if labels is None:
         return None
@@ -91,7 +92,8 @@ def plan_background_map(
     overrides_training_rows = (
         promise_class.select_map_training_rows is not Promise.select_map_training_rows
     )
-    has_label_outside_classes = bool((labels < 0).any())
+    # A map is fitted on all rows of a device, whatever their labels.
+    has_label_outside_classes = not rows.is_on_device and bool((labels < 0).any())
     if overrides_row_split or overrides_training_rows or has_label_outside_classes:
         return None
     return BackgroundMap(lambda validated_rows: fit_map(validated_rows, labels, weights))

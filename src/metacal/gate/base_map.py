@@ -280,24 +280,46 @@ def _build_comparison_notes(comparison: SoftmaxComparison, *, uses_softmax: bool
     return comparison_notes
 
 
-def build_monitoring_profile(calibration_map: Map, table: CertifiedTable) -> Profile:
+def draw_profile_rows(table: CertifiedTable) -> Codes:
+    """Draw accepted rows at random, whose confidence becomes part of the profile.
+
+    No row is drawn from a table on a device.
+    """
+    if table.rows.is_on_device:
+        return np.empty(0, dtype=np.intp)
+    is_accepted = table.columns.is_accepted
+    if table.selected_rows is not None:
+        is_selected = table.selected_rows.to_mask(len(table.rows))
+        is_accepted = is_accepted & is_selected
+    max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // table.rows.n_classes)
+    return _sample_rows(np.flatnonzero(is_accepted), max_sampled_rows)
+
+
+def build_monitoring_profile(
+    calibration_map: Map, table: CertifiedTable, sampled_index: Codes
+) -> Profile:
     """Build the profile of the calibration rows, which monitors compare new rows with.
 
-    The profile has the scores of all rows that count for the certificate, and the confidence of a
-    sample of the accepted ones among them.
+    Parameters
+    ----------
+    calibration_map : Map
+        Map of the gate.
+
+    table : CertifiedTable
+        Certified calibration rows. The profile has the scores of all rows that count.
+
+    sampled_index : array of int
+        Rows whose confidence is counted, from `draw_profile_rows`.
+
+    Returns
+    -------
+    Profile
     """
     rows = table.rows
     columns = table.columns
-    is_accepted = columns.is_accepted
-    if table.selected_rows is not None:
-        is_selected = table.selected_rows.to_mask(len(rows))
-        is_accepted = is_accepted & is_selected
-    accepted_index = np.flatnonzero(is_accepted)
-    if rows.is_on_device or len(accepted_index) == 0:
+    if len(sampled_index) == 0:
         # Such a profile has the scores only, because there are no confidences to sample.
         return build_profile(columns.ranking)
-    max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
-    sampled_index = _sample_rows(accepted_index, max_sampled_rows)
     row_decision_offsets = np.broadcast_to(table.decision_offset, len(rows))
     compute_confidence = _ConfidenceOfPrediction(calibration_map)
     confidence = rows.take(sampled_index).compute_column(

@@ -25,7 +25,11 @@ from metacal.certification.row_selection import RowSelection
 from metacal.errors import MissingLabelsError, UnsupportedPromiseError
 from metacal.formulas import Codes, Float
 from metacal.gate.background_map import MIN_ROWS_FOR_THREAD, plan_background_map
-from metacal.gate.base_map import CalibrationMapFitter, build_monitoring_profile
+from metacal.gate.base_map import (
+    CalibrationMapFitter,
+    build_monitoring_profile,
+    draw_profile_rows,
+)
 from metacal.gate.calibration_data import FittedSources
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
 from metacal.gate.certify_table import certify_table, find_subgroups_by_class_or_group
@@ -190,11 +194,15 @@ class LogitsData:
             weights=self.weights,
             allow_softmax_fallback=self.allow_softmax_fallback,
         )
+        # Another thread draws the rows of the profile, if possible, while the map is fitted.
+        executor = certified_data.rows.executor if len(self.rows) >= MIN_ROWS_FOR_THREAD else None
+        wait_for_profile_rows = start_or_defer(executor, draw_profile_rows, certified_data)
         fitted_map = fitter.fit(certified_data, self.labels, promise)
+        profile = build_monitoring_profile(fitted_map.map, certified_data, wait_for_profile_rows())
         return FittedSources(
             sources=(self._build_source(fitted_map.map, certified_data),),
             notes=fitted_map.notes,
-            profile=build_monitoring_profile(fitted_map.map, certified_data),
+            profile=profile,
             reject_label=reject_label,
         )
 

@@ -96,7 +96,7 @@ class SortingCertifier:
         Ranking score.
 
     background_map : BackgroundMap, optional
-        Calibration map to fit while another thread sorts the rows.
+        Calibration map to fit while another thread sorts or hashes the rows.
     """
 
     def __init__(
@@ -129,7 +129,11 @@ class SortingCertifier:
             losses=losses,
             subgroups=table.subgroups,
         )
-        ranking = self._rank_rows_and_fit_background_map(scored_table, selected_rows)
+        pilot_policy = promise.procedure().build_pilot_policy()
+        draws_ranks = pilot_policy is not None and table.subgroups is None
+        ranking = self._rank_rows_and_fit_background_map(
+            scored_table, selected_rows, computes_digest=draws_ranks
+        )
         result = certify_selected_rows(
             promise,
             all_rows,
@@ -157,22 +161,55 @@ class SortingCertifier:
         )
 
     def _rank_rows_and_fit_background_map(
-        self, scored_table: ScoredTable, selected_rows: SelectedRows | None
+        self,
+        scored_table: ScoredTable,
+        selected_rows: SelectedRows | None,
+        *,
+        computes_digest: bool,
     ) -> Ranking:
-        """Rank the selected rows, and fit the background map while another thread ranks."""
-        all_rows_are_selected = selected_rows is None
-        if all_rows_are_selected and scored_table.ranking_of_all_rows is not None:
-            return scored_table.ranking_of_all_rows
-        selected_index = get_index_of_selected_rows(selected_rows)
-        scores = scored_table.scores[selected_index]
-        is_correct = scored_table.correct[selected_index]
+        """Rank the selected rows, and fit the background map while another thread ranks.
+
+        Parameters
+        ----------
+        scored_table : ScoredTable
+            All rows with their scores.
+
+        selected_rows : SelectedRows or None
+            Rows that count. None if all rows count.
+
+        computes_digest : bool
+            Whether the other thread also computes the digest of the ranking, because ranks are
+            drawn. It takes as long as the sort.
+
+        Returns
+        -------
+        Ranking
+        """
+
+        def rank_selected_rows() -> Ranking:
+            if selected_rows is None and scored_table.ranking_of_all_rows is not None:
+                return scored_table.ranking_of_all_rows
+            selected_index = get_index_of_selected_rows(selected_rows)
+            return _rank_rows(
+                scored_table.scores[selected_index],
+                scored_table.correct[selected_index],
+                self.score,
+            )
+
+        def rank_and_hash() -> Ranking:
+            ranking = rank_selected_rows()
+            if computes_digest:
+                # The ranking stores its digest.
+                _ = ranking.digest
+            return ranking
+
         if self.background_map is None:
-            return _rank_rows(scores, is_correct, self.score)
-        # Another thread ranks the rows while this thread fits the background map.
+            return rank_selected_rows()
+        rows = scored_table.rows
         get_ranking_from_thread = start_or_defer(
-            scored_table.rows.executor, _rank_rows, scores, is_correct, self.score
+            rows.executor, rank_and_hash, may_create_thread=rows.is_on_device
         )
-        self.background_map.fit_and_store(scored_table.rows)
+        self.background_map.fit_and_store(rows)
         return get_ranking_from_thread()
 
 
