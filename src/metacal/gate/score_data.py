@@ -185,24 +185,30 @@ class ScoreData:
     def certify(self, promise: Promise) -> CertifiedScores:
         """Certify a promise on the rows that have a score."""
         check_score_gate_options(promise, self.higher_is)
-        if not promise.counts_cases and self.cases is None:
-            return self._certify_rows(promise)
+        if promise.counts_cases or self.cases is not None:
+            return self._certify_cases(promise)
+        return self._certify_rows(promise)
+
+    def _certify_cases(self, promise: Promise) -> CertifiedScores:
+        """Certify a promise about cases on the items of the cases whose outcome is known."""
         self._check_case_columns(promise)
-        quantity, _target = promise.limits[0]
+        # A promise about cases limits a single quantity.
+        [(case_quantity, _limit)] = promise.limits
         usable_items = read_usable_items(
-            self.scores, self.correct, self.cases, quantity, random_state=self.random_state
+            self.scores, self.correct, self.cases, case_quantity, random_state=self.random_state
         )
-        item_types = self.groups
-        if item_types is not None:
+        types_of_usable_items = None
+        if self.groups is not None:
             n_items = len(np.asarray(self.scores))
-            item_types = take_groups(item_types, n_items, usable_items.row_indices)
+            types_of_usable_items = take_groups(self.groups, n_items, usable_items.row_indices)
         data_of_usable_items = replace(
             self,
             scores=usable_items.scores,
             correct=usable_items.correct,
-            groups=item_types,
+            groups=types_of_usable_items,
             cases=None,
         )
+        # `_certify_rows` leaves out items without a score, so their cases are left out as well.
         cases_of_scored_items = usable_items.cases.take(usable_items.has_score)
         certified_items = data_of_usable_items._certify_rows(promise, cases_of_scored_items)
         for note in usable_items.notes:
@@ -218,8 +224,12 @@ class ScoreData:
             raise build_dependent_cases_error(promise)
 
     def _certify_rows(self, promise: Promise, cases: Cases | None = None) -> CertifiedScores:
-        """Certify a promise on the rows that have a score, or on the items of cases."""
-        # Rows of groups or clusters are the entries of a table. A missing label leaves out its entry.
+        """Certify a promise on the rows that have a score, or on the items of cases.
+
+        The `cases` are those of the items that have a score.
+        """
+        # Rows with groups or clusters may come from a table with several entries in a row, of which
+        # only some have a label.
         input_columns = read_columns(
             self.scores,
             self.correct,
@@ -273,9 +283,9 @@ class ScoreData:
 
     def fit_sources(self, result: CertifiedScores, promise: Promise) -> FittedSources:
         """Fit the curve from score to confidence."""
-        is_curve_row = result.may_train_calibrator
+        may_fit_curve = result.may_train_calibrator
         confidence_curve = fit_confidence(
-            result.rows.uncertainties[is_curve_row], result.rows.correct[is_curve_row]
+            result.rows.uncertainties[may_fit_curve], result.rows.correct[may_fit_curve]
         )
         source = replace(result.source, curve=confidence_curve).with_certificate(result.certificate)
         return FittedSources(
@@ -283,7 +293,7 @@ class ScoreData:
         )
 
     def _build_selection(self, is_usable: Flags) -> RowSelection | None:
-        """Build the selection of the rows that count, or return None if all rows count."""
+        """Plan how to draw the rows that count. Return None if every usable row counts."""
         usable_index = np.flatnonzero(is_usable)
         clusters_of_usable_rows = None
         if self.clusters is not None:
@@ -377,8 +387,8 @@ def _warn_about_scores(
     ranking_is_reversed = n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE
     if ranking_is_reversed:
         opposite_meaning: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
-        reads_losses = source.truth == "losses"
-        notes.append(note_reversed_score(higher_is=opposite_meaning, losses=reads_losses))
+        has_losses = source.truth == "losses"
+        notes.append(note_reversed_score(higher_is=opposite_meaning, losses=has_losses))
     return [note.issue_warning() for note in notes]
 
 
@@ -407,12 +417,12 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
     n_pairs = n_correct * n_incorrect
     probability_incorrect_is_higher = mann_whitney_u / n_pairs
     standard_error = math.sqrt((n_correct + n_incorrect + 1) / (12.0 * n_correct * n_incorrect))
-    probability_by_chance = 0.5
-    return (probability_by_chance - probability_incorrect_is_higher) / standard_error
+    probability_without_skill = 0.5
+    return (probability_without_skill - probability_incorrect_is_higher) / standard_error
 
 
 def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:
-    """Build the profile of the rows that count, which monitors compare new rows with."""
+    """Summarize the rows that count as a profile, with which monitors compare new rows."""
     rows = result.rows
     selected_index = get_index_of_selected_rows(result.selected_rows)
     uncertainties = rows.uncertainties[selected_index]

@@ -40,7 +40,7 @@ from metacal.rows.score_columns import (
     check_scores,
 )
 
-#: Whether a higher score means a more certain ("surer") or a less certain ("doubtful") row.
+#: Meaning of a higher score: "surer" for a prediction that is more certain, "doubtful" for less.
 HigherIs = Literal["surer", "doubtful"]
 #: What callers pass as the truth of a row: whether it is correct, or its loss between 0 and 1.
 Truth = Literal["correct", "losses"]
@@ -48,8 +48,10 @@ Truth = Literal["correct", "losses"]
 _MAX_NAME_LENGTH = 80
 #: Name of a score whose given name is empty.
 _DEFAULT_SCORE_NAME = "score"
-#: Code of a row by whether its answer is correct.
-_CODE_BY_CORRECTNESS: dict[Any, int] = {False: 0, True: 1}
+#: Codes that stand for the classes of a row, because scores have none.
+_INCORRECT_CODE = 0
+_CORRECT_CODE = 1
+_CODE_BY_CORRECTNESS: dict[Any, int] = {False: _INCORRECT_CODE, True: _CORRECT_CODE}
 
 
 class ThresholdNeighbours(NamedTuple):
@@ -115,18 +117,18 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return -1.0 if self.higher_is == "surer" else 1.0
 
     def with_certificate(self, certificate: Certificate) -> ScoreSource:
-        """Return a copy that stores the calibration scores next to each threshold."""
-        # The loop below reads fields that certificates of all rows and of subgroups both have.
-        certificates_with_threshold: Sequence[Certificate | SubgroupCertificate] = (certificate,)
+        """Return a copy that stores each threshold of a certificate and its neighbours."""
+        # A certificate has one threshold, or a certificate for each subgroup with its threshold.
+        certificate_of_each_threshold: Sequence[Certificate | SubgroupCertificate] = (certificate,)
         if certificate.subgroups is not None:
-            certificates_with_threshold = certificate.subgroups.items
+            certificate_of_each_threshold = certificate.subgroups.items
         neighbours = tuple(
             ThresholdNeighbours(
-                threshold=threshold_certificate.threshold,
-                highest_accepted=threshold_certificate.highest_accepted,
-                lowest_rejected=threshold_certificate.lowest_rejected,
+                threshold=certificate_of_threshold.threshold,
+                highest_accepted=certificate_of_threshold.highest_accepted,
+                lowest_rejected=certificate_of_threshold.lowest_rejected,
             )
-            for threshold_certificate in certificates_with_threshold
+            for certificate_of_threshold in certificate_of_each_threshold
         )
         return replace(
             self,
@@ -155,7 +157,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         """Select the scores of rows by their indices."""
         return rows[row_indices]
 
-    def encode_truth(self, truth: Any, n_rows: int) -> Any:
+    def encode_truth(self, truth: Any, n_rows: int) -> NDArray[Any]:
         """Encode the truth of all rows: 1 for correct, 0 for incorrect, or 1 - loss.
 
         Raises
@@ -163,7 +165,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         InputError
             If there is not one valid entry for each of the `n_rows` rows.
         """
-        truth_codes: Any
+        truth_codes: NDArray[Any]
         if self.truth == "correct":
             truth_codes = check_correctness(truth).astype(np.intp)
         else:
@@ -171,15 +173,17 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         self._check_number_of_entries(truth_codes, n_rows)
         return truth_codes
 
-    def encode_known_truth(self, truth: Any, n_rows: int) -> tuple[Any, Flags]:
-        """Encode the truth of all rows as `encode_truth`, and return whether it is known.
+    def encode_known_truth(self, truth: Any, n_rows: int) -> tuple[NDArray[Any], Flags]:
+        """Encode the truth of rows, and return for each row whether its truth is known.
+
+        The codes of known entries are those of `encode_truth`. The others have no meaning.
 
         Raises
         ------
         InputError
             If there is not one entry for each of the `n_rows` rows, or a known one is invalid.
         """
-        truth_codes: Any
+        truth_codes: NDArray[Any]
         if self.truth == "correct":
             is_correct, is_known = check_known_correctness(truth)
             truth_codes = is_correct.astype(np.intp)
@@ -189,7 +193,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         self._check_number_of_entries(truth_codes, n_rows)
         return truth_codes, is_known
 
-    def _check_number_of_entries(self, truth_codes: Any, n_rows: int) -> None:
+    def _check_number_of_entries(self, truth_codes: NDArray[Any], n_rows: int) -> None:
         """Raise InputError if there is not one entry of the truth for each row."""
         if len(truth_codes) != n_rows:
             raise ShapeError(
@@ -228,29 +232,27 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         """Compare each score with its threshold. A row without a score is rejected."""
         uncertainties = self._compute_unrounded_uncertainties(score)
         if isinstance(thresholds, SingleThreshold) or group_codes is None:
+            # If the groups have thresholds, but the caller passes none, this threshold is -inf.
             threshold = self.adapt_threshold_to_dtype(score.dtype, thresholds.threshold)
             return accept_up_to_threshold(uncertainties, threshold)
-        # The table of thresholds has a single column, because scores have no predicted class.
-        group_thresholds = thresholds.threshold_table[:, 0].tolist()
-        adapted_thresholds = np.array(
+        adapted_thresholds_by_code = np.array(
             [
                 self.adapt_threshold_to_dtype(score.dtype, threshold)
-                for threshold in group_thresholds
+                for threshold in thresholds.thresholds_by_code.tolist()
             ]
         )
-        return accept_up_to_threshold(uncertainties, adapted_thresholds[group_codes])
+        return accept_up_to_threshold(uncertainties, adapted_thresholds_by_code[group_codes])
 
     def decide(self, score: NDArray[np.floating[Any]], options: DecisionOptions) -> Decision:
         """Accept or reject each row, and compute its confidence if the options ask for it."""
         confidence = None
         if options.with_probabilities:
             confidence = self.confidence(score)
-        code_of_correct = _CODE_BY_CORRECTNESS[True]
         return Decision(
             accept=self.accepts(score, options.thresholds, options.group_codes),
             score=score,
             uncertainty=self.uncertainty_scores(score),
-            predicted_codes=np.full(len(score), code_of_correct, dtype=np.intp),
+            predicted_codes=np.full(len(score), _CORRECT_CODE, dtype=np.intp),
             confidence=confidence,
         )
 
@@ -275,14 +277,19 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         the threshold moves along with it, by less than half a unit in the last place of the type.
 
         If both neighbours round to the same number, rows with this number are rejected. They are
-        accepted if only rejecting rows can break the promise.
+        accepted if the promise limits only rejections.
 
         Parameters
         ----------
         dtype : dtype
             Type of the scores.
         threshold : float
-            Threshold for scores in double precision.
+            Largest accepted uncertainty of scores in double precision.
+
+        Returns
+        -------
+        float
+            Largest accepted uncertainty of scores of the given type.
 
         Examples
         --------
@@ -295,41 +302,50 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         is_narrow_type = np.dtype(dtype) in (np.float32, np.float16)
         if not is_narrow_type or not math.isfinite(threshold):
             return threshold
-        neighbours = self._round_neighbours(threshold, np.dtype(dtype))
-        highest_accepted = neighbours.highest_accepted
-        lowest_rejected = neighbours.lowest_rejected
-        neighbours_are_equal = highest_accepted == lowest_rejected
+        highest_accepted, lowest_rejected = self._round_neighbours(threshold, np.dtype(dtype))
+        if highest_accepted is not None and highest_accepted == lowest_rejected:
+            shared_value = highest_accepted
+            if self.limits_only_rejections:
+                # Accepting both neighbours cannot break the promise.
+                return shared_value
+            if shared_value > threshold:
+                return RELATIVE_GRID.find_largest_threshold_rejecting(shared_value)
+            return math.nextafter(shared_value, -math.inf)
+        # Without a shared value, rounding moved at most one neighbour across the threshold.
         if highest_accepted is not None and highest_accepted > threshold:
-            if neighbours_are_equal and not self.limits_only_rejections:
-                return RELATIVE_GRID.find_largest_threshold_rejecting(highest_accepted)
             return highest_accepted
         if lowest_rejected is not None and lowest_rejected <= threshold:
-            if neighbours_are_equal and self.limits_only_rejections:
-                return lowest_rejected
             return math.nextafter(lowest_rejected, -math.inf)
         return threshold
 
-    def _round_neighbours(self, threshold: float, dtype: np.dtype[Any]) -> ThresholdNeighbours:
+    def _round_neighbours(
+        self, threshold: float, dtype: np.dtype[Any]
+    ) -> tuple[float | None, float | None]:
         """Round the calibration scores next to a threshold to a narrower float type.
 
         Several groups may have the same threshold. Then the scores of all of them count.
+
+        Returns
+        -------
+        highest_accepted, lowest_rejected : float or None
+            Rounded uncertainty scores. None if there is no calibration row on this side.
         """
-        accepted_scores = []
-        rejected_scores = []
+        accepted_neighbours: list[float] = []
+        rejected_neighbours: list[float] = []
         for neighbours in self.neighbours:
             if neighbours.threshold != threshold:
                 continue
             if neighbours.highest_accepted is not None:
-                accepted_scores.append(neighbours.highest_accepted)
+                accepted_neighbours.append(neighbours.highest_accepted)
             if neighbours.lowest_rejected is not None:
-                rejected_scores.append(neighbours.lowest_rejected)
+                rejected_neighbours.append(neighbours.lowest_rejected)
         highest_accepted = None
         lowest_rejected = None
-        if accepted_scores:
-            highest_accepted = _round_to_dtype(max(accepted_scores), dtype)
-        if rejected_scores:
-            lowest_rejected = _round_to_dtype(min(rejected_scores), dtype)
-        return ThresholdNeighbours(threshold, highest_accepted, lowest_rejected)
+        if accepted_neighbours:
+            highest_accepted = _round_to_dtype(max(accepted_neighbours), dtype)
+        if rejected_neighbours:
+            lowest_rejected = _round_to_dtype(min(rejected_neighbours), dtype)
+        return highest_accepted, lowest_rejected
 
 
 def _round_to_dtype(value: float, dtype: np.dtype[Any]) -> float:

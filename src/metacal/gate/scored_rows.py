@@ -78,16 +78,16 @@ class InputColumns:
         """Whether each row has a score and a label."""
         return self.has_score & self.has_label
 
-    def take(self, mask: Flags) -> InputColumns:
-        """Select the rows of a mask."""
+    def take(self, is_selected: Flags) -> InputColumns:
+        """Return the columns of the selected rows."""
         selected_losses = None
         if self.losses is not None:
-            selected_losses = self.losses[mask]
+            selected_losses = self.losses[is_selected]
         return InputColumns(
-            scores=self.scores[mask],
-            correct=self.correct[mask],
+            scores=self.scores[is_selected],
+            correct=self.correct[is_selected],
             losses=selected_losses,
-            has_label=self.has_label[mask],
+            has_label=self.has_label[is_selected],
         )
 
 
@@ -251,7 +251,7 @@ def check_any_score(has_score: Flags, score_name: str) -> None:
 def read_declared_values(
     declared_values: ArrayLike | None, source: ScoreSource, scores: Float
 ) -> Float | None:
-    """Return the uncertainties of the values that a score can have, in rising order.
+    """Convert all values that a score can have to uncertainties, in rising order.
 
     Parameters
     ----------

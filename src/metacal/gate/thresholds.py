@@ -126,11 +126,11 @@ class SubgroupThresholds:
         return self.subgroup_kind == "class" or self.has_two_thresholds_per_group
 
     @cached_property
-    def threshold_table(self) -> Float:
+    def thresholds_by_code_and_prediction(self) -> Float:
         """Thresholds by subgroup code (rows) and predicted class (columns).
 
-        There is one column if the threshold does not depend on the predicted class. The last row
-        is `unknown_threshold`. Unknown groups have the code -1, so indexing finds this row.
+        Only groups with two thresholds have two columns. The last row is `unknown_threshold`.
+        Unknown groups have the code -1, so indexing finds this row.
         """
         n_subgroups = len(self.subgroup_names)
         known_thresholds = np.array(self.subgroup_thresholds, dtype=np.float64)
@@ -138,6 +138,14 @@ class SubgroupThresholds:
         n_columns = known_table.shape[1]
         unknown_row = np.full((1, n_columns), self.unknown_threshold)
         return np.vstack([known_table, unknown_row])
+
+    @property
+    def thresholds_by_code(self) -> Float:
+        """Thresholds by subgroup code, if they do not depend on the prediction as well.
+
+        The last entry is `unknown_threshold`, which the code -1 of unknown groups finds.
+        """
+        return self.thresholds_by_code_and_prediction[:, 0]
 
     def get_row_thresholds(
         self, subgroup_codes: Codes | None = None, predicted_codes: Codes | None = None
@@ -153,8 +161,8 @@ class SubgroupThresholds:
         """
         assert subgroup_codes is not None
         if self.has_two_thresholds_per_group:
-            return self.threshold_table[subgroup_codes, predicted_codes]
-        return self.threshold_table[subgroup_codes, 0]
+            return self.thresholds_by_code_and_prediction[subgroup_codes, predicted_codes]
+        return self.thresholds_by_code[subgroup_codes]
 
     def make_robust_to_rounding(self, grid: Grid) -> SubgroupThresholds:
         """Return equivalent thresholds for scores that are not rounded to a grid."""
@@ -226,64 +234,51 @@ def get_certified_thresholds(certificate: Certificate, names_by_code: NDArray[An
     subgroups = certificate.subgroups
     if subgroups is None:
         return SingleThreshold(certificate.threshold)
-
-    offset_by_group = _collect_offset_by_group(subgroups)
-    has_decision_offsets = len(offset_by_group) > 0
-    if has_decision_offsets:
-        threshold_by_name = _collect_threshold_pair_by_name(subgroups)
-    else:
-        threshold_by_name = _collect_threshold_by_name(subgroups)
+    threshold_of_unknown_groups = -math.inf
+    if certificate.quantity.limits_missed_items_of_cases:
+        # A rejected item of an unknown group could be missed, so every row is accepted.
+        threshold_of_unknown_groups = math.inf
+    depend_on_group_and_prediction = any(
+        subgroup.predicted_class is not None for subgroup in subgroups.items
+    )
+    if depend_on_group_and_prediction:
+        return _build_thresholds_by_group_and_prediction(subgroups, threshold_of_unknown_groups)
+    threshold_by_name = {
+        name: subgroup.threshold for subgroup in subgroups.items for name in subgroup.names
+    }
     subgroup_names = tuple(sorted(threshold_by_name))
     if subgroups.by == "class":
         subgroup_names = tuple(names_by_code.tolist())
-    group_decision_offsets: tuple[float, ...] = ()
-    if has_decision_offsets:
-        group_decision_offsets = tuple(offset_by_group[name] for name in subgroup_names)
-    unknown_threshold = -math.inf
-    if certificate.quantity.limits_missed_items_of_cases:
-        # A rejected item of an unknown group could be missed, so every row is accepted.
-        unknown_threshold = math.inf
     return SubgroupThresholds(
         subgroup_kind=subgroups.by,
         subgroup_names=subgroup_names,
         subgroup_thresholds=tuple(threshold_by_name[name] for name in subgroup_names),
-        group_decision_offsets=group_decision_offsets,
-        unknown_threshold=unknown_threshold,
+        unknown_threshold=threshold_of_unknown_groups,
     )
 
 
-def _collect_threshold_by_name(
-    subgroups: SubgroupCertificates,
-) -> dict[Name, float | tuple[float, float]]:
-    """Return the threshold of each subgroup by its name."""
-    threshold_by_name: dict[Name, float | tuple[float, float]] = {}
-    for subgroup in subgroups.items:
-        for name in subgroup.names:
-            threshold_by_name[name] = subgroup.threshold
-    return threshold_by_name
-
-
-def _collect_threshold_pair_by_name(
-    subgroups: SubgroupCertificates,
-) -> dict[Name, float | tuple[float, float]]:
-    """Return the thresholds of both predicted classes of each group by its name."""
-    threshold_pair_by_name: dict[Name, float | tuple[float, float]] = {}
-    for first_class_subgroup, second_class_subgroup in subgroups.sides_by_group:
-        threshold_pair = (first_class_subgroup.threshold, second_class_subgroup.threshold)
-        for name in first_class_subgroup.names:
-            threshold_pair_by_name[name] = threshold_pair
-    return threshold_pair_by_name
-
-
-def _collect_offset_by_group(subgroups: SubgroupCertificates) -> dict[Name, float]:
-    """Return the decision offset of each group that has one, by its name."""
-    offset_by_group = {}
-    for subgroup in subgroups.items:
-        has_decision_offset = subgroup.predicted_class is not None
-        if has_decision_offset:
-            for group_name in subgroup.names:
-                offset_by_group[group_name] = subgroup.decision_log_odds
-    return offset_by_group
+def _build_thresholds_by_group_and_prediction(
+    subgroups: SubgroupCertificates, threshold_of_unknown_groups: float
+) -> SubgroupThresholds:
+    """Build the thresholds of groups that have one for each of two predicted classes."""
+    threshold_pair_by_group: dict[Name, tuple[float, float]] = {}
+    decision_offset_by_group: dict[Name, float] = {}
+    for first_class_side, second_class_side in subgroups.sides_by_group:
+        for group_name in first_class_side.names:
+            threshold_pair_by_group[group_name] = (
+                first_class_side.threshold,
+                second_class_side.threshold,
+            )
+            # Both sides of a group store the same decision offset.
+            decision_offset_by_group[group_name] = second_class_side.decision_log_odds
+    group_names = tuple(sorted(threshold_pair_by_group))
+    return SubgroupThresholds(
+        subgroup_kind=subgroups.by,
+        subgroup_names=group_names,
+        subgroup_thresholds=tuple(threshold_pair_by_group[name] for name in group_names),
+        group_decision_offsets=tuple(decision_offset_by_group[name] for name in group_names),
+        unknown_threshold=threshold_of_unknown_groups,
+    )
 
 
 def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
@@ -398,7 +393,7 @@ def check_groups(groups: Any) -> NDArray[Any]:
 def get_subgroup_names(
     thresholds: Thresholds, classes: NDArray[Any], predicted_codes: Codes, groups: Any
 ) -> NDArray[Any] | None:
-    """Return the class or group of each row, or None if all have the same promise.
+    """Return the name of each row's subgroup, or None if all rows have one threshold.
 
     Parameters
     ----------
@@ -414,16 +409,15 @@ def get_subgroup_names(
     Returns
     -------
     ndarray of shape (n_rows,) or (n_rows, 2), or None
-        Two columns, the group and the predicted class, if each group has a promise for each
-        predicted class. None if all rows have the same promise.
+        The predicted class or the group of each row, or two columns with both if each group has
+        a threshold for each predicted class. None if all rows have one threshold.
     """
-    if thresholds.subgroup_kind is None:
+    if isinstance(thresholds, SingleThreshold):
         return None
     if thresholds.subgroup_kind == "class":
         return classes[predicted_codes]
     row_groups = check_groups(groups)
-    has_threshold_pairs = len(thresholds.group_decision_offsets) > 0
-    if not has_threshold_pairs:
+    if not thresholds.has_two_thresholds_per_group:
         return row_groups
     predicted_names = classes.astype(str)[predicted_codes]
     return np.column_stack([row_groups.astype(str), predicted_names])

@@ -108,7 +108,7 @@ def compare_with_thresholds(
         threshold_index = group_index * n_classes + append_predicted_class(xp, logits)
     else:
         threshold_index = _group_index(xp, thresholds, group_input_name)
-    flat_thresholds = xp.constant(thresholds.threshold_table.ravel().tolist())
+    flat_thresholds = xp.constant(thresholds.thresholds_by_code_and_prediction.ravel().tolist())
     return score <= xp.take(flat_thresholds, threshold_index)
 
 

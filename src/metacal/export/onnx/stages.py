@@ -97,7 +97,7 @@ def _thresholds_for_dtype(thresholds: Thresholds, source: ScoreSource, dtype: st
     if isinstance(thresholds, SingleThreshold):
         return SingleThreshold(source.adapt_threshold_to_dtype(dtype, thresholds.threshold))
     # The last row of the table is the threshold of unknown groups, which is infinite.
-    group_thresholds = thresholds.threshold_table[:-1, 0].tolist()
+    group_thresholds = thresholds.thresholds_by_code[:-1].tolist()
     moved_thresholds = tuple(
         source.adapt_threshold_to_dtype(dtype, threshold) for threshold in group_thresholds
     )

@@ -99,7 +99,7 @@ class Gate(FixedDtypeModule):
         if thresholds is None:
             self.register_numbers(threshold=fitted_gate.threshold)
         else:
-            self.register_numbers(threshold=thresholds.threshold_table.tolist())
+            self.register_numbers(threshold=thresholds.thresholds_by_code_and_prediction.tolist())
         self.eval()
 
     def forward(self, logits: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
