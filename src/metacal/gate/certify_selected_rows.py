@@ -8,6 +8,7 @@ remaining rows are *tested*. The certificate records how the other rows were use
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +16,6 @@ from numpy.typing import ArrayLike
 from metacal.certificates.certificate import Certificate, accept_up_to_threshold
 from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certification.certify import certify
-from metacal.certification.pilot import PilotPolicy
 from metacal.certification.ranking import Ranking
 from metacal.certification.row_selection import SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
@@ -23,8 +23,10 @@ from metacal.errors import GroupsError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.thresholds import factorize_groups, get_certified_thresholds
 from metacal.kernels.grid import RELATIVE_GRID, Grid
-from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
+
+if TYPE_CHECKING:
+    from metacal.certification.pilot import PilotPolicy
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +197,9 @@ def find_subgroups_by_group(
         If groups are missing, or are given for a promise that does not use them.
     """
     groups_are_item_types = promise.counts_cases and groups is not None
-    if isinstance(promise, PerGroup) or groups_are_item_types:
+    scope = promise.scope
+    is_per_group = scope is not None and scope.by == "group"
+    if is_per_group or groups_are_item_types:
         group_codes, group_names = factorize_groups(groups, n_rows)
         return Subgroups(codes=group_codes, names=tuple(group_names))
     if groups is not None:

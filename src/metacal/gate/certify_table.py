@@ -12,7 +12,6 @@ from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import note_score_chosen
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rows import Subgroups
-from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InfeasibleTargetError
 from metacal.gate import long_rows
 from metacal.gate.background_map import BackgroundMap
@@ -58,9 +57,8 @@ def certify_table(
     CertifiedTable
     """
     certifier: TableCertifier
-    procedure = promise.procedure()
-    if isinstance(procedure, TwoClassProcedure):
-        certifier = LogOddsSortingCertifier(table, procedure)
+    if promise.is_two_sided:
+        certifier = LogOddsSortingCertifier(table)
     elif score == AUTO_SCORE:
         return _certify_best_score(table, promise)
     elif _must_count_rows(table, promise):

@@ -16,12 +16,9 @@ from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.design import record_design
 from metacal.certification.certify import certify
-from metacal.certification.passes import Passes
 from metacal.certification.ranking import Ranking, require_some_correct
-from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import SelectedRows
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.two_sides import TwoClassProcedure
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.background_map import BackgroundMap
 from metacal.gate.calibration_table import (
@@ -36,8 +33,6 @@ from metacal.gate.shifted_rows import shift_rows
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.kernels.keys import MAX_CELLS
-from metacal.maps.monotone import log_odds
-from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import compute_edge_ranks
 from metacal.rows import Rows
@@ -118,7 +113,7 @@ class SortingCertifier:
         selected_rows = table.draw_selected_rows(
             scores, correct, table.host_labels, table.subgroup_codes
         )
-        losses = _compute_losses(promise, scored_table.rows, table.labels)
+        losses = promise.compute_losses(scored_table.rows, table.labels)
         has_labels = table.labels is not None
         if has_labels:
             require_some_correct(correct)
@@ -220,19 +215,17 @@ class LogOddsSortingCertifier:
     ----------
     table : CalibrationTable
         Calibration rows of two classes.
-
-    procedure : TwoClassProcedure
-        Procedure of the promise, which tests from both ends of the sorted rows.
     """
 
     score = "margin"
 
-    def __init__(self, table: CalibrationTable, procedure: TwoClassProcedure) -> None:
+    def __init__(self, table: CalibrationTable) -> None:
         self.table = table
-        self.procedure = procedure
 
     def certify(self, promise: Promise) -> CertifiedTable:
         """Certify the thresholds of both classes, then decide all rows."""
+        from metacal.maps.monotone import log_odds
+
         table = self.table
         check_two_classes(table.rows.n_classes, type(promise).__name__)
         validated_rows = table.rows.as_validated()
@@ -253,7 +246,7 @@ class LogOddsSortingCertifier:
             tested_rows = replace(
                 tested_rows.take(selected_rows.indices), clusters=selected_rows.clusters
             )
-        pilot_policy = self.procedure.build_pilot_policy()
+        pilot_policy = promise.procedure().build_pilot_policy()
         if pilot_policy is not None:
             tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
         certificate = certify(promise, tested_rows)
@@ -355,6 +348,8 @@ class CountingCertifier:
 
     def certify(self, promise: Promise) -> CertifiedTable:
         """Count the rows until the certificate is determined, then decide all rows."""
+        from metacal.certification.passes import Passes
+
         labels = self.table.labels
         assert labels is not None
         row_counter = TableRowCounter(self.table.rows, labels, self.score)
@@ -429,13 +424,3 @@ def _rank_rows(scores: Any, correct: Any, score: str | Score) -> Ranking:
     if get_rounding_grid(score) != RELATIVE_GRID:
         scores = kernels.round_to_grid(scores, RELATIVE_GRID)
     return Ranking.from_scores(scores, correct)
-
-
-def _compute_losses(promise: Promise, rows: Rows, labels: Codes | None) -> Losses | None:
-    """Compute the cost of each prediction for a promise about costs, else return None."""
-    if not isinstance(promise, CostPromise):
-        return None
-    promise.check_cost_table_size(rows.n_classes)
-    predicted_codes = rows.compute_column(kernels.predict_classes)
-    true_codes = np.asarray(to_numpy(labels, "labels"))
-    return promise.losses(true_codes, predicted_codes)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+
+from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantities import COST, COST_PER_ROW, RISK
 from metacal.certificates.quantity import Limits
@@ -32,7 +35,8 @@ from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE
 from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Flags
 from metacal.promises.promise import Promise
-from metacal.rows.arrays import check_fraction
+from metacal.rows import Rows
+from metacal.rows.arrays import check_fraction, to_numpy
 
 # If a table of costs has more classes than this, only its size is printed.
 _MAX_PRINTED_CLASSES = 4
@@ -70,6 +74,13 @@ class CostPromise(Promise):
     def losses(self, codes: Codes, answers: Codes) -> Losses:
         """Compute the cost of each row from its true class and its prediction."""
         return self.costs.losses_from_predictions(codes, answers)
+
+    def compute_losses(self, rows: Rows, labels: Any) -> Losses:
+        """Compute the cost of each prediction."""
+        self.check_cost_table_size(rows.n_classes)
+        predicted_codes = rows.compute_column(kernels.predict_classes)
+        true_codes = np.asarray(to_numpy(labels, "labels"))
+        return self.losses(true_codes, predicted_codes)
 
     def losses_from_correctness(self, correct: Flags) -> Losses:
         """Compute the cost of each row from whether its prediction is correct."""

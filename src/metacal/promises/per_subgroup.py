@@ -13,7 +13,6 @@ from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import DeltaSharing, Name, SubgroupKind
 from metacal.certification.procedures import Procedure
 from metacal.certification.scopes import EachSubgroup
-from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InputError, UnsupportedPromiseError
 from metacal.promises.promise import Promise, SubgroupPromise
 
@@ -56,7 +55,7 @@ class Per(Promise):
         """Check whether a promise can be made for each class or group."""
         if not isinstance(promise, SubgroupPromise):
             return False
-        return self.by == "group" or not isinstance(promise.procedure(), TwoClassProcedure)
+        return self.by == "group" or not promise.is_two_sided
 
     @property
     def delta(self) -> float:  # type: ignore[override]
@@ -83,6 +82,12 @@ class Per(Promise):
     def procedure(self) -> Procedure:
         """Return the procedure that certifies the rows of each subgroup."""
         return self.promise.procedure()
+
+    @property
+    def positive_classes(self) -> tuple[Name | None, ...]:
+        """Positive classes of the inner promise, empty if it is not about one of two classes."""
+        positive_classes: tuple[Name | None, ...] = self.promise.positive_classes
+        return positive_classes
 
     def with_positive_class(self, positive: Name) -> Self:
         """Return a copy whose inner promise is about this positive class."""

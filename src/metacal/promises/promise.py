@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,19 +18,19 @@ from metacal.certificates.counts import (
 )
 from metacal.certificates.quantity import Limits, Quantity
 from metacal.certificates.subgroups import Name
-from metacal.certification.arriving import get_sequential_procedure
-from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
 from metacal.certification.certify import certify, counts_cases
-from metacal.certification.clusters import WHOLE_CLUSTERS
-from metacal.certification.procedures import Procedure, SubgroupProcedure
 from metacal.certification.ranking import Evidence
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import format_confidence_level, format_promise_mismatch
-from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.rows.arrays import check_fraction
+
+if TYPE_CHECKING:
+    from metacal.certification.procedures import Procedure, SubgroupProcedure
+    from metacal.certification.row_losses import Losses
+    from metacal.certification.scopes import EachSubgroup
+    from metacal.rows import Rows
 
 
 class Promise(ABC):
@@ -124,7 +124,7 @@ class Promise(ABC):
     @property
     def is_two_sided(self) -> bool:
         """Whether the promise is about the predictions of one or both of two classes."""
-        return isinstance(self.procedure(), TwoClassProcedure)
+        return len(self.positive_classes) > 0
 
     @property
     def positive_classes(self) -> tuple[Name | None, ...]:
@@ -132,10 +132,7 @@ class Promise(ABC):
 
         It is empty if the promise is not about one of two classes.
         """
-        procedure = self.procedure()
-        if not isinstance(procedure, TwoClassProcedure):
-            return ()
-        return tuple(class_promise.positive for class_promise in procedure.class_promises)
+        return ()
 
     def with_positive_class(self, positive: Name) -> Self:
         """Return a copy with this positive class, unless the promise names another one.
@@ -146,7 +143,22 @@ class Promise(ABC):
 
     def find_count_contradiction(self, certificate: Certificate) -> str | None:
         """Describe how the counts of a certificate contradict the promise, or return None."""
+        from metacal.certification.audit import find_contradiction
+
         return find_contradiction(self, certificate)
+
+    def compute_losses(self, rows: Rows, labels: Any) -> Losses | None:
+        """Compute the cost of each prediction, or return None if the promise limits no costs.
+
+        Parameters
+        ----------
+        rows : Rows
+            Logits of the rows.
+
+        labels : array of int of shape (n_rows,)
+            Column of the true class of each row, on any device.
+        """
+        return None
 
     @property
     def limits(self) -> Limits:
@@ -348,6 +360,8 @@ class Promise(ABC):
         """Describe why the rule of a certificate cannot certify the promise."""
         allowed_rules = self.rules_allowed_in(certificate)
         if certificate.design.counts_whole_clusters:
+            from metacal.certification.clusters import WHOLE_CLUSTERS
+
             allowed_rules = (WHOLE_CLUSTERS,)
         if certificate.rule in allowed_rules:
             return None
@@ -355,6 +369,9 @@ class Promise(ABC):
 
     def _find_test_contradiction(self, certificate: Certificate) -> str | None:
         """Describe why the counts do not pass the test of the promise, or return None."""
+        # Only certificates from files are tested again, so a fit does not import the tests.
+        from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
+
         design = certificate.design
         # If several scores shared delta, the chosen score was tested at its share.
         promise_at_tested_delta = self.with_delta_fraction(design.delta_share)
@@ -392,6 +409,8 @@ class Promise(ABC):
             )
         if not contradiction:
             # A sequential procedure requests labels one by one, and stops before it has all.
+            from metacal.certification.arriving import get_sequential_procedure
+
             requests_labels_one_by_one = get_sequential_procedure(self) is not None
             contradiction = find_label_contradiction(
                 certificate, allows_missing_labels=requests_labels_one_by_one

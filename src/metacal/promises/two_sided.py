@@ -47,6 +47,11 @@ class SidePromise(SubgroupPromise):
         if convert_to_python is not None:
             object.__setattr__(self, "positive", convert_to_python())
 
+    @property
+    def positive_classes(self) -> tuple[Name | None, ...]:
+        """Positive class of the promise, None for the second class."""
+        return (self.positive,)
+
     def with_positive_class(self, positive: Name) -> Self:
         """Return a copy that is about this positive class, unless it names another one."""
         if self.positive is not None:
@@ -247,6 +252,11 @@ class TwoSided(SubgroupPromise):
             first=self.first.with_positive_class(positive),
             second=self.second.with_positive_class(positive),
         )
+
+    @property
+    def positive_classes(self) -> tuple[Name | None, ...]:
+        """Positive classes of both promises, None for the second class."""
+        return (self.first.positive, self.second.positive)
 
     @property
     def limits(self) -> Limits:
