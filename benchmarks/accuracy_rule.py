@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.experiments.pool import in_order
-from metacal.certification.plans import RankPlan
+from metacal.certification.rank_plan import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, count_certified_rows
 from metacal.certification.test_sequences import choose_usual_range_starts, plan_rank_ranges

@@ -23,7 +23,7 @@ import numpy as np
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal.certificates.certificate import accept_up_to_threshold
-from metacal.certification.plans import RankPlan
+from metacal.certification.rank_plan import RankPlan
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.gate.thresholds import get_certified_thresholds

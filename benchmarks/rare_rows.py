@@ -46,7 +46,7 @@ from benchmarks.score_populations import StepPopulation
 from metacal.certificates.quantities import SELECTIVE_ACCURACY
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy
-from metacal.certification.plans import RankPlan
+from metacal.certification.rank_plan import RankPlan
 from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows

@@ -59,7 +59,7 @@ from benchmarks.selective import mapie
 from benchmarks.selective.rules import Sample as Calibration
 from benchmarks.selective.rules import quantile_bonferroni, quantile_sequence, sgr
 from metacal.certification.pilot import PilotPolicy
-from metacal.certification.plans import RankPlan
+from metacal.certification.rank_plan import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, find_last_passed_rank

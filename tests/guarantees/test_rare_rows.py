@@ -26,7 +26,7 @@ from benchmarks.rare_rows import (
     recall_share,
 )
 from metacal.certification.pilot import PilotPolicy
-from metacal.certification.plans import RankPlan
+from metacal.certification.rank_plan import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -19,26 +19,27 @@ from metacal.certification.case_statements import (
     build_missing_cases_error,
     build_unused_cases_error,
 )
-from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
 from metacal.certification.one_threshold import OneThresholdProcedure
-from metacal.certification.procedures import Procedure, PromisedLimit, SubgroupProcedure
 from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
-from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import (
     build_certificate,
     build_certificate_for_threshold,
     build_infeasible_clusters_error,
     build_no_certified_subgroup_error,
 )
-from metacal.certification.subgroups import SubgroupTest
 from metacal.certification.unsuitable_rows import (
     build_missing_labels_error,
     build_missing_subgroups_error,
     build_unsupported_clusters_error,
 )
 from metacal.errors import InfeasibleTargetError
+
+if TYPE_CHECKING:
+    from metacal.certification.procedures import Procedure, PromisedLimit, SubgroupProcedure
+    from metacal.certification.scopes import EachSubgroup
+    from metacal.certification.subgroups import SubgroupTest
 
 
 class CertifiablePromise(Protocol):
@@ -145,6 +146,9 @@ def _certify_clusters(
     promise: CertifiablePromise, procedure: Procedure, rows: CalibrationRows
 ) -> Certificate:
     """Certify a promise about clustered rows by bets on whole clusters."""
+    # Only clustered rows need the bets, which import a tenth of the package.
+    from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
+
     promised_limit = get_clustered_limit(promise, procedure)
     delta = promise.delta
     if promised_limit is None or delta is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +13,6 @@ from metacal.certificates.design import record_design
 from metacal.certificates.notes import Note
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate
-from metacal.certification.pilot import PilotPolicy
-from metacal.certification.plans import PilotRows
 from metacal.certification.procedures import (
     DecisionColumns,
     PromisedLimit,
@@ -22,7 +21,6 @@ from metacal.certification.procedures import (
 )
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.ruled_out import find_ruled_out
 from metacal.certification.rules.rule import (
     ACCEPT_ALL_ROWS,
     REJECT_ALL_ROWS,
@@ -37,9 +35,13 @@ from metacal.certification.statements import (
     format_unsupported_counts,
     warn_about_too_few_rows,
 )
-from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.kernels.grid import RELATIVE_GRID
+
+if TYPE_CHECKING:
+    from metacal.certification.pilot import PilotPolicy
+    from metacal.certification.plans import PilotRows
+    from metacal.errors import InfeasibleTargetError
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class OneThresholdProcedure:
         """Return how pilot rows are chosen, or None if the rule runs no test sequence."""
         if not self.rule.tests_ranks_sequentially:
             return None
+        from metacal.certification.pilot import PilotPolicy
+
         return PilotPolicy(random_state=random_state, declared_values=declared_values)
 
     def compute_row_requirements(
@@ -304,6 +308,7 @@ class OneThresholdProcedure:
         self, ranking: Ranking, delta: float | None, pilot_rows: PilotRows | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that support no threshold."""
+        from metacal.certification.ruled_out import find_ruled_out
 
         def certifies_target(target: float) -> bool:
             threshold_result = self.find_threshold(

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from metacal.certification.first_failure import find_first_failure
-from metacal.certification.plans import FirstTieBlock, RankPlan
+from metacal.certification.rank_plan import FirstTieBlock, RankPlan
 from metacal.certification.rank_tests import BinomialRankTests, find_clear_passes
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.rule import SequenceTrace, get_last_or_zero

@@ -18,16 +18,18 @@ Terms used in this module:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.design import CertificationDesign
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate
-from metacal.certification.pilot import PilotPolicy
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import ThresholdResult
 from metacal.formulas import Codes, Flags, Float
+
+if TYPE_CHECKING:
+    from metacal.certification.pilot import PilotPolicy
 
 
 class PromisedLimit(NamedTuple):

@@ -23,6 +23,7 @@ cluster counts, these are the rows that the weights keep.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,11 +36,13 @@ from metacal.certificates.notes import (
     note_rows_drawn_by_weight,
     note_whole_clusters_counted,
 )
-from metacal.certification.importance import Importance
 from metacal.certification.rows import Clusters
-from metacal.certification.units import Units
 from metacal.errors import WeightsError
 from metacal.formulas import Codes, Flags, Float
+
+if TYPE_CHECKING:
+    from metacal.certification.importance import Importance
+    from metacal.certification.units import Units
 from metacal.rows.draws import RowDraws, check_random_state
 
 # Entry of `SelectedRows.representatives` for a row without a representative.
@@ -276,6 +279,10 @@ def build_row_selection(
     random_state = check_random_state(random_state)
     if units is None and importance is None:
         return None
+    # Most fits declare neither clusters nor weights.
+    from metacal.certification.importance import Importance
+    from metacal.certification.units import Units
+
     declared_units: Units | None = None
     cluster_codes: Codes | None = None
     if units is not None:

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from metacal.certificates.subgroups import Name
-from metacal.certification.case_items import Cases
 from metacal.certification.even_odds import find_even_odds_score
-from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.errors import NumberError, ShapeError
 from metacal.formulas import Codes, Flags, Float
@@ -23,6 +21,8 @@ from metacal.kernels.grid import RELATIVE_GRID
 from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
+    from metacal.certification.case_items import Cases
+    from metacal.certification.plans import PilotRows
     from metacal.certification.row_losses import Losses
 
 # Code of the second of two classes.

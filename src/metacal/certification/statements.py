@@ -21,7 +21,7 @@ from metacal.certificates.notes import (
 from metacal.certificates.number_format import format_percent_floor
 from metacal.certificates.quantity import Quantity
 from metacal.certification.ranking import ThresholdOutcome
-from metacal.certification.ruled_out import RuledOut, get_error_fields
+from metacal.certification.ruled_out import get_error_fields
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
@@ -29,6 +29,7 @@ from metacal.statistics import bounds
 if TYPE_CHECKING:
     from metacal.certification.class_shortfall import ClassShortfall
     from metacal.certification.rows import CalibrationRows
+    from metacal.certification.ruled_out import RuledOut
 
 
 def build_certificate(

@@ -6,7 +6,6 @@ is called, so that `metacal --help` responds at once.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import signal
@@ -152,6 +151,8 @@ class Commands(click.Group):
         command_name = args[0]
         is_unknown_name = command_name not in self.summaries and not command_name.startswith("-")
         if is_unknown_name and not ctx.resilient_parsing:
+            import difflib
+
             close_matches = difflib.get_close_matches(
                 command_name.lower(), self.summaries, n=1, cutoff=0.5
             )

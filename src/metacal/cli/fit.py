@@ -103,10 +103,10 @@ class Options:
 
     def extract_clusters(self, columns: Predictions | Scores) -> Units | None:
         """Return the clusters of dependent rows, or None if every row is its own cluster."""
-        from metacal.certification.units import Units
-
         if columns.units is None:
             return None
+        from metacal.certification.units import Units
+
         return Units(columns.units, "row" if self.every_row else "unit", self.largest_unit)
 
 
@@ -183,10 +183,12 @@ def _treat_lines_as_units(options: Options) -> Options:
 
     Options that name the case, the cluster or the group of an item are not changed.
     """
+    reading = options.reading
+    if reading.score_key is None or reading.case_key is not None:
+        return options
     from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
 
-    reading = options.reading
-    if find_item_list_key(reading.score_key) is None or reading.case_key is not None:
+    if find_item_list_key(reading.score_key) is None:
         return options
     if options.promise_options.is_about_cases:
         return replace(options, reading=replace(reading, case_key=LINE_KEY))

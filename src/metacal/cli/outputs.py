@@ -14,11 +14,11 @@ import click
 
 from metacal.cli.options import file_option, option
 from metacal.cli.printing import flag_is_set, print_note
-from metacal.cli.read_options import ReadOptions
 from metacal.cli.values import bad_option
 from metacal.io.formats import list_extensions
 
 if TYPE_CHECKING:
+    from metacal.cli.read_options import ReadOptions
     from metacal.gate import Gate
 
 

@@ -17,7 +17,6 @@ from metacal.certificates.notes import Note, note_miscalibrated_by_class, note_n
 from metacal.errors import TooFewRowsError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.calibration_table import CertifiedTable
-from metacal.gate.learned_decision import build_note_on_changed_predictions
 from metacal.gate.shifted_rows import shift_second_class
 from metacal.gate.softmax_comparison import SoftmaxComparison, compare_with_softmax
 from metacal.kernels.buffers import thread_buffers
@@ -263,6 +262,8 @@ def _list_notes_on_changed_predictions(
     promise_limits_errors = not table.certificate.quantity.limits_only_rejections
     if calibration_map.preserves_accuracy or not promise_limits_errors:
         return ()
+    from metacal.gate.learned_decision import build_note_on_changed_predictions
+
     prediction_note = build_note_on_changed_predictions(
         table.rows, calibration_map, is_accepted=table.columns.is_accepted
     )

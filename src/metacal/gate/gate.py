@@ -37,7 +37,6 @@ from metacal.gate.thresholds import (
     get_subgroup_names,
 )
 from metacal.gate.verbs import GateMethods
-from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
@@ -341,6 +340,9 @@ class Gate(GateMethods):
         answer_codes : ndarray of int, shape (n_rows,)
             Code of the answer of each row.
         """
+        # Importing promises about costs takes longer than most fits, which do not need them.
+        from metacal.promises.max_risk import CostPromise
+
         if not isinstance(self.promise, CostPromise):
             return None
         if self.has_classes:

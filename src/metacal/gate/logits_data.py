@@ -33,7 +33,6 @@ from metacal.gate.base_map import (
 from metacal.gate.calibration_data import FittedSources
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
 from metacal.gate.certify_table import certify_table, find_subgroups_by_class_or_group
-from metacal.gate.learned_decision import learn_decision
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.long_rows import check_long_table, expects_repeated_rows
 from metacal.gate.ranking_score import check_score
@@ -233,6 +232,8 @@ class LogitsData:
 
     def _certify_learned_decision(self, labels: Codes, promise: Promise) -> CertifiedTable:
         """Certify predictions of two classes at log-odds learned from pilot rows."""
+        from metacal.gate.learned_decision import learn_decision
+
         validated_rows = self.rows.as_validated()
         learned_decision = learn_decision(validated_rows, labels, self.selection)
         shifted_rows = learned_decision.shifted_rows

@@ -26,7 +26,6 @@ from metacal.io.input_paths import Paths
 from metacal.io.opening import advise_on_single_score
 from metacal.io.reading import read_columns
 from metacal.io.request import DEFAULT_TABLE_NAMES, LABEL_NAME_PATTERN, ClassNames, Request
-from metacal.io.strays import find_stray_columns
 from metacal.rows.arrays import check_choice
 from metacal.rows.labels import advise_on_label_table, as_class_names
 from metacal.rows.validate import scores_to_two_columns
@@ -243,6 +242,9 @@ def _leave_out_stray_columns(columns: Columns) -> Columns:
     class_names = columns.class_names
     if class_names is None or columns.class_positions is None or columns.labels is None:
         return columns
+    # Only columns with names can be strays.
+    from metacal.io.strays import find_stray_columns
+
     strays = find_stray_columns(class_names, columns.labels, columns.table)
     for warning in strays.warnings:
         warn_caller(warning)

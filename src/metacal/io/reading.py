@@ -24,7 +24,6 @@ from metacal.errors import (
 )
 from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS
-from metacal.io.formats.arrow import InMemoryBatches, is_table_in_memory, read_batches
 from metacal.io.input_paths import Paths, list_input_files, requests_for_files
 from metacal.io.opening import limit_unpacked_size
 from metacal.io.remote import get_suffix
@@ -77,11 +76,15 @@ def read_columns(
     InputError
         If a file cannot be read, or if the files do not fit together.
     """
-    if is_table_in_memory(path):
-        memory_request = replace(request, path="the table")
-        return check_and_convert(
-            memory_request, read_batches(memory_request, InMemoryBatches(path))
-        )
+    if not isinstance(path, str | os.PathLike):
+        # A file of another format does not need the reader of Arrow tables.
+        from metacal.io.formats.arrow import InMemoryBatches, is_table_in_memory, read_batches
+
+        if is_table_in_memory(path):
+            memory_request = replace(request, path="the table")
+            return check_and_convert(
+                memory_request, read_batches(memory_request, InMemoryBatches(path))
+            )
 
     table_request = request
     label_requests: list[Request] = []

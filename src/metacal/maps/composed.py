@@ -33,7 +33,6 @@ from metacal.maps.averaged_spline import fit_averaged_spline
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.methods import METHODS
-from metacal.maps.monotone import make_identity_monotone_map
 from metacal.maps.spline import SplineMap
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_temperature_with_statistics
 from metacal.rows import Rows
@@ -226,6 +225,9 @@ def make_softmax_map(n_classes: int) -> Map:
     array([[0.787, 0.107, 0.107]])
     """
     if n_classes == 2:
+        # More than two classes do not need the monotone map.
+        from metacal.maps.monotone import make_identity_monotone_map
+
         return make_identity_monotone_map()
     return ComposedMap(UniformTemperatureMap(1.0, 0.0), SplineMap(np.zeros(1), np.ones(1), 0.0))
 

@@ -45,7 +45,8 @@ from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.first_failure import MAX_BLOCKS_PER_RECOUNT
 from metacal.certification.peeling import LeastCertainRowReader
-from metacal.certification.plans import PilotRows, RankPlan
+from metacal.certification.plans import PilotRows
+from metacal.certification.rank_plan import RankPlan
 from metacal.certification.rank_tests import passes_in_expectation
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import find_accuracy_shortfall

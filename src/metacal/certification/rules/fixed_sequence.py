@@ -101,7 +101,8 @@ from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.peeling import LeastCertainRowReader
 from metacal.certification.planned_tests import run_planned_tests
-from metacal.certification.plans import PilotRows, RankPlan, plan_test_sequence
+from metacal.certification.plans import PilotRows, plan_test_sequence
+from metacal.certification.rank_plan import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import (
     estimate_rows_needed_for_accuracy,

@@ -24,14 +24,13 @@ Terms used in this module:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
-from metacal.certification.peeling import LeastCertainRowReader
-from metacal.certification.plans import PilotRows, RankPlan
+from metacal.certification.rank_plan import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.rule import (
     ACCEPT_ALL_ROWS,
@@ -44,6 +43,10 @@ from metacal.certification.rules.rule import (
 )
 from metacal.formulas import Codes
 from metacal.statistics import bounds
+
+if TYPE_CHECKING:
+    from metacal.certification.peeling import LeastCertainRowReader
+    from metacal.certification.plans import PilotRows
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.design import CertificationDesign
 from metacal.certificates.quantity import Quantity
 from metacal.certification.peeling import LeastCertainRowReader
-from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes
+
+if TYPE_CHECKING:
+    from metacal.certification.plans import PilotRows
+    from metacal.certification.rank_plan import RankPlan
 
 # Threshold that accepts every row.
 ACCEPT_ALL_ROWS = math.inf

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,12 @@ from metacal.display import format_names
 from metacal.errors import FileContentError
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
-from metacal.io.formats.first_rows import FirstRows
 from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, view_as_writable_bytes
 from metacal.io.opening import SAVE_AS_NPZ_ADVICE, check_unpacked_size
 from metacal.io.request import Request
+
+if TYPE_CHECKING:
+    from metacal.io.formats.first_rows import FirstRows
 
 # Number of bytes to read for an .npy header, which NumPy limits to 10,000 bytes.
 _HEADER_BYTES = 1 << 16
@@ -280,6 +282,8 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
 
 def read_first_rows_of_npz(request: Request, max_rows: int) -> FirstRows:
     """Read the first rows of the arrays in an .npz file, leaving out scalars."""
+    from metacal.io.formats.first_rows import FirstRows
+
     array_by_name = {}
     with np.load(request.path_to_open, allow_pickle=False) as archive:
         for name in archive.files:
@@ -291,6 +295,8 @@ def read_first_rows_of_npz(request: Request, max_rows: int) -> FirstRows:
 
 def read_first_rows_of_npy(request: Request, max_rows: int) -> FirstRows:
     """Read the first rows of an .npy file: a table, or records with named fields."""
+    from metacal.io.formats.first_rows import FirstRows
+
     array = np.load(request.path_to_open, mmap_mode="r", allow_pickle=False)[:max_rows]
     field_names = array.dtype.names
     array_by_name = {"logits": array}

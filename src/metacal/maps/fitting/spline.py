@@ -111,7 +111,12 @@ def compute_weighted_quantiles(z: Float, weights: Float, n_levels: int) -> Float
     cumulative_weight = np.cumsum(weights[rising_order])
     cumulative_levels = cumulative_weight[-1] * (np.arange(n_levels) + 0.5) / n_levels
     positions = np.searchsorted(cumulative_weight, cumulative_levels, side="left")
-    return np.unique(z[rising_order][positions])
+    quantiles = z[rising_order][positions]
+    # The quantiles are sorted, so the first of each run of equal numbers is kept. `np.unique` would
+    # import `numpy.ma`.
+    is_new = np.append(True, quantiles[1:] != quantiles[:-1])
+    distinct_quantiles: Float = quantiles[is_new]
+    return distinct_quantiles
 
 
 def _compute_spline_derivatives(

@@ -226,7 +226,7 @@ def _draw_edge_tie_breakers(
     """
     rng = make_generator(_TIE_BREAKER_SEED)
     tie_breakers = np.empty(len(edge_ranks))
-    for block in np.unique(edge_tie_blocks).tolist():
+    for block in sorted(set(edge_tie_blocks.tolist())):
         edges_in_block = np.flatnonzero(edge_tie_blocks == block)
         n_rows_before_block = 0
         if block > 0:
