@@ -17,7 +17,7 @@ from metacal.certification.rules import loss_bets
 from metacal.certification.rules.loss_bets import (
     LossRanking,
     count_certified_loss_rows,
-    count_rows_to_test,
+    find_last_rank_to_test,
 )
 from metacal.statistics.replicating_bets import find_means_below
 
@@ -91,25 +91,25 @@ def rare_good_rows(rng, n=600):
 
 def test_the_least_certain_rows_are_read_if_good_pilot_rows_are_rare():
     ranking, pilot = rare_good_rows(np.random.default_rng(0))
-    n_tested = count_rows_to_test(ranking, 0.1, DELTA, pilot)
+    n_tested = find_last_rank_to_test(ranking, 0.1, DELTA, pilot)
     assert 29 <= n_tested < 120
     n_accepted = count_certified_loss_rows(ranking, 0.1, DELTA, pilot)
     assert 40 < n_accepted <= n_tested
     # Without the pilot rows, tests begin where most rows are bad.
     assert count_certified_loss_rows(ranking, 0.1, DELTA) == 0
     two_good = PilotRows(scores=pilot.scores, relative_losses=np.repeat([0.05, 0.9], [2, 8]))
-    assert count_rows_to_test(ranking, 0.1, DELTA, two_good) == 600
+    assert find_last_rank_to_test(ranking, 0.1, DELTA, two_good) == 600
 
 
 def test_losses_of_rows_that_are_tested_do_not_decide_which_rows_are_tested():
     rng = np.random.default_rng(1)
     ranking, pilot = rare_good_rows(rng)
-    n_tested = count_rows_to_test(ranking, 0.1, DELTA, pilot)
+    n_tested = find_last_rank_to_test(ranking, 0.1, DELTA, pilot)
     for _ in range(20):
         losses = ranking.losses_by_rank.copy()
         losses[:n_tested] = rng.random(n_tested)
         changed = LossRanking(ranking.ranking, losses, ranking.bet_order)
-        assert count_rows_to_test(changed, 0.1, DELTA, pilot) == n_tested
+        assert find_last_rank_to_test(changed, 0.1, DELTA, pilot) == n_tested
 
 
 def test_rows_that_were_read_are_rejected(monkeypatch):
@@ -119,11 +119,11 @@ def test_rows_that_were_read_are_rejected(monkeypatch):
     losses[-24:] = np.tile([1.0, 0.0], 12)
     ranking = LossRanking.from_scores(np.arange(float(n)), losses, seed=0)
     pilot = PilotRows(scores=np.arange(10.0), relative_losses=np.ones(10))
-    n_tested = count_rows_to_test(ranking, 0.1, DELTA, pilot)
+    n_tested = find_last_rank_to_test(ranking, 0.1, DELTA, pilot)
     assert n - 48 < n_tested < n
     assert count_certified_loss_rows(ranking, 0.1, DELTA, pilot) == n_tested
     # Testing rows after they were read would accept them.
-    monkeypatch.setattr(loss_bets, "count_rows_to_test", lambda *given: n)
+    monkeypatch.setattr(loss_bets, "find_last_rank_to_test", lambda *given: n)
     assert count_certified_loss_rows(ranking, 0.1, DELTA, pilot) == n
 
 

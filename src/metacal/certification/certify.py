@@ -330,10 +330,10 @@ def _build_no_subgroup_error(
         quantity=first_limit.quantity,
         target=float(first_limit.target),
         delta=delta,
-        by=all_certificates.by,
+        subgroup_kind=all_certificates.by,
         n_rows=n_rows,
         n_subgroups=len(all_certificates.sides_by_group),
         best_limit=max(best_limits, default=None),
         rows_needed=min(rows_needed, default=None),
-        has_sides=all_certificates.is_two_sided,
+        rows_needed_is_minimum=all_certificates.is_two_sided,
     )

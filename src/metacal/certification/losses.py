@@ -29,7 +29,7 @@ from metacal.certification.rules.loss_bets import (
     LossRanking,
     count_certified_loss_rows,
     count_expected_loss_rows,
-    count_rows_to_test,
+    find_last_rank_to_test,
     has_one_start,
 )
 from metacal.certification.statements import (
@@ -405,7 +405,7 @@ class _LossTests:
             return CertificationDesign()
         if not self.uses_exact_tests:
             n_rows = self.loss_ranking.ranking.n_rows
-            n_tested = count_rows_to_test(
+            n_tested = find_last_rank_to_test(
                 self.loss_ranking, relative_limit, self.delta, self.pilot_rows
             )
             return CertificationDesign(n_planning_rows=n_rows - n_tested)

@@ -82,7 +82,7 @@ class Losses:
         >>> losses.get_counted_losses(COST, is_accepted), losses.get_counted_losses(COST_PER_ROW, is_accepted)
         (array([5.]), array([5., 1.]))
         """
-        # The rows that a mean loss counts do not depend on correctness.
+        # The mask function of a quantity requires correctness, but a mean loss does not depend on it.
         any_correctness = np.zeros_like(is_accepted)
         _, is_counted = quantity.mask_function(is_accepted, any_correctness)
         row_losses = np.where(is_accepted, self.if_accepted, self.if_rejected)

@@ -206,7 +206,8 @@ class RowSelection:
 
     def _find_representatives(self, selected_indices: Codes) -> Codes:
         """Return the position in `selected_indices` of the representative of each row."""
-        # A selected row represents the rows of its group, which are itself or its whole cluster.
+        # Each row is a group of its own, or each cluster is a group. A selected row represents all
+        # rows of its group.
         group_codes = np.arange(self.n_rows)
         if self._draws_one_row_per_cluster:
             assert self.cluster_codes is not None

@@ -202,7 +202,8 @@ class CalibrationRows:
 
         A row counts as correct if it is of that class.
         """
-        # The scores are the log-odds of the second class, so its most likely rows have the highest.
+        # The scores are the log-odds of the second class. Its most likely rows have the highest ones,
+        # so the sign is reversed.
         scores = -self.scores if class_code == _SECOND_CLASS else self.scores
         is_of_class = self.true_class_codes == class_code
         return Ranking.from_scores(RELATIVE_GRID.round(scores), is_of_class)

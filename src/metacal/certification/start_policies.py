@@ -19,7 +19,7 @@ from metacal.certification.test_sequences import (
 )
 from metacal.statistics import bounds
 
-# Assumed share of correct rows among the rows that stay unread.
+# Share of the unread rows that is assumed to be correct if correct rows are rare.
 _ASSUMED_CORRECT_SHARE = Fraction("0.25")
 
 # Largest fraction of the expected errors that the first start of `RareCorrectStarts` tolerates.
@@ -28,7 +28,7 @@ _MAX_FIRST_ERROR_FRACTION = Fraction("0.12")
 # Fraction of the expected errors that the first start of `RareCorrectStarts` tolerates at limit 1.
 _FIRST_ERROR_FRACTION_AT_LIMIT_1 = Fraction("0.03")
 
-# Fraction of the expected errors that the start tolerates if the ends of tie blocks are tested.
+# Fraction of the expected errors that the first test tolerates if tie blocks are tested.
 _TIE_BLOCK_ERROR_FRACTION = Fraction("0.25")
 
 # Later starts of `RareCorrectStarts`, relative to the expected errors.
@@ -63,7 +63,7 @@ class StartPolicy(Protocol):
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose the tolerated errors and the level fraction of each start."""
+        """Choose how many errors each start tolerates, and its fraction of the level."""
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
@@ -71,12 +71,12 @@ class StartPolicy(Protocol):
 
 @dataclass(frozen=True)
 class UsualStarts:
-    """Starts for predictions that are mostly correct."""
+    """Policy for the tests of predictions that are mostly correct."""
 
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose the tolerated errors and the level fraction of each start."""
+        """Choose how many errors each start tolerates, and its fraction of the level."""
         return choose_usual_range_starts(n_rows, limit, significance_level)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -102,15 +102,17 @@ class EarlyStarts:
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose the tolerated errors and the level fraction of each start."""
+        """Choose how many errors each start tolerates, and its fraction of the level."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
-        n_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
+        n_errors_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
         if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS:
-            return (RangeStart(n_tolerated_by_first, level_fraction=WHOLE_LEVEL),)
-        n_tolerated_by_second = int(_SECOND_EARLY_ERROR_FRACTION * n_allowed_errors)
+            return (RangeStart(n_errors_tolerated_by_first, level_fraction=WHOLE_LEVEL),)
+        n_errors_tolerated_by_second = int(_SECOND_EARLY_ERROR_FRACTION * n_allowed_errors)
         return (
-            RangeStart(n_tolerated_by_first, level_fraction=1 - _SECOND_EARLY_LEVEL_FRACTION),
-            RangeStart(n_tolerated_by_second, level_fraction=_SECOND_EARLY_LEVEL_FRACTION),
+            RangeStart(
+                n_errors_tolerated_by_first, level_fraction=1 - _SECOND_EARLY_LEVEL_FRACTION
+            ),
+            RangeStart(n_errors_tolerated_by_second, level_fraction=_SECOND_EARLY_LEVEL_FRACTION),
         )
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -139,16 +141,16 @@ class RareCorrectStarts:
     def choose_range_starts(
         self, n_rows: int, limit: float, significance_level: float
     ) -> RangeStarts:
-        """Choose the tolerated errors and the level fraction of each start."""
+        """Choose how many errors each start tolerates, and its fraction of the level."""
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
         first_error_fraction = min(
             _MAX_FIRST_ERROR_FRACTION,
             _FIRST_ERROR_FRACTION_AT_LIMIT_1 + 1 - bounds.to_exact_fraction(limit),
         )
-        n_tolerated_by_first = int(first_error_fraction * n_expected_errors)
+        n_errors_tolerated_by_first = int(first_error_fraction * n_expected_errors)
         if n_expected_errors < _MIN_EXPECTED_ERRORS_FOR_LATER_STARTS:
-            return (RangeStart(n_tolerated_by_first, level_fraction=WHOLE_LEVEL),)
-        first_start = RangeStart(n_tolerated_by_first, level_fraction=_FIRST_LEVEL_FRACTION)
+            return (RangeStart(n_errors_tolerated_by_first, level_fraction=WHOLE_LEVEL),)
+        first_start = RangeStart(n_errors_tolerated_by_first, level_fraction=_FIRST_LEVEL_FRACTION)
         later_starts = [
             later_start.convert_to_range_start(n_expected_errors) for later_start in _LATER_STARTS
         ]
@@ -161,8 +163,8 @@ class RareCorrectStarts:
         contain no fewer errors than the others.
         """
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
-        n_tolerated = int(_TIE_BLOCK_ERROR_FRACTION * n_expected_errors)
-        return (RangeStart(n_tolerated, level_fraction=WHOLE_LEVEL),)
+        n_tolerated_errors = int(_TIE_BLOCK_ERROR_FRACTION * n_expected_errors)
+        return (RangeStart(n_tolerated_errors, level_fraction=WHOLE_LEVEL),)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
@@ -175,8 +177,8 @@ class RareCorrectStarts:
         return n_rows * accepted_share * (1 - accuracy)
 
 
-# Starts for predictions that are mostly correct.
+# Policy for the tests of predictions that are mostly correct.
 USUAL_STARTS = UsualStarts()
 
-# Starts for the rows that stay unread if correct rows are rare.
+# Policy for the tests of the unread rows if correct rows are rare.
 RARE_CORRECT_STARTS = RareCorrectStarts()

@@ -67,14 +67,14 @@ def build_certificate_for_threshold(
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
     """Build the certificate of a threshold that applies to all rows."""
-    threshold = RELATIVE_GRID.make_robust_to_rounding(threshold)
-    threshold_outcome = rows.ranking.summarize_threshold(threshold)
+    robust_threshold = RELATIVE_GRID.make_robust_to_rounding(threshold)
+    threshold_outcome = rows.ranking.summarize_threshold(robust_threshold)
     certificate = build_certificate(
         quantity=quantity,
         target=target,
         delta=delta,
         rule_name=rule_name,
-        threshold=threshold,
+        threshold=robust_threshold,
         outcome=threshold_outcome,
         notes=notes,
     )
@@ -96,7 +96,7 @@ def warn_about_too_few_rows(
     delta: float | None,
     n_required_rows: int,
 ) -> Note:
-    """Warn that too few rows were counted to reject any row, and return the note.
+    """Warn that the rows are too few to reject any of them, and return the note.
 
     Parameters
     ----------
@@ -187,17 +187,17 @@ def build_infeasible_target_error(
     InfeasibleTargetError
     """
     confidence_level = format_confidence_level(delta)
-    best_limit_phrase = "they support no weaker target either"
-    advice = weaker_promise_advice
+    best_limit_clause = "they support no weaker target either"
+    first_advice = weaker_promise_advice
     if best_limit is not None:
-        best_limit_phrase = f"the best they support is {best_text}"
-        advice = f"{weaker_promise_advice} to {best_text}"
-    more_rows_advice = "improve the model"
+        best_limit_clause = f"the best they support is {best_text}"
+        first_advice = f"{weaker_promise_advice} to {best_text}"
+    second_advice = "improve the model"
     if rows_needed is not None:
-        more_rows_advice = f"collect about {rows_needed:,} rows (a rough estimate)"
+        second_advice = f"collect about {rows_needed:,} rows (a rough estimate)"
     message = (
-        f"Cannot certify {claim} on these {n_rows:,} rows {confidence_level}; {best_limit_phrase}."
-        f" {advice}, or {more_rows_advice}."
+        f"Cannot certify {claim} on these {n_rows:,} rows {confidence_level}; {best_limit_clause}."
+        f" {first_advice}, or {second_advice}."
     )
     if rows_needed is None and ruled_out is not None:
         message += f" {ruled_out.explain_missing_estimate(ruled_out_predicate)}"
@@ -264,7 +264,7 @@ def build_incomplete_labels_error(
 
 
 def build_uncertified_classes_error(shortfalls: Sequence[ClassShortfall]) -> InfeasibleTargetError:
-    """Build the error for rows that certify no promise about either of two classes.
+    """Build the error for rows that certify nothing about either of two classes.
 
     Parameters
     ----------
@@ -288,20 +288,20 @@ def build_uncertified_classes_error(shortfalls: Sequence[ClassShortfall]) -> Inf
 def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
     """Explain why no row may be accepted as the class of a promise, and what to do."""
     quantity = shortfall.class_promise.quantity
-    advice = "Lower the target"
+    first_advice = "Lower the target"
     if shortfall.best_target is not None:
-        advice = f"Lower the target to {shortfall.best_target:g}"
+        first_advice = f"Lower the target to {shortfall.best_target:g}"
         if quantity.has_upper_limit:
-            advice = f"Raise the limit to {shortfall.best_target:g}"
-    more_rows_advice = "improve the model"
+            first_advice = f"Raise the limit to {shortfall.best_target:g}"
+    second_advice = "improve the model"
     if shortfall.rows_needed is not None:
-        more_rows_advice = f"collect about {shortfall.rows_needed:,} rows (a rough estimate)"
+        second_advice = f"collect about {shortfall.rows_needed:,} rows (a rough estimate)"
     claim = f"{quantity.name} of {quantity.direction} {shortfall.class_promise.target:g}"
     confidence_level = format_confidence_level(shortfall.significance_level)
     message = (
         f"Cannot certify a {claim} for {shortfall.positive_class!r} on these"
         f" {shortfall.n_rows:,} rows {confidence_level}."
-        f" {_describe_best_target_of_class(shortfall)} {advice}, or {more_rows_advice}."
+        f" {_describe_best_target_of_class(shortfall)} {first_advice}, or {second_advice}."
     )
     if shortfall.rows_needed is None and shortfall.ruled_out is not None:
         message += f" {shortfall.ruled_out.explain_missing_estimate('is that precise')}"
@@ -346,32 +346,67 @@ def build_no_certified_subgroup_error(
     quantity: Quantity,
     target: float,
     delta: float,
-    by: str,
+    subgroup_kind: str,
     n_rows: int,
     n_subgroups: int,
     best_limit: float | None,
     rows_needed: int | None,
     *,
-    has_sides: bool,
+    rows_needed_is_minimum: bool,
 ) -> InfeasibleTargetError:
-    """Build the error for rows that certify the promise for no subgroup."""
-    best_limit_phrase = ""
+    """Build the error for a promise that is certified for none of the subgroups.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Quantity that is limited.
+
+    target : float
+        Promised limit of the quantity.
+
+    delta : float
+        Error probability of the promise.
+
+    subgroup_kind : str
+        What the subgroups are: "class" or "group".
+
+    n_rows : int
+        Number of rows of all subgroups.
+
+    n_subgroups : int
+        Number of subgroups.
+
+    best_limit : float or None
+        Strictest limit that any subgroup supports.
+
+    rows_needed : int or None
+        Number of rows of one subgroup that may certify its promise.
+
+    rows_needed_is_minimum : bool
+        Whether no test can pass with fewer than `rows_needed` rows. Otherwise `rows_needed` is an
+        estimate.
+
+    Returns
+    -------
+    InfeasibleTargetError
+    """
+    best_limit_clause = ""
     if best_limit is not None:
-        best_limit_phrase = f"; the best that any of them supports is {best_limit:.4f}"
+        best_limit_clause = f"; the best that any of them supports is {best_limit:.4f}"
     advice = "Lower the target, or improve the model"
-    if rows_needed is not None and has_sides:
+    if rows_needed is not None and rows_needed_is_minimum:
         advice = (
             f"Lower the target, or collect at least {rows_needed:,} rows of one group that the"
             " quantity counts"
         )
     elif rows_needed is not None:
         advice = (
-            f"Lower the target, or collect about {rows_needed:,} rows of one {by} (a rough"
+            f"Lower the target, or collect about {rows_needed:,} rows of one {subgroup_kind} (a rough"
             " estimate)"
         )
     message = (
-        f"Cannot certify {quantity} {target:g} for any {by} ({n_subgroups} in these"
-        f" {n_rows:,} rows) {format_confidence_level(delta)}{best_limit_phrase}. {advice}."
+        f"Cannot certify {quantity} {target:g} for any {subgroup_kind} ({n_subgroups} in these"
+        f" {n_rows:,} rows) {format_confidence_level(delta)}{best_limit_clause}. {advice}."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
 
@@ -390,12 +425,12 @@ def build_infeasible_clusters_error(
     scope_phrase = "of all rows"
     if uses_cluster_means:
         scope_phrase = "on average over clusters"
-    best_limit_phrase = "they support no weaker target either"
+    best_limit_clause = "they support no weaker target either"
     if best_limit is not None:
-        best_limit_phrase = f"the best they support is {best_limit:.4f}"
+        best_limit_clause = f"the best they support is {best_limit:.4f}"
     message = (
         f"Cannot certify {quantity} {target:g} {scope_phrase} on these {n_clusters:,} clusters"
-        f" ({n_rows:,} rows) {format_confidence_level(delta)}; {best_limit_phrase}. Lower the target,"
+        f" ({n_rows:,} rows) {format_confidence_level(delta)}; {best_limit_clause}. Lower the target,"
         " collect more clusters, or count one random row of each cluster, which needs fewer of them."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit)
@@ -413,19 +448,19 @@ def format_unsupported_counts(
     quantity: Quantity, target: float, counts: Counts, delta: float | None
 ) -> str:
     """Format the sentence for counts that do not certify a target."""
-    confidence = bounds.format_confidence_suffix(delta)
+    confidence_suffix = bounds.format_confidence_suffix(delta)
     if not quantity.limits_only_rejections:
         n_incorrect = counts.n_accepted - counts.n_correct_accepted
         return (
             f"{n_incorrect:,} errors in {counts.n_accepted:,} accepted rows do not certify an"
-            f" accuracy of at least {target:g}{confidence}"
+            f" accuracy of at least {target:g}{confidence_suffix}"
         )
     if quantity.needs_labels:
         return (
             f"{counts.n_correct_accepted:,} accepted of {counts.n_correct:,} correct rows do not"
-            f" certify a miscoverage of at most {target:g}{confidence}"
+            f" certify a miscoverage of at most {target:g}{confidence_suffix}"
         )
     return (
         f"{counts.n_accepted:,} accepted of {counts.n_rows:,} rows do not certify that at most"
-        f" {target:g} go to review{confidence}"
+        f" {target:g} go to review{confidence_suffix}"
     )

@@ -79,7 +79,7 @@ class Units:
         return replace(self, names=self.encode_names(n_rows)[row_indices])
 
     def build_clusters(self, shuffled_codes: Codes) -> Clusters:
-        """Return the clusters for a promise that counts every row.
+        """Build the clusters of rows that all count.
 
         Parameters
         ----------
@@ -104,9 +104,9 @@ class Units:
                 f"A cluster has {largest_observed_size:,} rows, but the declared maximum is"
                 f" largest={self.largest:,}. Raise largest, or leave it out."
             )
-        counts_cluster_means = self.per == "mean"
+        uses_cluster_means = self.per == "mean"
         return Clusters.from_codes(
-            shuffled_codes, max_size=max_size, uses_cluster_means=counts_cluster_means
+            shuffled_codes, max_size=max_size, uses_cluster_means=uses_cluster_means
         )
 
     def build_design(self, clusters: Clusters | None) -> CertificationDesign:

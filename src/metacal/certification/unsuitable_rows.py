@@ -58,7 +58,7 @@ def build_sorting_required_error(promise: object) -> InputError:
 
 
 def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRows) -> InputError:
-    """Build the error for a precision that accepting every row would keep."""
+    """Build the error for a precision that all rows together already have."""
     class_code = class_promise.get_predicted_code(rows.class_names)
     class_name = rows.class_names[class_code]
     other_class_name = rows.class_names[1 - class_code]

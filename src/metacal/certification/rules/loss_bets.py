@@ -76,8 +76,8 @@ _MIN_ALLOWED_LOSS_FOR_TWO_STARTS = 50
 # Number of pilot rows whose losses are read.
 _N_PILOT_LOSSES = 10
 
-# A pilot row is good if its loss keeps the limit.
-# The least certain rows are read if at most this many pilot rows are good.
+# The least certain rows are read if at most this many pilot rows are good. A good row has a loss of at
+# most the limit.
 _MAX_GOOD_PILOT_ROWS = 1
 
 # Rows are read until the mean loss of a window is at most this multiple of the limit.
@@ -150,7 +150,7 @@ class LossRanking:
         Ends of the blocks of equal scores. A row with any loss counts as an error.
 
     losses_by_rank : array of float of shape (n_rows,)
-        Losses in [0, 1], in the order of the ranking.
+        Losses in [0, 1], in the order of the ranking. Index m - 1 has the loss of the row at rank m.
 
     bet_order : array of int of shape (n_rows,)
         Indices of the ranked rows, in the random order of the bets.
@@ -239,7 +239,7 @@ class LossRanking:
         return [losses_in_bet_order[bet_order < rank] for rank in ranks]
 
     def count_accepted_after_passing_rank(self, rank: int, limit: float) -> int:
-        """Count the rows that may be accepted if a rank passed.
+        """Count the rows that may be accepted if the test at a rank passed.
 
         It is the rank itself, or the start or the end of its block of equal scores.
         """
@@ -247,14 +247,16 @@ class LossRanking:
         block_end_rank = int(self.ranking.tie_block_end_ranks[tie_block])
         if rank == block_end_rank:
             return block_end_rank
-        # The largest losses of a block come first, so the next loss bounds all later ones.
-        largest_later_loss = self.losses_by_rank[rank]
-        if largest_later_loss <= limit:
+        # Index `rank` has the loss of the row after the rank. The largest losses of a block come
+        # first, so no later row of the block has a larger loss.
+        losses_after_rank = self.losses_by_rank[rank:block_end_rank]
+        largest_loss_after_rank = losses_after_rank[0]
+        if largest_loss_after_rank <= limit:
             return block_end_rank
-        is_first_block = tie_block == 0
-        if is_first_block:
+        if tie_block == 0:
             return 0
-        return int(self.ranking.tie_block_end_ranks[tie_block - 1])
+        previous_block = tie_block - 1
+        return int(self.ranking.tie_block_end_ranks[previous_block])
 
 
 def count_certified_loss_rows(
@@ -299,16 +301,33 @@ def count_certified_loss_rows(
     >>> 1400 < n_accepted < 1560, bool(ranking.losses_by_rank[:n_accepted].mean() < 0.05)
     (True, True)
     """
-    n_tested = count_rows_to_test(loss_ranking, limit, delta, pilot_rows)
-    if n_tested == 0:
+    last_rank_to_test = find_last_rank_to_test(loss_ranking, limit, delta, pilot_rows)
+    if last_rank_to_test == 0:
         return 0
-    if pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0:
-        test_sequences = _plan_score_values(
-            loss_ranking.ranking, n_tested, limit, delta, pilot_rows
-        )
-    else:
-        test_sequences = plan_loss_ranks(n_tested, limit, delta)
+    test_sequences = _plan_test_sequences(
+        loss_ranking.ranking, last_rank_to_test, limit, delta, pilot_rows
+    )
+    highest_passed_rank = _find_highest_passed_rank(
+        loss_ranking, test_sequences, limit, delta, losses_are_rare=losses_are_rare
+    )
+    if highest_passed_rank == 0:
+        return 0
+    return loss_ranking.count_accepted_after_passing_rank(highest_passed_rank, limit)
 
+
+def _find_highest_passed_rank(
+    loss_ranking: LossRanking,
+    test_sequences: Sequence[LossTestSequence],
+    limit: float,
+    delta: float,
+    *,
+    losses_are_rare: bool,
+) -> int:
+    """Test the sequences in order, and return the highest rank that passes, or 0.
+
+    Each sequence is tested at its own fraction of delta. If every test of a sequence passes, its
+    fraction is added to that of the next one (fallback procedure of Wiens 2003).
+    """
     highest_passed_rank = 0
     available_level_fraction = Fraction(0)
     for sequence in test_sequences:
@@ -325,20 +344,16 @@ def count_certified_loss_rows(
         if has_failed_rank:
             # A failed sequence passes no part of delta on to the next sequence.
             available_level_fraction = Fraction(0)
-    if highest_passed_rank == 0:
-        return 0
-    return loss_ranking.count_accepted_after_passing_rank(highest_passed_rank, limit)
+    return highest_passed_rank
 
 
-def count_rows_to_test(
+def find_last_rank_to_test(
     loss_ranking: LossRanking, limit: float, delta: float, pilot_rows: PilotRows | None
 ) -> int:
-    """Count the rows to test, after reading the least certain ones if needed.
+    """Find the last rank that may be tested, and read the labels above it if needed.
 
-    Returns
-    -------
-    int
-        Ranks above this one must not be tested.
+    The losses of the least certain rows are read if most pilot rows have losses above the limit. The
+    rows that were read must not be tested.
     """
     ranking = loss_ranking.ranking
     if pilot_rows is None or pilot_rows.relative_losses is None:
@@ -349,36 +364,51 @@ def count_rows_to_test(
     if has_few_pilot_rows or n_good_pilot_rows > _MAX_GOOD_PILOT_ROWS:
         return ranking.n_rows
     n_required_rows = bounds.error_free_rows_needed(1.0 - limit, delta)
-    middle_of_limit_and_largest_loss = (1.0 + limit) / 2.0
+    midpoint_of_limit_and_one = (1.0 + limit) / 2.0
     row_reader = LeastCertainRowReader.from_losses(ranking, loss_ranking.losses_by_rank)
     read_until_loss_is_low(
         row_reader,
-        max_window_loss=min(_MAX_WINDOW_LOSS_FACTOR * limit, middle_of_limit_and_largest_loss),
+        max_window_loss=min(_MAX_WINDOW_LOSS_FACTOR * limit, midpoint_of_limit_and_one),
         min_unread_rows=math.ceil(_MIN_UNREAD_FACTOR * n_required_rows),
     )
     return row_reader.n_unread_rows
 
 
-def _plan_score_values(
-    ranking: Ranking, n_tested: int, limit: float, delta: float, pilot_rows: PilotRows
+def _plan_test_sequences(
+    ranking: Ranking,
+    last_rank_to_test: int,
+    limit: float,
+    delta: float,
+    pilot_rows: PilotRows | None,
+) -> list[LossTestSequence]:
+    """Plan tests at score values if many scores of the pilot rows are equal, else at ranks."""
+    if pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0:
+        return _plan_tests_at_score_values(
+            ranking, last_rank_to_test, limit, delta, pilot_rows.scores
+        )
+    return plan_loss_ranks(last_rank_to_test, limit, delta)
+
+
+def _plan_tests_at_score_values(
+    ranking: Ranking, last_rank_to_test: int, limit: float, delta: float, pilot_scores: Float
 ) -> list[LossTestSequence]:
     """Plan tests at the ends of tie blocks from a score of the pilot rows upward."""
     all_block_ends = ranking.tie_block_end_ranks
-    tested_block_ends = all_block_ends[all_block_ends <= n_tested]
+    tested_block_ends = all_block_ends[all_block_ends <= last_rank_to_test]
     if len(tested_block_ends) == 0:
         return []
-    pilot_scores = np.sort(pilot_rows.scores)
-    some_rows_were_read = n_tested < ranking.n_rows
-    if some_rows_were_read:
+    pilot_scores = np.sort(pilot_scores)
+    some_rows_must_not_be_tested = last_rank_to_test < ranking.n_rows
+    if some_rows_must_not_be_tested:
         last_tested_block = len(tested_block_ends) - 1
         highest_tested_score = ranking.tie_block_scores[last_tested_block]
         pilot_scores = pilot_scores[pilot_scores <= highest_tested_score]
     if len(pilot_scores) > 0:
         first_tested_score = choose_first_tested_score(
-            pilot_scores, n_tested, accuracy=1.0 - limit, delta=delta
+            pilot_scores, last_rank_to_test, accuracy=1.0 - limit, delta=delta
         )
-        ends_from_first_score = ranking.find_tie_block_ends_from(first_tested_score)
-        tested_block_ends = ends_from_first_score[ends_from_first_score <= n_tested]
+        candidate_block_ends = ranking.find_tie_block_ends_from(first_tested_score)
+        tested_block_ends = candidate_block_ends[candidate_block_ends <= last_rank_to_test]
     return [LossTestSequence(level_fraction=WHOLE_LEVEL, ranks=tested_block_ends.tolist())]
 
 
@@ -411,20 +441,22 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[LossTestSeq
     rank_ranges = plan_rank_ranges(n_rows, accuracy=1.0 - limit, delta=delta)
     if not rank_ranges:
         return []
-    single_start_rank = math.ceil(_FIRST_RANK_FACTOR * rank_ranges[0].start_rank)
+    start_rank_of_exact_tests = rank_ranges[0].start_rank
+    rank_of_single_start = math.ceil(_FIRST_RANK_FACTOR * start_rank_of_exact_tests)
     relative_starts: tuple[_RelativeStart, ...] = _TWO_STARTS
     if has_one_start(n_rows, limit):
         relative_starts = (_SINGLE_START,)
 
     start_ranks = [
-        min(math.ceil(start.rank_factor * single_start_rank), n_rows) for start in relative_starts
+        min(math.ceil(start.rank_factor * rank_of_single_start), n_rows)
+        for start in relative_starts
     ]
     # A sequence ends where the next one starts.
     stop_ranks = [*start_ranks[1:], n_rows + 1]
-    distance_of_tested_ranks = max(1, n_rows // _N_TESTED_RANKS)
+    rank_step = max(1, n_rows // _N_TESTED_RANKS)
     test_sequences = []
     for relative_start, start_rank, stop_rank in zip(relative_starts, start_ranks, stop_ranks):
-        sequence_ranks = set(range(start_rank, stop_rank, distance_of_tested_ranks))
+        sequence_ranks = set(range(start_rank, stop_rank, rank_step))
         is_last_sequence = stop_rank > n_rows
         if is_last_sequence:
             sequence_ranks.add(n_rows)
@@ -450,8 +482,8 @@ def count_expected_loss_rows(loss_ranking: LossRanking, limit: float) -> int:
     plus 1 is at most limit (m + 1).
     """
     block_end_ranks = loss_ranking.ranking.tie_block_end_ranks
-    losses_up_to_blocks = np.cumsum(loss_ranking.losses_by_rank)[block_end_ranks - 1]
-    meets_limit = losses_up_to_blocks + 1.0 <= limit * (block_end_ranks + 1)
+    total_losses_at_block_ends = np.cumsum(loss_ranking.losses_by_rank)[block_end_ranks - 1]
+    meets_limit = total_losses_at_block_ends + 1.0 <= limit * (block_end_ranks + 1)
     passing_blocks = np.flatnonzero(meets_limit)
     if len(passing_blocks) == 0:
         return 0
