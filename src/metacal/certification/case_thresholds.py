@@ -169,7 +169,7 @@ def build_case_certificate(
         type_certificates = _build_type_certificates(
             tested_rows, tested_rows.subgroups.names, thresholds
         )
-        threshold_outcome = _count_accepted_items(is_accepted, tested_rows.is_correct)
+        threshold_outcome = ThresholdOutcome.from_masks(is_accepted, tested_rows.is_correct)
     assert tested_rows.cases is not None
     case_outcomes = compute_case_outcomes(
         quantity, tested_rows.cases, is_accepted, tested_rows.is_correct, max_counted_errors
@@ -211,18 +211,6 @@ def _build_type_certificates(
     # There is one promise about all types, so delta is not divided among them.
     return SubgroupCertificates(
         by="group", delta_sharing="together", items=tuple(type_certificates)
-    )
-
-
-def _count_accepted_items(is_accepted: Flags, is_correct: Flags) -> ThresholdOutcome:
-    """Count the accepted and the correct items of all types."""
-    return ThresholdOutcome(
-        n_rows=len(is_accepted),
-        n_correct=int(is_correct.sum()),
-        n_accepted=int(is_accepted.sum()),
-        n_correct_accepted=int((is_accepted & is_correct).sum()),
-        highest_accepted=None,
-        lowest_rejected=None,
     )
 
 

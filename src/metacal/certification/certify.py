@@ -227,7 +227,7 @@ def _certify_subgroups(
         raise _build_no_subgroup_error(procedure, all_certificates, delta, n_rows=len(rows))
 
     main_limit = procedure.get_main_limit(rows)
-    # The thresholds are those of the subgroups, so a row outside of them is rejected.
+    # Only subgroups have thresholds that accept rows, so a row without a subgroup is rejected.
     certificate = build_certificate(
         quantity=main_limit.quantity,
         target=main_limit.target,
@@ -283,29 +283,24 @@ def _count_accepted_rows(
         for subgroup_code in test.subgroup.codes:
             certificates_by_code[subgroup_code] = subgroup_certificates
 
-    threshold_table = []
-    decision_points = []
+    thresholds_by_subgroup = []
+    decision_point_by_subgroup = []
     for subgroup_code in range(len(rows.subgroups.names)):
         subgroup_certificates = certificates_by_code[subgroup_code]
-        threshold_table.append([certificate.threshold for certificate in subgroup_certificates])
-        # All certificates of a subgroup have the same decision point.
-        decision_points.append(subgroup_certificates[0].decision_log_odds)
+        subgroup_thresholds = [certificate.threshold for certificate in subgroup_certificates]
+        thresholds_by_subgroup.append(subgroup_thresholds)
+        # The predicted class changes at the same log-odds for all thresholds of a subgroup.
+        decision_point_by_subgroup.append(subgroup_certificates[0].decision_log_odds)
 
-    code_of_rows = rows.subgroups.codes
+    subgroup_by_row = rows.subgroups.codes
     decision_columns = procedure.compute_decision_columns(
-        rows, decision_points=np.array(decision_points)[code_of_rows]
+        rows, decision_points=np.array(decision_point_by_subgroup)[subgroup_by_row]
     )
-    row_thresholds = np.array(threshold_table)[code_of_rows, decision_columns.threshold_indices]
-    is_accepted = accept_up_to_threshold(decision_columns.uncertainty, row_thresholds)
-    is_correct = decision_columns.correct
-    return ThresholdOutcome(
-        n_rows=len(rows),
-        n_correct=int(is_correct.sum()),
-        n_accepted=int(is_accepted.sum()),
-        n_correct_accepted=int((is_accepted & is_correct).sum()),
-        highest_accepted=None,
-        lowest_rejected=None,
-    )
+    # The thresholds of a subgroup are a row of this table, in the order of its certificates.
+    threshold_table = np.array(thresholds_by_subgroup)
+    threshold_by_row = threshold_table[subgroup_by_row, decision_columns.threshold_indices]
+    is_accepted = accept_up_to_threshold(decision_columns.uncertainty, threshold_by_row)
+    return ThresholdOutcome.from_masks(is_accepted, decision_columns.correct)
 
 
 def _build_no_subgroup_error(

@@ -94,14 +94,14 @@ class CheapestThreshold:
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the cheapest threshold and bound its cost."""
         assert delta is not None
-        max_cost = self.costs.max_prediction_cost
+        max_prediction_cost = self.costs.max_prediction_cost
         row_losses = rows.losses
         if row_losses is None:
             row_losses = self.costs.losses_from_correctness(rows.is_correct)
         row_draws = replace(rows, losses=row_losses).build_row_draws(self.random_state)
         loss_ranking = LossRanking.from_scores(
             rows.scores,
-            row_losses.if_accepted / max_cost,
+            row_losses.if_accepted / max_prediction_cost,
             seed=row_draws.derive_seed("order of bets"),
         )
         n_accepted, mean_cost = self._find_cheapest_candidate(loss_ranking)
@@ -112,21 +112,23 @@ class CheapestThreshold:
     def _find_cheapest_candidate(self, loss_ranking: LossRanking) -> tuple[int, float]:
         """Find the cheapest candidate, and return its accepted rows and its mean cost."""
         n_rows = loss_ranking.ranking.n_rows
-        max_cost = self.costs.max_prediction_cost
+        max_prediction_cost = self.costs.max_prediction_cost
         candidate_ranks = choose_candidate_ranks(n_rows)
-        # Rows with equal scores form a block, and a candidate accepts the blocks up to its rank.
+        # A candidate accepts whole blocks of rows with equal scores, up to its rank.
         block_end_ranks = loss_ranking.ranking.tie_block_end_ranks
         n_accepted_blocks = np.searchsorted(block_end_ranks, candidate_ranks, side="right")
-        n_rows_of_first_blocks = np.append(0, block_end_ranks)
-        n_accepted = n_rows_of_first_blocks[n_accepted_blocks]
-        cumulative_costs = np.append(0.0, np.cumsum(loss_ranking.losses_by_rank)) * max_cost
+        n_rows_by_n_blocks = np.append(0, block_end_ranks)
+        n_accepted = n_rows_by_n_blocks[n_accepted_blocks]
+        cumulative_costs = (
+            np.append(0.0, np.cumsum(loss_ranking.losses_by_rank)) * max_prediction_cost
+        )
         review_costs = self.review_cost * (n_rows - n_accepted)
         mean_costs = (cumulative_costs[n_accepted] + review_costs) / n_rows
 
         # One more error is assumed, because a few rows without an error do not show a low error rate.
-        cost_of_one_more_error = np.where(n_accepted > 0, max_cost / n_rows, 0.0)
-        cheapest_candidate = int(np.argmin(mean_costs + cost_of_one_more_error))
-        return int(n_accepted[cheapest_candidate]), mean_costs[cheapest_candidate]
+        cost_of_one_more_error = np.where(n_accepted > 0, max_prediction_cost / n_rows, 0.0)
+        cheapest_index = int(np.argmin(mean_costs + cost_of_one_more_error))
+        return int(n_accepted[cheapest_index]), mean_costs[cheapest_index]
 
     def _build_certificate(
         self,
@@ -144,7 +146,7 @@ class CheapestThreshold:
             notes = ()
         accepted_cost_bound = self._bound_accepted_cost(loss_ranking, n_accepted, delta)
         mean_cost_bound = self._bound_mean_cost(len(rows), n_accepted, accepted_cost_bound, delta)
-        certified_cost = min(mean_cost_bound, self.costs.max_cost)
+        certified_cost = min(mean_cost_bound, self.costs.max_row_cost)
         certificate = build_certificate_for_threshold(
             rows,
             quantity=COST_PER_ROW,
@@ -154,9 +156,10 @@ class CheapestThreshold:
             threshold=threshold,
             notes=notes,
         )
-        certificate = replace(certificate, target=certified_cost, mean_cost=float(mean_cost))
-        uses_random_bets = n_accepted > 0 and not self.costs.is_uniform
-        if not uses_random_bets:
+        certificate = replace(certificate, mean_cost=float(mean_cost))
+        # Only unequal costs are bounded by bets, whose random order depends on the seed.
+        cost_is_bounded_by_bets = n_accepted > 0 and not self.costs.has_equal_error_costs
+        if not cost_is_bounded_by_bets:
             return certificate
         return record_design(certificate, CertificationDesign(random_state=self.random_state))
 
@@ -165,18 +168,18 @@ class CheapestThreshold:
     ) -> float:
         """Bound the mean cost of the accepted rows from above, for all candidates at once."""
         n_rows = loss_ranking.ranking.n_rows
-        if self.costs.is_uniform:
+        if self.costs.has_equal_error_costs:
             n_errors = int((loss_ranking.losses_by_rank[:n_accepted] > 0.0).sum())
             return self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
         if n_accepted == 0:
             return 0.0
-        max_cost = self.costs.max_prediction_cost
+        max_prediction_cost = self.costs.max_prediction_cost
         max_mean_loss = betting.mean_upper_bound(
             values=loss_ranking.losses_up_to(n_accepted),
             significance_level=_compute_candidate_level(n_rows, delta),
-            guessed_mean=_guess_mean_loss(self.review_cost / max_cost),
+            guessed_mean=_guess_mean_loss(self.review_cost / max_prediction_cost),
         )
-        return max_cost * max_mean_loss
+        return max_prediction_cost * max_mean_loss
 
     def _bound_cost_of_errors(
         self, n_errors: int, n_accepted: int, n_rows: int, delta: float
@@ -199,15 +202,15 @@ class CheapestThreshold:
             return accepted_cost_bound
         # The band depends on the order of the scores alone, so the ranks serve as scores.
         coverage_band = DistributionBand(np.arange(float(n_rows)))
-        highest_accepted_score = np.array([n_accepted - 1.0])
+        highest_accepted_rank = np.array([n_accepted - 1.0])
         # The band has a lower and an upper side, which divide the level evenly.
         level_per_side = _COVERAGE_DELTA_FRACTION * delta / 2
         # The cost is largest at the lowest coverage if accepting is cheaper than review.
         if accepted_cost_bound < self.review_cost:
-            coverage = coverage_band.lower_bound(highest_accepted_score, level_per_side)
+            coverage_bounds = coverage_band.lower_bound(highest_accepted_rank, level_per_side)
         else:
-            coverage = coverage_band.upper_bound(highest_accepted_score, level_per_side)
-        (coverage_bound,) = coverage
+            coverage_bounds = coverage_band.upper_bound(highest_accepted_rank, level_per_side)
+        (coverage_bound,) = coverage_bounds
         added_cost_if_accepted = accepted_cost_bound - self.review_cost
         return float(self.review_cost + coverage_bound * added_cost_if_accepted)
 
@@ -222,7 +225,7 @@ class CheapestThreshold:
         certified_cost = certificate.target
         if mean_cost is None:
             return "a promise about costs needs a mean cost"
-        if not self.costs.is_uniform:
+        if not self.costs.has_equal_error_costs:
             if certified_cost * bounds.ONE_PLUS_ROUNDING_ERROR >= mean_cost:
                 return None
             return _describe_unsupported_cost(certified_cost, mean_cost)
@@ -238,7 +241,7 @@ class CheapestThreshold:
             )
         accepted_cost_bound = self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
         mean_cost_bound = self._bound_mean_cost(n_rows, n_accepted, accepted_cost_bound, delta)
-        certifiable_cost = min(mean_cost_bound, self.costs.max_cost)
+        certifiable_cost = min(mean_cost_bound, self.costs.max_row_cost)
         if math.isclose(certified_cost, certifiable_cost, rel_tol=RELATIVE_TOLERANCE):
             return None
         return _describe_unsupported_cost(certified_cost, certifiable_cost)

@@ -45,7 +45,9 @@ def build_class_certificate(
     SubgroupCertificate
         Threshold and counts, without a promise.
     """
-    is_predicted = decision_columns.threshold_indices == class_code
+    # A subgroup has one threshold for each predicted class, in the order of the classes.
+    predicted_codes = decision_columns.threshold_indices
+    is_predicted = predicted_codes == class_code
     class_ranking = Ranking.from_scores(
         decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
     )
@@ -87,22 +89,31 @@ def add_class_promise(
     -------
     SubgroupCertificate
     """
-    level_of_class = None
-    level_of_both_classes = level_if_untested
-    if significance_level is not None:
-        level_of_both_classes = significance_level
+    if significance_level is None:
+        level_of_class = level_if_untested * class_promise.level_fraction
+        level_of_test = None
+    else:
         level_of_class = significance_level * class_promise.level_fraction
-    rows_needed = None
-    rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
-    if rejects_all_rows:
-        rows_needed = class_promise.compute_required_rows(level_of_both_classes)
+        level_of_test = level_of_class
     return replace(
         certificate,
         quantity=class_promise.quantity,
         target=float(class_promise.target),
         promised_class=positive_name,
-        delta=level_of_class,
-        rows_needed=rows_needed,
+        delta=level_of_test,
+        rows_needed=_compute_rows_needed(certificate, class_promise, level_of_class),
+    )
+
+
+def _compute_rows_needed(
+    certificate: SubgroupCertificate, class_promise: ClassPromise, level_of_class: float
+) -> int | None:
+    """Compute how many rows certify a class promise if no row is accepted, else None."""
+    rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
+    if not rejects_all_rows:
+        return None
+    return class_promise.rule.compute_required_rows(
+        class_promise.limit, significance_level=level_of_class
     )
 
 
@@ -172,26 +183,24 @@ def states_class_promise(
     if class_promise is None:
         no_promise = _StatedPromise()
         return stated_promise == no_promise
-    rows_needed = None
-    rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
-    if rejects_all_rows:
-        level_of_class = significance_level * class_promise.level_fraction
-        if certificate.delta:
-            level_of_class = certificate.delta
-        rows_needed = class_promise.rule.compute_required_rows(class_promise.limit, level_of_class)
+    level_of_class = significance_level * class_promise.level_fraction
+    if certificate.delta:
+        # Rows that were tested have the level of their test in the certificate.
+        level_of_class = certificate.delta
+    positive_code = class_promise.get_positive_code(class_names)
     expected_promise = _StatedPromise(
         quantity=class_promise.quantity,
         target=float(class_promise.target),
-        positive_class=class_names[class_promise.get_positive_code(class_names)],
-        rows_needed=rows_needed,
+        positive_class=class_names[positive_code],
+        rows_needed=_compute_rows_needed(certificate, class_promise, level_of_class),
     )
     return stated_promise == expected_promise
 
 
-def count_rows_of_both_classes(
+def count_members_of_class_as_correct(
     certificate: SubgroupCertificate, other_certificate: SubgroupCertificate
 ) -> Counts:
-    """Count the rows of both classes, with the rows of the first class as correct.
+    """Count all rows, where "correct" means that the row belongs to the first class.
 
     Parameters
     ----------
@@ -208,12 +217,12 @@ def count_rows_of_both_classes(
     """
     n_rows = certificate.n_rows + other_certificate.n_rows
     # With two classes, an incorrect row belongs to the class that was not predicted.
-    n_predicted_incorrectly = certificate.n_rows - certificate.n_correct
-    n_rows_of_other_class = n_predicted_incorrectly + other_certificate.n_correct
+    n_of_other_class_predicted_as_class = certificate.n_rows - certificate.n_correct
+    n_of_other_class = n_of_other_class_predicted_as_class + other_certificate.n_correct
     return Counts(
         n_rows=n_rows,
         n_accepted=certificate.n_accepted,
-        n_correct=n_rows - n_rows_of_other_class,
+        n_correct=n_rows - n_of_other_class,
         n_correct_accepted=certificate.n_correct_accepted,
     )
 

@@ -25,8 +25,8 @@ from metacal.certification.sides import ClassPromise
 from metacal.formulas import Codes
 from metacal.statistics import bounds
 
-# The error curves of `rows_needed` describe rankings in which most rows are correct.
-# If the class has a smaller share than this, rows are resampled instead.
+# The error curves of `rows_needed` are fitted to rankings in which most rows are correct.
+# They do not suit a class with a smaller share than this, for which rows are resampled instead.
 _MIN_SHARE_FOR_ERROR_CURVES = 0.2
 
 # Resampling more rows than this takes seconds, so the number of rows is not estimated.
@@ -162,34 +162,42 @@ def _find_best_target(
     class_code: int,
     class_share: float,
 ) -> float | None:
-    """Find the best target that the rows certify, with four decimals."""
-    has_upper_limit = class_promise.quantity.has_upper_limit
+    """Find the target nearest to the promised one that the rows certify for a class.
+
+    The search is over the share of the reference rows that keep the promise, so a larger share is
+    a stricter promise. It is the target of a precision or a recall, and the complement of the
+    target of a false-positive rate. Targets have four decimals.
+    """
     class_ranking = rows.rank_for_class(class_code)
+    has_upper_limit = class_promise.quantity.has_upper_limit
+    is_precision = not class_promise.quantity.conditions_on_true_class
 
-    # An upper limit is searched as its complement, so that a larger share is a stricter promise.
-    def convert_between_share_and_target(number: float) -> float:
+    def complement_if_upper_limit(share: float) -> float:
         if has_upper_limit:
-            return round(1.0 - number, 4)
-        return round(number, 4)
+            return round(1.0 - share, 4)
+        return round(share, 4)
 
-    def certifies_share(share: float) -> bool:
-        weaker_promise = replace(class_promise, target=convert_between_share_and_target(share))
+    def certifies_kept_share(kept_share: float) -> bool:
+        weaker_promise = replace(class_promise, target=complement_if_upper_limit(kept_share))
         threshold_result = weaker_promise.certify(class_ranking, significance_level, pilot_rows)
         return threshold_result.n_accepted > 0
 
-    lowest_step = 0
-    if not class_promise.quantity.conditions_on_true_class:
-        # Accepting every row has the class share as its precision, so a lower target is refused.
-        lowest_step = math.floor(ACCURACY_STEPS_PER_UNIT * class_share)
-    promised_share = convert_between_share_and_target(class_promise.target)
-    promised_step = math.ceil(ACCURACY_STEPS_PER_UNIT * promised_share)
+    lowest_kept_share = 0.0
+    if is_precision:
+        # The gate refuses a lower target than the precision of accepting every row.
+        precision_of_all_rows = class_share
+        lowest_kept_share = precision_of_all_rows
+    promised_kept_share = complement_if_upper_limit(class_promise.target)
+    lowest_step = math.floor(ACCURACY_STEPS_PER_UNIT * lowest_kept_share)
+    promised_step = math.ceil(ACCURACY_STEPS_PER_UNIT * promised_kept_share)
     highest_certified_step = find_highest_certified_step(
-        certified_step=lowest_step, uncertified_step=promised_step, certifies=certifies_share
+        certified_step=lowest_step, uncertified_step=promised_step, certifies=certifies_kept_share
     )
     nothing_is_certified = highest_certified_step == lowest_step
     if nothing_is_certified:
         return None
-    return convert_between_share_and_target(highest_certified_step / ACCURACY_STEPS_PER_UNIT)
+    best_kept_share = highest_certified_step / ACCURACY_STEPS_PER_UNIT
+    return complement_if_upper_limit(best_kept_share)
 
 
 def _estimate_rows_needed(
@@ -201,19 +209,20 @@ def _estimate_rows_needed(
     class_share: float,
 ) -> int | None:
     """Estimate how many rows of both classes would certify the promise."""
-    if class_promise.quantity.conditions_on_true_class:
-        # The tests count the rows of the other class.
-        n_required_rows = class_promise.compute_required_rows(significance_level)
-        other_class_share = 1.0 - class_share
-        if other_class_share == 0.0:
-            return None
-        n_rows_of_both_classes = math.ceil(n_required_rows / other_class_share)
-        if n_rows_of_both_classes > len(rows):
-            return bounds.round_up_to_two_digits(n_rows_of_both_classes)
-    elif class_share >= _MIN_SHARE_FOR_ERROR_CURVES:
+    is_precision = not class_promise.quantity.conditions_on_true_class
+    if is_precision and class_share >= _MIN_SHARE_FOR_ERROR_CURVES:
         return _estimate_rows_by_error_curves(
             class_promise, rows, pilot_rows, significance_level, class_code
         )
+    if not is_precision:
+        # A recall or a false-positive rate is a share of the rows of the other class.
+        n_reference_rows_needed = class_promise.compute_required_rows(significance_level)
+        share_of_reference_rows = 1.0 - class_share
+        if share_of_reference_rows == 0.0:
+            return None
+        min_rows_of_both_classes = math.ceil(n_reference_rows_needed / share_of_reference_rows)
+        if min_rows_of_both_classes > len(rows):
+            return bounds.round_up_to_two_digits(min_rows_of_both_classes)
     if len(rows) > _MAX_ROWS_TO_RESAMPLE:
         return None
     return _estimate_rows_by_resampling(

@@ -135,7 +135,7 @@ class MeanLossLimit:
     @property
     def max_loss(self) -> float:
         """Largest loss of a row."""
-        return self.costs.max_cost
+        return self.costs.max_row_cost
 
     @property
     def relative_limit(self) -> float:

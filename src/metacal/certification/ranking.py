@@ -75,6 +75,18 @@ class ThresholdOutcome(NamedTuple):
     highest_accepted: float | None
     lowest_rejected: float | None
 
+    @classmethod
+    def from_masks(cls, is_accepted: Flags, is_correct: Flags) -> ThresholdOutcome:
+        """Count the rows of masks, for rows that are decided by several thresholds."""
+        return cls(
+            n_rows=len(is_accepted),
+            n_correct=int(is_correct.sum()),
+            n_accepted=int(is_accepted.sum()),
+            n_correct_accepted=int((is_accepted & is_correct).sum()),
+            highest_accepted=None,
+            lowest_rejected=None,
+        )
+
 
 # Entry of `ErrorRuns.unordered_blocks` for a run whose rows have a known order.
 _NO_UNORDERED_BLOCK = -1

@@ -115,12 +115,12 @@ class Costs:
         return max_error_cost(self.error_costs)
 
     @property
-    def max_cost(self) -> float:
+    def max_row_cost(self) -> float:
         """Largest cost of a row."""
         return max(self.max_prediction_cost, self.review_cost)
 
     @property
-    def is_uniform(self) -> bool:
+    def has_equal_error_costs(self) -> bool:
         """Whether every incorrect prediction costs the same, and a correct one nothing."""
         return has_uniform_costs(self.error_costs)
 
@@ -140,7 +140,7 @@ class Costs:
         InputError
             If incorrect predictions do not all cost the same.
         """
-        if not self.is_uniform:
+        if not self.has_equal_error_costs:
             raise MissingLabelsError(
                 "A cost matrix requires the true class of each row, but only correctness was"
                 " passed. Fit MetaCal(promise) on logits and labels, or pass"
@@ -150,12 +150,12 @@ class Costs:
 
     def _build_losses(self, prediction_costs: Float) -> Losses:
         """Build the losses of rows from the cost of each prediction."""
-        review_is_all_or_nothing = self.review_cost in (0.0, self.max_cost)
+        review_is_all_or_nothing = self.review_cost in (0.0, self.max_row_cost)
         return Losses(
             if_accepted=prediction_costs,
             if_rejected=self.review_cost,
-            max_loss=self.max_cost,
-            is_all_or_nothing=self.is_uniform and review_is_all_or_nothing,
+            max_loss=self.max_row_cost,
+            is_all_or_nothing=self.has_equal_error_costs and review_is_all_or_nothing,
         )
 
 

@@ -61,7 +61,7 @@ from metacal.certification.class_certificates import (
     add_best_targets,
     add_class_promise,
     build_class_certificate,
-    count_rows_of_both_classes,
+    count_members_of_class_as_correct,
     get_predicted_class,
     states_class_promise,
     sum_counts_of_classes,
@@ -451,7 +451,7 @@ def _supports_class_promise(
         return True
     if class_promise is None:
         return False
-    row_counts = count_rows_of_both_classes(certificate, other_certificate)
+    row_counts = count_members_of_class_as_correct(certificate, other_certificate)
     return class_promise.supports(row_counts, significance_level)
 
 

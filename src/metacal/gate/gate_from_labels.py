@@ -133,7 +133,7 @@ def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) 
         raise UnsupportedPromiseError(
             f"{promise_name} does not require labels. Fit this promise on the unlabelled pool."
         )
-    if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
+    if isinstance(promise, CostPromise) and not promise.costs.has_equal_error_costs:
         raise UnsupportedPromiseError(
             f"With a cost matrix, {promise_name} requires the true class of every row. Label the"
             " rows, and fit the promise on them."

@@ -69,7 +69,7 @@ class CostPromise(Promise):
     @property
     def largest(self) -> float:
         """Largest cost of a row."""
-        return self.costs.max_cost
+        return self.costs.max_row_cost
 
     def losses(self, codes: Codes, answers: Codes) -> Losses:
         """Compute the cost of each row from its true class and its prediction."""
