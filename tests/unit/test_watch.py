@@ -350,7 +350,7 @@ def test_the_urn_is_exact():
         counts += np.bincount(
             profile.assign_bins(random.exponential(size=5), random.random(5)), minlength=len(counts)
         )
-    expected = 5_000 * profile.urn_bin_counts / (n + 1)
+    expected = 5_000 * profile.initial_urn_counts / (n + 1)
     assert (
         (counts - expected) ** 2 / expected
     ).sum() < 25  # chi-squared with 5 degrees of freedom, rows in fives

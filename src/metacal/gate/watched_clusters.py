@@ -119,7 +119,7 @@ def draw_one_row_per_cluster(
     --------
     >>> rows = [PendingRow(True, 0, None, None, None, k, cluster_id=name) for k, name in enumerate("aab")]
     >>> membership = draw_one_row_per_cluster(rows, CertificationDesign(cluster_counting="unit"))
-    >>> membership.cluster_of_row.tolist(), membership.weight_divisors.tolist()
+    >>> membership.cluster_of_row.tolist(), membership.cluster_weight_divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
     cluster_sizes = _count_rows_by_cluster(rows)
@@ -135,7 +135,7 @@ def draw_one_row_per_cluster(
         cluster_of_row=np.repeat(np.arange(n_clusters), cluster_sizes),
         is_drawn=is_drawn,
         n_clusters=n_clusters,
-        weight_divisors=_compute_weight_divisors(cluster_sizes, design),
+        cluster_weight_divisors=_compute_cluster_weight_divisors(cluster_sizes, design),
     )
 
 
@@ -153,7 +153,9 @@ def _draw_uniform_number_for_cluster(first_row: PendingRow) -> float:
     return float(uniform_numbers[0])
 
 
-def _compute_weight_divisors(cluster_sizes: Codes, design: CertificationDesign) -> Float | None:
+def _compute_cluster_weight_divisors(
+    cluster_sizes: Codes, design: CertificationDesign
+) -> Float | None:
     """Return the number by which each cluster's sum of row weights is divided.
 
     If the certificate counts one row of each cluster, a cluster's weights are divided by its number

@@ -13,7 +13,7 @@ from metacal.errors import InputError
 from metacal.lazy import import_object, read_typed_imports
 
 if TYPE_CHECKING:
-    # `PROMISES` is derived from these imports, which type checkers can read too.
+    # `PROMISES` is built from these imports, so that type checkers know each promise as well.
     from metacal.promises.accuracy import MinAccuracy as MinAccuracy
     from metacal.promises.both import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from metacal.promises.two_sided import MinRecall as MinRecall
     from metacal.promises.two_sided import TwoSided as TwoSided
 
-# For each promise, its name in files and the place of its class as "module:Class".
+# Class of each promise, as "module:Class". The key is the name of the promise in files.
 PROMISES: dict[str, str] = {
     **read_typed_imports(__name__),
     "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
@@ -43,7 +43,7 @@ PROMISES: dict[str, str] = {
 
 
 def register_promise(name: str, place: str) -> None:
-    """Register a promise of another package.
+    """Register a promise that is defined outside metacal.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ class CostPromise(Promise):
         return procedure.mean_loss_counts_errors(certificate)
 
     def check_cost_table_size(self, n_classes: int) -> None:
-        """Raise InputError if a table of costs is for another number of classes."""
+        """Raise InputError if the cost matrix has another number of classes."""
         error_costs = self.wrong
         if isinstance(error_costs, float):
             return
@@ -338,7 +338,7 @@ class Cheapest(CostPromise):
     def __post_init__(self) -> None:
         object.__setattr__(self, "wrong", validate_error_costs(self.wrong))
         object.__setattr__(self, "review", validate_positive_cost("review", self.review))
-        # No bound on the cost holds in expectation only, so delta must not be None.
+        # No rule bounds the cost in expectation, so delta must not be None.
         check_fraction("delta", self.delta)
 
     @property

@@ -163,7 +163,7 @@ class Measurement:
         correct: Flags | None,
         clusters: Clusters,
     ) -> Measurement:
-        """Measure a share of rows that depend on each other within clusters."""
+        """Measure a share of the rows, where rows of the same cluster are dependent."""
         n_violations, n_rows = quantity.count_violations(accept, correct)
         cluster_counts = count_violations_per_cluster(quantity, clusters, accept, correct)
         share = cluster_counts.violation_rate
@@ -187,7 +187,7 @@ class Measurement:
         correct: Flags | None,
         losses: Losses | None,
     ) -> Measurement:
-        """Measure the mean cost of the rows that the quantity counts."""
+        """Measure the mean cost, with the costs in random order for bets."""
         if quantity.needs_labels:
             quantity.check_labels(correct)
         if losses is None:

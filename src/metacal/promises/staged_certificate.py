@@ -193,7 +193,8 @@ def _build_certificate_from_stages(
     -------
     Certificate
     """
-    # The rows that a model answers are the accepted rows. Only their correctness is observed.
+    # Answered rows count as accepted. The correctness of all other rows is unknown, so the correct
+    # rows are those among the answered ones.
     outcome = ThresholdOutcome(
         n_rows=stages.n_labels,
         n_correct=n_correct_answers,

@@ -40,7 +40,7 @@ class SidePromise(SubgroupPromise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Promises about a class have no rule in expectation, so delta must not be None.
+        # No rule certifies such a promise in expectation, so delta must not be None.
         check_fraction("delta", self.delta)
         # A NumPy scalar is converted, because saved files hold only Python scalars.
         convert_to_python = getattr(self.positive, "item", None)
@@ -59,7 +59,7 @@ class SidePromise(SubgroupPromise):
         return replace(self, positive=positive)
 
     def build_class_promise(self) -> ClassPromise:
-        """Return the promise about the class, as the procedure needs it."""
+        """Build the promise about one class that the two-class procedure certifies."""
         limited_quantity, _ = self.limits[0]
         return ClassPromise(
             quantity=limited_quantity,

@@ -306,21 +306,22 @@ class Alarms:
                 )
         if confidence is None:
             return
-        compared_rows = accepted
+        has_compared_confidence = accepted
         if clusters is not None:
-            compared_rows = accepted & clusters.is_drawn
+            # One row of each cluster is drawn, because bets on rows need independent rows.
+            has_compared_confidence = accepted & clusters.is_drawn
         labelling_probability = None
         if probability is not None:
-            labelling_probability = probability[compared_rows]
+            labelling_probability = probability[has_compared_confidence]
         for calibration_monitor in self.calibration:
             calibration_monitor.update(
-                confidence[compared_rows],
-                correct[compared_rows],
+                confidence[has_compared_confidence],
+                correct[has_compared_confidence],
                 probability=labelling_probability,
             )
 
     def restart(self) -> Self:
-        """Return the same alarms for later rows, with all evidence reset."""
+        """Return alarms for the same hypotheses without evidence, for later rows."""
         return replace(
             self,
             promise=_restart_each(self.promise),
@@ -400,7 +401,7 @@ def _restart_each(monitors: tuple[MonitorType, ...]) -> tuple[MonitorType, ...]:
 
 
 def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
-    """Combine the monitors of an alarm by the evidence nearest to raising it."""
+    """Summarize monitors as one alarm, with the evidence closest to its threshold."""
     nearest_to_alarm = max(
         monitors, key=lambda monitor: monitor.log_evidence - monitor.log_evidence_for_alarm
     )

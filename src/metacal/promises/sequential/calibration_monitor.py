@@ -115,7 +115,7 @@ class CalibrationMonitor(Monitor):
                 "The allowed gaps must be two numbers for all rows, and two numbers for each"
                 " confidence bin."
             )
-        # Each wager starts as if 1/tolerance earlier rows had had a gap of twice the tolerance.
+        # Each wager begins with 1/tolerance imaginary rows whose gap is twice the tolerance.
         wagers = []
         for _ in range(_N_WAGERS):
             wager = Wager(n_imaginary_rows=1.0 / self.tolerance, imaginary_payoff_sum=1.0)
@@ -126,7 +126,7 @@ class CalibrationMonitor(Monitor):
     def from_profile(
         cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0
     ) -> Self:
-        """Build a monitor that allows the gaps of the calibration rows.
+        """Build a monitor that tolerates the gaps found on the calibration rows.
 
         Parameters
         ----------
@@ -147,11 +147,10 @@ class CalibrationMonitor(Monitor):
             return cls(tolerance=tolerance, delta=delta, least_probability=least_probability)
         # There is one bound for each wager. They share their part of delta equally (Bonferroni).
         log_inverse_level = math.log(_N_WAGERS / (INTERVAL_DELTA_FRACTION * delta))
-        bins_of_allowances = [profile.confidence_bins]
-        for confidence_bin in profile.confidence_bins:
-            bins_of_allowances.append((confidence_bin,))
+        all_bins = profile.confidence_bins
+        single_bins = [(confidence_bin,) for confidence_bin in all_bins]
         allowances = []
-        for confidence_bins in bins_of_allowances:
+        for confidence_bins in [all_bins, *single_bins]:
             gap_bounds = _bound_calibration_gaps(confidence_bins, log_inverse_level)
             allowed_overconfidence = max(tolerance, gap_bounds.overconfidence)
             allowed_underconfidence = max(tolerance, gap_bounds.underconfidence)
@@ -166,7 +165,7 @@ class CalibrationMonitor(Monitor):
     def update(
         self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None
     ) -> Self:
-        """Update the evidence with accepted, labelled rows, in the order of their labels.
+        """Update the evidence with accepted rows, in the order in which labels arrive.
 
         Parameters
         ----------

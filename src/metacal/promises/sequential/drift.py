@@ -49,12 +49,13 @@ from metacal.promises.sequential.wager import (
 from metacal.rows.arrays import check_fraction
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 
-#: Default of the largest share of unreadable lines that is tolerated.
+#: Tolerated share of unreadable lines, unless the user sets another one.
 DEFAULT_UNREADABLE_LIMIT = 0.01
 #: A wager on scores begins as if this many rows without a drift had arrived.
 _N_IMAGINARY_SCORES = 50.0
-#: Smallest rate of a first guess, which counts as 1/rate rows and so as at most 100 rows.
-_MIN_GUESS_RATE = 0.01
+#: A wager begins with one imaginary event among 1/rate rows. Lower rates than this one are raised
+#: to it, so that at most 100 rows are imaginary.
+_MIN_IMAGINARY_EVENT_RATE = 0.01
 #: Smallest variance of a payoff. A stake is divided by it, so it must not be 0.
 _MIN_PAYOFF_VARIANCE = 1e-12
 
@@ -122,10 +123,12 @@ class AbstentionMonitor(Monitor):
             )
         lowest_rate, highest_rate = self.expected_rejection_rates
         more_rejections = Wager(
-            n_imaginary_rows=1.0 / max(highest_rate, _MIN_GUESS_RATE), imaginary_payoff_sum=1.0
+            n_imaginary_rows=1.0 / max(highest_rate, _MIN_IMAGINARY_EVENT_RATE),
+            imaginary_payoff_sum=1.0,
         )
         fewer_rejections = Wager(
-            n_imaginary_rows=1.0 / max(1.0 - lowest_rate, _MIN_GUESS_RATE), imaginary_payoff_sum=1.0
+            n_imaginary_rows=1.0 / max(1.0 - lowest_rate, _MIN_IMAGINARY_EVENT_RATE),
+            imaginary_payoff_sum=1.0,
         )
         self.initialize_capital(more_rejections, fewer_rejections)
 
@@ -175,21 +178,25 @@ class AbstentionMonitor(Monitor):
 
     @property
     def expected_rejection_rates(self) -> tuple[float, float]:
-        """Interval of the rejection rate of new rows without drift."""
-        local_significance_level = local_level(
-            self.n_calibration_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0
+        """Confidence interval of the rejection rate of new rows without drift.
+
+        The lower bounds L_m of the acceptance rate and L_{n-m} of the rejection rate hold at all
+        thresholds at once. Each of them fails with probability δ/8.
+        """
+        n_accepted = self.n_accepted_calibration_rows
+        n_rejected = self.n_calibration_rows - n_accepted
+        error_probability_per_bound = INTERVAL_DELTA_FRACTION * self.delta / 2.0
+        level_at_each_threshold = local_level(
+            n=self.n_calibration_rows, delta=error_probability_per_bound
         )
-        ranks = np.array(
-            [
-                self.n_accepted_calibration_rows,
-                self.n_calibration_rows - self.n_accepted_calibration_rows,
-            ]
+        lower_bounds = order_statistic_quantiles(
+            ranks=np.array([n_accepted, n_rejected]),
+            n=self.n_calibration_rows,
+            level=level_at_each_threshold,
         )
-        quantiles = order_statistic_quantiles(
-            ranks, self.n_calibration_rows, local_significance_level
-        )
-        lowest_acceptance_rate, lowest_rejection_rate = quantiles.tolist()
-        return lowest_rejection_rate, 1.0 - lowest_acceptance_rate
+        lowest_acceptance_rate, lowest_rejection_rate = lower_bounds.tolist()
+        highest_rejection_rate = 1.0 - lowest_acceptance_rate
+        return lowest_rejection_rate, highest_rejection_rate
 
     def update(self, accepted: ArrayLike, row_subgroups: ArrayLike | None = None) -> Self:
         """Update the evidence with new decisions, in the order in which they were made.
@@ -299,37 +306,33 @@ class ScoreMonitor(Monitor):
         return sum(self.bin_counts)
 
     @property
-    def _bin_positions(self) -> Float:
-        """Position of each bin from -1, the most certain rows, to 1."""
+    def _signed_bin_positions(self) -> Float:
+        """Position of each bin, from -1 for the most certain rows to 1 for the least certain."""
         return np.linspace(-1.0, 1.0, len(self.bin_counts))
 
     def update(self, scores: ArrayLike) -> Self:
         """Update the evidence with the scores of new rows, in the order of their arrival."""
         new_scores = np.atleast_1d(np.asarray(scores, dtype=np.float64))
+        position_in_stream = self.n_rows_before_restart + self.n_rows
         tie_breakers = generate_uniform_numbers(
-            self.n_rows_before_restart + self.n_rows, len(new_scores)
+            first_position=position_in_stream, n_positions=len(new_scores)
         )
         bin_of_row = self.profile.assign_bins(new_scores, tie_breakers)
-        all_bins = np.arange(len(self.bin_counts))
-        bin_indicators = (bin_of_row[:, None] == all_bins).astype(np.int64)
         old_bin_counts = np.array(self.bin_counts)
-        bin_counts_before_row = np.cumsum(bin_indicators, axis=0) - bin_indicators + old_bin_counts
         # Without drift, the bin of each row is drawn from a Pólya urn (`sequential.profile`).
-        n_rows_before_row = bin_counts_before_row.sum(axis=1)
-        urn_sizes = self.profile.n_rows + 1.0 + n_rows_before_row
-        urn_contents = self.profile.urn_bin_counts + bin_counts_before_row
-        bin_probabilities = urn_contents / urn_sizes[:, None]
-        # The mean position shows a shift of the scores, the mean square a change of their spread.
-        values_showing_shift = self._bin_positions
-        values_showing_spread = 2.0 * values_showing_shift**2 - 1.0
-        bets_on_shift = _build_bets_on_bin_values(
-            values_showing_shift, bin_of_row, bin_probabilities
+        bin_probabilities = _compute_polya_urn_probabilities(
+            bin_of_row, urn_counts=self.profile.initial_urn_counts + old_bin_counts
         )
+        # The mean position shows a shift of the scores, the mean square a change of their spread.
+        position_of_bin = self._signed_bin_positions
+        extremeness_of_bin = 2.0 * position_of_bin**2 - 1.0
+        bets_on_shift = _build_bets_on_bin_values(position_of_bin, bin_of_row, bin_probabilities)
         bets_on_spread = _build_bets_on_bin_values(
-            values_showing_spread, bin_of_row, bin_probabilities
+            extremeness_of_bin, bin_of_row, bin_probabilities
         )
         self.current_capital.bet([bets_on_shift, bets_on_spread])
-        self.bin_counts = tuple((old_bin_counts + bin_indicators.sum(axis=0)).tolist())
+        new_bin_counts = np.bincount(bin_of_row, minlength=len(old_bin_counts))
+        self.bin_counts = tuple((old_bin_counts + new_bin_counts).tolist())
         return self
 
     @property
@@ -338,9 +341,9 @@ class ScoreMonitor(Monitor):
         if not self.n_rows:
             return 0.0
         new_shares = np.array(self.bin_counts) / self.n_rows
-        urn_bin_counts = self.profile.urn_bin_counts
-        calibration_shares = urn_bin_counts / urn_bin_counts.sum()
-        return float(self._bin_positions @ (new_shares - calibration_shares))
+        initial_urn_counts = self.profile.initial_urn_counts
+        calibration_shares = initial_urn_counts / initial_urn_counts.sum()
+        return float(self._signed_bin_positions @ (new_shares - calibration_shares))
 
     def restart(self) -> Self:
         """Return a monitor of the same profile without evidence, for later rows.
@@ -422,6 +425,37 @@ class UnreadableMonitor(Monitor):
             f"{self.n_unreadable:,} of {self.n_lines:,} lines could not be read{share_text}; up to"
             f" {format_percent(self.limit)} is tolerated"
         )
+
+
+def _compute_polya_urn_probabilities(bin_of_row: Codes, *, urn_counts: Codes) -> Float:
+    """Compute the probability of each bin before each row is drawn from a Pólya urn.
+
+    The bin of a row is that of a random ball. The ball is then put back, with another one of the
+    same bin.
+
+    Parameters
+    ----------
+    bin_of_row : array of int of shape (n_rows,)
+        Index of the bin of each row, in the order of the draws.
+    urn_counts : array of int of shape (n_bins,)
+        Number of balls of each bin before the first row.
+
+    Returns
+    -------
+    array of shape (n_rows, n_bins)
+
+    Examples
+    --------
+    >>> _compute_polya_urn_probabilities(np.array([1, 0]), urn_counts=np.array([1, 1])).round(2)
+    array([[0.5 , 0.5 ],
+           [0.33, 0.67]])
+    """
+    all_bins = np.arange(len(urn_counts))
+    is_drawn_from_bin = (bin_of_row[:, None] == all_bins).astype(np.int64)
+    n_added_before_row = np.cumsum(is_drawn_from_bin, axis=0) - is_drawn_from_bin
+    urn_counts_before_row = urn_counts + n_added_before_row
+    urn_size_before_row = urn_counts_before_row.sum(axis=1, keepdims=True)
+    return np.asarray(urn_counts_before_row / urn_size_before_row)
 
 
 def _build_bets_on_bin_values(

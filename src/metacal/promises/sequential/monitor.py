@@ -226,7 +226,7 @@ class PromiseMonitor(Monitor):
     def _build_subgroup_monitors(
         cls, certificate: Certificate, *, delta: float, least_probability: float
     ) -> tuple[Self, ...]:
-        """Build a monitor for each class or group that accepts rows, with equal deltas."""
+        """Build a monitor for each class or group that accepts rows. They share delta."""
         assert certificate.subgroups is not None
         monitored_subgroups = []
         for accepting_status in ("certified", "accepts everything"):
@@ -316,21 +316,22 @@ class PromiseMonitor(Monitor):
     def _convert_to_rows_about_class(
         self, rows: MonitoredRows, row_subgroups: ArrayLike | None
     ) -> MonitoredRows:
-        """Convert the flags of all rows to flags about the monitored class."""
+        """Return rows with flags about the monitored class, and only its groups if any."""
         n_rows = len(rows.is_accepted)
-        is_predicted_class = np.zeros(n_rows, dtype=bool)
-        is_predicted_class[self.select_monitored_rows(n_rows, row_subgroups)] = True
-        rows = rows.convert_to_class(is_predicted_class)
-        monitors_groups = self.predicted_class is not None
-        if monitors_groups:
-            return rows.select_rows(self.select_group_rows(n_rows, row_subgroups))
-        return rows
+        is_predicted_as_class = np.zeros(n_rows, dtype=bool)
+        is_predicted_as_class[self.select_monitored_rows(n_rows, row_subgroups)] = True
+        # Rows of another predicted class stay, because their true class may be the monitored one.
+        rows_about_class = rows.convert_flags_to_class(is_predicted_as_class)
+        if not self.monitors_predicted_class_in_groups:
+            return rows_about_class
+        is_in_group = self.select_rows_whatever_prediction(n_rows, row_subgroups)
+        return rows_about_class.select_rows(is_in_group)
 
     def _bet_on_rows(self, rows: MonitoredRows, losses: Losses | None) -> None:
         """Bet on the rows that count, and add their events to the counts of the monitor."""
         quantity = self.monitored_quantity
         if quantity.is_mean_cost:
-            # The correctness is not needed to find the rows whose costs count.
+            # Whether the cost of a row counts depends on its acceptance, not on its correctness.
             unused_correctness = np.zeros_like(rows.is_accepted)
             _, is_counted = quantity.compute_event_and_counted_masks(
                 rows.is_accepted, unused_correctness
@@ -421,8 +422,7 @@ class PromiseMonitor(Monitor):
         if self.promised_class is None:
             return super().subgroup_text
         quantity_name = self.monitored_quantity.name_with_class(self.promised_class)
-        monitors_groups = self.predicted_class is not None
-        if monitors_groups:
+        if self.monitors_predicted_class_in_groups:
             return f"{', '.join(map(str, self.subgroup_names))}, {quantity_name}"
         return quantity_name
 
@@ -453,9 +453,9 @@ class PromiseMonitor(Monitor):
         >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
         4
         """
-        events = self.event_sum
+        n_events_or_total_cost = self.event_sum
         if self.monitored_quantity.is_mean_cost:
-            events = self.largest_cost * self.event_sum
+            n_events_or_total_cost = self.largest_cost * self.event_sum
         record = {
             "quantity": self.monitored_quantity.name,
             "parts": self.subgroup_text or None,
@@ -463,7 +463,7 @@ class PromiseMonitor(Monitor):
             "limit": self.largest_cost * self.limit,
             "delta": self.delta,
             "rows": self.n_rows,
-            "events": events,
+            "events": n_events_or_total_cost,
             "evidence": self.evidence,
             "highest_evidence": self.highest_evidence,
             "alarm": self.alarm,

@@ -39,7 +39,8 @@ class Monitor:
     betting_delta_fraction: ClassVar[float] = 1.0
     #: Names of the monitored classes or groups. Empty if all rows are monitored.
     subgroup_names: tuple[Name, ...] = ()
-    #: Predicted class of the monitored rows, if groups have a threshold for each predicted class.
+    #: Predicted class of the monitored rows, if each group has two thresholds, one for each
+    #: predicted class. The names in `subgroup_names` are then groups.
     predicted_class: Name | None = None
 
     def initialize_capital(self, *initial_wagers: Wager) -> None:
@@ -105,6 +106,15 @@ class Monitor:
             descriptions.append("...")
         return ", ".join(descriptions)
 
+    @property
+    def monitors_predicted_class_in_groups(self) -> bool:
+        """Whether the monitored rows are those of some groups with one predicted class.
+
+        The array `row_subgroups` then has two columns: the group and the predicted class of each
+        row. Otherwise it has one entry per row, its class or its group.
+        """
+        return self.predicted_class is not None
+
     def select_monitored_rows(self, n_rows: int, row_subgroups: ArrayLike | None) -> Flags | slice:
         """Return an index of the rows that the monitor counts.
 
@@ -122,14 +132,19 @@ class Monitor:
         """
         if not self.subgroup_names:
             return slice(None)
-        is_in_subgroup = self.select_group_rows(n_rows, row_subgroups)
-        if self.predicted_class is None:
+        is_in_subgroup = self.select_rows_whatever_prediction(n_rows, row_subgroups)
+        if not self.monitors_predicted_class_in_groups:
             return is_in_subgroup
-        predicted_classes = np.asarray(row_subgroups)[:, 1].astype(str)
-        return is_in_subgroup & (predicted_classes == str(self.predicted_class))
+        predicted_class_of_row = np.asarray(row_subgroups)[:, 1].astype(str)
+        return is_in_subgroup & (predicted_class_of_row == str(self.predicted_class))
 
-    def select_group_rows(self, n_rows: int, row_subgroups: ArrayLike | None) -> Flags:
-        """Return a mask of the rows of the monitored groups, whatever their prediction."""
+    def select_rows_whatever_prediction(
+        self, n_rows: int, row_subgroups: ArrayLike | None
+    ) -> Flags:
+        """Return a mask of the rows of the monitored groups, whatever their prediction.
+
+        Without groups, the mask is that of the rows of the monitored classes.
+        """
         subgroup_of_row = None
         if row_subgroups is not None:
             subgroup_of_row = np.atleast_1d(np.asarray(row_subgroups))
@@ -138,9 +153,9 @@ class Monitor:
                 f"This monitor watches {self.subgroup_text}, so it requires the class or group of"
                 " each row. Pass it for each row."
             )
-        has_column_of_predicted_classes = self.predicted_class is not None
-        if has_column_of_predicted_classes:
-            subgroup_of_row = subgroup_of_row[:, 0]
+        if self.monitors_predicted_class_in_groups:
+            group_column = subgroup_of_row[:, 0]
+            subgroup_of_row = group_column
         monitored_subgroups = np.array(self.subgroup_names)
         return np.isin(subgroup_of_row.astype(str), monitored_subgroups.astype(str))
 

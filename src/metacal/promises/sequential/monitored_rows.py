@@ -51,16 +51,17 @@ class ClusterMembership(NamedTuple):
         True for one random row of each cluster.
     n_clusters : int
         Number of clusters.
-    weight_divisors : array of float of shape (n_clusters,), or None
-        Divisor of the sum of the weights of each cluster. It is the number of rows of the cluster,
-        labelled or not, if every cluster counts the same, and one number for all clusters if every
-        row counts the same. None if each cluster has weight 1, whatever the number of its rows.
+    cluster_weight_divisors : array of float of shape (n_clusters,), or None
+        The weight of a cluster is the sum of the weights of its labelled rows, divided by this
+        number. It is the number of rows of the cluster, labelled or not, if every cluster counts
+        the same, and one number for all clusters if every row counts the same. None if each cluster
+        has weight 1, whatever the number of its rows.
     """
 
     cluster_of_row: Codes
     is_drawn: Flags
     n_clusters: int
-    weight_divisors: Float | None
+    cluster_weight_divisors: Float | None
 
     def select_rows(self, rows: Flags | slice) -> ClusterMembership:
         """Return the membership of the selected rows."""
@@ -78,7 +79,7 @@ class ClusterMembership(NamedTuple):
         ...     cluster_of_row=np.array([0, 0, 1]),
         ...     is_drawn=is_drawn,
         ...     n_clusters=2,
-        ...     weight_divisors=np.array([4.0, 1.0]),
+        ...     cluster_weight_divisors=np.array([4.0, 1.0]),
         ... )
         >>> membership.compute_cluster_means_and_weights(np.array([1.0, 0.0, 1.0]), np.ones(3))
         (array([0.5, 1. ]), array([0.5, 1. ]))
@@ -89,10 +90,11 @@ class ClusterMembership(NamedTuple):
         )
         has_weight = weight_sums > 0.0
         cluster_means = weighted_value_sums[has_weight] / weight_sums[has_weight]
-        if self.weight_divisors is None:
+        if self.cluster_weight_divisors is None:
+            # Each cluster counts once, by its mean, whatever the number of its rows.
             cluster_weights = np.ones(self.n_clusters)
         else:
-            cluster_weights = weight_sums / self.weight_divisors
+            cluster_weights = weight_sums / self.cluster_weight_divisors
         return cluster_means, cluster_weights[has_weight]
 
 
@@ -116,7 +118,7 @@ class MonitoredRows(NamedTuple):
     sampling_weights: Float
     clusters: ClusterMembership | None
 
-    def convert_to_class(self, is_predicted_class: Flags) -> MonitoredRows:
+    def convert_flags_to_class(self, is_predicted_as_class: Flags) -> MonitoredRows:
         """Return rows whose flags are about one of two classes.
 
         In the result, `is_accepted` means that a row is predicted and accepted as the class, and
@@ -125,13 +127,13 @@ class MonitoredRows(NamedTuple):
         belongs_to_class = None
         if self.is_correct is not None:
             # The true class is the predicted one if the prediction is correct, else the other one.
-            belongs_to_class = is_predicted_class == self.is_correct
+            belongs_to_class = is_predicted_as_class == self.is_correct
         return self._replace(
-            is_accepted=self.is_accepted & is_predicted_class, is_correct=belongs_to_class
+            is_accepted=self.is_accepted & is_predicted_as_class, is_correct=belongs_to_class
         )
 
     def select_rows(self, rows: Flags | slice) -> MonitoredRows:
-        """Return the columns of the selected rows."""
+        """Return the rows of a mask or slice, with all their columns."""
         is_correct = self.is_correct
         if is_correct is not None:
             is_correct = is_correct[rows]

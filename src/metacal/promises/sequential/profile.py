@@ -38,7 +38,7 @@ MAX_SCORE_BINS = 20
 _MIN_ROWS_PER_BIN = 10
 #: Lowest confidence in each bin. A bin ends where the next one begins.
 CONFIDENCE_BIN_STARTS = (0.0, 0.8, 0.95, 0.99)
-#: A random number is drawn for each of at most this many tied rows.
+#: For more tied rows than this, order statistics are drawn without drawing every number.
 _MAX_DRAWN_NUMBERS = 1 << 20
 #: A sum of confidences in a file may be off by this factor, because of rounding.
 _ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
@@ -81,7 +81,7 @@ class Profile:
     >>> new_scores = np.array([-5.0, 49.0, 50.5, 2000.0])
     >>> profile.bin_edges[:3], profile.assign_bins(new_scores, np.zeros(4)).tolist()
     ((49.0, 99.0, 149.0), [0, 0, 1, 19])
-    >>> profile.urn_bin_counts[:3].tolist(), int(profile.urn_bin_counts.sum())
+    >>> profile.initial_urn_counts[:3].tolist(), int(profile.initial_urn_counts.sum())
     ([50, 50, 50], 1001)
     """
 
@@ -117,7 +117,7 @@ class Profile:
         return tuple(ConfidenceBin(*counts) for counts in self.confidence_bin_counts)
 
     @property
-    def urn_bin_counts(self) -> NDArray[np.int64]:
+    def initial_urn_counts(self) -> NDArray[np.int64]:
         """Parameters α_b of the urn: its content for each bin before any new row."""
         ranks = np.array(compute_edge_ranks(self.n_rows), dtype=np.int64)
         return np.diff(ranks, prepend=0, append=self.n_rows + 1)
@@ -209,7 +209,7 @@ def build_profile(
 def _draw_edge_tie_breakers(
     edge_ranks: Codes, *, edge_tie_blocks: Codes, tie_block_end_ranks: Codes
 ) -> Float:
-    """Draw a random number for each bin edge, which orders it among tied rows.
+    """Draw a random tie breaker for each bin edge, as for the row at its rank.
 
     Parameters
     ----------

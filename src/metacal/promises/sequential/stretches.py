@@ -30,7 +30,7 @@ class PartOfStretch(NamedTuple):
 def split_into_stretches(
     n_rows: int, *, n_earlier_rows: int, stretch_length: int | None
 ) -> list[PartOfStretch]:
-    """Split the rows of a batch at the ends of stretches.
+    """Split a batch of rows into parts that lie within one stretch each.
 
     If `stretch_length` is None, a single stretch contains all rows of all batches.
 
@@ -56,15 +56,15 @@ def split_into_stretches(
     return parts
 
 
-def compute_investment(stretch_number: int, *, has_window: bool) -> float:
-    """Compute the share of a gambler's capital invested at the start of a stretch."""
+def compute_invested_share(stretch_number: int, *, has_window: bool) -> float:
+    """Compute the share of a gambler's initial capital that a stretch adds to the bets."""
     if not has_window:
         return 1.0
     k = stretch_number
     return 0.5 if k == 0 else 0.5 / (k * (k + 1.0))
 
 
-def compute_idle_capital(stretch_number: int) -> float:
-    """Compute the share of a gambler's capital that stays idle during a stretch."""
+def compute_idle_share(stretch_number: int) -> float:
+    """Compute the share of a gambler's initial capital that is not yet invested."""
     # The investments up to stretch n leave 1/2 - Σ_{1 <= k <= n} 1/(2k(k+1)) = 1/(2(n + 1)).
     return 0.5 / (stretch_number + 1.0)

@@ -8,8 +8,9 @@ is therefore evidence that you may inspect after every row.
 
 **The stake** is Kelly's stake for the recent mean payoff: λ_t = Δ_t / (v_t s), clipped to the range
 from `min_stake` to `max_stake`. Δ_t is the weighted mean of the payoffs *before* t, including a
-first guess that counts as a few rows, v_t is the variance of a payoff under the hypothesis, and s is
-the mean weight. For 0/1 events against a limit m (g = x - m, v = m(1 - m)), the factor is the
+first guess that counts as a few rows, v_t is the variance of a payoff under the hypothesis, and
+s = Σw²/Σw over the weights w before t. The ratio s occurs because Kelly's stake is the mean of the
+weighted payoffs w g over their mean square, about Δ Σw / (v Σw²). For 0/1 events against a limit m (g = x - m, v = m(1 - m)), the factor is the
 likelihood ratio q/m or (1-q)/(1-m) at the plug-in rate q = m + Δ.
 
 **Unknown time of change.** Four gamblers share the capital. The first estimates the mean payoff from
@@ -51,8 +52,8 @@ from metacal.certificates.stored_fields import stored_as
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.promises.sequential.stretches import (
-    compute_idle_capital,
-    compute_investment,
+    compute_idle_share,
+    compute_invested_share,
     split_into_stretches,
 )
 
@@ -89,15 +90,33 @@ class _GamblerState(NamedTuple):
     weight_sum: float = 0.0
     log_invested: float = _LOG_OF_ZERO_CAPITAL
 
-    def start_stretch(self, investment: float) -> _GamblerState:
-        """Return the state at the start of the next stretch, after a further investment."""
+    def start_stretch(self, added_capital: float) -> _GamblerState:
+        """Return the state at the start of the next stretch, with more capital invested."""
         return _GamblerState(
             previous_payoff_sum=self.payoff_sum,
             previous_weight_sum=self.weight_sum,
             payoff_sum=0.0,
             weight_sum=0.0,
-            log_invested=float(np.logaddexp(self.log_invested, math.log(investment))),
+            log_invested=float(np.logaddexp(self.log_invested, math.log(added_capital))),
         )
+
+
+class _GamblerResult(NamedTuple):
+    """Result of betting the capital of one gambler on consecutive rows.
+
+    Attributes
+    ----------
+    new_state : _GamblerState
+        State after the last row.
+    log_invested : array
+        Logarithm of the invested capital after each row.
+    idle_capital : array
+        Capital that is not yet invested at each row, for an initial capital of 1.
+    """
+
+    new_state: _GamblerState
+    log_invested: Float
+    idle_capital: Float
 
 
 # State of a gambler before the first row, as the tuple of numbers that a saved monitor contains.
@@ -247,42 +266,50 @@ class Wager:
         )
 
     def bet(self, bets: Bets) -> Float:
-        """Bet on consecutive rows, and return the logarithm of the capital after each row."""
+        """Bet on consecutive rows, and return the logarithm of the capital after each row.
+
+        The capital is the mean of the gamblers' capitals, each of which starts at 1.
+        """
         n_rows = len(bets.payoffs)
         row_bets = bets.expand_to_rows()
         weight_sums = _compute_running_sums(row_bets.weights, initial_sum=self.weight_sum)
         squared_weight_sums = _compute_running_sums(
             np.square(row_bets.weights), initial_sum=self.squared_weight_sum
         )
-        # The mean weight of earlier rows is Σw²/Σw. Adding 1 to both sums avoids dividing by zero.
-        mean_weights_before = (squared_weight_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
+        # The ratio is Σw²/Σw over the earlier rows. Adding 1 to both sums avoids dividing by zero.
+        weight_moment_ratios = (squared_weight_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
         log_invested_of_gamblers = []
         total_idle_capital = np.zeros(n_rows)
-        new_gamblers = []
-        for gambler, window_length in zip(self.gambler_states, WINDOW_LENGTHS, strict=True):
-            new_state, log_invested, idle_capital = self._bet_as_gambler(
-                _GamblerState(*gambler), row_bets, mean_weights_before, window_length=window_length
+        new_gambler_states = []
+        for state_numbers, window_length in zip(self.gambler_states, WINDOW_LENGTHS, strict=True):
+            result = self._bet_as_gambler(
+                _GamblerState(*state_numbers),
+                row_bets,
+                weight_moment_ratios,
+                window_length=window_length,
             )
-            new_gamblers.append(tuple(new_state))
-            log_invested_of_gamblers.append(log_invested)
-            total_idle_capital += idle_capital
+            new_gambler_states.append(tuple(result.new_state))
+            log_invested_of_gamblers.append(result.log_invested)
+            total_idle_capital += result.idle_capital
         self.n_rows += n_rows
         self.weight_sum = float(weight_sums[-1])
         self.squared_weight_sum = float(squared_weight_sums[-1])
-        self.gambler_states = tuple(new_gamblers)
+        self.gambler_states = tuple(new_gambler_states)
+        # Invested capital is stored as a logarithm, because it can overflow. Idle capital cannot.
         log_total_capital = log_sum_exp(
-            np.array(log_invested_of_gamblers), added_to_sum=total_idle_capital
+            np.array(log_invested_of_gamblers), nonlogarithmic_term=total_idle_capital
         )
-        return log_total_capital - math.log(len(WINDOW_LENGTHS))
+        n_gamblers = len(WINDOW_LENGTHS)
+        return log_total_capital - math.log(n_gamblers)
 
     def _bet_as_gambler(
         self,
         state: _GamblerState,
         bets: _RowBets,
-        mean_weights_before: Float,
+        weight_moment_ratios: Float,
         *,
         window_length: int | None,
-    ) -> tuple[_GamblerState, Float, Float]:
+    ) -> _GamblerResult:
         """Bet the capital of one gambler on consecutive rows.
 
         Parameters
@@ -291,19 +318,14 @@ class Wager:
             State of the gambler before the first row.
         bets : _RowBets
             Bets on the rows.
-        mean_weights_before : array
-            Mean weight of the rows before each row.
+        weight_moment_ratios : array
+            Ratio Σw²/Σw of the weights of the rows before each row.
         window_length : int or None
             Number of rows of a stretch of the gambler. None stands for all rows.
 
         Returns
         -------
-        state : _GamblerState
-            State after the last row.
-        log_invested : array
-            Logarithm of the invested capital of the gambler after each row.
-        idle_capital : array
-            Share of the capital of the gambler that is not invested in each row.
+        _GamblerResult
         """
         n_rows = len(bets.payoffs)
         log_invested = np.empty(n_rows)
@@ -313,17 +335,17 @@ class Wager:
         ):
             has_window = window_length is not None
             if part.contains_start_of_stretch:
-                investment = compute_investment(part.stretch_number, has_window=has_window)
-                state = state.start_stretch(investment)
+                added_capital = compute_invested_share(part.stretch_number, has_window=has_window)
+                state = state.start_stretch(added_capital)
             state, log_invested[part.rows] = self._bet_within_stretch(
-                state, bets.select_rows(part.rows), mean_weights_before[part.rows]
+                state, bets.select_rows(part.rows), weight_moment_ratios[part.rows]
             )
             if has_window:
-                idle_capital[part.rows] = compute_idle_capital(part.stretch_number)
-        return state, log_invested, idle_capital
+                idle_capital[part.rows] = compute_idle_share(part.stretch_number)
+        return _GamblerResult(new_state=state, log_invested=log_invested, idle_capital=idle_capital)
 
     def _bet_within_stretch(
-        self, state: _GamblerState, bets: _RowBets, mean_weights_before: Float
+        self, state: _GamblerState, bets: _RowBets, weight_moment_ratios: Float
     ) -> tuple[_GamblerState, Float]:
         """Bet on the rows of one stretch with Kelly's stake for the earlier mean payoff.
 
@@ -333,8 +355,8 @@ class Wager:
             State of the gambler before the first row.
         bets : _RowBets
             Bets on the rows.
-        mean_weights_before : array
-            Mean weight of the rows before each row.
+        weight_moment_ratios : array
+            Ratio Σw²/Σw of the weights of the rows before each row.
 
         Returns
         -------
@@ -349,19 +371,20 @@ class Wager:
         mean_payoffs_before = (
             state.previous_payoff_sum + payoff_sums[:-1] + self.imaginary_payoff_sum
         ) / (state.previous_weight_sum + weight_sums[:-1] + self.n_imaginary_rows)
-        kelly_stakes = mean_payoffs_before / (bets.variance * mean_weights_before)
+        kelly_stakes = mean_payoffs_before / (bets.variance * weight_moment_ratios)
         stakes = np.clip(kelly_stakes, bets.min_stake, bets.max_stake)
-        log_capitals = _compute_running_sums(
-            np.log1p(stakes * bets.payoffs), initial_sum=state.log_invested
+        log_growth_factors = np.log1p(stakes * bets.payoffs)
+        log_invested_sums = _compute_running_sums(
+            log_growth_factors, initial_sum=state.log_invested
         )
         new_state = _GamblerState(
             previous_payoff_sum=state.previous_payoff_sum,
             previous_weight_sum=state.previous_weight_sum,
             payoff_sum=float(payoff_sums[-1]),
             weight_sum=float(weight_sums[-1]),
-            log_invested=float(log_capitals[-1]),
+            log_invested=float(log_invested_sums[-1]),
         )
-        return new_state, log_capitals[1:]
+        return new_state, log_invested_sums[1:]
 
 
 def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:
@@ -369,10 +392,10 @@ def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:
     return np.cumsum(np.concatenate(([initial_sum], values)))
 
 
-def log_sum_exp(log_terms: Float, *, added_to_sum: Float | float = 0.0) -> Float:
-    """Compute log(Σ exp(log_terms) + added_to_sum) of each column without overflow."""
+def log_sum_exp(log_terms: Float, *, nonlogarithmic_term: Float | float = 0.0) -> Float:
+    """Compute log(Σ exp(log_terms) + nonlogarithmic_term) per column without overflow."""
     offset = np.maximum(log_terms.max(axis=0), 0.0)
-    scaled_sum = np.exp(log_terms - offset).sum(axis=0) + added_to_sum * np.exp(-offset)
+    scaled_sum = np.exp(log_terms - offset).sum(axis=0) + nonlogarithmic_term * np.exp(-offset)
     return np.asarray(offset + np.log(scaled_sum))
 
 
@@ -438,7 +461,9 @@ class Capital:
         return log_evidence
 
     def multiply_with(self, other: Self) -> Self:
-        """Multiply two capitals that bet on different rows, and continue with new wagers.
+        """Return the product of two capitals that bet on different rows.
+
+        The product continues with new wagers.
 
         *Proof that the product is valid.*
 
