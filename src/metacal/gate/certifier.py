@@ -34,6 +34,7 @@ from metacal.certification.pilot import choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
 from metacal.errors import InfeasibleTargetError, LabellingError
 from metacal.formulas import Codes, Flags
+from metacal.gate.certify_selected_rows import name_score_and_move_thresholds
 from metacal.gate.gate import Gate
 from metacal.gate.gate_from_labels import build_gate_from_labels, check_promise_for_labelling
 from metacal.gate.score_source import HigherIs, ScoreSource, clean_score_name
@@ -130,14 +131,14 @@ class Certifier:
         self.may_extend = bool(self.may_extend)
         check_promise_for_labelling(self.promise, self.higher_is, self.may_extend)
         self.score_name = clean_score_name(self.score_name)
-        #: Settings of the sheets on which annotators fill in labels, such as the shown columns.
+        #: Settings of the tables that annotators fill in, such as the columns that they show.
         self.sheet_settings: dict[str, Any] = {}
         self.unlabelled_pool = self._read_pool(pool)
         self._pool_notes = self.unlabelled_pool.warn_about_rows()
         self.random_state = check_random_state(self.random_state)
         self._rows_in_draw_order = self.unlabelled_pool.draw_all_rows(self.random_state)
         n_drawable_rows = len(self._rows_in_draw_order)
-        # Rows without a score are never drawn. Their position is the size of the pool.
+        # Rows without a score are never drawn, so their position lies behind all drawn rows.
         self._draw_position_of_row = np.full(self.n_pool, self.n_pool, dtype=np.intp)
         self._draw_position_of_row[self._rows_in_draw_order] = np.arange(n_drawable_rows)
         self._n_rows_by_phase = choose_sample_sizes(
@@ -150,8 +151,7 @@ class Certifier:
         self._assessed_phases: list[_AssessedPhase] = []
         self._n_labels_when_assessed: int | None = None
         self._was_extended_when_assessed = False
-        no_pilot_scores = np.empty(0)
-        self.pilot = PilotRows(no_pilot_scores)
+        self.pilot = PilotRows(scores=np.empty(0))
         uses_pilot_rows = self.promise.procedure().build_pilot_policy() is not None
         if not self.reads_logits and uses_pilot_rows:
             self._withhold_pilot_rows()
@@ -218,13 +218,12 @@ class Certifier:
             Empty if further labels cannot change the result.
         """
         batch_size = self.batch_size if n is None else n
-        latest_phase_first = reversed(self._assess_phases())
-        for phase, progress in latest_phase_first:
+        for phase, progress in reversed(self._assess_phases()):
             if self._can_improve(progress):
                 useful_rows = self._find_useful_rows(phase, progress)
                 has_answer = self.answers.has_answer[useful_rows]
                 batch: Codes = useful_rows[~has_answer][:batch_size]
-                # In draw order, which is random, annotators cannot see which rows are certain.
+                # The random order of the draw hides from annotators which rows are certain.
                 draw_order_of_batch = np.argsort(self._draw_position_of_row[batch])
                 return batch[draw_order_of_batch]
         return np.empty(0, dtype=np.intp)
@@ -308,7 +307,7 @@ class Certifier:
         self.answers.check_consistent(row_indices, is_correct)
 
     def extend(self) -> Self:
-        """Draw further rows, up to four times as many. Existing answers remain valid.
+        """Draw the further rows of a declared extension. Existing answers remain valid.
 
         Raise InputError if the extension was not declared by `may_extend=True`.
         """
@@ -354,10 +353,8 @@ class Certifier:
     @property
     def within_reach(self) -> float | None:
         """Coverage if all further predictions turn out correct, None if none is possible."""
-        reachable_thresholds = [
-            progress.reachable_threshold for _, progress in self._assess_phases()
-        ]
-        return self._compute_coverage(_find_largest_or_none(reachable_thresholds))
+        thresholds = [progress.reachable_threshold for _, progress in self._assess_phases()]
+        return self._compute_coverage(_find_largest_or_none(thresholds))
 
     def _compute_coverage(self, threshold: float | None) -> float | None:
         """Return the fraction of the drawn rows up to a threshold, None without one."""
@@ -368,8 +365,7 @@ class Certifier:
 
     def _list_started_phases(self) -> list[_Phase]:
         """Return the first phase and, after an extension, the second one."""
-        all_of_delta = (1.0,)
-        delta_fractions = DELTA_FRACTIONS_WITH_EXTENSION if self.may_extend else all_of_delta
+        delta_fractions = DELTA_FRACTIONS_WITH_EXTENSION if self.may_extend else (1.0,)
         phases = [
             _Phase(promise=self.promise.with_delta_fraction(fraction), n_rows=n_rows)
             for fraction, n_rows in zip(delta_fractions, self._n_rows_by_phase, strict=True)
@@ -431,25 +427,29 @@ class Certifier:
 
     @property
     def certificate(self) -> Certificate:
-        """Certificate of the labels known so far, if they certify anything."""
-        design = CertificationDesign(
+        """Certificate from the labels known so far. Raises an error if they certify nothing."""
+        certificate = replace(
+            self._certify_best_phase().with_notes(*self._list_notes()),
+            delta=self.promise.delta,
+            design=self._describe_design(),
+        )
+        if not self.reads_logits:
+            return replace(certificate, score=self._score_source.score_name)
+        # Scores of logits are rounded to a grid that may be coarser than that of certificates.
+        grid = get_rounding_grid(self.score)
+        score_name = get_score_name(self.score)
+        return name_score_and_move_thresholds(certificate, grid=grid, score_name=score_name)
+
+    def _describe_design(self) -> CertificationDesign:
+        """Describe the use of pilot rows and the seed of the draw, for the certificate."""
+        return CertificationDesign(
             tests_score_values=self.pilot.tests_score_values,
             n_pilot_rows=self.pilot.n_withheld,
             random_state=self.random_state,
         )
-        certificate = self._certify_best_phase().with_notes(*self._list_notes())
-        certificate = replace(certificate, delta=self.promise.delta, design=design)
-        if not self.reads_logits:
-            return replace(certificate, score=self._score_source.score_name)
-        grid = get_rounding_grid(self.score)
-        return replace(
-            certificate,
-            score=get_score_name(self.score),
-            threshold=grid.make_robust_to_rounding(certificate.threshold),
-        )
 
     def _certify_best_phase(self) -> Certificate:
-        """Certify the phase with the highest threshold, at its fraction of delta."""
+        """Certify the promise on the rows of the phase with the highest threshold."""
         best_phase, _ = max(self._assess_phases(), key=_get_threshold_or_minus_infinity)
         try:
             return best_phase.promise.certify(self._get_labels_of_phase(best_phase))
@@ -470,9 +470,9 @@ class Certifier:
         if n_without_score > 0:
             notes.append(note_pool_without_score(missing=n_without_score, rows=self.n_pool))
         if self.may_extend:
-            n_first_rows, n_all_rows = self._n_rows_by_phase
+            n_rows_at_first, n_rows_in_all = self._n_rows_by_phase
             extension_note = note_declared_extension(
-                rows=n_first_rows, extended=n_all_rows, shares=DELTA_FRACTIONS_WITH_EXTENSION
+                rows=n_rows_at_first, extended=n_rows_in_all, shares=DELTA_FRACTIONS_WITH_EXTENSION
             )
             notes.append(extension_note)
         return tuple(notes)

@@ -122,7 +122,7 @@ def certify_selected_rows(
         may_train_calibrator = selected_rows.extend_to_all_rows(may_train_calibrator)
         certificate = selected_rows.annotate_certificate(certificate)
     return SelectedRowsResult(
-        certificate=_name_score_and_move_thresholds(certificate, grid=grid, score_name=score_name),
+        certificate=name_score_and_move_thresholds(certificate, grid=grid, score_name=score_name),
         may_train_calibrator=may_train_calibrator,
     )
 
@@ -165,10 +165,10 @@ def _record_pilot_rows(
     return replace(certificate, score_value_counts=score_value_counts)
 
 
-def _name_score_and_move_thresholds(
+def name_score_and_move_thresholds(
     certificate: Certificate, *, grid: Grid, score_name: str
 ) -> Certificate:
-    """Name the score of a certificate, and move its thresholds to midpoints of a grid.
+    """Name the score of a certificate, and move thresholds between points of its grid.
 
     Certificates are computed on the finest grid. A midpoint of a coarser grid is farther from the
     scores on both sides.

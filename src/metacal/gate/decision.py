@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: How probabilities of rejected rows are computed. "uniform" means 1/K for each of K classes.
 Rejected = Literal["calibrated", "uniform"]
 
-#: Columns of a decision whose entries are overwritten by the last stage that decides a row.
+#: Columns of a decision on a cascade in which later stages overwrite the rows that they decide.
 _COLUMNS_SET_BY_LAST_STAGE = (
     "accept",
     "predicted_codes",

@@ -331,12 +331,13 @@ class Gate(GateMethods):
         return get_subgroup_names(self.thresholds, self.classes, predicted_codes, groups)
 
     def losses(self, true_codes: Codes, answer_codes: Codes) -> Losses | None:
-        """Compute the loss of each answer, or return None without a promised cost.
+        """Compute the loss of each answer, None if the promise is not about costs.
 
         Parameters
         ----------
         true_codes : ndarray of shape (n_rows,)
-            Code of the true label of each row, or 1 - loss if the gate reads losses.
+            Code of the true label of each row. If the gate reads losses: the grade of each row,
+            which is 1 minus its loss.
         answer_codes : ndarray of int, shape (n_rows,)
             Code of the answer of each row.
         """
@@ -350,17 +351,16 @@ class Gate(GateMethods):
         if not self.reads_losses:
             is_correct = true_codes == answer_codes
             return self.promise.losses_from_correctness(is_correct)
-        # The code of a graded answer is 1 minus its loss.
-        graded_losses: NDArray[Any] = 1.0 - true_codes
-        every_loss_is_0_or_1 = np.isin(true_codes, (0, 1)).all()
-        certificate = self.certificate
-        counts_errors = certificate is not None and self.promise.mean_loss_follows_from_error_count(
-            certificate
+        grades = true_codes
+        every_loss_is_0_or_1 = bool(np.isin(grades, (0, 1)).all())
+        losses = Losses.from_graded(1.0 - grades)
+        if self.certificate is None or not every_loss_is_0_or_1:
+            return losses
+        # A certificate that counts errors is about losses that can only be 0 or 1.
+        certificate_counts_errors = self.promise.mean_loss_follows_from_error_count(
+            self.certificate
         )
-        # A certificate that counts errors needs losses of an integer type.
-        if counts_errors and every_loss_is_0_or_1:
-            graded_losses = 1 - true_codes.astype(np.intp)
-        return Losses.from_graded(graded_losses)
+        return replace(losses, is_all_or_nothing=certificate_counts_errors)
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
         """Find calibration rows of the gate among the rows of a test set.
@@ -381,20 +381,16 @@ class Gate(GateMethods):
         """
         if self.data_hash is None or self.row_hash_sample is None or self.certificate is None:
             return None
-        hashed_scores = scores
-        hashed_correctness = correct
         if not self.certificate.every_row_labelled:
-            # Without all labels, the fingerprint was computed as if every row were incorrect.
-            hashed_correctness = np.zeros(len(scores), dtype=bool)
+            # Without all labels, `fit` computed the fingerprint as if every row were incorrect.
+            every_row_incorrect = np.zeros(len(scores), dtype=bool)
+            correct = every_row_incorrect
         if self.is_score_gate:
-            # Rows without a score are not part of the fingerprint of a gate on scores.
+            # `fit` left rows without a score out of the fingerprint of a gate on scores.
             has_score = ~np.isnan(scores)
-            hashed_scores = scores[has_score]
-            if hashed_correctness is not None:
-                hashed_correctness = hashed_correctness[has_score]
-        return find_fit_rows(
-            self.data_hash, self.row_hash_sample, hashed_scores, hashed_correctness
-        )
+            scores = scores[has_score]
+            correct = correct[has_score] if correct is not None else None
+        return find_fit_rows(self.data_hash, self.row_hash_sample, scores, correct)
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""

@@ -60,7 +60,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
             profile=profile,
             reject_label=check_reject_label(None, pool.predictions.classes),
         )
-    # The sample has hashes of rows with an answer only, because the other rows may test the gate.
+    # Only rows with an answer are fit rows. The others may later be used to test the gate.
     hashes_of_labelled_rows = pool.sample_row_hashes(certifier.answers.has_answer)
     return assemble_gate(
         certificate,
@@ -106,7 +106,7 @@ def _fit_temperature(predictions: PoolPredictions, true_codes: Codes) -> FittedM
 
 
 def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) -> None:
-    """Raise InputError if labels of rows drawn from a pool cannot certify a promise.
+    """Raise InputError if a `Certifier` does not support a promise.
 
     Parameters
     ----------

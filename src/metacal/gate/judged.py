@@ -103,40 +103,45 @@ def find_gate_and_inputs(
         If the table of the second model is missing or superfluous.
     """
     if fitted is None:
-        no_gate = None
-        return no_gate, _collect_model_tables(no_gate, X, large)
+        return None, _collect_model_tables(X, large, n_models=1)
     if isinstance(fitted, Gate):
         is_score_cascade = fitted.is_cascade and not fitted.has_classes
         if is_score_cascade:
             return fitted, collect_score_columns(fitted, X)
-        return fitted, _collect_model_tables(fitted, X, large)
+        return fitted, _collect_model_tables(X, large, n_models=fitted.n_stages)
     is_pipeline = hasattr(fitted, "steps")
     if is_pipeline:
         last_step = fitted[-1]
         last_step_input = transform_before_last_step(fitted, X)
         return find_gate_and_inputs(last_step, last_step_input, large)
-    is_cascade_estimator = hasattr(fitted, "tables")
-    if is_cascade_estimator and find_gate(fitted).has_classes:
-        model_rows = [Rows(table) for table in fitted.tables(X, large)]
-        return find_gate_and_inputs(fitted.gate_, *model_rows)
-    is_classifier_estimator = hasattr(fitted, "logits")
-    if is_classifier_estimator:
-        return find_gate_and_inputs(fitted.gate_, fitted.logits(X), large)
+    if _is_cascade_estimator(fitted) and find_gate(fitted).has_classes:
+        small_table, large_table = fitted.tables(X, large)
+        return find_gate_and_inputs(fitted.gate_, Rows(small_table), large=Rows(large_table))
+    if _is_classifier_with_gate(fitted):
+        logits = fitted.logits(X)
+        return find_gate_and_inputs(fitted.gate_, logits, large)
     return find_gate_and_inputs(find_gate(fitted), X, large)
 
 
-def _collect_model_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
-    """Collect the table of each model of a gate, and check their number."""
+def _is_cascade_estimator(fitted: Any) -> bool:
+    """Check whether an object computes the logits of a small and a large model."""
+    return hasattr(fitted, "tables")
+
+
+def _is_classifier_with_gate(fitted: Any) -> bool:
+    """Check whether an object computes logits from features, and has a gate on these logits."""
+    return hasattr(fitted, "logits")
+
+
+def _collect_model_tables(X: Any, large: Any, *, n_models: int) -> tuple[Any, ...]:
+    """Return one table for each model. Raise InputError if a table is missing or superfluous."""
     tables = (X,) if large is None else (X, large)
-    n_models = 1 if gate is None else gate.n_stages
-    lacks_large_table = len(tables) < n_models
-    has_superfluous_table = len(tables) > n_models
-    if lacks_large_table:
+    if len(tables) < n_models:
         raise CascadeError(
             "The table of the large model is missing. Pass its logits for the same rows with"
             " large=large_logits."
         )
-    if has_superfluous_table:
+    if len(tables) > n_models:
         raise CascadeError(
             "large requires a cascade, but this gate has one model. Leave out large."
         )
@@ -252,7 +257,6 @@ def judge_rows_of_one_stage(
     row_indices = np.arange(len(rows))
     # Logits are `Rows`, but scores are an array, in which NaN marks a missing score.
     if isinstance(rows, np.ndarray):
-        # Scores of a gate are an array, in which NaN marks a missing score. Logits are `Rows`.
         has_score = ~np.isnan(rows)
         if not has_score.any():
             raise ColumnError(
@@ -395,33 +399,47 @@ def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: 
 def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: Any) -> JudgedRows:
     """Decide on rows by a cascade on scores, and find which answers are correct."""
     decision = gate.decide(*stage_inputs)
-    model_flags, has_label = _read_flags_of_models(gate, truth, n_rows=len(decision))
-    row_indices = np.arange(len(decision))
+    is_model_correct, has_label = _read_correctness_of_models(gate, truth, n_rows=len(decision))
     answering_stages = np.asarray(decision.by)
-    n_models_with_flags = model_flags.shape[1]
-    # Answers of the last model or of people are the reference, so they count as correct.
-    is_reference_answer = answering_stages >= n_models_with_flags
-    flag_columns = np.minimum(answering_stages, n_models_with_flags - 1)
-    is_correct = is_reference_answer | model_flags[row_indices, flag_columns]
+    is_correct = _find_correct_answers(answering_stages, is_model_correct)
     loss_per_row = (~is_correct).astype(np.float64)
-    first_model_flags = model_flags[:, 0]
+    # The fingerprint of a cascade was computed from the first model.
+    is_first_model_correct = is_model_correct[:, 0]
     return JudgedRows(
         decision=decision,
         correct=is_correct,
         losses=Losses.from_graded(loss_per_row),
         row_subgroups=None,
         has_label=has_label,
-        fit_rows=gate.find_fit_rows(decision.uncertainty, first_model_flags),
-        row_indices=row_indices,
+        fit_rows=gate.find_fit_rows(decision.uncertainty, is_first_model_correct),
+        row_indices=np.arange(len(decision)),
     )
 
 
-def _read_flags_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Flags, Flags]:
+def _find_correct_answers(answering_stages: Codes, is_model_correct: Flags) -> Flags:
+    """Return whether the answer to each row is correct.
+
+    Parameters
+    ----------
+    answering_stages : array of int of shape (n_rows,)
+        Number of the model that answers each row. A number without a column in `is_model_correct`
+        is the last model or a reviewer, whose answers count as correct.
+    is_model_correct : array of bool of shape (n_rows, n_models)
+        Whether the answer of each model would be correct.
+    """
+    n_rows, n_models = is_model_correct.shape
+    is_counted_as_correct = answering_stages >= n_models
+    model_columns = np.minimum(answering_stages, n_models - 1)
+    is_answering_model_correct = is_model_correct[np.arange(n_rows), model_columns]
+    return is_counted_as_correct | is_answering_model_correct
+
+
+def _read_correctness_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Flags, Flags]:
     """Read whether each model of a cascade is correct, or agrees with the last one.
 
     Returns
     -------
-    model_flags : array of bool of shape (n_rows, n_models)
+    is_model_correct : array of bool of shape (n_rows, n_models)
     has_label : array of bool of shape (n_rows,)
 
     Raises
@@ -430,8 +448,8 @@ def _read_flags_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Flags, F
         If there is not one column for each model that needs one, or an entry is missing.
     """
     truth_name = "agrees" if gate.reads_agreement else "correct"
-    model_flags, has_label = read_model_flags(truth, n_rows, truth_name)
-    n_columns = model_flags.shape[1]
+    is_model_correct, has_label = read_model_flags(truth, n_rows, truth_name)
+    n_columns = is_model_correct.shape[1]
     n_needed_columns = gate.n_stages
     if gate.reads_agreement:
         # There is no column for the last model, because it always agrees with itself.
@@ -446,4 +464,4 @@ def _read_flags_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Flags, F
         raise MissingLabelsError(
             f"Row {first_row_without_label} has no entry in {truth_name}. Leave out this row."
         )
-    return model_flags, has_label
+    return is_model_correct, has_label

@@ -47,7 +47,7 @@ def is_about_cases(gate: Gate) -> bool:
 
 
 def check_takes_cases(gate: Gate | None, cases: Any) -> None:
-    """Raise InputError if there are cases, and the promise is not about them."""
+    """Raise InputError if cases are passed for a promise that is not about cases."""
     takes_cases = gate is not None and is_about_cases(gate)
     if cases is None or takes_cases:
         return

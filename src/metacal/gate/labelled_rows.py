@@ -34,7 +34,7 @@ class LabelledRows:
 
     @classmethod
     def from_pending_rows(cls, rows: Sequence[PendingRow], *, in_cascade: bool) -> LabelledRows:
-        """Convert at least one waiting row with a label to columns."""
+        """Stack the values of labelled rows, at least one, as columns."""
         is_accepted = np.array([row.is_accepted for row in rows])
         predicted_codes = np.array([row.predicted_code for row in rows])
         label_codes = np.array([row.label_code for row in rows])

@@ -158,7 +158,7 @@ def _compute_positions_in_selection(selected_indices: Codes, n_rows: int) -> Cod
 
 
 def build_note_on_changed_predictions(rows: Rows, calibration_map: Map, is_accepted: Flags) -> Note:
-    """Build a note on whether a map changes which of two classes is more probable.
+    """Build a note on whether a calibration map changes predictions of two classes.
 
     Parameters
     ----------

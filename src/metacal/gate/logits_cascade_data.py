@@ -154,9 +154,10 @@ class LogitsCascadeData:
         """
         notes: tuple[Note, ...] = ()
         if certified_data.has_all_labels:
-            no_weights = None
-            small_map = self.fit_map(self.small_rows, certified_data.label_codes, no_weights)
-            large_map = self.fit_map(self.large_rows, certified_data.label_codes, no_weights)
+            label_codes = certified_data.label_codes
+            weights = None
+            small_map = self.fit_map(self.small_rows, label_codes, weights)
+            large_map = self.fit_map(self.large_rows, label_codes, weights)
         else:
             notes = (note_cascade_not_calibrated().issue_warning(),)
             softmax_map = TemperatureMap(1.0)

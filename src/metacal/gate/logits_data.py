@@ -52,7 +52,7 @@ from metacal.rows.plausibility import Suspicion, warn_if_implausible
 from metacal.scores import Score
 from metacal.scores.registry import AUTO_SCORE
 
-#: Rule that predicts a class: by the largest logit or, for two classes, by the calibrated odds.
+#: Decision rule: predict the class of the largest logit or, for two classes, the more likely one.
 DecisionRule = Literal["largest", "calibrated"]
 
 
@@ -150,25 +150,35 @@ class LogitsData:
 
     def certify(self, promise: Promise) -> CertifiedTable:
         """Certify a promise on the rows, and add notes on the data to the certificate."""
+        self._check_options(promise)
+        input_suspicion = warn_if_implausible(self.rows.table, self.input)
+        self._prefetch_sample_for_map()
+        # A thread computes the fingerprint, if possible, while other code runs.
+        certified_table = _start_fingerprint(self._certify_table(promise))
+        data_notes = _collect_data_notes(
+            certified_table, input_suspicion, kinds_to_skip=self.skipped_checks
+        )
+        if self.weights is not None:
+            data_notes.append(note_weights_not_certified())
+        certificate = certified_table.certificate.with_notes(*self.notes, *data_notes)
+        return replace(certified_table, certificate=certificate)
+
+    def _check_options(self, promise: Promise) -> None:
+        """Raise InputError if the promise or the reject label does not suit the data."""
         if self.labels is None:
             _check_usable_without_labels(promise, self.score)
         check_reject_label(self.reject_label, self._classes)
         if len(self._classes) == 2:
             check_positive_class(promise, self._classes.tolist())
-        input_suspicion = warn_if_implausible(self.rows.table, self.input)
-        if self.labels is not None and len(self.rows) >= MIN_ROWS_FOR_THREAD:
+
+    def _prefetch_sample_for_map(self) -> None:
+        """Start to draw the sample on which the calibration map will be compared.
+
+        Without labels no map is fitted, and for few rows a thread is not worth its start.
+        """
+        fits_map = self.labels is not None
+        if fits_map and len(self.rows) >= MIN_ROWS_FOR_THREAD:
             prefetch_out_of_fold_sample(self.rows)
-        certified_table = self._certify_table(promise)
-        # Another thread computes the fingerprint, if possible, until `get_fingerprint` is called.
-        certified_table = _start_fingerprint(certified_table)
-        data_notes = _collect_data_notes(
-            certified_table, input_suspicion, skipped_checks=self.skipped_checks
-        )
-        has_map_weights = self.weights is not None
-        if has_map_weights:
-            data_notes.append(note_weights_not_certified())
-        certificate = certified_table.certificate.with_notes(*self.notes, *data_notes)
-        return replace(certified_table, certificate=certificate)
 
     def fit_sources(self, certified_data: CertifiedTable, promise: Promise) -> FittedSources:
         """Fit the calibration map on the rows that the promise allows.
@@ -213,7 +223,7 @@ class LogitsData:
         return self.class_names
 
     def _certify_table(self, promise: Promise) -> CertifiedTable:
-        """Certify a promise, for predictions by the largest logit or at learned log-odds."""
+        """Certify a promise with the decision rule of the gate."""
         if self.decision == "calibrated" and self.labels is not None:
             return self._certify_learned_decision(self.labels, promise)
         background_map = plan_background_map(
@@ -231,7 +241,7 @@ class LogitsData:
         return certify_table(table, promise, self.score, background_map=background_map)
 
     def _certify_learned_decision(self, labels: Codes, promise: Promise) -> CertifiedTable:
-        """Certify predictions of two classes at log-odds learned from pilot rows."""
+        """Learn the decision offset of two classes from pilot rows, and certify the others."""
         from metacal.gate.learned_decision import learn_decision
 
         validated_rows = self.rows.as_validated()
@@ -273,7 +283,7 @@ class LogitsData:
 def check_logits_gate_options(
     promise: Any, score: str | Score, input: str, decision: str = "largest"
 ) -> None:
-    """Raise InputError if promise, score and decision rule cannot make a gate.
+    """Raise InputError if a promise, a score and a decision rule cannot be combined.
 
     Parameters
     ----------
@@ -326,8 +336,8 @@ def _check_usable_without_labels(promise: Promise, score: str | Score) -> None:
 
 def _start_fingerprint(table: CertifiedTable) -> CertifiedTable:
     """Start the computation of the fingerprint of a table in another thread."""
-    has_started = table.wait_for_fingerprint is not None
-    if has_started or len(table.rows) < MIN_ROWS_FOR_THREAD:
+    is_started = table.wait_for_fingerprint is not None
+    if is_started or len(table.rows) < MIN_ROWS_FOR_THREAD:
         return table
     wait_for_fingerprint = start_or_defer(
         table.rows.executor,
@@ -340,7 +350,7 @@ def _start_fingerprint(table: CertifiedTable) -> CertifiedTable:
 
 
 def _collect_data_notes(
-    table: CertifiedTable, input_suspicion: Suspicion | None, *, skipped_checks: tuple[str, ...]
+    table: CertifiedTable, input_suspicion: Suspicion | None, *, kinds_to_skip: tuple[str, ...]
 ) -> list[Note]:
     """Collect notes on the input and the rows, and warn about the rows."""
     data_notes: list[Note] = []
@@ -352,7 +362,7 @@ def _collect_data_notes(
         row_notes = _collect_row_notes(table, input_suspicion)
     else:
         row_notes = check_long_table(table.rows, table.score, table.certificate, input_suspicion)
-    data_notes.extend(note.issue_warning() for note in row_notes if note.kind not in skipped_checks)
+    data_notes.extend(note.issue_warning() for note in row_notes if note.kind not in kinds_to_skip)
     return data_notes
 
 
@@ -368,8 +378,8 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
     rows = table.rows
     scores = table.columns.scores
     if selected_rows is not None:
-        is_counted = selected_rows.to_mask(len(scores))
-        rows = rows.select(is_counted)
-        scores = scores[is_counted]
+        is_selected = selected_rows.to_mask(len(scores))
+        rows = rows.select(is_selected)
+        scores = scores[is_selected]
     n_distinct_scores = len(ranking.tie_block_end_ranks)
     return [*row_notes, *check_repeated_rows(rows, scores, n_distinct_scores)]

@@ -214,7 +214,7 @@ class LogitsSource(BaseSource[Rows]):
         self, thresholds: Thresholds, group_codes: Codes | None
     ) -> float | Float:
         """Return the decision offset of all rows, or an array if it depends on the group."""
-        if thresholds.group_decision_offsets and group_codes is not None:
+        if thresholds.has_two_thresholds_per_group and group_codes is not None:
             return get_decision_offsets(thresholds, group_codes)
         return self.decision_at
 
@@ -223,7 +223,7 @@ class LogitsSource(BaseSource[Rows]):
     ) -> NDArray[Any]:
         """Shift a block of logits so that the largest one is the predicted class."""
         decision_offset = self._get_decision_offset(thresholds, group_codes)
-        if thresholds.group_decision_offsets or decision_offset:
+        if thresholds.has_two_thresholds_per_group or decision_offset:
             return shift_second_class(block, decision_offset)
         return block
 
@@ -244,9 +244,7 @@ class LogitsSource(BaseSource[Rows]):
         if is_accepted is not None:
             return is_accepted
         predicted_codes = None
-        has_threshold_per_class = thresholds.subgroup_kind == "class"
-        has_threshold_per_side_of_group = len(thresholds.group_decision_offsets) > 0
-        if has_threshold_per_class or has_threshold_per_side_of_group:
+        if thresholds.depend_on_predicted_class:
             predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         scores = score_rows(decision_rows, self.score)
         row_thresholds = get_thresholds_of_rows(
@@ -263,19 +261,20 @@ class LogitsSource(BaseSource[Rows]):
         scores = np.empty(n_rows)
         predicted_codes = np.empty(n_rows, dtype=np.intp)
         answer_codes = np.empty(n_rows, dtype=np.intp)
+        output_columns: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
         probabilities = None
         confidence = None
-        # `_decide_block` is called with the part of each of these columns in its block.
-        columns_to_fill: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
         if options.with_probabilities:
             probabilities = np.empty((n_rows, rows.n_classes), dtype=probability_dtype)
             confidence = np.empty(n_rows, dtype=probability_dtype)
-            columns_to_fill += [probabilities, confidence]
-        if options.group_codes is not None:
-            columns_to_fill.append(options.group_codes)
-        decide_block = partial(self._decide_block, options, probability_dtype)
+            output_columns += [probabilities, confidence]
+        input_columns = [] if options.group_codes is None else [options.group_codes]
+        # For each block, `_decide_block` gets the entries of its rows in each of these columns.
         rows.fill_columns(
-            decide_block, *columns_to_fill, allows_any_block_size=self.allows_any_block_size
+            partial(self._decide_block, options, probability_dtype),
+            *output_columns,
+            *input_columns,
+            allows_any_block_size=self.allows_any_block_size,
         )
         return self._build_decision(
             options,
@@ -293,19 +292,18 @@ class LogitsSource(BaseSource[Rows]):
         decision_logits: NDArray[Any],
         group_codes: Codes | None,
     ) -> Flags:
-        """Compare unrounded scores of a block with thresholds between grid points.
+        """Accept the rows of a block by their scores before rounding.
 
         Rounding the scores would give the same result with more calls, because we first move the
         thresholds between the points of the grid to which scores are rounded.
         """
         grid = get_rounding_grid(self.score)
-        # If a threshold lies between grid points, rounding moves no score across it.
+        # Rounding a score to a grid point never moves it across a threshold between grid points.
         robust_thresholds = thresholds.make_robust_to_rounding(grid)
         if isinstance(robust_thresholds, SingleThreshold):
             return accept_up_to_threshold(unrounded_scores, robust_thresholds.threshold)
         predicted_codes = None
-        needs_predictions = group_codes is None or len(thresholds.group_decision_offsets) > 0
-        if needs_predictions:
+        if thresholds.depend_on_predicted_class:
             predicted_codes = kernels.predict_classes(decision_logits)
         row_thresholds = get_thresholds_of_rows(
             robust_thresholds, group_codes=group_codes, predicted_codes=predicted_codes
@@ -419,28 +417,28 @@ class LogitsSource(BaseSource[Rows]):
         return decision
 
     def _decide_in_one_pass(self, rows: Rows, options: DecisionOptions) -> Decision | None:
-        """Compute the decision on a table in GPU memory in one pass, or return None if it cannot."""
+        """Decide on a table in GPU memory in one pass. Return None if one does not suffice."""
         if not options.with_probabilities or self.decision_at:
             return None
-        buffer = get_probability_buffer(rows.table)
+        probabilities = get_probability_buffer(rows.table)
         columns = decide_rows_on_device(
             rows,
             self.map,
             self.score,
             options.thresholds,
-            buffer,
+            probabilities,
             rejected_are_uniform=options.rejected == "uniform",
         )
         if columns is None:
             return None
         predicted_codes = to_numpy(columns.predictions)
-        # Maps that one pass computes keep every prediction.
+        # A map that is computed in one pass never changes the most probable class.
         return self._build_decision(
             options,
             unrounded_scores=to_numpy(columns.scores),
             predicted_codes=predicted_codes,
             answer_codes=predicted_codes,
-            probabilities=buffer,
+            probabilities=probabilities,
             confidence=to_numpy(columns.confidence),
         )
 

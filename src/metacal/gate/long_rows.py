@@ -25,7 +25,7 @@ from metacal.certificates.row_checks import check_error_count, check_repeated_ro
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid
-from metacal.kernels.keys import CellCounter, CellCounts, KeyPartition
+from metacal.kernels.keys import CellCounter, CellCounts, CellCountSum, KeyPartition
 from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Score, ScoreAndCorrectness, get_rounding_grid, score_rows
@@ -122,32 +122,22 @@ class TableRowCounter:
             grid=get_rounding_grid(self.score),
             needs_fingerprint=needs_fingerprint,
         )
-        counts_and_fingerprints = self.rows.accumulate_blocks(
-            compute_columns, make_accumulator, self.labels
+        # The results of ranges of rows are added as they arrive, so that few are in memory.
+        results_of_row_ranges: Iterator[tuple[CellCounts, Fingerprint | None]] = (
+            self.rows.accumulate_blocks(compute_columns, make_accumulator, self.labels)
         )
-        # `add_up` consumes the generator, which appends to the list. Few counts are in memory.
+        sum_of_counts = CellCountSum(key_partition)
         fingerprints: list[Fingerprint] = []
-        counts_of_row_ranges = _separate_fingerprints(
-            counts_and_fingerprints, fingerprints_out=fingerprints
-        )
-        cell_counts = CellCounts.add_up(key_partition, counts_of_row_ranges)
-        has_all_scores = cell_counts.n_missing_scores == 0
-        if needs_fingerprint and has_all_scores:
+        for range_counts, range_fingerprint in results_of_row_ranges:
+            sum_of_counts.add(range_counts)
+            if range_fingerprint is not None:
+                fingerprints.append(range_fingerprint)
+        cell_counts = sum_of_counts.result()
+        every_row_has_score = cell_counts.n_missing_scores == 0
+        if needs_fingerprint and every_row_has_score:
             first_fingerprint, *other_fingerprints = fingerprints
             self.fingerprint = sum(other_fingerprints, start=first_fingerprint)
         return cell_counts
-
-
-def _separate_fingerprints(
-    counts_and_fingerprints: Iterator[tuple[CellCounts, Fingerprint | None]],
-    *,
-    fingerprints_out: list[Fingerprint],
-) -> Iterator[CellCounts]:
-    """Yield the counts of each range of rows, and append its fingerprint to a list."""
-    for counts, fingerprint in counts_and_fingerprints:
-        if fingerprint is not None:
-            fingerprints_out.append(fingerprint)
-        yield counts
 
 
 class _BlockAccumulator:
@@ -263,7 +253,7 @@ def check_long_table(
     certificate: Certificate,
     input_suspicion: Suspicion | None,
 ) -> list[Note]:
-    """Check a long table for few errors, and a sample of it for equal rows and scores.
+    """Collect notes on a small number of errors, and on equal rows or scores of a sample.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ def collect_score_columns(cascade: Gate, X: Any) -> tuple[Any, ...]:
 def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     """Stack the outputs of the models of a cascade along a second axis."""
     is_sequence = isinstance(X, list | tuple)
-    lacks_a_table = gate.has_classes and is_sequence and len(X) != gate.n_stages
-    if not is_sequence or lacks_a_table:
+    has_wrong_number_of_tables = gate.has_classes and is_sequence and len(X) != gate.n_stages
+    if not is_sequence or has_wrong_number_of_tables:
         raise CascadeError(
             "A cascade requires the output of each model. Pass both: watch.update([small,"
             " large], y)."
@@ -87,12 +87,13 @@ def select_label_of_answering_model(gate: Gate, X: NDArray[Any], y: Any) -> Any:
     if not has_model_labels:
         return y
     has_one_entry_per_row = len(y) == len(X)
-    entry_of_each_row = y if has_one_entry_per_row else zip(*y)
+    # Otherwise `y` has one column for each model.
+    entries_of_rows = y if has_one_entry_per_row else zip(*y)
     model_outputs = np.moveaxis(X, 1, 0)
     decision = gate.decide(*model_outputs)
     answering_stages = np.asarray(decision.by).tolist()
     row_labels: list[Any] = []
-    for row_entry, answering_stage in zip(entry_of_each_row, answering_stages, strict=True):
+    for row_entry, answering_stage in zip(entries_of_rows, answering_stages, strict=True):
         has_label_of_each_model = np.ndim(row_entry) > 0
         if has_label_of_each_model:
             row_labels.append(_select_label_of_stage(row_entry, answering_stage))

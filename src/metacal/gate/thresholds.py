@@ -48,6 +48,7 @@ class SingleThreshold:
     threshold: float = math.inf
     subgroup_kind: ClassVar[SubgroupKind | None] = None
     group_decision_offsets: ClassVar[tuple[float, ...]] = ()
+    has_two_thresholds_per_group: ClassVar[bool] = False
     depend_on_predicted_class: ClassVar[bool] = False
 
     def get_row_thresholds(

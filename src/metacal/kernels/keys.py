@@ -298,21 +298,50 @@ class CellCounts(NamedTuple):
         >>> len(counts.cells), counts.n_correct.tolist(), counts.n_incorrect.tolist()
         (1, [2], [2])
         """
-        counts = np.zeros((partition.n_cells, 2), dtype=np.int64)
-        lowest_cell = partition.n_cells
-        highest_cell = -1
-        bitwise_or_of_keys = 0
-        n_missing_scores = 0
+        sum_of_counts = CellCountSum(partition)
         for part in parts:
-            if len(part.cells):
-                # Each cell occurs once in a part, so indexed addition loses no count.
-                counts[part.cells] += np.column_stack((part.n_incorrect, part.n_correct))
-                lowest_cell = min(lowest_cell, int(part.cells[0]))
-                highest_cell = max(highest_cell, int(part.cells[-1]))
-            bitwise_or_of_keys |= part.bitwise_or_of_keys
-            n_missing_scores += part.n_missing_scores
-        cells, n_incorrect, n_correct = _select_used_cells(counts, lowest_cell, highest_cell)
-        return cls(cells, n_incorrect, n_correct, bitwise_or_of_keys, n_missing_scores)
+            sum_of_counts.add(part)
+        return sum_of_counts.result()
+
+
+class CellCountSum:
+    """Sum of the counts of disjoint sets of rows.
+
+    Parameters
+    ----------
+    partition : KeyPartition
+        Cells of the counts.
+    """
+
+    def __init__(self, partition: KeyPartition) -> None:
+        self._counts = np.zeros((partition.n_cells, _COUNTS_PER_CELL), dtype=np.int64)
+        self._lowest_cell = partition.n_cells
+        self._highest_cell = -1
+        self._bitwise_or_of_keys = 0
+        self._n_missing_scores = 0
+
+    def add(self, part: CellCounts) -> None:
+        """Add the counts of further rows."""
+        if len(part.cells):
+            # Each cell occurs once in a part, so indexed addition loses no count.
+            self._counts[part.cells] += np.column_stack((part.n_incorrect, part.n_correct))
+            self._lowest_cell = min(self._lowest_cell, int(part.cells[0]))
+            self._highest_cell = max(self._highest_cell, int(part.cells[-1]))
+        self._bitwise_or_of_keys |= part.bitwise_or_of_keys
+        self._n_missing_scores += part.n_missing_scores
+
+    def result(self) -> CellCounts:
+        """Return the counts of all rows so far."""
+        cells, n_incorrect, n_correct = _select_used_cells(
+            self._counts, self._lowest_cell, self._highest_cell
+        )
+        return CellCounts(
+            cells=cells,
+            n_incorrect=n_incorrect,
+            n_correct=n_correct,
+            bitwise_or_of_keys=self._bitwise_or_of_keys,
+            n_missing_scores=self._n_missing_scores,
+        )
 
 
 class CellCounter:
