@@ -159,8 +159,12 @@ def losses_draw(number: int, seed: int) -> dict[str, float]:
         if name == "bets":
             rank = count_certified_loss_rows(ranked, LIMIT, DELTA)
         else:
-            rank = count_certified_rows(ranked.ranking, 1.0 - LIMIT, DELTA)
-        end = min(ranked.ranking.largest_threshold_accepting_exactly(rank), 1.0) if rank else 0.0
+            rank = count_certified_rows(ranked.error_ranking, 1.0 - LIMIT, DELTA)
+        end = (
+            min(ranked.error_ranking.largest_threshold_accepting_exactly(rank), 1.0)
+            if rank
+            else 0.0
+        )
         end = np.floor(10.0 * end + 1e-9) / 10.0 if marks else end
         found[name] = float(total[round(end * len(grid))] > LIMIT * end + 1e-9)
     return found

@@ -101,13 +101,13 @@ def bentkus_rank(ranked: LossRanking, limit: float, steps: list[tuple[Fraction, 
 RULES: dict[str, Callable[[LossRanking, float], int]] = {
     "betting": lambda ranked, limit: count_certified_loss_rows(ranked, limit, DELTA),
     "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(
-        ranked, limit, plan_loss_ranks(ranked.ranking.n_rows, limit, DELTA)
+        ranked, limit, plan_loss_ranks(ranked.error_ranking.n_rows, limit, DELTA)
     ),
     "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(
-        ranked, limit, early_rungs(ranked.ranking.n_rows, limit)
+        ranked, limit, early_rungs(ranked.error_ranking.n_rows, limit)
     ),
     "every cost a whole one": lambda ranked, limit: count_certified_rows(
-        ranked.ranking, 1.0 - limit, DELTA
+        ranked.error_ranking, 1.0 - limit, DELTA
     ),
 }
 
@@ -141,7 +141,7 @@ def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
                     for j, rule in enumerate(RULES.values()):
                         rank = rule(ranked, limit)
                         threshold = (
-                            ranked.ranking.largest_threshold_accepting_exactly(rank)
+                            ranked.error_ranking.largest_threshold_accepting_exactly(rank)
                             if rank
                             else -math.inf
                         )

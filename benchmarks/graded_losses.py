@@ -222,7 +222,9 @@ class Calibration:
         """Return the share of the population up to the largest accepted score."""
         if n_accepted == 0:
             return 0.0
-        return min(1.0, self.loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted))
+        return min(
+            1.0, self.loss_ranking.error_ranking.largest_threshold_accepting_exactly(n_accepted)
+        )
 
 
 def count_rows_of_former_rule(loss_ranking: LossRanking, limit: float) -> int:
@@ -231,7 +233,7 @@ def count_rows_of_former_rule(loss_ranking: LossRanking, limit: float) -> int:
     Its stakes had a constant size, for the variance of rare losses. Its tests began at 1.2 times the
     first rank of the exact tests, and at their later ones, with their shares of delta.
     """
-    n_rows = loss_ranking.ranking.n_rows
+    n_rows = loss_ranking.error_ranking.n_rows
     step = max(1, n_rows // 200)
     sequences = []
     for rank_range in plan_rank_ranges(n_rows, 1.0 - limit, DELTA):

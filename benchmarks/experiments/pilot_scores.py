@@ -42,4 +42,4 @@ def with_pilot_scores(
     test_values = policy.should_test_score_values(scores, len(rows))
     if policy.get_tested_class_codes is not None and not test_values:
         return policy.withhold_pilot_rows(rows)
-    return replace(rows, pilot_rows=PilotRows(scores, tests_score_values=test_values))
+    return replace(rows, pilot_rows=PilotRows(scores, requires_score_value_tests=test_values))

@@ -87,7 +87,7 @@ def test_pilot_rows_change_the_tests_of_promises_that_ask_for_them(name):
         return
     scores = np.round(SCORES, 1)
     wrong_first = CalibrationRows(scores, (scores > 0.3) & CORRECT)
-    late_start = PilotRows(np.full(50, 0.1), tests_score_values=True)
+    late_start = PilotRows(np.full(50, 0.1), requires_score_value_tests=True)
     rows = replace(wrong_first, subgroups=SUBGROUPS, pilot_rows=late_start)
     with pytest.raises(mc.InfeasibleTargetError):
         promise.certify(rows)

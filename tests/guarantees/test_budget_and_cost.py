@@ -135,7 +135,7 @@ def test_costs_are_kept_on_real_logits(real_set, n, kind):
         rank = count_certified_loss_rows(ranked, at_most / truth.largest, DELTA)
         broken += (
             rank > 0
-            and truth.cost(ranked.ranking.largest_threshold_accepting_exactly(rank)) > at_most
+            and truth.cost(ranked.error_ranking.largest_threshold_accepting_exactly(rank)) > at_most
         )
     assert broken / draws <= limit(draws)
 
@@ -231,7 +231,8 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
         rank = count_certified_loss_rows(ranked, at_most, DELTA)
         broken += (
             rank > 0
-            and population.mean(ranked.ranking.largest_threshold_accepting_exactly(rank)) > at_most
+            and population.mean(ranked.error_ranking.largest_threshold_accepting_exactly(rank))
+            > at_most
         )
     assert broken / draws <= limit(draws)
 
@@ -253,7 +254,7 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
         if rank:
             last = int(
                 min(
-                    np.floor(ranked.ranking.largest_threshold_accepting_exactly(rank)),
+                    np.floor(ranked.error_ranking.largest_threshold_accepting_exactly(rank)),
                     len(mass) - 1,
                 )
             )

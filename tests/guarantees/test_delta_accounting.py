@@ -247,7 +247,7 @@ def test_a_sequence_of_tests_stops_at_its_first_failure():
     assert certificate.n_accepted < 900  # at the last rank only 13% are wrong
     pilot = np.arange(50.0) * 60
     sample = Sample.of(np.arange(3000.0), ~wrong)
-    with_pilot = replace(sample, pilot=PilotRows(pilot, tests_score_values=True))
+    with_pilot = replace(sample, pilot=PilotRows(pilot, requires_score_value_tests=True))
     assert mc.MinAccuracy(0.8).certify(with_pilot).n_accepted < 900
 
 

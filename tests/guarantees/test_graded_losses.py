@@ -84,7 +84,7 @@ def rare_good_rows(rng, n=600):
     """Draw a ranking in which a tenth of the rows is good, and pilot rows that are all bad."""
     scores = rng.random(n)
     losses = np.where(scores < 0.1, 0.005, 0.4 + 0.6 * rng.random(n))
-    ranking = LossRanking.from_scores(scores, losses, seed=0)
+    ranking = LossRanking.from_scores(scores, losses, bet_order_seed=0)
     pilot = PilotRows(scores=rng.random(10), relative_losses=np.full(10, 0.9))
     return ranking, pilot
 
@@ -108,7 +108,7 @@ def test_losses_of_rows_that_are_tested_do_not_decide_which_rows_are_tested():
     for _ in range(20):
         losses = ranking.losses_by_rank.copy()
         losses[:n_tested] = rng.random(n_tested)
-        changed = LossRanking(ranking.ranking, losses, ranking.bet_order)
+        changed = LossRanking(ranking.error_ranking, losses, ranking.bet_order)
         assert find_last_rank_to_test(changed, 0.1, DELTA, pilot) == n_tested
 
 
@@ -117,7 +117,7 @@ def test_rows_that_were_read_are_rejected(monkeypatch):
     n = 600
     losses = np.zeros(n)
     losses[-24:] = np.tile([1.0, 0.0], 12)
-    ranking = LossRanking.from_scores(np.arange(float(n)), losses, seed=0)
+    ranking = LossRanking.from_scores(np.arange(float(n)), losses, bet_order_seed=0)
     pilot = PilotRows(scores=np.arange(10.0), relative_losses=np.ones(10))
     n_tested = find_last_rank_to_test(ranking, 0.1, DELTA, pilot)
     assert n - 48 < n_tested < n

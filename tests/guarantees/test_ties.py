@@ -31,7 +31,7 @@ def ranking_of(mass, error, n, rng, n_pilot):
     """n rows of a population, and pilot rows."""
     value = rng.choice(len(mass), size=n + n_pilot, p=np.array(mass) / sum(mass))
     right = rng.random(n) >= np.array(error)[value[:n]]
-    pilot = PilotRows(value[n:].astype(float), tests_score_values=True)
+    pilot = PilotRows(value[n:].astype(float), requires_score_value_tests=True)
     return Ranking.from_scores(value[:n].astype(float), right), pilot
 
 
@@ -70,19 +70,19 @@ def test_pilot_rows_are_of_each_group_and_ties_decide():
     sample = Sample.of(score, score < 0.9, part=np.arange(1000) % 2, names=["a", "b"])
     tested = PilotPolicy(3).withhold_pilot_rows(sample.rows)
     assert tested.pilot_rows is not None
-    assert not tested.pilot_rows.tests_score_values
+    assert not tested.pilot_rows.requires_score_value_tests
     assert tested.pilot_rows.n_withheld == 20 == 1000 - len(tested)
     assert len(tested.pilot_rows.select_subgroups([0]).scores) == 10
     coarse = Sample.of(score.round(1), score < 0.9).rows
-    assert PilotPolicy().withhold_pilot_rows(coarse).pilot_rows.tests_score_values
+    assert PilotPolicy().withhold_pilot_rows(coarse).pilot_rows.requires_score_value_tests
     assert PilotPolicy().withhold_pilot_rows(coarse.take(np.arange(50))).pilot_rows is None
-    assert not choose_pilot_rows_of_pool(coarse.scores[:50], 50).tests_score_values
+    assert not choose_pilot_rows_of_pool(coarse.scores[:50], 50).requires_score_value_tests
     for drawn, aside in ((500, 0), (990, 21), (1000, 32)):  # a square root of a pool is never drawn
         pilot = choose_pilot_rows_of_pool(coarse.scores, drawn)
-        assert (pilot.tests_score_values, pilot.n_withheld) == (True, aside)
+        assert (pilot.requires_score_value_tests, pilot.n_withheld) == (True, aside)
         assert len(pilot.scores) == 1000 - drawn + aside
     fine = choose_pilot_rows_of_pool(np.arange(1000.0), 1000)
-    assert (fine.tests_score_values, fine.n_withheld) == (False, 10)
+    assert (fine.requires_score_value_tests, fine.n_withheld) == (False, 10)
 
 
 def test_a_start_is_where_the_first_test_of_ranks_would_be():
@@ -90,7 +90,9 @@ def test_a_start_is_where_the_first_test_of_ranks_would_be():
     assert choose_first_tested_score(np.zeros(1), 5, 0.95, 0.1) == 0.0
     nothing = Ranking.from_scores(np.ones(50), np.ones(50, dtype=bool))
     assert (
-        find_last_passed_rank(nothing, 0.9, 0.1, PilotRows(np.zeros(3), tests_score_values=True))
+        find_last_passed_rank(
+            nothing, 0.9, 0.1, PilotRows(np.zeros(3), requires_score_value_tests=True)
+        )
         == 0
     )
 

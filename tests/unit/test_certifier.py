@@ -51,7 +51,7 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
                 _ = certifier.certificate
             continue
         own = certifier.certificate
-        assert own.design.tests_score_values == certifier.pilot.tests_score_values
+        assert own.design.tests_score_values == certifier.pilot.requires_score_value_tests
         own = replace(own, design=fit.design)
         assert (
             replace(own, n_labels=None, n_correct=fit.n_correct, score=fit.score, notes=()) == fit

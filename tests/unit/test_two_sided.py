@@ -104,7 +104,7 @@ def test_marks_are_tested_at_their_values():
     with pytest.raises(mc.InfeasibleTargetError):  # at ranks, wrong ones first
         mc.MinPrecision(0.9).certify(sample)
     found = mc.MinPrecision(0.9).certify(
-        replace(sample, pilot=PilotRows(marks[::50], tests_score_values=True))
+        replace(sample, pilot=PilotRows(marks[::50], requires_score_value_tests=True))
     )
     assert found.subgroups.items[1].n_accepted == 600
     with pytest.warns(mc.MetacalWarning, match="whole number|repeat"):

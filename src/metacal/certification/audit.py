@@ -93,13 +93,15 @@ def _find_contradiction_in_subgroups(
         return f"{all_certificates.plural} are pooled, which was not asked for"
 
     subgroup_procedure = as_subgroup_procedure(promise.procedure())
-    level_if_untested = promise.delta
+    significance_level_if_untested = promise.delta
     if isinstance(subgroup_procedure, TwoClassProcedure):
         n_tested = len(_select_tested_subgroups(all_certificates))
-        level_if_untested = scope.compute_level_of_next_subgroup(n_tested, promise.delta)
+        significance_level_if_untested = scope.compute_level_of_next_subgroup(
+            n_tested, promise.delta
+        )
     for subgroup_certificates in all_certificates.sides_by_group:
         contradiction = _find_contradiction_in_subgroup(
-            subgroup_procedure, subgroup_certificates, level_if_untested, promise
+            subgroup_procedure, subgroup_certificates, significance_level_if_untested, promise
         )
         if contradiction is not None:
             subgroup_name = subgroup_certificates[0].name_without_side
@@ -119,7 +121,7 @@ def _find_contradiction_in_subgroups(
 def _find_contradiction_in_subgroup(
     procedure: SubgroupProcedure,
     subgroup_certificates: tuple[SubgroupCertificate, ...],
-    level_if_untested: float,
+    significance_level_if_untested: float,
     promise: CertifiablePromise,
 ) -> str | None:
     """Describe why the certificates of one class or group cannot be genuine.
@@ -132,7 +134,7 @@ def _find_contradiction_in_subgroup(
     subgroup_certificates : tuple of SubgroupCertificate
         Certificates of the subgroup, one for each of its thresholds.
 
-    level_if_untested : float
+    significance_level_if_untested : float
         Significance level for which an untested subgroup states how many rows it needs.
 
     promise : CertifiablePromise
@@ -152,7 +154,7 @@ def _find_contradiction_in_subgroup(
     if not accepts_rows and not isinstance(procedure, TwoClassProcedure):
         return None
     if significance_level is None:
-        significance_level = level_if_untested
+        significance_level = significance_level_if_untested
     return procedure.find_contradiction_in_subgroup(
         subgroup_certificates,
         significance_level=significance_level,

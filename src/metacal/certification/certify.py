@@ -206,14 +206,14 @@ def _certify_subgroups(
     subgroups = scope.split(procedure, rows, delta)
     subgroup_tests = scope.certify_subgroups(procedure, subgroups, delta)
     n_tested = sum(test.significance_level is not None for test in subgroup_tests)
-    level_if_untested = scope.compute_level_of_next_subgroup(n_tested, delta)
+    significance_level_if_untested = scope.compute_level_of_next_subgroup(n_tested, delta)
     certificates_per_subgroup = [
         procedure.build_subgroup_certificates(
             subgroup_names=test.subgroup.names,
             rows=test.subgroup.rows,
             result=test.result,
             significance_level=test.significance_level,
-            level_if_untested=level_if_untested,
+            significance_level_if_untested=significance_level_if_untested,
         )
         for test in subgroup_tests
     ]

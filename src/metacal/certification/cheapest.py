@@ -102,7 +102,7 @@ class CheapestThreshold:
         loss_ranking = LossRanking.from_scores(
             rows.scores,
             row_losses.if_accepted / max_prediction_cost,
-            seed=row_draws.derive_seed("order of bets"),
+            bet_order_seed=row_draws.derive_seed("order of bets"),
         )
         n_accepted, mean_cost = self._find_cheapest_candidate(loss_ranking)
         return self._build_certificate(
@@ -111,11 +111,11 @@ class CheapestThreshold:
 
     def _find_cheapest_candidate(self, loss_ranking: LossRanking) -> tuple[int, float]:
         """Find the cheapest candidate, and return its accepted rows and its mean cost."""
-        n_rows = loss_ranking.ranking.n_rows
+        n_rows = loss_ranking.error_ranking.n_rows
         max_prediction_cost = self.costs.max_prediction_cost
         candidate_ranks = choose_candidate_ranks(n_rows)
         # A candidate accepts whole blocks of rows with equal scores, up to its rank.
-        block_end_ranks = loss_ranking.ranking.tie_block_end_ranks
+        block_end_ranks = loss_ranking.error_ranking.tie_block_end_ranks
         n_accepted_blocks = np.searchsorted(block_end_ranks, candidate_ranks, side="right")
         n_rows_by_n_blocks = np.append(0, block_end_ranks)
         n_accepted = n_rows_by_n_blocks[n_accepted_blocks]
@@ -142,7 +142,7 @@ class CheapestThreshold:
         threshold = REJECT_ALL_ROWS
         notes: tuple[Note, ...] = (note_review_is_cheapest(review=self.review_cost),)
         if n_accepted > 0:
-            threshold = loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted)
+            threshold = loss_ranking.error_ranking.largest_threshold_accepting_exactly(n_accepted)
             notes = ()
         accepted_cost_bound = self._bound_accepted_cost(loss_ranking, n_accepted, delta)
         mean_cost_bound = self._bound_mean_cost(len(rows), n_accepted, accepted_cost_bound, delta)
@@ -167,7 +167,7 @@ class CheapestThreshold:
         self, loss_ranking: LossRanking, n_accepted: int, delta: float
     ) -> float:
         """Bound the mean cost of the accepted rows from above, for all candidates at once."""
-        n_rows = loss_ranking.ranking.n_rows
+        n_rows = loss_ranking.error_ranking.n_rows
         if self.costs.has_equal_error_costs:
             n_errors = int((loss_ranking.losses_by_rank[:n_accepted] > 0.0).sum())
             return self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)

@@ -63,7 +63,7 @@ def add_class_promise(
     *,
     positive_name: Name,
     significance_level: float | None,
-    level_if_untested: float,
+    significance_level_if_untested: float,
 ) -> SubgroupCertificate:
     """Add the promise about a class to its certificate.
 
@@ -81,7 +81,7 @@ def add_class_promise(
     significance_level : float or None
         Significance level of both classes together, or None if the rows were not tested.
 
-    level_if_untested : float
+    significance_level_if_untested : float
         Significance level for which the number of required rows is computed if the rows were not
         tested.
 
@@ -90,7 +90,7 @@ def add_class_promise(
     SubgroupCertificate
     """
     if significance_level is None:
-        level_of_class = level_if_untested * class_promise.level_fraction
+        level_of_class = significance_level_if_untested * class_promise.level_fraction
         level_of_test = None
     else:
         level_of_class = significance_level * class_promise.level_fraction

@@ -13,6 +13,7 @@ from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import ACCURACY_FALLS_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
+from metacal.certification.ranking import Ranking
 from metacal.certification.row_losses import Costs, Losses
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rows_needed import estimate_rows_needed_by_resampling
@@ -153,33 +154,31 @@ class MeanLossLimit:
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify one threshold for all rows."""
         loss_tests = self._build_loss_tests(rows, delta)
-        loss_ranking = loss_tests.loss_ranking
         n_accepted = loss_tests.count_certified_rows(self.relative_limit)
         if n_accepted == 0:
             raise self._build_infeasible_error(loss_tests, delta)
 
-        rule_name = loss_tests.exact_rule_name or self.bets_rule_name
+        error_ranking = loss_tests.loss_ranking.error_ranking
         certificate = build_certificate_for_threshold(
             rows,
             quantity=self.quantity,
             target=self.limit,
             delta=delta,
-            rule_name=rule_name,
-            threshold=loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted),
+            rule_name=loss_tests.rule_name,
+            threshold=error_ranking.largest_threshold_accepting_exactly(n_accepted),
         )
-        accepted_relative_losses = loss_ranking.losses_by_rank[: certificate.n_accepted]
-        mean_relative_loss = float(accepted_relative_losses.mean())
+        losses_by_rank = loss_tests.loss_ranking.losses_by_rank
+        mean_relative_loss = float(losses_by_rank[: certificate.n_accepted].mean())
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
-        certificate = record_design(
-            certificate, loss_tests.build_planning_design(self.relative_limit)
-        )
-        rule_is_random = rule_name in (BETTING, ROUNDED)
-        if not rule_is_random:
-            return certificate
-        return record_design(certificate, CertificationDesign(random_state=self.random_state))
+
+        design = loss_tests.build_planning_design(self.relative_limit)
+        rule_draws_random_numbers = loss_tests.rule_name in (BETTING, ROUNDED)
+        if rule_draws_random_numbers:
+            design = replace(design, random_state=self.random_state)
+        return record_design(certificate, design)
 
     def _build_loss_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
-        """Rank the rows, and choose between exact tests of their losses and bets.
+        """Rank the rows by score, and choose exact tests or bets for their losses.
 
         The type of the losses decides about the tests, not their values. It is known before any
         loss is read, so that one test is made. If exact tests were used whenever the losses happen
@@ -191,23 +190,22 @@ class MeanLossLimit:
         relative_losses = row_losses.if_accepted / self.max_loss
         row_draws = replace(rows, losses=row_losses).build_row_draws(self.random_state)
         loss_ranking = LossRanking.from_scores(
-            rows.scores, relative_losses, seed=row_draws.derive_seed("order of bets")
+            rows.scores, relative_losses, bet_order_seed=row_draws.derive_seed("order of bets")
         )
 
         exact_rule_name = None
         if delta is not None:
             exact_rule_name = self._choose_exact_rule_name(row_losses, n_rows=len(rows))
-        if exact_rule_name == ROUNDED:
-            # For a uniform U, the rounded loss 1[U < L] has mean L, so tests of errors apply to it.
+        if exact_rule_name == FALLBACK_SEQUENCE:
+            loss_ranking = replace(loss_ranking, error_ranking=rows.ranking)
+        elif exact_rule_name == ROUNDED:
             uniform_numbers = row_draws.draw_uniform_numbers("rounded losses")
-            is_rounded_to_zero = uniform_numbers >= relative_losses
-            rounded_rows = replace(rows, correct=is_rounded_to_zero, precomputed_ranking=None)
-            loss_ranking = replace(loss_ranking, ranking=rounded_rows.ranking)
-        elif exact_rule_name is not None:
-            loss_ranking = replace(loss_ranking, ranking=rows.ranking)
+            error_ranking = _rank_rows_with_rounded_losses(rows, relative_losses, uniform_numbers)
+            loss_ranking = replace(loss_ranking, error_ranking=error_ranking)
         return _LossTests(
             loss_ranking,
-            exact_rule_name=exact_rule_name,
+            rule_name=exact_rule_name or self.bets_rule_name,
+            uses_exact_tests=exact_rule_name is not None,
             delta=delta,
             pilot_rows=rows.pilot_rows,
             losses_are_rare=self.expects_rare_losses,
@@ -225,19 +223,21 @@ class MeanLossLimit:
         self, loss_tests: _LossTests, delta: float | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that do not support the limit."""
-        ranking = loss_tests.loss_ranking.ranking
+        error_ranking = loss_tests.loss_ranking.error_ranking
+        n_rows = error_ranking.n_rows
 
-        def sample_certifies_limit(row_indices: Codes) -> bool:
-            return loss_tests.resample(row_indices).certifies_limit(self.relative_limit)
+        def sample_certifies_limit(increasing_row_indices: Codes) -> bool:
+            sampled_tests = loss_tests.resample(increasing_row_indices)
+            return sampled_tests.certifies_limit(self.relative_limit)
 
         if loss_tests.uses_exact_tests:
             # Each loss is 0 or 1, so the limit is the largest allowed share of rows with a loss.
             min_accuracy = 1.0 - self.relative_limit
-            rows_needed = estimate_rows_needed_for_accuracy(ranking, min_accuracy, delta)
-            ruled_out = find_ruled_out(ranking, min_accuracy, delta)
+            rows_needed = estimate_rows_needed_for_accuracy(error_ranking, min_accuracy, delta)
+            ruled_out_thresholds = find_ruled_out(error_ranking, min_accuracy, delta)
         else:
-            rows_needed = estimate_rows_needed_by_resampling(ranking.n_rows, sample_certifies_limit)
-            ruled_out = None
+            rows_needed = estimate_rows_needed_by_resampling(n_rows, sample_certifies_limit)
+            ruled_out_thresholds = None
         smallest_limit = self._find_smallest_limit(loss_tests)
         smallest_limit_text = ""
         if smallest_limit is not None:
@@ -246,19 +246,20 @@ class MeanLossLimit:
             f"a mean {self.noun_in_messages} of at most {self.limit:g}",
             target=self.limit,
             delta=delta,
-            n_rows=ranking.n_rows,
+            n_rows=n_rows,
             best_limit=smallest_limit,
             best_text=smallest_limit_text,
             rows_needed=rows_needed,
             weaker_promise_advice="Raise the limit",
-            ruled_out=ruled_out,
+            ruled_out=ruled_out_thresholds,
             ruled_out_predicate=f"has so low a {self.noun_in_messages}",
         )
 
     def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
         """Find the smallest limit that the rows certify, rounded up to three digits."""
         # A larger limit is not always easier to certify, so candidates are tried from the smallest.
-        # At a larger limit more pilot rows count as good, so that no uncertain row may be read.
+        # If more pilot rows keep a larger limit, the least certain rows are not read beforehand but
+        # tested together with the others, and the tests may then fail.
         lower_end = self.relative_limit
         upper_end = 1.0
         candidate_limits = np.geomspace(self.relative_limit, 1.0, _N_CANDIDATE_LIMITS)
@@ -293,13 +294,13 @@ class MeanLossLimit:
             return "a promise about losses needs accepted rows and their mean loss"
 
         n_errors = n_accepted - certificate.n_correct_accepted
-        mean_loss_by_errors = n_errors / n_accepted * self.max_loss
-        mean_loss_counts_errors = self.mean_loss_counts_errors(certificate)
-        if mean_loss_counts_errors and not is_close(mean_loss, mean_loss_by_errors):
-            return (
-                f"{n_errors:,} wrong of {n_accepted:,} accepted rows do not cost {mean_loss:g} on"
-                " average"
-            )
+        if self.mean_loss_follows_from_error_count(certificate):
+            mean_loss_of_errors = n_errors / n_accepted * self.max_loss
+            if not is_close(mean_loss, mean_loss_of_errors):
+                return (
+                    f"{n_errors:,} wrong of {n_accepted:,} accepted rows do not cost"
+                    f" {mean_loss:g} on average"
+                )
         limit_is_supported = self._can_certify_limit(certificate, mean_loss, delta)
         if limit_is_supported and mean_loss <= self.max_loss:
             return None
@@ -308,7 +309,7 @@ class MeanLossLimit:
             f" a {self.noun_in_messages} of at most {self.limit:g}"
         )
 
-    def mean_loss_counts_errors(self, certificate: Certificate) -> bool:
+    def mean_loss_follows_from_error_count(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
         if self.counts_errors is None:
             return certificate.rule == FALLBACK_SEQUENCE
@@ -333,7 +334,7 @@ class MeanLossLimit:
 
     def _keeps_limit_in_expectation(self, n_accepted: int, mean_loss: float) -> bool:
         """Check whether the accepted rows keep the limit in expectation."""
-        # The rule in expectation adds one row with the largest loss.
+        # The next row is unknown, so the rule in expectation counts it with the largest loss.
         loss_with_one_more_row = mean_loss * n_accepted + self.max_loss
         n_rows_with_one_more = n_accepted + 1
         max_loss_of_rows = bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * n_rows_with_one_more
@@ -358,8 +359,12 @@ class _LossTests:
     loss_ranking : LossRanking
         Rows in increasing order of score.
 
-    exact_rule_name : str or None
-        Name of the rule if the losses are 0 or 1, or None if bets are used.
+    rule_name : str
+        Name of the rule in the certificate.
+
+    uses_exact_tests : bool
+        Whether exact tests of a share of rows are used, instead of bets on losses. Each loss is
+        then 0 or 1, perhaps after rounding.
 
     delta : float or None
         Significance level, or None for a limit in expectation.
@@ -372,24 +377,20 @@ class _LossTests:
     """
 
     loss_ranking: LossRanking
-    exact_rule_name: str | None
+    rule_name: str
+    uses_exact_tests: bool
     delta: float | None
     pilot_rows: PilotRows | None
     losses_are_rare: bool
 
-    @property
-    def uses_exact_tests(self) -> bool:
-        """Whether exact tests of a share of rows are used, instead of bets on losses."""
-        return self.exact_rule_name is not None
-
     def count_certified_rows(self, relative_limit: float) -> int:
-        """Count the rows that may be accepted at a limit, or return 0."""
+        """Count the rows that may be accepted at a limit, 0 if none may be."""
         if self.delta is None:
             return count_expected_loss_rows(self.loss_ranking, relative_limit)
         if self.uses_exact_tests:
             min_accuracy = 1.0 - relative_limit
             return count_certified_rows(
-                self.loss_ranking.ranking, min_accuracy, self.delta, self.pilot_rows
+                self.loss_ranking.error_ranking, min_accuracy, self.delta, self.pilot_rows
             )
         return count_certified_loss_rows(
             self.loss_ranking,
@@ -404,14 +405,15 @@ class _LossTests:
         if self.delta is None:
             return CertificationDesign()
         if not self.uses_exact_tests:
-            n_rows = self.loss_ranking.ranking.n_rows
-            n_tested = find_last_rank_to_test(
+            n_rows = self.loss_ranking.error_ranking.n_rows
+            last_rank_to_test = find_last_rank_to_test(
                 self.loss_ranking, relative_limit, self.delta, self.pilot_rows
             )
-            return CertificationDesign(n_planning_rows=n_rows - n_tested)
+            n_rows_only_read = n_rows - last_rank_to_test
+            return CertificationDesign(n_planning_rows=n_rows_only_read)
         min_accuracy = 1.0 - relative_limit
         threshold_result = certify_accuracy(
-            self.loss_ranking.ranking, min_accuracy, self.delta, self.pilot_rows
+            self.loss_ranking.error_ranking, min_accuracy, self.delta, self.pilot_rows
         )
         return threshold_result.design
 
@@ -419,16 +421,36 @@ class _LossTests:
         """Check whether any row may be accepted at a limit."""
         return self.count_certified_rows(relative_limit) > 0
 
-    def resample(self, row_indices: Codes) -> _LossTests:
-        """Return the tests of a bootstrap sample, given by sorted row indices."""
-        resampled_scores = np.arange(float(len(row_indices)))
-        resampled_losses = self.loss_ranking.losses_by_rank[row_indices]
-        loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)
+    def resample(self, increasing_row_indices: Codes) -> _LossTests:
+        """Return the same tests of a bootstrap sample of the ranked rows.
+
+        Parameters
+        ----------
+        increasing_row_indices : array of int
+            Position of each sampled row in the ranking, in increasing order.
+        """
+        sampled_losses = self.loss_ranking.losses_by_rank[increasing_row_indices]
+        # The sampled rows are in order of score, so their positions serve as distinct scores.
+        sampled_scores = np.arange(float(len(sampled_losses)))
+        sampled_ranking = LossRanking.from_scores(sampled_scores, sampled_losses, bet_order_seed=0)
+        # Pilot rows only plan the tests, so they are not sampled anew.
         pilot_rows = self.pilot_rows
         if pilot_rows is not None:
-            # No scores of the sample are equal, so ranks are tested.
-            pilot_rows = replace(pilot_rows, tests_score_values=False)
-        return replace(self, loss_ranking=loss_ranking, pilot_rows=pilot_rows)
+            # Distinct scores have no ties, so the tests are made at ranks.
+            pilot_rows = replace(pilot_rows, requires_score_value_tests=False)
+        return replace(self, loss_ranking=sampled_ranking, pilot_rows=pilot_rows)
+
+
+def _rank_rows_with_rounded_losses(
+    rows: CalibrationRows, relative_losses: Float, uniform_numbers: Float
+) -> Ranking:
+    """Rank rows whose losses in [0, 1] are rounded at random to 0 or 1.
+
+    For a uniform number U, the rounded loss 1[U < L] has mean L, so exact tests of errors apply to it.
+    """
+    is_rounded_to_zero = uniform_numbers >= relative_losses
+    rounded_rows = replace(rows, correct=is_rounded_to_zero, precomputed_ranking=None)
+    return rounded_rows.ranking
 
 
 def is_close(first: float, second: float) -> bool:

@@ -181,7 +181,7 @@ class OneThresholdProcedure:
         rows: CalibrationRows,
         result: SubgroupResult | None,
         significance_level: float | None,
-        level_if_untested: float,
+        significance_level_if_untested: float,
     ) -> tuple[SubgroupCertificate, ...]:
         """Build the only certificate of a subgroup."""
         threshold = None
@@ -191,7 +191,7 @@ class OneThresholdProcedure:
         shortfall = Shortfall()
         if threshold is None:
             threshold = self.fallback_threshold
-            level_of_shortfall = level_if_untested
+            level_of_shortfall = significance_level_if_untested
             if significance_level is not None:
                 level_of_shortfall = significance_level
             n_planning_rows = 0

@@ -111,7 +111,7 @@ class PilotPolicy:
         pilot_rows = _build_pilot_rows(
             rows,
             is_pilot_row,
-            tests_score_values=self.should_test_score_values(pilot_scores, len(rows)),
+            requires_score_value_tests=self.should_test_score_values(pilot_scores, len(rows)),
             tie_break_draw=convert_word_to_uniform(row_draws.derive_seed("order of ties")),
         )
         return replace(rows.take(~is_pilot_row), pilot_rows=pilot_rows)
@@ -167,7 +167,7 @@ class PilotPolicy:
         # If rows were read to plan the tests, these rows determine what is tested.
         pilot_rows_determine_tests = certificate.design.n_planning_rows == 0
         return CertificationDesign(
-            tests_score_values=pilot_rows.tests_score_values and pilot_rows_determine_tests,
+            tests_score_values=pilot_rows.requires_score_value_tests and pilot_rows_determine_tests,
             n_pilot_rows=pilot_rows.n_withheld,
             random_state=random_state,
         )
@@ -254,7 +254,7 @@ def _build_pilot_rows(
     is_pilot_row: Flags,
     *,
     tie_break_draw: float,
-    tests_score_values: bool = False,
+    requires_score_value_tests: bool = False,
 ) -> PilotRows:
     """Build `PilotRows` from the withheld rows and their columns."""
     withheld_rows = rows.take(is_pilot_row)
@@ -270,7 +270,7 @@ def _build_pilot_rows(
         relative_losses = withheld_rows.losses.if_accepted / withheld_rows.losses.max_loss
     return PilotRows(
         scores=withheld_rows.scores,
-        tests_score_values=tests_score_values,
+        requires_score_value_tests=requires_score_value_tests,
         relative_losses=relative_losses,
         correct=pilot_correctness,
         class_codes=withheld_rows.class_codes,
@@ -365,7 +365,7 @@ def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
         has_frequent_ties = compute_tie_probability(pilot_scores) >= min_tie_probability
     return PilotRows(
         scores=pilot_scores,
-        tests_score_values=has_frequent_ties,
+        requires_score_value_tests=has_frequent_ties,
         n_withheld=n_drawn - n_tested,
     )
 

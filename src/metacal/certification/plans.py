@@ -66,7 +66,7 @@ class PilotRows:
     scores : array of float of shape (n_pilot,)
         Score of each pilot row.
 
-    tests_score_values : bool
+    requires_score_value_tests : bool
         Whether to test values of the score instead of ranks, because many scores are equal.
 
     relative_losses : array of float of shape (n_pilot,), optional
@@ -90,7 +90,7 @@ class PilotRows:
     """
 
     scores: Float
-    tests_score_values: bool = False
+    requires_score_value_tests: bool = False
     relative_losses: Float | None = None
     correct: Flags | None = None
     class_codes: Codes | None = None
@@ -207,7 +207,11 @@ def plan_test_sequence(
     n_withheld_rows = 0
     if pilot_rows is not None:
         n_withheld_rows = pilot_rows.n_withheld
-    if pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0:
+    if (
+        pilot_rows is not None
+        and pilot_rows.requires_score_value_tests
+        and len(pilot_rows.scores) > 0
+    ):
         first_tested_score = choose_first_tested_score(
             np.sort(pilot_rows.scores),
             n_rows,

@@ -225,7 +225,7 @@ class SubgroupProcedure(Procedure, Protocol):
         rows: CalibrationRows,
         result: SubgroupResult | None,
         significance_level: float | None,
-        level_if_untested: float,
+        significance_level_if_untested: float,
     ) -> tuple[SubgroupCertificate, ...]:
         """Build the certificates of a subgroup, one for each of its thresholds.
 
@@ -243,7 +243,7 @@ class SubgroupProcedure(Procedure, Protocol):
         significance_level : float or None
             Significance level of the test, or None if the subgroup was not tested.
 
-        level_if_untested : float
+        significance_level_if_untested : float
             Significance level for which the number of required rows is computed if the subgroup
             was not tested.
 

@@ -116,7 +116,7 @@ class BinomialRankTests:
         while rank < self.n_rows:
             max_errors = self.max_passing_errors(rank)
             passes_without_errors = max_errors >= 0
-            if passes_without_errors and self._has_p_value_near_level(max_errors, rank):
+            if passes_without_errors and self._is_tested_rank(max_errors, rank):
                 return rank
             # Until a rank allows one more error, the p-values are even smaller.
             rank = self.lowest_rank_passing_with(max_errors + 1)
@@ -137,14 +137,14 @@ class BinomialRankTests:
             n_tested_ranks = bisect_left(
                 range(lowest_rank, highest_rank + 1),
                 True,
-                key=lambda rank: not self._has_p_value_near_level(max_errors, rank),
+                key=lambda rank: not self._is_tested_rank(max_errors, rank),
             )
             if n_tested_ranks > 0:
                 return lowest_rank + n_tested_ranks - 1
             highest_rank = lowest_rank - 1
         return 0
 
-    def _has_p_value_near_level(self, n_errors: int, rank: int) -> bool:
+    def _is_tested_rank(self, n_errors: int, rank: int) -> bool:
         """Check whether the p-value is at least 3/4 of the significance level."""
         p_value = self.p_value(n_errors, rank)
         return p_value >= _MIN_LEVEL_FRACTION_OF_TESTED_RANKS * self.significance_level

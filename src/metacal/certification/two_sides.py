@@ -266,7 +266,7 @@ class TwoClassProcedure:
         rows: CalibrationRows,
         result: SubgroupResult | None,
         significance_level: float | None,
-        level_if_untested: float,
+        significance_level_if_untested: float,
     ) -> tuple[SubgroupCertificate, ...]:
         """Build one certificate for each class.
 
@@ -297,7 +297,7 @@ class TwoClassProcedure:
                     class_promise,
                     positive_name=rows.class_names[positive_code],
                     significance_level=significance_level,
-                    level_if_untested=level_if_untested,
+                    significance_level_if_untested=significance_level_if_untested,
                 )
             class_certificates.append(class_certificate)
         return tuple(class_certificates)
@@ -318,7 +318,7 @@ class TwoClassProcedure:
             rows=rows,
             result=result,
             significance_level=delta,
-            level_if_untested=delta,
+            significance_level_if_untested=delta,
         )
         shortfalls = self._find_shortfalls(rows, delta, class_certificates)
         class_certificates = add_best_targets(class_certificates, shortfalls)

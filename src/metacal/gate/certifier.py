@@ -443,7 +443,7 @@ class Certifier:
     def _describe_design(self) -> CertificationDesign:
         """Describe the use of pilot rows and the seed of the draw, for the certificate."""
         return CertificationDesign(
-            tests_score_values=self.pilot.tests_score_values,
+            tests_score_values=self.pilot.requires_score_value_tests,
             n_pilot_rows=self.pilot.n_withheld,
             random_state=self.random_state,
         )

@@ -91,7 +91,7 @@ class CostPromise(Promise):
         procedure = self.procedure()
         if not isinstance(procedure, MeanLossLimit):
             return False
-        return procedure.mean_loss_counts_errors(certificate)
+        return procedure.mean_loss_follows_from_error_count(certificate)
 
     def check_cost_table_size(self, n_classes: int) -> None:
         """Raise InputError if the cost matrix has another number of classes."""

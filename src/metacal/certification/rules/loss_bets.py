@@ -146,7 +146,7 @@ class LossRanking:
 
     Attributes
     ----------
-    ranking : Ranking
+    error_ranking : Ranking
         Ends of the blocks of equal scores. A row with any loss counts as an error.
 
     losses_by_rank : array of float of shape (n_rows,)
@@ -156,17 +156,17 @@ class LossRanking:
         Indices of the ranked rows, in the random order of the bets.
     """
 
-    ranking: Ranking
+    error_ranking: Ranking
     losses_by_rank: Float
     bet_order: Codes
 
     @classmethod
-    def from_scores(cls, scores: Float, losses: Float, seed: int) -> LossRanking:
+    def from_scores(cls, scores: Float, losses: Float, bet_order_seed: int) -> LossRanking:
         """Sort the rows and draw the order of the bets."""
         return cls(
-            ranking=Ranking.from_scores(scores, losses == 0.0),
+            error_ranking=Ranking.from_scores(scores, losses == 0.0),
             losses_by_rank=losses[np.lexsort((-losses, scores))],
-            bet_order=make_generator(seed).permutation(len(scores)),
+            bet_order=make_generator(bet_order_seed).permutation(len(scores)),
         )
 
     def losses_up_to(self, rank: int) -> Float:
@@ -243,8 +243,8 @@ class LossRanking:
 
         It is the rank itself, or the start or the end of its block of equal scores.
         """
-        tie_block = self.ranking.find_tie_block(rank)
-        block_end_rank = int(self.ranking.tie_block_end_ranks[tie_block])
+        tie_block = self.error_ranking.find_tie_block(rank)
+        block_end_rank = int(self.error_ranking.tie_block_end_ranks[tie_block])
         if rank == block_end_rank:
             return block_end_rank
         # Index `rank` has the loss of the row after the rank. The largest losses of a block come
@@ -256,7 +256,7 @@ class LossRanking:
         if tie_block == 0:
             return 0
         previous_block = tie_block - 1
-        return int(self.ranking.tie_block_end_ranks[previous_block])
+        return int(self.error_ranking.tie_block_end_ranks[previous_block])
 
 
 def count_certified_loss_rows(
@@ -296,7 +296,7 @@ def count_certified_loss_rows(
     --------
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(2000)
-    >>> ranking = LossRanking.from_scores(scores, scores**2 * rng.random(2000) / 2, seed=0)
+    >>> ranking = LossRanking.from_scores(scores, scores**2 * rng.random(2000) / 2, bet_order_seed=0)
     >>> n_accepted = count_certified_loss_rows(ranking, 0.05, 0.1)
     >>> 1400 < n_accepted < 1560, bool(ranking.losses_by_rank[:n_accepted].mean() < 0.05)
     (True, True)
@@ -305,7 +305,7 @@ def count_certified_loss_rows(
     if last_rank_to_test == 0:
         return 0
     test_sequences = _plan_test_sequences(
-        loss_ranking.ranking, last_rank_to_test, limit, delta, pilot_rows
+        loss_ranking.error_ranking, last_rank_to_test, limit, delta, pilot_rows
     )
     highest_passed_rank = _find_highest_passed_rank(
         loss_ranking, test_sequences, limit, delta, losses_are_rare=losses_are_rare
@@ -355,7 +355,7 @@ def find_last_rank_to_test(
     The losses of the least certain rows are read if most pilot rows have losses above the limit. The
     rows that were read must not be tested.
     """
-    ranking = loss_ranking.ranking
+    ranking = loss_ranking.error_ranking
     if pilot_rows is None or pilot_rows.relative_losses is None:
         return ranking.n_rows
     first_pilot_losses = pilot_rows.relative_losses[:_N_PILOT_LOSSES]
@@ -382,7 +382,11 @@ def _plan_test_sequences(
     pilot_rows: PilotRows | None,
 ) -> list[LossTestSequence]:
     """Plan tests at score values if many scores of the pilot rows are equal, else at ranks."""
-    if pilot_rows is not None and pilot_rows.tests_score_values and len(pilot_rows.scores) > 0:
+    if (
+        pilot_rows is not None
+        and pilot_rows.requires_score_value_tests
+        and len(pilot_rows.scores) > 0
+    ):
         return _plan_tests_at_score_values(
             ranking, last_rank_to_test, limit, delta, pilot_rows.scores
         )
@@ -481,7 +485,7 @@ def count_expected_loss_rows(loss_ranking: LossRanking, limit: float) -> int:
     It is the largest m at the end of a block of equal scores for which the sum of the first m losses
     plus 1 is at most limit (m + 1).
     """
-    block_end_ranks = loss_ranking.ranking.tie_block_end_ranks
+    block_end_ranks = loss_ranking.error_ranking.tie_block_end_ranks
     total_losses_at_block_ends = np.cumsum(loss_ranking.losses_by_rank)[block_end_ranks - 1]
     meets_limit = total_losses_at_block_ends + 1.0 <= limit * (block_end_ranks + 1)
     passing_blocks = np.flatnonzero(meets_limit)
