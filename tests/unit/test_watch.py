@@ -19,7 +19,7 @@ from metacal.io.artifact.watch import decode_watch, encode_watch
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import CalibrationMonitor
 from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
-from metacal.promises.sequential.profile import build_profile, compute_edge_ranks
+from metacal.promises.sequential.profile import build_profile, compute_bin_edge_ranks
 from metacal.reports.status import format_status_lines, status
 
 
@@ -344,7 +344,7 @@ def test_the_urn_is_exact():
     closed form.
     """
     random, n = np.random.default_rng(0), 60
-    counts = np.zeros(len(compute_edge_ranks(n)) + 1)
+    counts = np.zeros(len(compute_bin_edge_ranks(n)) + 1)
     for _ in range(1000):
         profile = build_profile(ranked(random.exponential(size=n)))
         counts += np.bincount(

@@ -28,7 +28,7 @@ class BackgroundMap:
     fit_map_on_rows: Callable[[Rows], Map]
     _future: Future[Map] = field(default_factory=Future)
 
-    def fit_and_store(self, rows: Rows) -> None:
+    def fit_and_keep_result(self, rows: Rows) -> None:
         """Fit the map on all rows, and store the map or the exception.
 
         An exception is not raised here, because an error of the promise must be raised first.

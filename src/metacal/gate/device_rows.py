@@ -58,7 +58,7 @@ def accept_rows_on_device(rows: Rows, score: str | Score, thresholds: Thresholds
     return np.asarray(rows.compute_column(compute_codes) == device_kernels.ACCEPTED)
 
 
-def decide_rows_on_device(
+def decide_rows_in_one_pass(
     rows: Rows,
     fitted_map: Map,
     score: str | Score,

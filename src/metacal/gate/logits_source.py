@@ -25,7 +25,7 @@ from metacal.certificates.stored_fields import OPTIONAL
 from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
-from metacal.gate.device_rows import accept_rows_on_device, decide_rows_on_device
+from metacal.gate.device_rows import accept_rows_on_device, decide_rows_in_one_pass
 from metacal.gate.file_layout import FileLayout
 from metacal.gate.shifted_rows import shift_rows, shift_second_class
 from metacal.gate.source import BaseSource, Recipe
@@ -421,7 +421,7 @@ class LogitsSource(BaseSource[Rows]):
         if not options.with_probabilities or self.decision_at:
             return None
         probabilities = get_probability_buffer(rows.table)
-        columns = decide_rows_on_device(
+        columns = decide_rows_in_one_pass(
             rows,
             self.map,
             self.score,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes
-from metacal.gate.device_rows import decide_rows_on_device
+from metacal.gate.device_rows import decide_rows_in_one_pass
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.thresholds import Thresholds
 from metacal.rows import Rows
@@ -50,24 +50,46 @@ def compute_paper_probabilities(
         A tensor if the rows are a tensor on a GPU.
     """
     rows = rows.as_validated()
-    if rows.is_on_device:
-        buffer = get_probability_buffer(rows.table, out)
-        if not source.decision_at and decide_rows_on_device(
-            rows, source.map, source.score, thresholds, buffer, rejected_are_uniform=True
-        ):
-            return buffer
-        is_accepted = source.accepts(rows, thresholds, group_codes)
-        probabilities = source.map(rows.table, rows=rows, out=buffer)
-        if not is_accepted.all():
-            uniform_probability = 1.0 / rows.n_classes
-            kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_probability)
-        return probabilities
-    group_columns = () if group_codes is None else (group_codes,)
-    write_block = partial(_write_block, source, thresholds)
     buffer = get_probability_buffer(rows.table, out)
+    if rows.is_on_device:
+        return _compute_on_device(source, thresholds, rows, group_codes, buffer)
+    columns_of_groups = [] if group_codes is None else [group_codes]
+    write_block = partial(_write_block, source, thresholds)
     return rows.fill_columns(
-        write_block, buffer, *group_columns, allows_any_block_size=source.allows_any_block_size
+        write_block, buffer, *columns_of_groups, allows_any_block_size=source.allows_any_block_size
     )
+
+
+def _compute_on_device(
+    source: LogitsSource,
+    thresholds: Thresholds,
+    rows: Rows,
+    group_codes: Codes | None,
+    buffer: Any,
+) -> Any:
+    """Compute the probabilities of rows in GPU memory, in one pass over them if possible.
+
+    The arguments are those of `compute_paper_probabilities`. The `buffer` is a tensor of shape
+    (n_rows, n_classes) for the result.
+    """
+    has_decision_offset = source.decision_at != 0.0
+    if not has_decision_offset:
+        decision_columns = decide_rows_in_one_pass(
+            rows,
+            source.map,
+            source.score,
+            thresholds,
+            probabilities_out=buffer,
+            rejected_are_uniform=True,
+        )
+        if decision_columns is not None:
+            return buffer
+    is_accepted = source.accepts(rows, thresholds, group_codes)
+    probabilities = source.map(rows.table, rows=rows, out=buffer)
+    if not is_accepted.all():
+        uniform_probability = 1.0 / rows.n_classes
+        kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_probability)
+    return probabilities
 
 
 def _write_block(

@@ -244,15 +244,14 @@ class ScoreCascadeData:
         """Build the source of each model, with a default name for a model that has none."""
         default_names = [f"score {number}" for number in range(1, n_gated_models + 2)]
         score_names = [clean_score_name(name) for name in self.score_names or default_names]
-        # The last model needs no score name, because its score is never used.
-        default_name_of_last_model = default_names[-1]
-        score_names.append(default_name_of_last_model)
+        # The score of the last model is never used, so the caller need not name it.
+        unused_name = default_names[-1]
+        score_names.append(unused_name)
         n_models = n_gated_models if self.people else n_gated_models + 1
-        names_of_models = score_names[:n_models]
-        return tuple(ScoreSource(name, self.higher_is) for name in names_of_models)
+        return tuple(ScoreSource(name, self.higher_is) for name in score_names[:n_models])
 
     def _read_costs(self, n_gated_models: int) -> Float:
-        """Validate the costs of the gated models and of the last model or people."""
+        """Validate the costs of the models, and of people if they review, or return defaults."""
         n_costs = n_gated_models + 1
         if self.costs is None:
             return np.array([_DEFAULT_COST_RATIO**model_index for model_index in range(n_costs)])

@@ -43,8 +43,8 @@ def shift_rows(rows: Rows, decision_offset: float | Float) -> Rows:
     own offset, the result is a new table.
     """
     # Most gates have the offset 0.0, for which the first test is faster than `np.any`.
-    is_zero = isinstance(decision_offset, float) and decision_offset == 0.0
-    if is_zero or not np.any(decision_offset):
+    is_single_zero = isinstance(decision_offset, float) and decision_offset == 0.0
+    if is_single_zero or not np.any(decision_offset):
         return rows
     host_rows = rows.to_host()
     if isinstance(decision_offset, np.ndarray):

@@ -31,7 +31,8 @@ _N_BOOTSTRAP_SAMPLES = 25
 _BOOTSTRAP_SEED = 0
 # Number of parameters of the default map. With more parameters, a map can overfit more.
 _N_MAP_PARAMETERS = 10.0
-# Overfitting explains a gain in log loss of up to this times n_parameters / n_rows.
+# A gain in log loss counts only if it exceeds this factor times n_parameters / n_rows, which is more
+# than overfitting explains.
 _MIN_LOSS_GAIN_PER_PARAMETER = 4.0
 # Number of confidence bins of the expected calibration error (ECE).
 _N_BINS = 15
@@ -232,7 +233,8 @@ def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bo
     A map with p parameters has a log loss that is smaller by p/(2n) per row on its n training rows
     than in expectation, and larger by p/(2n) on new rows. A map that is fitted on half of the rows
     loses p/n on new rows. Both together are 1.5·p/n, and the improvement must exceed 4·p/n. The
-    log-odds have an error of about √(4p/n), and confidences of at most a quarter of it, √(p/n)/2.
+    log-odds have an error of about √(4p/n), and confidences of at most a quarter of it, √(p/n)/2. The
+    ECE must improve by more than that.
 
     Parameters
     ----------
@@ -254,8 +256,8 @@ def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bo
     )
     ece_improvement = uncalibrated_bins.compute_ece() - calibrated_bins.compute_ece()
     min_loss_improvement = _MIN_LOSS_GAIN_PER_PARAMETER * _N_MAP_PARAMETERS / n_fit_rows
-    max_error_of_confidence = 0.5 * math.sqrt(_N_MAP_PARAMETERS / n_fit_rows)
-    return loss_improvement > min_loss_improvement and ece_improvement > max_error_of_confidence
+    min_ece_improvement = 0.5 * math.sqrt(_N_MAP_PARAMETERS / n_fit_rows)
+    return loss_improvement > min_loss_improvement and ece_improvement > min_ece_improvement
 
 
 def compare_metrics(quality: OutOfFoldQuality) -> SoftmaxComparison:

@@ -15,6 +15,7 @@ import numpy as np
 from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.design import record_design
+from metacal.certificates.fingerprint import Fingerprint
 from metacal.certification.certify import certify
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import SelectedRows
@@ -32,9 +33,8 @@ from metacal.gate.long_rows import TableRowCounter, decide_counted_rows
 from metacal.gate.shifted_rows import shift_rows
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
 from metacal.kernels.grid import RELATIVE_GRID
-from metacal.kernels.keys import MAX_CELLS
 from metacal.promises.promise import Promise
-from metacal.promises.sequential.profile import compute_edge_ranks
+from metacal.promises.sequential.profile import compute_bin_edge_ranks
 from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.executors import start_or_defer
@@ -77,6 +77,31 @@ class ScoredTable:
     scores: Float
     correct: Flags
     ranking_of_all_rows: Ranking | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CountedTable:
+    """Certificate of rows that were counted by score, with what the passes over them found.
+
+    Attributes
+    ----------
+    certificate : Certificate
+        Certificate with the threshold before it is made robust to rounding.
+
+    ranking : Ranking
+        Ranking as far as the counts determine it, with the bin edges of the monitors' profile.
+
+    rows : Rows
+        Validated rows.
+
+    fingerprint : Fingerprint
+        Fingerprint of the scores and the correctness of all rows.
+    """
+
+    certificate: Certificate
+    ranking: Ranking
+    rows: Rows
+    fingerprint: Fingerprint
 
 
 class SortingCertifier:
@@ -125,9 +150,9 @@ class SortingCertifier:
             subgroups=table.subgroups,
         )
         pilot_policy = promise.procedure().build_pilot_policy()
-        draws_ranks = pilot_policy is not None and table.subgroups is None
+        draws_tested_ranks = pilot_policy is not None and table.subgroups is None
         ranking = self._rank_rows_and_fit_background_map(
-            scored_table, selected_rows, computes_digest=draws_ranks
+            scored_table, selected_rows, computes_digest=draws_tested_ranks
         )
         result = certify_selected_rows(
             promise,
@@ -136,7 +161,7 @@ class SortingCertifier:
             grid=get_rounding_grid(self.score),
             score_name=get_score_name(self.score),
             selected_rows=selected_rows,
-            pilot_policy=promise.procedure().build_pilot_policy(),
+            pilot_policy=pilot_policy,
             are_logits=True,
         )
         thresholds = get_certified_thresholds(result.certificate, table.class_names)
@@ -181,31 +206,21 @@ class SortingCertifier:
         Ranking
         """
 
-        def rank_selected_rows() -> Ranking:
-            if selected_rows is None and scored_table.ranking_of_all_rows is not None:
-                return scored_table.ranking_of_all_rows
-            selected_index = get_index_of_selected_rows(selected_rows)
-            return _rank_rows(
-                scored_table.scores[selected_index],
-                scored_table.correct[selected_index],
-                self.score,
-            )
-
         def rank_and_hash() -> Ranking:
-            ranking = rank_selected_rows()
+            ranking = _rank_selected_rows(scored_table, selected_rows, self.score)
             if computes_digest:
                 # The ranking stores its digest.
                 _ = ranking.digest
             return ranking
 
         if self.background_map is None:
-            return rank_selected_rows()
+            return _rank_selected_rows(scored_table, selected_rows, self.score)
         rows = scored_table.rows
-        get_ranking_from_thread = start_or_defer(
+        wait_for_ranking = start_or_defer(
             rows.executor, rank_and_hash, may_create_thread=rows.is_on_device
         )
-        self.background_map.fit_and_store(rows)
-        return get_ranking_from_thread()
+        self.background_map.fit_and_keep_result(rows)
+        return wait_for_ranking()
 
 
 class LogOddsSortingCertifier:
@@ -233,11 +248,12 @@ class LogOddsSortingCertifier:
         assert labels is not None
         row_log_odds = validated_rows.to_host().compute_column(log_odds)
         selected_rows = table.draw_selected_rows(row_log_odds, labels, table.subgroup_codes)
-        # Predicting the second class is correct for the rows of the second class.
-        is_second_class = labels == 1
+        # The tests ask at which log-odds the second class can be predicted, so a row is correct if
+        # this is its true class.
+        is_of_second_class = labels == 1
         tested_rows = CalibrationRows(
             scores=row_log_odds,
-            correct=is_second_class,
+            correct=is_of_second_class,
             subgroups=table.subgroups,
             class_codes=labels,
             class_names=tuple(table.class_names.tolist()),
@@ -347,38 +363,51 @@ class CountingCertifier:
         self.score = score
 
     def certify(self, promise: Promise) -> CertifiedTable:
-        """Count the rows until the certificate is determined, then decide all rows."""
-        from metacal.certification.passes import Passes
-
+        """Certify a promise from counts of rows by their score, then decide all rows."""
         labels = self.table.labels
         assert labels is not None
-        row_counter = TableRowCounter(self.table.rows, labels, self.score)
-        profile_ranks = compute_edge_ranks(len(self.table.rows))
-        # Certification calls the counter, which then has the validated rows and the fingerprint.
-        counting_passes = Passes(count=row_counter, cells=MAX_CELLS, ranks=profile_ranks)
-        certificate = promise.certify(counting_passes)
-        threshold = get_rounding_grid(self.score).make_robust_to_rounding(certificate.threshold)
-        certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
-
-        validated_rows = row_counter.rows
-        is_accepted, correct = decide_counted_rows(validated_rows, labels, self.score, threshold)
-        # The decisions are stored as scores of -inf and +inf, in two bytes each to save memory.
-        scores_by_acceptance = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
-        fingerprint = row_counter.fingerprint
-        assert fingerprint is not None
+        counted = self._count_and_certify(promise, labels)
+        threshold = get_rounding_grid(self.score).make_robust_to_rounding(
+            counted.certificate.threshold
+        )
+        certificate = replace(
+            counted.certificate, score=get_score_name(self.score), threshold=threshold
+        )
+        is_accepted, correct = decide_counted_rows(counted.rows, labels, self.score, threshold)
+        # No row has a stored score. Scores of -inf for accepted rows and +inf for rejected rows give
+        # the same decisions, and float16 saves memory.
+        substitute_scores = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
         return CertifiedTable(
             certificate=certificate,
             score=self.score,
-            rows=validated_rows,
+            rows=counted.rows,
             columns=RowColumns(
-                scores=scores_by_acceptance,
+                scores=substitute_scores,
                 correct=correct,
                 may_train_calibrator=np.ones(len(correct), dtype=bool),
                 thresholds=threshold,
-                ranking=counting_passes.ranking,
+                ranking=counted.ranking,
             ),
             has_row_scores=False,
-            wait_for_fingerprint=lambda: fingerprint,
+            wait_for_fingerprint=lambda: counted.fingerprint,
+        )
+
+    def _count_and_certify(self, promise: Promise, labels: Codes) -> CountedTable:
+        """Count the rows by score in several passes, until the counts determine the certificate."""
+        from metacal.certification.passes import Passes
+
+        row_counter = TableRowCounter(self.table.rows, labels, self.score)
+        counting_passes = Passes(
+            count=row_counter, ranks=compute_bin_edge_ranks(len(self.table.rows))
+        )
+        certificate = promise.certify(counting_passes)
+        # `certify` has called the counter. The first pass validates rows and hashes them.
+        assert row_counter.fingerprint is not None
+        return CountedTable(
+            certificate=certificate,
+            ranking=counting_passes.ranking,
+            rows=row_counter.rows,
+            fingerprint=row_counter.fingerprint,
         )
 
 
@@ -400,6 +429,18 @@ def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredT
         scores=to_numpy(scores),
         correct=to_numpy(correct),
         ranking_of_all_rows=ranking_of_all_rows,
+    )
+
+
+def _rank_selected_rows(
+    scored_table: ScoredTable, selected_rows: SelectedRows | None, score: str | Score
+) -> Ranking:
+    """Rank the selected rows, unless a device has already ranked all rows and all are selected."""
+    if selected_rows is None and scored_table.ranking_of_all_rows is not None:
+        return scored_table.ranking_of_all_rows
+    selected_index = get_index_of_selected_rows(selected_rows)
+    return _rank_rows(
+        scored_table.scores[selected_index], scored_table.correct[selected_index], score
     )
 
 

@@ -144,15 +144,15 @@ class UnlabelledPool:
 
         The order is the same in every version of NumPy.
         """
-        scored_rows = np.flatnonzero(self.has_score)
+        scored_row_indices = np.flatnonzero(self.has_score)
         predicted_codes = None
         if self.predictions is not None:
-            predicted_codes = self.predictions.predicted_codes[scored_rows]
+            predicted_codes = self.predictions.predicted_codes[scored_row_indices]
         row_draws = RowDraws(
-            self.uncertainty_scores[scored_rows], predicted_codes, random_state=random_state
+            self.uncertainty_scores[scored_row_indices], predicted_codes, random_state=random_state
         )
         random_order = row_draws.draw_row_order(purpose="rows to label")
-        return scored_rows[random_order]
+        return scored_row_indices[random_order]
 
     def encode_answers(
         self, rows: ArrayLike, *, right: ArrayLike | None, labels: ArrayLike | None
@@ -301,11 +301,11 @@ class PoolAnswers:
         stored_states = self.label_states[row_indices]
         new_states = np.where(is_correct, CORRECT, INCORRECT)
         contradicts_stored_answer = (stored_states != UNKNOWN) & (stored_states != new_states)
-        _, first_positions, distinct_row_of_answer = np.unique(
+        # Several new answers may be about the same row. Each is compared with the first of them.
+        _, first_answers, answered_row_codes = np.unique(
             row_indices, return_index=True, return_inverse=True
         )
-        first_new_state_by_row = new_states[first_positions]
-        first_new_states = first_new_state_by_row[distinct_row_of_answer]
+        first_new_states = new_states[first_answers][answered_row_codes]
         contradicts_first_new_answer = new_states != first_new_states
         is_contradiction = contradicts_stored_answer | contradicts_first_new_answer
         if is_contradiction.any():

@@ -68,7 +68,7 @@ class Profile:
     n_rows : int
         Number of calibration rows.
     bin_edges : tuple of float
-        Scores at the ranks of `compute_edge_ranks(n_rows)`.
+        Scores at the ranks of `compute_bin_edge_ranks(n_rows)`.
     edge_tie_breakers : tuple of float
         Position of each edge among the rows with the same score, from 0 to 1.
     confidence_bin_counts : tuple of (int, int, float)
@@ -93,7 +93,7 @@ class Profile:
     )
 
     def __post_init__(self) -> None:
-        n_edges = len(compute_edge_ranks(max(self.n_rows, 1)))
+        n_edges = len(compute_bin_edge_ranks(max(self.n_rows, 1)))
         has_all_edges = len(self.bin_edges) == len(self.edge_tie_breakers) == n_edges
         if self.n_rows < 1 or not has_all_edges:
             raise InputError(f"A profile of {self.n_rows} rows cannot have {n_edges} bin edges.")
@@ -119,7 +119,7 @@ class Profile:
     @property
     def initial_urn_counts(self) -> NDArray[np.int64]:
         """Parameters α_b of the urn: its content for each bin before any new row."""
-        ranks = np.array(compute_edge_ranks(self.n_rows), dtype=np.int64)
+        ranks = np.array(compute_bin_edge_ranks(self.n_rows), dtype=np.int64)
         return np.diff(ranks, prepend=0, append=self.n_rows + 1)
 
     def assign_bins(self, scores: Float, tie_breakers: Float) -> Codes:
@@ -157,14 +157,14 @@ def _check_confidence_bin(bin_start: float, confidence_bin: ConfidenceBin) -> No
         )
 
 
-def compute_edge_ranks(n_rows: int) -> tuple[int, ...]:
+def compute_bin_edge_ranks(n_rows: int) -> tuple[int, ...]:
     """Return the ranks of the bin edges among the calibration scores.
 
     The ranks depend on the number of rows alone.
 
-    >>> compute_edge_ranks(99)[:3], len(compute_edge_ranks(99)), len(compute_edge_ranks(1000))
+    >>> compute_bin_edge_ranks(99)[:3], len(compute_bin_edge_ranks(99)), len(compute_bin_edge_ranks(1000))
     ((11, 22, 33), 8, 19)
-    >>> compute_edge_ranks(5)
+    >>> compute_bin_edge_ranks(5)
     ()
     """
     n_bins = min(MAX_SCORE_BINS, n_rows // _MIN_ROWS_PER_BIN)
@@ -189,7 +189,7 @@ def build_profile(
     -------
     Profile
     """
-    edge_ranks = np.array(compute_edge_ranks(ranking.n_rows), dtype=np.intp)
+    edge_ranks = np.array(compute_bin_edge_ranks(ranking.n_rows), dtype=np.intp)
     # Rows with the same score form a tie block, which may contain several edges.
     edge_tie_blocks = np.searchsorted(ranking.tie_block_end_ranks, edge_ranks)
     tie_breakers = _draw_edge_tie_breakers(
