@@ -111,7 +111,7 @@ class AccuracyAndMiscoverage:
         return self.accuracy_procedure.build_pilot_policy(random_state, declared_values)
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Certify both promises for all rows."""
+        """Certify the accuracy, and check that its threshold keeps the miscoverage."""
         half_of_delta = _halve_delta_if_given(delta)
         accuracy_certificate = self.accuracy_procedure.certify_promise(rows, half_of_delta)
         threshold = accuracy_certificate.threshold
@@ -211,7 +211,7 @@ class AccuracyAndMiscoverage:
         min_correct_accepted = bounds.smallest_rank_keeping_miscoverage(
             n_correct=n_correct, alpha=self.max_miscoverage, delta=_halve_delta_if_given(delta)
         )
-        # For too few correct rows, the number is n_correct + 1, and every row must be accepted.
+        # If there are too few correct rows to reject any, more than n_correct must be accepted.
         threshold = math.inf
         if min_correct_accepted <= n_correct:
             threshold = sorted_correct_scores[min_correct_accepted - 1]

@@ -36,7 +36,7 @@ ACCURACY_BAND = register_rule(
     SAME_SOURCE,
 )
 
-# Largest number of thresholds at which an error message searches for the best targets.
+# The best targets in an error message are searched at no more thresholds than this.
 _MAX_THRESHOLDS_FOR_MESSAGE = 2000
 
 # Relative tolerance for bounds that are recomputed from a file.
@@ -252,15 +252,13 @@ class SimultaneousThreshold:
     def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
         """Compute the certified pairs of accuracy and miscoverage for an error message."""
         candidate_thresholds = find_candidate_thresholds(rows.scores, rows.is_correct)
-        thresholds_per_step = max(
-            1, math.ceil(len(candidate_thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE)
-        )
+        index_step = max(1, math.ceil(len(candidate_thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE))
         delta_fraction_per_limit = 1.0 / len(self.promised_limits)
         return bands.certified_frontier(
             rows.scores,
             rows.is_correct,
             delta,
-            candidate_thresholds[::thresholds_per_step],
+            candidate_thresholds[::index_step],
             delta_fraction_per_limit,
         )
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
+from metacal.certificates.quantity import Quantity
 from metacal.certification.certify import CertifiablePromise, certify
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.plans import PilotRows
@@ -56,7 +58,7 @@ from metacal.statistics import bounds
 # Values of `PartialLabels.states`.
 INCORRECT, CORRECT, UNKNOWN = 0, 1, -1
 
-# The default number of rows to label is the one at which the target allows this many errors.
+# By default, as many rows are labelled as may contain this number of errors under the promise.
 _N_ALLOWED_ERRORS_BY_DEFAULT = 40
 
 # Fractions of delta if one extension is declared beforehand.
@@ -125,7 +127,7 @@ class PartialLabels(Evidence):
         return Ranking.from_scores(self.scores, self.states == CORRECT)
 
     def certify(self, promise: CertifiablePromise) -> Certificate:
-        """Certify a promise by the labels that are known so far."""
+        """Certify a promise from the known labels, with missing ones as incorrect."""
         return certify_labels(promise, self)
 
 
@@ -140,47 +142,70 @@ class LabellingProgress(NamedTuple):
     reachable_threshold : float or None
         Threshold that would be certified if every missing label were correct, or None.
 
-    n_relevant : int
+    n_rows_whose_labels_matter : int
         Only the labels of this many most certain rows can still change the result.
     """
 
     threshold: float | None
     reachable_threshold: float | None
-    n_relevant: int
+    n_rows_whose_labels_matter: int
 
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
-    """Find the threshold that is certified by now and the one that is reachable."""
+    """Find the certified threshold, and the one that missing labels can still reach."""
     sequential_procedure = get_sequential_procedure(promise)
     if sequential_procedure is None:
         return _assess_by_certifying(promise, labels)
 
     best_case_ranking = labels.ranking_if_missing_correct
-    current_result = sequential_procedure.find_threshold(
-        best_case_ranking,
-        promise.delta,
-        pilot_rows=labels.pilot_rows,
-        last_rank=labels.last_fully_labelled_rank,
-    )
     reachable_result = sequential_procedure.find_threshold(
         best_case_ranking, promise.delta, pilot_rows=labels.pilot_rows
     )
-    n_relevant_labels = 0
-    if reachable_result.threshold is not None and reachable_result.trace is not None:
-        # Rows with equal scores are accepted together, so the labels of a whole block matter.
-        last_relevant_block = best_case_ranking.find_tie_block(
-            reachable_result.trace.highest_passed_rank
-        )
-        n_relevant_labels = int(best_case_ranking.tie_block_end_ranks[last_relevant_block])
+    certified_result = _find_threshold_by_known_labels(sequential_procedure, labels, promise.delta)
     return LabellingProgress(
-        threshold=_round_threshold_if_certified(current_result),
+        threshold=_round_threshold_if_certified(certified_result),
         reachable_threshold=_round_threshold_if_certified(reachable_result),
-        n_relevant=n_relevant_labels,
+        n_rows_whose_labels_matter=_count_rows_up_to_passed_rank(
+            best_case_ranking, reachable_result
+        ),
+    )
+
+
+def _count_rows_up_to_passed_rank(ranking: Ranking, threshold_result: ThresholdResult) -> int:
+    """Count the rows up to the highest rank that passed a test, with their ties.
+
+    The labels of later rows cannot change which ranks pass.
+    """
+    test_sequence = threshold_result.trace
+    if threshold_result.threshold is None or test_sequence is None:
+        return 0
+    # Rows with equal scores are accepted together, so the labels of a whole block matter.
+    last_block = ranking.find_tie_block(test_sequence.highest_passed_rank)
+    return int(ranking.tie_block_end_ranks[last_block])
+
+
+def _find_threshold_by_known_labels(
+    procedure: OneThresholdProcedure,
+    labels: PartialLabels,
+    delta: float | None,
+    target: float | None = None,
+) -> ThresholdResult:
+    """Find the threshold that is certified by the labels before the first missing one.
+
+    Only ranks up to the last fully labelled one are tested. Their tests do not depend on the missing
+    labels, so these may be counted as correct.
+    """
+    return procedure.find_threshold(
+        labels.ranking_if_missing_correct,
+        delta,
+        target=target,
+        pilot_rows=labels.pilot_rows,
+        last_rank=labels.last_fully_labelled_rank,
     )
 
 
 def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certificate:
-    """Certify a promise by the labels that are known so far.
+    """Certify a promise from the labels that are known so far.
 
     Missing labels count as incorrect.
 
@@ -193,12 +218,7 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     if sequential_procedure is None:
         return _certify_complete_labels(promise, labels)
 
-    threshold_result = sequential_procedure.find_threshold(
-        labels.ranking_if_missing_correct,
-        promise.delta,
-        pilot_rows=labels.pilot_rows,
-        last_rank=labels.last_fully_labelled_rank,
-    )
+    threshold_result = _find_threshold_by_known_labels(sequential_procedure, labels, promise.delta)
     if threshold_result.threshold is None:
         raise _build_infeasible_error(sequential_procedure, labels, promise.delta)
     certificate = sequential_procedure.build_certificate_at(
@@ -228,14 +248,11 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
     InputError
         If the promise has no share of rows as its limit.
     """
-    allowed_error_rates = []
-    for quantity, target in promise.limits:
-        if quantity.is_mean_cost:
-            continue
-        if quantity.limits_only_rejections:
-            allowed_error_rates.append(bounds.to_exact_fraction(target))
-        else:
-            allowed_error_rates.append(1 - bounds.to_exact_fraction(target))
+    allowed_error_rates = [
+        _compute_allowed_error_rate(quantity, target)
+        for quantity, target in promise.limits
+        if not quantity.is_mean_cost
+    ]
     if not allowed_error_rates:
         raise LabellingError(
             f"The promise {promise!r} requires a number of rows to label. Pass"
@@ -243,6 +260,16 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
         )
     strictest_error_rate = min(allowed_error_rates)
     return math.ceil(_N_ALLOWED_ERRORS_BY_DEFAULT / strictest_error_rate)
+
+
+def _compute_allowed_error_rate(quantity: Quantity, target: float) -> Fraction:
+    """Compute the largest error rate that a promised limit allows, without rounding."""
+    exact_target = bounds.to_exact_fraction(target)
+    if quantity.limits_only_rejections:
+        # The target is the share of rejected rows, which is the error rate.
+        return exact_target
+    # The target is the share of correct rows.
+    return 1 - exact_target
 
 
 def choose_sample_sizes(
@@ -297,15 +324,17 @@ def _assess_by_certifying(promise: CertifiablePromise, labels: PartialLabels) ->
     try:
         certificate = _certify_complete_labels(promise, labels)
     except InfeasibleTargetError:
-        # Before all labels are known, the promise may still be certified for every row.
+        # As long as labels are missing, the highest threshold that they may certify is infinite.
         reachable_threshold = None if labels.is_complete else math.inf
         return LabellingProgress(
-            threshold=None, reachable_threshold=reachable_threshold, n_relevant=n_rows
+            threshold=None,
+            reachable_threshold=reachable_threshold,
+            n_rows_whose_labels_matter=n_rows,
         )
     return LabellingProgress(
         threshold=certificate.threshold,
         reachable_threshold=certificate.threshold,
-        n_relevant=n_rows,
+        n_rows_whose_labels_matter=n_rows,
     )
 
 
@@ -327,19 +356,13 @@ def _build_infeasible_error(
 ) -> InfeasibleTargetError:
     """Build the error for labels that certify nothing so far."""
 
-    def certifies_target(target: float) -> bool:
-        threshold_result = procedure.find_threshold(
-            labels.ranking_if_missing_correct,
-            delta,
-            target=target,
-            pilot_rows=labels.pilot_rows,
-            last_rank=labels.last_fully_labelled_rank,
-        )
+    def known_labels_certify(target: float) -> bool:
+        threshold_result = _find_threshold_by_known_labels(procedure, labels, delta, target)
         return threshold_result.threshold is not None
 
     worst_case_ranking = labels.ranking_if_missing_incorrect
     shortfall = procedure.rule.find_shortfall(
-        worst_case_ranking, procedure.limit, delta, certifies=certifies_target
+        worst_case_ranking, procedure.limit, delta, certifies=known_labels_certify
     )
     if labels.is_complete:
         return build_infeasible_accuracy_error(

@@ -47,7 +47,7 @@ def find_contradiction(promise: CertifiablePromise, certificate: Certificate) ->
 def find_contradiction_of_clusters(
     promise: CertifiablePromise, certificate: Certificate
 ) -> str | None:
-    """Describe why a certificate from clusters cannot be genuine, or return None."""
+    """Describe why the counts of clusters cannot certify a promise, or return None."""
     procedure = promise.procedure()
     promised_limit = get_clustered_limit(promise, procedure)
     if promised_limit is None or promise.delta is None:
@@ -124,7 +124,7 @@ def _find_contradiction_in_subgroup(
     significance_level_if_untested: float,
     promise: CertifiablePromise,
 ) -> str | None:
-    """Describe why the certificates of one class or group cannot be genuine.
+    """Describe why the counts of one class or group cannot certify the promise.
 
     Parameters
     ----------
@@ -146,19 +146,21 @@ def _find_contradiction_in_subgroup(
         None if the certificates can be genuine.
     """
     significance_level = _get_significance_level(subgroup_certificates)
-    was_tested = significance_level is not None
     accepts_rows = _accepts_any_row(subgroup_certificates)
-    untested_rows_are_rejected = procedure.fallback_threshold == REJECT_ALL_ROWS
-    if accepts_rows and not was_tested and untested_rows_are_rejected:
-        return "it accepts rows, but was never tested"
-    if not accepts_rows and not isinstance(procedure, TwoClassProcedure):
-        return None
     if significance_level is None:
+        must_reject_untested_rows = procedure.fallback_threshold == REJECT_ALL_ROWS
+        if accepts_rows and must_reject_untested_rows:
+            return "it accepts rows, but was never tested"
         significance_level = significance_level_if_untested
+    # If all rows are rejected, the counts certify nothing, but the certificate of each of two
+    # classes states a promise and a number of required rows, which are checked.
+    states_promise_if_all_rejected = isinstance(procedure, TwoClassProcedure)
+    if not accepts_rows and not states_promise_if_all_rejected:
+        return None
     return procedure.find_contradiction_in_subgroup(
         subgroup_certificates,
         significance_level=significance_level,
-        promise=_get_inner_promise(promise),
+        promise=_get_promise_for_one_subgroup(promise),
     )
 
 
@@ -172,12 +174,13 @@ def _compute_highest_possible_level(
         n_with_accepted_rows = sum(map(_accepts_any_row, tested_subgroups))
         return delta * n_with_accepted_rows / max(1, n_tested)
     if scope.controls_family_wise_error_rate:
-        # Holm's correction divides delta by the number of subgroups in which a test failed.
-        n_possibly_failed = sum(
+        # Holm's correction shares delta among the subgroups of which at least one test failed.
+        # In a subgroup that accepts every row, all tests have passed.
+        max_failed_subgroups = sum(
             not _accepts_every_row(subgroup_certificates)
             for subgroup_certificates in tested_subgroups
         )
-        return delta / max(1, n_possibly_failed)
+        return delta / max(1, max_failed_subgroups)
     return delta
 
 
@@ -215,6 +218,6 @@ def _accepts_every_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -
     return all(certificate.accepts_everything for certificate in subgroup_certificates)
 
 
-def _get_inner_promise(promise: CertifiablePromise) -> object:
+def _get_promise_for_one_subgroup(promise: CertifiablePromise) -> object:
     """Return the inner promise about each subgroup, or the promise itself without one."""
     return getattr(promise, "promise", promise)

@@ -102,7 +102,7 @@ def find_last_passing_candidate(
     for sequence in plan.sequences:
         level_fraction = carried_level_fraction + sequence.level_fraction
         sequence_level = level_fraction * significance_level
-        # A sequence whose every candidate passes adds its level to that of the next sequence.
+        # If every candidate passes, the level of the sequence is added to that of the next one.
         carried_level_fraction = level_fraction
         for candidate in sequence.candidates:
             if not rule.passes(rows, candidate, plan.limit, sequence_level):

@@ -161,12 +161,12 @@ def count_violations_per_cluster(
     -------
     ClusterCounts
     """
-    is_event, is_reference = quantity.compute_event_and_counted_masks(is_accepted, correct)
+    is_event, is_reference_row = quantity.compute_event_and_counted_masks(is_accepted, correct)
     is_violation = is_event
     if not quantity.has_upper_limit:
-        is_violation = is_reference & ~is_event
+        is_violation = is_reference_row & ~is_event
     n_violations = _count_per_cluster(clusters, is_violation)
-    n_reference_rows = _count_per_cluster(clusters, is_reference)
+    n_reference_rows = _count_per_cluster(clusters, is_reference_row)
     if not clusters.uses_cluster_means:
         return ClusterCounts(
             n_violations=n_violations,
@@ -175,9 +175,12 @@ def count_violations_per_cluster(
         )
 
     violation_fraction = n_violations / np.maximum(n_reference_rows, 1.0)
-    has_reference_rows = np.minimum(n_reference_rows, 1.0)
+    # A cluster with reference rows counts as one row, whose violation is a fraction.
+    one_if_any_reference_row = np.minimum(n_reference_rows, 1.0)
     return ClusterCounts(
-        n_violations=violation_fraction, n_reference_rows=has_reference_rows, max_reference_rows=1
+        n_violations=violation_fraction,
+        n_reference_rows=one_if_any_reference_row,
+        max_reference_rows=1,
     )
 
 

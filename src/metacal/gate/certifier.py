@@ -236,7 +236,7 @@ class Certifier:
             return rows_of_phase
         scores = self.unlabelled_pool.uncertainty_scores[rows_of_phase]
         most_certain_first = np.argsort(scores, kind="stable")
-        return rows_of_phase[most_certain_first[: progress.n_relevant]]
+        return rows_of_phase[most_certain_first[: progress.n_rows_whose_labels_matter]]
 
     def update(
         self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None
