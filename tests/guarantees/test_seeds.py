@@ -230,7 +230,7 @@ def test_every_row_is_drawn_as_often_as_any_other():
     n, drawn = 40, np.zeros(40)
     for draw in range(2000):
         score = np.sort(np.random.default_rng(draw).integers(20, size=n) / 20.0)
-        drawn[RowDraws(score).draw_row_order("a test")[:10]] += 1
+        drawn[RowDraws((score,)).draw_row_order("a test")[:10]] += 1
     assert abs(drawn - 500).max() < 4.5 * np.sqrt(2000 * 0.25 * 0.75)
 
 

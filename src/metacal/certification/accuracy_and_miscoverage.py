@@ -105,10 +105,10 @@ class AccuracyAndMiscoverage:
         return BOTH_CERTIFIED
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return how pilot rows are chosen for the tests of the accuracy."""
-        return self.accuracy_procedure.build_pilot_policy(random_state, declared_values)
+        return self.accuracy_procedure.build_pilot_policy(random_state, declared_score_values)
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify the accuracy, and check that its threshold keeps the miscoverage."""

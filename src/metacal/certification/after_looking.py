@@ -89,7 +89,7 @@ class SimultaneousThreshold:
         return ACCURACY_BAND
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because confidence bands need no pilot rows."""
         return None

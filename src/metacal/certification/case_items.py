@@ -100,7 +100,7 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
         case_has_unscored_correct_item,
     )
     row_draws = RowDraws(
-        *columns_that_derive_seed, units=case_by_row, random_state=cases.random_state
+        columns_that_derive_seed, units=case_by_row, random_state=cases.random_state
     )
     # The cases are numbered in random order. All rows of a case have its number.
     random_position_by_row = row_draws.draw_cluster_numbers("division of cases")

@@ -96,7 +96,7 @@ class CaseProcedure(ABC):
         return not self.quantity.limits_only_rejections
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because whole cases are withheld instead of pilot rows."""
         return None

@@ -86,7 +86,7 @@ class CheapestThreshold:
         return self.costs.review_cost
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because the candidates follow from the number of rows."""
         return None

@@ -144,12 +144,12 @@ class MeanLossLimit:
         return self.limit / self.max_loss
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return how pilot rows are chosen, if tests run in a sequence."""
         if not self.uses_pilot_rows:
             return None
-        return PilotPolicy(random_state=random_state, declared_values=declared_values)
+        return PilotPolicy(random_state=random_state, declared_score_values=declared_score_values)
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify one threshold for all rows."""

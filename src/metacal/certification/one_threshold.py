@@ -95,14 +95,14 @@ class OneThresholdProcedure:
         return PromisedLimit(self.quantity, self.target)
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return how pilot rows are chosen, or None if the rule runs no test sequence."""
         if not self.rule.tests_ranks_sequentially:
             return None
         from metacal.certification.pilot import PilotPolicy
 
-        return PilotPolicy(random_state=random_state, declared_values=declared_values)
+        return PilotPolicy(random_state=random_state, declared_score_values=declared_score_values)
 
     def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float

@@ -53,7 +53,7 @@ class PaperMiscoverage:
     max_miscoverage: float
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because no tests are run."""
         return None
@@ -111,7 +111,7 @@ class PaperAccuracy:
     n_bins: int
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because no tests are run."""
         return None

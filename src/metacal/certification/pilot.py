@@ -77,7 +77,7 @@ class PilotPolicy:
     random_state : int, optional
         Seed that the user passed. By default, the seed is derived from the rows.
 
-    declared_values : array of float, optional
+    declared_score_values : array of float, optional
         Values that the score can have, as declared by the user.
 
     get_tested_class_codes : callable, optional
@@ -86,7 +86,7 @@ class PilotPolicy:
     """
 
     random_state: int | None = None
-    declared_values: Float | None = None
+    declared_score_values: Float | None = None
     get_tested_class_codes: Callable[[Sequence[Name]], Sequence[int]] | None = None
 
     def withhold_pilot_rows(self, rows: CalibrationRows) -> CalibrationRows:
@@ -151,7 +151,7 @@ class PilotPolicy:
 
     def should_test_score_values(self, pilot_scores: Float, n_rows: int) -> bool:
         """Check whether frequent ties require tests of score values, not of ranks."""
-        if self.declared_values is not None:
+        if self.declared_score_values is not None:
             return True
         min_tie_probability = 1.0 / math.sqrt(n_rows)
         if self.get_tested_class_codes is not None:
@@ -185,8 +185,8 @@ class PilotPolicy:
             return ()
         ranking = rows.ranking
         score_values = ranking.tie_block_scores
-        if self.declared_values is not None:
-            score_values = np.union1d(self.declared_values, score_values)
+        if self.declared_score_values is not None:
+            score_values = np.union1d(self.declared_score_values, score_values)
         if len(score_values) > _MAX_LISTED_VALUES:
             return ()
 
@@ -205,11 +205,11 @@ class PilotPolicy:
 
     def _draw_pilot_mask(self, rows: CalibrationRows, shuffled_indices: Codes) -> Flags:
         """Choose the first shuffled rows of each subgroup, and return a mask of them."""
-        has_declared_values = self.declared_values is not None
+        has_declared_score_values = self.declared_score_values is not None
         is_pilot_row = np.zeros(len(rows), dtype=bool)
         for subgroup_indices in _split_by_subgroup(rows, shuffled_indices):
             n_subgroup_rows = len(subgroup_indices)
-            if n_subgroup_rows < _MIN_ROWS_TO_WITHHOLD and not has_declared_values:
+            if n_subgroup_rows < _MIN_ROWS_TO_WITHHOLD and not has_declared_score_values:
                 continue
             n_pilot_rows = self._choose_number_of_pilot_rows(rows, subgroup_indices)
             is_pilot_row[subgroup_indices[:n_pilot_rows]] = True
@@ -223,7 +223,7 @@ class PilotPolicy:
         return _choose_number_of_pilot_rows_by_ties(
             len(shuffled_indices),
             first_scores=rows.scores[first_indices],
-            needs_sqrt_of_rows=self.declared_values is not None,
+            needs_sqrt_of_rows=self.declared_score_values is not None,
         )
 
     def _are_rows_to_accept_rare(self, initial_pilot_rows: CalibrationRows) -> bool:

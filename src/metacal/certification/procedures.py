@@ -163,7 +163,7 @@ class Procedure(Protocol):
         """
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Build the policy that chooses pilot rows, or None if none are used."""
 

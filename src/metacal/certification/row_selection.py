@@ -164,9 +164,7 @@ class RowSelection:
             If a cluster is larger than declared, or if no row is kept.
         """
         row_draws = RowDraws(
-            np.zeros(self.n_rows),
-            *columns,
-            self.keep_probabilities,
+            (np.zeros(self.n_rows), *columns, self.keep_probabilities),
             units=self.cluster_codes,
             random_state=self.random_state,
         )

@@ -220,7 +220,7 @@ class CalibrationRows:
         return self.even_odds_score
 
     def build_row_draws(self, random_state: int | None = None) -> RowDraws:
-        """Build a source of random draws that is seeded by all columns of the rows.
+        """Build a source of random draws whose seed is derived from the columns of the rows.
 
         Losses that follow from correctness are omitted. Promises with the same meaning then draw
         the same rows.
@@ -234,15 +234,14 @@ class CalibrationRows:
         cluster_codes = None
         if self.clusters is not None:
             cluster_codes = self.clusters.codes
-        return RowDraws(
+        seed_columns = (
             self.scores,
             self.correct,
             graded_losses,
             subgroup_codes,
             self.class_codes,
-            units=cluster_codes,
-            random_state=random_state,
         )
+        return RowDraws(seed_columns, units=cluster_codes, random_state=random_state)
 
     def take(self, index: Flags | Codes) -> CalibrationRows:
         """Return the rows that a mask or an index selects."""

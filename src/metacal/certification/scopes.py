@@ -74,7 +74,7 @@ from metacal.certification.rows import CalibrationRows
 from metacal.certification.subgroups import Subgroup, SubgroupTest, build_subgroup
 from metacal.formulas import Flags
 
-# One of this many rows is a pooling pilot row.
+# Which subgroups are pooled is decided by a random row of each so many rows.
 _ROWS_PER_POOLING_PILOT_ROW = 4
 
 # A subgroup is small if it has fewer rows than this multiple of the rows that a test requires.

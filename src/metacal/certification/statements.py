@@ -20,6 +20,7 @@ from metacal.certificates.notes import (
 )
 from metacal.certificates.number_format import format_percent_floor
 from metacal.certificates.quantity import Quantity
+from metacal.certificates.subgroups import SubgroupKind
 from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.ruled_out import get_error_fields
 from metacal.errors import InfeasibleTargetError
@@ -346,7 +347,7 @@ def build_no_certified_subgroup_error(
     quantity: Quantity,
     target: float,
     delta: float,
-    subgroup_kind: str,
+    subgroup_kind: SubgroupKind,
     n_rows: int,
     n_subgroups: int,
     best_limit: float | None,
@@ -367,8 +368,8 @@ def build_no_certified_subgroup_error(
     delta : float
         Error probability of the promise.
 
-    subgroup_kind : str
-        What the subgroups are: "class" or "group".
+    subgroup_kind : {"class", "group"}
+        What the subgroups are.
 
     n_rows : int
         Number of rows of all subgroups.

@@ -63,7 +63,10 @@ class SubgroupTest:
 def build_subgroup(
     rows: CalibrationRows, codes: tuple[int, ...], is_tested: Flags | None = None
 ) -> Subgroup:
-    """Build a subgroup from the tested rows of one or more classes or groups."""
+    """Build a subgroup from the rows of one or more classes or groups.
+
+    If `is_tested` is given, rows for which it is False are left out.
+    """
     assert rows.subgroups is not None
     if len(codes) == 1:
         # A comparison is faster than `isin`.

@@ -168,15 +168,15 @@ def _choose_tuned_range_starts(n_rows: int, accuracy: float) -> RangeStarts:
         _MAX_FIRST_ERROR_FRACTION,
         _FIRST_ERROR_FRACTION_INTERCEPT + _FIRST_ERROR_FRACTION_SLOPE * allowed_error_rate,
     )
-    exact_first_errors = first_error_fraction * n_allowed_errors
+    unrounded_first_errors = first_error_fraction * n_allowed_errors
     if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_LATER_STARTS:
-        n_tolerated_errors = int(exact_first_errors)
+        n_tolerated_errors = int(unrounded_first_errors)
         if n_allowed_errors >= _MIN_ALLOWED_ERRORS_TO_TOLERATE_ONE:
             n_tolerated_errors = max(n_tolerated_errors, 1)
         return (RangeStart(n_tolerated_errors, level_fraction=WHOLE_LEVEL),)
 
-    nearest_integer = int(exact_first_errors + Fraction(1, 2))
-    first_start = RangeStart(nearest_integer, _FIRST_LEVEL_FRACTION)
+    rounded_first_errors = int(unrounded_first_errors + Fraction(1, 2))
+    first_start = RangeStart(rounded_first_errors, _FIRST_LEVEL_FRACTION)
     later_starts = [
         later_start.convert_to_range_start(n_allowed_errors) for later_start in _LATER_STARTS
     ]
@@ -224,14 +224,17 @@ def _convert_tolerated_errors_to_delta(
         n_rows, allowed_error_rate, significance_level=level_fraction * delta
     )
     tuned_rank = min(n_rows, tests_at_tuned_delta.lowest_rank_passing_with(n_errors_at_tuned_delta))
-    n_errors = max(0, tests_at_delta.max_passing_errors(tuned_rank))
-    rank_below = tests_at_delta.lowest_rank_passing_with(n_errors)
-    rank_above = tests_at_delta.lowest_rank_passing_with(n_errors + 1)
-    # The distances are compared on a logarithmic scale.
-    is_nearer_to_rank_above = tuned_rank * tuned_rank >= rank_below * rank_above
-    if is_nearer_to_rank_above:
-        return n_errors + 1
-    return n_errors
+    fewer_errors = max(0, tests_at_delta.max_passing_errors(tuned_rank))
+    more_errors = fewer_errors + 1
+    rank_with_fewer_errors = tests_at_delta.lowest_rank_passing_with(fewer_errors)
+    rank_with_more_errors = tests_at_delta.lowest_rank_passing_with(more_errors)
+    # The distances of the ranks from the tuned rank are compared on a logarithmic scale.
+    is_nearer_to_more_errors = (
+        tuned_rank * tuned_rank >= rank_with_fewer_errors * rank_with_more_errors
+    )
+    if is_nearer_to_more_errors:
+        return more_errors
+    return fewer_errors
 
 
 @lru_cache(maxsize=512)

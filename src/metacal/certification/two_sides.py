@@ -108,8 +108,12 @@ TWO_SIDED = register_rule(
     ),
 )
 
-# Common threshold of a certificate that has a threshold for each class, which is not used.
+# A certificate with a threshold for each class also has a field for a common threshold. Gates do not
+# use its value.
 _UNUSED_COMMON_THRESHOLD = REJECT_ALL_ROWS
+
+# Result of a subgroup in which the promises about both classes were not tested.
+_NO_CLASS_TESTED = SubgroupResult(threshold_results=(None, None))
 
 # Relative rounding error that is tolerated in a significance level from a file.
 _LEVEL_TOLERANCE = 1e-12
@@ -132,7 +136,7 @@ class TwoClassProcedure:
     rule_name = TWO_SIDED
     score_name = "margin"
 
-    # If nothing is certified for a class, the rows that are predicted as it go to review.
+    # If nothing is certified for a class, the rows that are predicted as this class go to review.
     fallback_threshold = REJECT_ALL_ROWS
 
     @property
@@ -144,7 +148,7 @@ class TwoClassProcedure:
         )
 
     def get_promises_by_class(self, class_names: Sequence[Name]) -> dict[int, ClassPromise]:
-        """Return the promise about each class, with its fraction of the level.
+        """Return the promise about each class, with its share of the significance level.
 
         Parameters
         ----------
@@ -179,9 +183,9 @@ class TwoClassProcedure:
         return PromisedLimit(class_promise.quantity, class_promise.target)
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, or None if no test sequence is run."""
+        """Build the policy that chooses pilot rows, or None if no test sequence is run."""
         sequential_promises = [
             class_promise
             for class_promise in self.class_promises
@@ -190,13 +194,16 @@ class TwoClassProcedure:
         if not sequential_promises:
             return None
 
-        def get_tested_class_codes(class_names: Sequence[Name]) -> list[int]:
-            return [promise.get_predicted_code(class_names) for promise in sequential_promises]
+        def get_sequentially_tested_class_codes(class_names: Sequence[Name]) -> list[int]:
+            return [
+                class_promise.get_predicted_code(class_names)
+                for class_promise in sequential_promises
+            ]
 
         return PilotPolicy(
             random_state=random_state,
-            declared_values=declared_values,
-            get_tested_class_codes=get_tested_class_codes,
+            declared_score_values=declared_score_values,
+            get_tested_class_codes=get_sequentially_tested_class_codes,
         )
 
     def compute_row_requirements(
@@ -204,20 +211,18 @@ class TwoClassProcedure:
     ) -> list[RowRequirement]:
         """Count the reference rows and the required rows of each class promise.
 
-        If a precision is promised, labels must not influence how delta is divided. Only the
-        promises whose counts do not depend on labels are then used.
+        The requirements determine how delta is divided among subgroups. If a precision is promised,
+        labels must not influence this division. The other promises count rows by their labels, so
+        they are then left out.
         """
-        counted_promises = list(self.get_promises_by_class(rows.class_names).values())
-        promises_counted_without_labels = [
-            class_promise
-            for class_promise in counted_promises
-            if not class_promise.quantity.conditions_on_true_class
-        ]
-        if promises_counted_without_labels:
-            counted_promises = promises_counted_without_labels
+        class_promises = list(self.get_promises_by_class(rows.class_names).values())
+        precisions = [promise for promise in class_promises if promise.is_precision]
+        promises_that_may_divide_delta = class_promises
+        if precisions:
+            promises_that_may_divide_delta = precisions
         return [
             class_promise.compute_row_requirement(rows, significance_level)
-            for class_promise in counted_promises
+            for class_promise in promises_that_may_divide_delta
         ]
 
     def certify_subgroup(
@@ -273,19 +278,20 @@ class TwoClassProcedure:
         If `subgroup_names` is empty, the certificates are about all rows.
         """
         if result is None:
-            result = SubgroupResult(threshold_results=(None, None))
+            result = _NO_CLASS_TESTED
         decision_point = find_decision_point(rows, result)
         decision_columns = self.compute_decision_columns(rows, decision_point)
         promises_by_class = self.get_promises_by_class(rows.class_names)
+        is_about_all_rows = len(subgroup_names) == 0
         class_certificates = []
         for class_code, class_name in enumerate(rows.class_names):
             class_certificate = build_class_certificate(
-                subgroup_names or (class_name,),
+                (class_name,) if is_about_all_rows else subgroup_names,
                 decision_columns,
                 class_code,
                 n_accepted=result.count_accepted(class_code),
             )
-            if subgroup_names:
+            if not is_about_all_rows:
                 class_certificate = replace(
                     class_certificate, predicted_class=class_name, decision_log_odds=decision_point
                 )
@@ -346,7 +352,7 @@ class TwoClassProcedure:
     def _build_infeasible_error(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
         """Build the error for rows that certify nothing for either class."""
         shortfalls = self._find_shortfalls(rows, delta)
-        # The error has the numbers of the promise that the user names first.
+        # The error reports the best target and the rows needed of the first shortfall.
         first_promise = self.class_promises[0]
         shortfalls.sort(key=lambda shortfall: shortfall.class_promise != first_promise)
         return build_uncertified_classes_error(shortfalls)

@@ -332,7 +332,7 @@ class Cascade(GateEstimator, kw_only=False):
                 " rows, or promise MaxLoss, which requires fewer labels."
             )
         n_labels = suggest_label_count(self.promise, len(X))
-        row_draws = RowDraws(X, random_state=self.random_state)
+        row_draws = RowDraws((X,), random_state=self.random_state)
         random_order = row_draws.draw_row_order(purpose="rows to label")
         return np.sort(random_order[:n_labels])
 

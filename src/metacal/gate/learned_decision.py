@@ -125,7 +125,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
 def _draw_pilot_rows(row_log_odds: Float, labels: Codes) -> Flags:
     """Return a mask of independent rows that are drawn at random as pilot rows."""
     n_rows = len(labels)
-    row_draws = RowDraws(row_log_odds, labels)
+    row_draws = RowDraws((row_log_odds, labels))
     random_order = row_draws.draw_row_order(purpose="learned decision")
     pilot_indices = random_order[: _choose_n_pilots(n_rows)]
     is_pilot = np.zeros(n_rows, dtype=bool)

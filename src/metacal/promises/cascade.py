@@ -164,7 +164,7 @@ class CascadeLoss:
         )
 
     def build_pilot_policy(
-        self, random_state: int | None = None, declared_values: Float | None = None
+        self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return None, because rows of one model are not certified."""
         return None

@@ -198,7 +198,7 @@ def draw_pilot_rows(
     if plan.has_human_review:
         size_policy = _LABELLED_PILOT_POLICY
     n_pilot = size_policy.compute_pilot_size(len(models_agree))
-    draws = RowDraws(small_score, large_score, models_agree, random_state=plan.random_state)
+    draws = RowDraws((small_score, large_score, models_agree), random_state=plan.random_state)
     random_order = draws.draw_row_order(purpose="thresholds of a cascade")
     return np.sort(random_order[:n_pilot])
 

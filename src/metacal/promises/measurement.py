@@ -196,7 +196,7 @@ class Measurement:
             )
         costs_in_row_order = losses.get_counted_losses(quantity, accept)
         # The bets are in random order, because sorted costs would look like drift.
-        bet_order = RowDraws(costs_in_row_order).draw_row_order(purpose="order of bets")
+        bet_order = RowDraws((costs_in_row_order,)).draw_row_order(purpose="order of bets")
         costs = costs_in_row_order[bet_order]
         relative_costs = costs / losses.max_loss
         mean_cost = None

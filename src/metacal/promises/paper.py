@@ -204,7 +204,7 @@ def _draw_threshold_rows(
         candidate_scores = None
         if score is not None:
             candidate_scores = score[candidate_rows]
-        draws = RowDraws(correct[candidate_rows], candidate_scores)
+        draws = RowDraws((correct[candidate_rows], candidate_scores))
         random_order = draws.draw_row_order(purpose="the paper's split")
         drawn_rows = candidate_rows[random_order[:n_drawn]]
     else:

@@ -344,7 +344,7 @@ class CascadeScores(Evidence):
 
     def _draw_row_order(self) -> Codes:
         """Draw a random order of the labelled rows."""
-        draws = RowDraws(*self.uncertainty.T, *self.is_bad.T, random_state=self.random_state)
+        draws = RowDraws((*self.uncertainty.T, *self.is_bad.T), random_state=self.random_state)
         return draws.draw_row_order(purpose="staged rows")
 
     def _split_rows(self) -> _RowSplit:

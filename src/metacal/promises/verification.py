@@ -467,7 +467,7 @@ def _group_into_clusters(
     _LabelledRows
     """
     cluster_codes = units.encode_names(len(rows.accept))
-    draws = RowDraws(*rows.draw_columns, units=cluster_codes)
+    draws = RowDraws(rows.draw_columns, units=cluster_codes)
     shuffled_codes = draws.draw_cluster_numbers(purpose="whole units")
     largest_observed_size = int(np.bincount(cluster_codes).max())
     clusters = Clusters.from_codes(

@@ -27,6 +27,7 @@ which of their rows are drawn.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -70,8 +71,10 @@ class RowDraws:
 
     Parameters
     ----------
-    *columns : array-like of shape (n_rows,) or None
-        Columns that distinguish the rows: scores, correctness, labels, weights. None is ignored.
+    seed_columns : sequence of array-like of shape (n_rows,) or None
+        Columns that the seed is derived from and that distinguish the rows: scores, correctness,
+        labels, weights. None is ignored. The draws depend on the order of the columns, and not on
+        the order of the rows.
 
     units : array of int of shape (n_rows,), optional
         Cluster of each row, numbered from 0. Renumbering the clusters changes nothing.
@@ -82,20 +85,21 @@ class RowDraws:
     Examples
     --------
     >>> score, correct = np.array([0.5, 0.25, 0.75, 0.1]), np.array([True, False, True, True])
-    >>> order = RowDraws(score, correct).draw_row_order("pilot rows")
-    >>> reverse_order = RowDraws(score[::-1], correct[::-1]).draw_row_order("pilot rows")
+    >>> order = RowDraws((score, correct)).draw_row_order("pilot rows")
+    >>> reverse_order = RowDraws((score[::-1], correct[::-1])).draw_row_order("pilot rows")
     >>> score[order].tolist() == score[::-1][reverse_order].tolist()
     True
     """
 
     def __init__(
         self,
-        *columns: ArrayLike | None,
+        seed_columns: Iterable[ArrayLike | None],
+        *,
         units: NDArray[np.intp] | None = None,
         random_state: int | None = None,
     ) -> None:
         self.random_state = check_random_state(random_state)
-        self._hashes = hash_rows(*(column for column in columns if column is not None))
+        self._hashes = hash_rows(*(column for column in seed_columns if column is not None))
         self._units = units
 
     def draw_row_order(self, purpose: str) -> NDArray[np.intp]:
