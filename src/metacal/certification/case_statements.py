@@ -161,14 +161,14 @@ def build_no_passing_cutoffs_error(
     -------
     InfeasibleTargetError
     """
-    best_limit_text = "They support no limit."
+    best_limit_sentence = "They support no limit."
     if best is not None:
-        best_limit_text = f"The strictest limit that they support is {best:g}."
+        best_limit_sentence = f"The strictest limit that they support is {best:g}."
     if n_cases < cases_needed:
-        best_limit_text = f"It takes at least {cases_needed:,} cases. {best_limit_text}"
+        best_limit_sentence = f"It takes at least {cases_needed:,} cases. {best_limit_sentence}"
     message = (
         f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} cases"
-        f" {format_confidence_level(delta)}. {best_limit_text} Raise the limit, collect more cases, or"
+        f" {format_confidence_level(delta)}. {best_limit_sentence} Raise the limit, collect more cases, or"
         " improve the scores."
     )
     return InfeasibleTargetError(
