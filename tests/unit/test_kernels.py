@@ -515,16 +515,22 @@ def test_the_environment_is_checked():
     assert "must be auto, numpy or fused" in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["continuous", "few values", "special", "float16"])
-def test_fingerprints_do_not_depend_on_the_kernel(kind, monkeypatch):
+@pytest.mark.parametrize("kind", ["continuous", "few values", "special", "mixed", "float16"])
+def test_fingerprints_do_not_depend_on_the_kernel(kind, instruction_set, monkeypatch):
     if not hasattr(kernels.host_kernels, "hash_scores"):
-        pytest.skip("the C kernel is not built")
+        pytest.skip("the C kernel does not run")
     random = np.random.default_rng(0)
     scale = random.choice([1e-300, -1e-5, 1.0, 1e5], 70_000)
     scores = {
         "continuous": random.random(70_000) * scale,
         "few values": random.integers(5, size=70_000).astype(float),
         "special": random.choice([0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, 1.5], 70_000),
+        # Most vectors have ordinary scores only, and some have one that is not.
+        "mixed": np.where(
+            random.random(70_000) < 0.02,
+            random.choice([0.0, -0.0, np.nan, -np.inf, 1.7e308, -1e301, 2.0**-960], 70_000),
+            random.normal(size=70_000),
+        ),
         "float16": random.choice(np.array([-np.inf, np.inf], dtype=np.float16), 70_000),
     }[kind]
     is_correct = random.random(70_000) < 0.8

@@ -141,7 +141,7 @@ class RowSketch:
                 f"A sketch of rows must have at most {SKETCH_SIZE} different hashes in ascending"
                 " order, none of them above the bound."
             )
-        n_counted_rows = sum(int(digit) for digit in self.counts)
+        n_counted_rows = sum(int(digit) * self.counts.count(digit) for digit in "123")
         if n_counted_rows > self.n_rows:
             raise InputError(
                 "The counts of a sketch must not add up to more than the number of rows."

@@ -318,12 +318,14 @@ def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
     Rows with the same score and correctness are interchangeable, so any of them is chosen.
     """
     ranking = rows.ranking
+    tie_blocks = np.searchsorted(ranking.tie_block_end_ranks, ranks)
+    scores_at_ranks = ranking.tie_block_scores[tie_blocks].tolist()
+    correctness_at_ranks = (~ranking.are_errors_at(ranks)).tolist()
+    is_correct = rows.is_correct
     is_chosen = np.zeros(len(rows), dtype=bool)
-    for rank in ranks.tolist():
-        score_at_rank = ranking.tie_block_scores[ranking.find_tie_block(rank)]
-        is_row_at_rank_correct = not ranking.is_error_at(rank)
+    for score_at_rank, is_row_at_rank_correct in zip(scores_at_ranks, correctness_at_ranks):
         tied_indices = np.flatnonzero(rows.scores == score_at_rank)
-        has_same_correctness = rows.is_correct[tied_indices] == is_row_at_rank_correct
+        has_same_correctness = is_correct[tied_indices] == is_row_at_rank_correct
         is_candidate = has_same_correctness & ~is_chosen[tied_indices]
         first_candidate = tied_indices[np.argmax(is_candidate)]
         is_chosen[first_candidate] = True

@@ -376,10 +376,13 @@ class Ranking:
 
     def is_error_at(self, rank: int) -> bool:
         """Check whether the row at a rank is an error. Errors come first in a tie block."""
-        next_error_index = int(np.searchsorted(self.error_ranks, rank))
-        if next_error_index == len(self.error_ranks):
-            return False
-        return int(self.error_ranks[next_error_index]) == rank
+        return bool(self.are_errors_at(np.array([rank]))[0])
+
+    def are_errors_at(self, ranks: Codes) -> Flags:
+        """Check for each rank whether its row is an error."""
+        n_errors_below = np.searchsorted(self.error_ranks, ranks, side="left")
+        n_errors_up_to_rank = np.searchsorted(self.error_ranks, ranks, side="right")
+        return n_errors_up_to_rank > n_errors_below
 
     def without_ranks(self, removed_ranks: Codes) -> Ranking:
         """Return the ranking without the rows at the given ranks.
@@ -396,7 +399,7 @@ class Ranking:
         >>> Ranking.from_scores(scores, correct).without_ranks(np.array([2, 4])).tie_block_scores
         array([0., 1.])
         """
-        is_error = np.array([self.is_error_at(rank) for rank in removed_ranks.tolist()])
+        is_error = self.are_errors_at(removed_ranks)
         removed_error_ranks = removed_ranks[is_error]
         # Few ranks are removed, so that only their blocks are searched for, and the entries between
         # them are copied and lowered as slices.

@@ -23,6 +23,8 @@
 #endif
 
 #include "fused_table.h"
+#include "fused_grid.h"
+#include "fused_words.h"
 
 /* The kernels once per instruction set: SET names it, WIDTH is the bytes of its vectors. */
 typedef double pair __attribute__((vector_size(16)));
@@ -123,6 +125,9 @@ typedef void mixed_sums_kernel(
 typedef void units_kernel(const struct table *, const unsigned char *, const struct bins *, double *);
 typedef void inside_kernel(const struct table *, double, double, char *, Py_ssize_t);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
+typedef Py_ssize_t hash_kernel(
+    const double *, const unsigned char *, Py_ssize_t, double, int, int, uint64_t, uint64_t *, uint64_t *
+);
 
 struct kernels {
     const char *name;
@@ -131,6 +136,7 @@ struct kernels {
     mixed_sums_kernel *mixed_sums;
     log_odds_kernel *log_odds;
     units_kernel *class_units;
+    hash_kernel *hash_rows;
     softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
     tempered_kernel *tempered[2];
     mixed_kernel *mixed[2];
@@ -143,8 +149,8 @@ struct kernels {
 #define BOTH(x, set) {x##_single_##set, x##_twice_##set}
 #define KERNELS(set) \
     {#set, scores_twice_##set, predicted_twice_##set, mixed_sums_twice_##set, log_odds_twice_##set, \
-     class_units_twice_##set, BOTH(softmax, set), BOTH(tempered, set), BOTH(mixed, set), BOTH(members, set), \
-     BOTH(lifted, set), BOTH(inside, set), BOTH(first_bad, set)}
+     class_units_twice_##set, hash_rows_twice_##set, BOTH(softmax, set), BOTH(tempered, set), BOTH(mixed, set), \
+     BOTH(members, set), BOTH(lifted, set), BOTH(inside, set), BOTH(first_bad, set)}
 
 static const struct kernels all_kernels[] = {
 #if X86
@@ -170,7 +176,6 @@ static int supported(const struct kernels *kernels) {
 }
 
 #include "fused_buffers.h"
-#include "fused_grid.h"
 #include "fused_keys.h"
 
 static PyObject *scores(PyObject *self, PyObject *args) {
@@ -633,7 +638,7 @@ static PyObject *hash_scores(PyObject *self, PyObject *args) {
     Py_ssize_t kept = 0;
     if (opens) {
         Py_BEGIN_ALLOW_THREADS
-        kept = hash_scored_rows(score, flag, n, floor, coarse, fine, bound, sum, hash);
+        kept = active->hash_rows(score, flag, n, floor, coarse, fine, bound, sum, hash);
         Py_END_ALLOW_THREADS
     }
     PyObject *done = release(&opened, opens);

@@ -522,6 +522,7 @@ static double NAME(margin)(const struct row *row) {
 #include "fused_scores.h"
 #include "fused_sums.h"
 #include "fused_units.h"
+#include "fused_hashes.h"
 #endif
 
 #undef V

@@ -317,14 +317,15 @@ def check_predicted_classes(
     gaps_expected_by_chance = np.sqrt(2.0 / np.pi * gap_variance)
     excess_gaps = np.abs(gaps) - gaps_expected_by_chance
     worst_cell = int(np.argmax(np.abs(gaps)))
-    n_worst = int(np.bincount(cell_of_row, np.ones(len(cell_of_row)))[worst_cell])
+    is_in_worst_cell = cell_of_row == worst_cell
+    n_worst = int(is_in_worst_cell.sum())
     return MarginalCheck(
         statistic=chi_squared,
         dof=degrees_of_freedom,
         p_value=p_value,
         gap=max(0.0, float(excess_gaps.sum() / len(cell_of_row))),
         wrong=float(1.0 - confidence.mean()),
-        worst=_find_class_of_cell(predicted[cell_of_row == worst_cell], classes),
+        worst=_find_class_of_cell(predicted[is_in_worst_cell], classes),
         worst_rows=n_worst,
         worst_right=float(n_correct[worst_cell] / n_worst),
         worst_confidence=float(confidence_sums[worst_cell] / n_worst),
@@ -356,14 +357,25 @@ def _find_blas() -> Any:
 
 def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
     """Assign each row to the cell of its predicted class. Small classes share one."""
-    classes, class_of_row = np.unique(predicted, return_inverse=True)
-    variance_of_class = np.bincount(class_of_row, row_variance, len(classes))
+    class_of_row = _number_classes(predicted)
+    variance_of_class = np.bincount(class_of_row, row_variance)
     is_small = variance_of_class < _MIN_VARIANCE
     # Cell 0 is the common cell if there are small classes.
     first_cell_of_large = 1 if is_small.any() else 0
     rank_among_large = np.cumsum(~is_small) - 1
     cell_of_class = np.where(is_small, 0, first_cell_of_large + rank_among_large)
     return np.asarray(cell_of_class)[class_of_row]
+
+
+def _number_classes(predicted: Codes) -> Codes:
+    """Number the classes that occur among the predictions from 0, in increasing order."""
+    largest_column = len(predicted)
+    if predicted.min(initial=0) < 0 or predicted.max(initial=0) > largest_column:
+        return np.unique(predicted, return_inverse=True)[1]
+    # Columns are counted faster than they are sorted.
+    occurs = np.bincount(predicted) > 0
+    number_of_column = np.cumsum(occurs) - 1
+    return np.asarray(number_of_column[predicted])
 
 
 def _compute_satterthwaite_scale(
@@ -398,12 +410,12 @@ def _compute_satterthwaite_scale(
 
 def _find_class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None) -> Any:
     """Return the class of the rows of a cell, None if they have several classes."""
-    predicted_columns = np.unique(predicted).tolist()
-    if len(predicted_columns) > 1:
+    if (predicted != predicted[0]).any():
         return None
+    column = int(predicted[0])
     if classes is None:
-        return predicted_columns[0]
-    return np.asarray(classes)[predicted_columns[0]].tolist()
+        return column
+    return np.asarray(classes)[column].tolist()
 
 
 def _remove_gaps_explained_by_confidence(

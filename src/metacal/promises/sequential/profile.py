@@ -225,6 +225,10 @@ def _draw_edge_tie_breakers(
     array
     """
     rng = make_generator(_TIE_BREAKER_SEED)
+    rows_before_blocks = np.where(edge_tie_blocks > 0, tie_block_end_ranks[edge_tie_blocks - 1], 0)
+    if (tie_block_end_ranks[edge_tie_blocks] - rows_before_blocks == 1).all():
+        # Without ties, one number is drawn for each edge.
+        return rng.random(len(edge_ranks))
     tie_breakers = np.empty(len(edge_ranks))
     for block in sorted(set(edge_tie_blocks.tolist())):
         edges_in_block = np.flatnonzero(edge_tie_blocks == block)
