@@ -11,6 +11,7 @@ Terms used in this module:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,12 +20,11 @@ import numpy as np
 from metacal.certification.rank_tests import find_clear_passes
 from metacal.certification.ranking import ErrorRuns, Ranking
 from metacal.certification.test_sequences import RankRange
-from metacal.formulas import Codes, Flags
 
 # Number of error runs that are tested in one vectorised step.
 _N_RUNS_PER_CHUNK = 4096
 
-# Largest number of cells whose rows are requested to be counted again in one pass.
+# Largest number of unordered blocks that one search finds, so that few cells are counted again.
 MAX_BLOCKS_PER_RECOUNT = 1024
 
 
@@ -34,7 +34,8 @@ class FirstFailure(NamedTuple):
     Attributes
     ----------
     rank : int
-        Rank, or `stop_rank` of the range if no test is known to fail.
+        Rank, or `stop_rank` of the range if no test is known to fail. It may then be unknown whether
+        a test in an unordered block fails.
 
     unordered_blocks : list of int
         Cells before the rank in which a test may fail, depending on the unknown order of rows.
@@ -69,45 +70,48 @@ def find_first_failure(
     -------
     FirstFailure
     """
-    error_runs = ranking.error_runs
+    failure_finder = _FailureFinder(ranking, rank_range, significance_level)
+    unordered_blocks: list[int] = []
+    for run_index in _iterate_runs_that_may_fail(
+        ranking.error_runs, rank_range, significance_level
+    ):
+        unordered_block = ranking.error_runs.get_unordered_block(run_index)
+        if unordered_block is None:
+            failed_rank = failure_finder.find_first_failed_rank(run_index)
+        else:
+            unordered_blocks.append(unordered_block)
+            failed_rank = failure_finder.find_first_failed_rank_after_block(
+                run_index, unordered_block
+            )
+        if failed_rank is not None:
+            return FirstFailure(failed_rank, unordered_blocks)
+        if len(unordered_blocks) >= MAX_BLOCKS_PER_RECOUNT:
+            # The caller requests a recount of these blocks and repeats the search.
+            break
+    rank_if_no_failure_is_known = rank_range.stop_rank
+    return FirstFailure(rank_if_no_failure_is_known, unordered_blocks)
+
+
+def _iterate_runs_that_may_fail(
+    error_runs: ErrorRuns, rank_range: RankRange, significance_level: float
+) -> Iterator[int]:
+    """Yield the index of each error run in a range with a rank that may fail."""
     first_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.start_rank)) - 1
     stop_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.stop_rank - 1))
-    unordered_blocks: list[int] = []
-    failure_finder = _FailureFinder(ranking, rank_range, significance_level)
     for chunk_start in range(first_run, stop_run, _N_RUNS_PER_CHUNK):
         chunk_stop = min(chunk_start + _N_RUNS_PER_CHUNK, stop_run)
         run_indices = np.arange(chunk_start, chunk_stop)
-        is_settled = _find_runs_that_clearly_pass(
-            error_runs, run_indices, rank_range, significance_level
+        last_error_ranks = (
+            error_runs.n_rows_before[run_indices] + error_runs.n_leading_errors[run_indices]
         )
-        for run_index in run_indices[~is_settled].tolist():
-            unordered_block = error_runs.get_unordered_block(run_index)
-            if unordered_block is None:
-                failed_rank = failure_finder.find_first_failed_rank(run_index)
-            else:
-                unordered_blocks.append(unordered_block)
-                failed_rank = failure_finder.find_first_failed_rank_after_block(
-                    run_index, unordered_block
-                )
-            if failed_rank is not None:
-                return FirstFailure(failed_rank, unordered_blocks)
-            if len(unordered_blocks) >= MAX_BLOCKS_PER_RECOUNT:
-                return FirstFailure(rank_range.stop_rank, unordered_blocks)
-    return FirstFailure(rank_range.stop_rank, unordered_blocks)
-
-
-def _find_runs_that_clearly_pass(
-    error_runs: ErrorRuns, run_indices: Codes, rank_range: RankRange, significance_level: float
-) -> Flags:
-    """Find the error runs in which every rank passes the test."""
-    last_error_ranks = error_runs.n_rows_before[run_indices] + error_runs.n_errors[run_indices]
-    # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
-    return find_clear_passes(
-        n_errors=error_runs.cumulative_errors[run_indices],
-        ranks=np.maximum(last_error_ranks, rank_range.start_rank),
-        error_rate=rank_range.rank_tests.error_rate,
-        significance_level=significance_level,
-    )
+        # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
+        every_rank_passes = find_clear_passes(
+            n_errors=error_runs.cumulative_errors[run_indices],
+            ranks=np.maximum(last_error_ranks, rank_range.start_rank),
+            error_rate=rank_range.rank_tests.error_rate,
+            significance_level=significance_level,
+        )
+        yield from run_indices[~every_rank_passes].tolist()
 
 
 @dataclass
@@ -143,23 +147,23 @@ class _FailureFinder:
             return failed_rank
         error_runs = self.ranking.error_runs
         n_rows_before_run = int(error_runs.n_rows_before[run_index])
-        n_errors_of_run = int(error_runs.n_errors[run_index])
+        n_errors_of_run = int(error_runs.n_leading_errors[run_index])
         # The first run of a ranking has no errors, and starts at its first correct row.
-        first_rank_with_all_errors = n_rows_before_run + max(n_errors_of_run, 1)
-        return self._find_failed_rank_after_errors(run_index, first_rank_with_all_errors)
+        rank_after_errors = n_rows_before_run + max(n_errors_of_run, 1)
+        return self._find_failed_rank_after_errors(run_index, first_rank=rank_after_errors)
 
     def find_first_failed_rank_after_block(
         self, run_index: int, unordered_block: int
     ) -> int | None:
         """Find the first tested rank of a run that fails after its unordered cell."""
         cell_end_rank = int(self.ranking.tie_block_end_ranks[unordered_block])
-        return self._find_failed_rank_after_errors(run_index, cell_end_rank)
+        return self._find_failed_rank_after_errors(run_index, first_rank=cell_end_rank)
 
     def _find_failed_rank_among_errors(self, run_index: int) -> int | None:
         """Find the first tested rank that fails among the errors of a run."""
         error_runs = self.ranking.error_runs
         n_rows_before_run = int(error_runs.n_rows_before[run_index])
-        n_errors_of_run = int(error_runs.n_errors[run_index])
+        n_errors_of_run = int(error_runs.n_leading_errors[run_index])
         n_errors_before_run = int(error_runs.cumulative_errors[run_index]) - n_errors_of_run
         first_error_rank = n_rows_before_run + 1
         last_error_rank = n_rows_before_run + n_errors_of_run
@@ -185,12 +189,11 @@ class _FailureFinder:
             return tested_rank
         return None
 
-    def _find_failed_rank_after_errors(
-        self, run_index: int, first_rank_with_all_errors: int
-    ) -> int | None:
-        """Find the tested rank that fails between the last error and the end of a run.
+    def _find_failed_rank_after_errors(self, run_index: int, *, first_rank: int) -> int | None:
+        """Find the tested rank that fails after all errors of a run.
 
-        Each correct row lowers the p-value, so only the first tested rank can fail.
+        From `first_rank` on, the rows contain all errors of the run. Each correct row lowers the
+        p-value, so only the first tested rank can fail.
         """
         error_runs = self.ranking.error_runs
         n_runs = len(error_runs.n_rows_before)
@@ -199,9 +202,9 @@ class _FailureFinder:
             last_rank_of_run = self.ranking.n_rows
         else:
             last_rank_of_run = int(error_runs.n_rows_before[run_index + 1])
-        first_rank = max(first_rank_with_all_errors, self.rank_range.start_rank)
+        first_rank_in_range = max(first_rank, self.rank_range.start_rank)
         last_rank = min(last_rank_of_run, self.rank_range.stop_rank - 1)
-        tested_rank = self._find_lowest_tested_rank_at_least(first_rank)
+        tested_rank = self._find_lowest_tested_rank_at_least(first_rank_in_range)
         if tested_rank > last_rank:
             return None
         n_errors_up_to_rank = int(error_runs.cumulative_errors[run_index])

@@ -178,7 +178,7 @@ class MeanLossLimit:
         return record_design(certificate, design)
 
     def _build_loss_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
-        """Rank the rows by score, and choose exact tests or bets for their losses.
+        """Rank the rows by score, and choose exact tests of their losses, or bets.
 
         The type of the losses decides about the tests, not their values. It is known before any
         loss is read, so that one test is made. If exact tests were used whenever the losses happen

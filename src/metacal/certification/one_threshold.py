@@ -67,7 +67,7 @@ class OneThresholdProcedure:
     target: float
     rule: ThresholdRule
 
-    # The score name is None because the caller chooses the score.
+    # Thresholds apply to any score that the caller chooses, so it has no name here.
     score_name = None
 
     @property
@@ -150,7 +150,8 @@ class OneThresholdProcedure:
             Significance level that the tests are planned for, by default `significance_level`.
 
         target : float, optional
-            Target to certify, by default the promised one.
+            Target to certify instead of the promised one. The tests are about the limit that
+            follows from it.
 
         pilot_rows : PilotRows, optional
             Pilot rows, which determine where the tests begin.
@@ -162,13 +163,12 @@ class OneThresholdProcedure:
         -------
         ThresholdResult
         """
-        tested_limit = self.limit
-        if target is not None:
-            tested_limit = self.rule.convert_target_to_limit(self.quantity, target)
+        if target is None:
+            target = self.target
         return run_rule(
             self.rule,
             ranking,
-            tested_limit,
+            self.rule.convert_target_to_limit(self.quantity, target),
             significance_level,
             plan_significance_level=plan_significance_level,
             pilot_rows=pilot_rows,
@@ -183,22 +183,24 @@ class OneThresholdProcedure:
         significance_level: float | None,
         significance_level_if_untested: float,
     ) -> tuple[SubgroupCertificate, ...]:
-        """Build the only certificate of a subgroup."""
-        threshold = None
+        """Build the certificate of a subgroup, a tuple of the only one."""
+        certified_threshold = None
+        n_planning_rows = 0
         if result is not None:
-            threshold = result.get_threshold(threshold_index=0)
+            certified_threshold = result.get_threshold(threshold_index=0)
+            n_planning_rows = result.design.n_planning_rows
 
-        shortfall = Shortfall()
-        if threshold is None:
+        if certified_threshold is not None:
+            threshold = certified_threshold
+            # Nothing is missing, so no better limit and no number of needed rows is stated.
+            shortfall = Shortfall(best_limit=None, rows_needed=None)
+        else:
             threshold = self.fallback_threshold
-            level_of_shortfall = significance_level_if_untested
-            if significance_level is not None:
-                level_of_shortfall = significance_level
-            n_planning_rows = 0
-            if result is not None:
-                n_planning_rows = result.design.n_planning_rows
+            level_to_reach = significance_level
+            if level_to_reach is None:
+                level_to_reach = significance_level_if_untested
             shortfall = self.rule.find_shortfall(
-                rows.ranking, self.limit, level_of_shortfall, n_planning_rows=n_planning_rows
+                rows.ranking, self.limit, level_to_reach, n_planning_rows=n_planning_rows
             )
 
         threshold = RELATIVE_GRID.make_robust_to_rounding(threshold)

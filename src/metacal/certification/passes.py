@@ -75,7 +75,7 @@ _CHUNK_SIZE = 1 << 15
 # Smallest number of new cells into which a cell is divided.
 _MIN_NEW_CELLS = 4
 
-# Number of trailing zero bits that is assumed if every key is 0.
+# Number of trailing zero bits of an int64 key of 0. The sign bit is not counted.
 _N_ZERO_BITS_IF_ALL_ZERO = 63
 
 
@@ -86,9 +86,10 @@ class CellTally:
     Attributes
     ----------
     first_keys, last_keys : arrays of int64 of shape (n_cells,)
-        Lowest and highest key of each cell, in increasing order.
+        Lowest and highest key of each cell, in increasing order. A key is an integer that stands for
+        a score, and keys have the order of the scores (`metacal.kernels.keys`).
 
-    n_correct, n_errors : arrays of int64 of shape (n_cells,)
+    n_correct_by_cell, n_errors_by_cell : arrays of int64 of shape (n_cells,)
         Number of correct rows and of errors in each cell.
 
     n_zero_bits : int
@@ -106,8 +107,8 @@ class CellTally:
 
     first_keys: Ints
     last_keys: Ints
-    n_correct: Ints
-    n_errors: Ints
+    n_correct_by_cell: Ints
+    n_errors_by_cell: Ints
     n_zero_bits: int
 
     @classmethod
@@ -120,14 +121,16 @@ class CellTally:
                 "Some scores are NaN, but certify requires a score for every row. Leave out the"
                 " rows without a score."
             )
-        # If no row is correct, the number of incorrect rows is that of all rows.
-        require_some_correct(cell_counts.n_correct, n_rows=int(cell_counts.n_incorrect.sum()))
+        n_correct_by_cell = cell_counts.n_correct
+        n_errors_by_cell = cell_counts.n_incorrect
+        # The error is raised only if no row is correct, and then every row is an error.
+        require_some_correct(n_correct_by_cell, n_rows=int(n_errors_by_cell.sum()))
         first_keys, last_keys = key_partition.get_key_ranges(cell_counts.cells)
         return cls(
             first_keys=first_keys,
             last_keys=last_keys,
-            n_correct=cell_counts.n_correct,
-            n_errors=cell_counts.n_incorrect,
+            n_correct_by_cell=n_correct_by_cell,
+            n_errors_by_cell=n_errors_by_cell,
             n_zero_bits=_count_trailing_zero_bits(cell_counts.bitwise_or_of_keys),
         )
 
@@ -166,7 +169,9 @@ class CellTally:
             max_cells=max_cells,
         )
         cell_counts = count_rows(key_partition)
-        n_rows_in_earlier_pass = int((self.n_correct + self.n_errors)[divided_cells].sum())
+        n_rows_in_earlier_pass = int(
+            (self.n_correct_by_cell + self.n_errors_by_cell)[divided_cells].sum()
+        )
         n_rows_in_this_pass = int((cell_counts.n_correct + cell_counts.n_incorrect).sum())
         if n_rows_in_this_pass != n_rows_in_earlier_pass:
             raise FileReadError(
@@ -185,8 +190,8 @@ class CellTally:
         return CellTally(
             first_keys=replace_divided_cells(self.first_keys, new_first_keys),
             last_keys=replace_divided_cells(self.last_keys, new_last_keys),
-            n_correct=replace_divided_cells(self.n_correct, cell_counts.n_correct),
-            n_errors=replace_divided_cells(self.n_errors, cell_counts.n_incorrect),
+            n_correct_by_cell=replace_divided_cells(self.n_correct_by_cell, cell_counts.n_correct),
+            n_errors_by_cell=replace_divided_cells(self.n_errors_by_cell, cell_counts.n_incorrect),
             n_zero_bits=self.n_zero_bits,
         )
 
@@ -197,16 +202,14 @@ class CellTally:
         The order of the rows in a cell with several scores is unknown.
         """
         # All keys of scores are multiples of this number, because their last bits are zero.
-        distance_of_score_keys = 1 << self.n_zero_bits
-        zero_bits_mask = np.int64(distance_of_score_keys - 1)
-        # The first key of a cell is rounded up to a multiple.
-        lowest_score_keys = (self.first_keys + zero_bits_mask) & ~zero_bits_mask
+        key_step = 1 << self.n_zero_bits
+        lowest_score_keys = _round_up_to_multiples(self.first_keys, n_zero_bits=self.n_zero_bits)
         # The difference of two keys may exceed int64, so it is read as an unsigned integer.
-        key_distances = (self.last_keys - lowest_score_keys).view(np.uint64)
-        contains_several_scores = key_distances >= np.uint64(distance_of_score_keys)
+        distance_to_last_key = (self.last_keys - lowest_score_keys).view(np.uint64)
+        contains_several_scores = distance_to_last_key >= np.uint64(key_step)
         return Ranking(
-            tie_block_end_ranks=np.cumsum(self.n_correct + self.n_errors),
-            cumulative_errors=np.cumsum(self.n_errors),
+            tie_block_end_ranks=np.cumsum(self.n_correct_by_cell + self.n_errors_by_cell),
+            cumulative_errors=np.cumsum(self.n_errors_by_cell),
             tie_block_scores=keys_to_scores(lowest_score_keys),
             is_unordered_block=contains_several_scores,
         )
@@ -220,6 +223,12 @@ class CellTally:
         cells_with_ranks = np.unique(np.searchsorted(ranking.tie_block_end_ranks, rank_array))
         is_unordered = ranking.is_unordered_block[cells_with_ranks]
         return [int(cell) for cell in cells_with_ranks[is_unordered]]
+
+
+def _round_up_to_multiples(keys: Ints, *, n_zero_bits: int) -> Ints:
+    """Round keys up to integers whose last bits are zero."""
+    last_bits = np.int64((1 << n_zero_bits) - 1)
+    return (keys + last_bits) & ~last_bits
 
 
 def _count_trailing_zero_bits(bits: int) -> int:
@@ -254,9 +263,9 @@ class Passes(Evidence):
     ranking: Ranking
 
     def __init__(self, count: CountRows, cells: int = MAX_CELLS, ranks: Sequence[int] = ()) -> None:
-        self.count = count
-        self.cells = cells
-        self.ranks = ranks
+        self._count_rows = count
+        self._max_cells = cells
+        self._ranks_with_known_order = ranks
 
     @classmethod
     def over(
@@ -303,20 +312,20 @@ class Passes(Evidence):
         procedure = promise.procedure()
         if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
             raise build_sorting_required_error(promise)
-        cell_tally = CellTally.from_first_pass(count_rows=self.count, max_cells=self.cells)
+        cell_tally = CellTally.from_first_pass(self._count_rows, max_cells=self._max_cells)
         while True:
-            cells_to_refine = cell_tally.find_unordered_cells(self.ranks)
+            unordered_cells = cell_tally.find_unordered_cells(self._ranks_with_known_order)
             try:
                 certificate = procedure.certify_ranking(cell_tally.ranking, promise.delta)
             except FinerCountsNeeded as finer_counts_needed:
-                cells_to_refine = [*finer_counts_needed.cells_to_recount, *cells_to_refine]
+                cells_to_refine = [*finer_counts_needed.cells_to_recount, *unordered_cells]
             else:
-                is_every_rank_known = len(cells_to_refine) == 0
-                if is_every_rank_known:
+                if not unordered_cells:
                     self.ranking = cell_tally.ranking
                     return certificate
+                cells_to_refine = unordered_cells
             cell_tally = cell_tally.refine(
-                cells_to_refine, count_rows=self.count, max_cells=self.cells
+                cells_to_refine, self._count_rows, max_cells=self._max_cells
             )
 
 

@@ -115,10 +115,10 @@ class BinomialRankTests:
         rank = min_rank
         while rank < self.n_rows:
             max_errors = self.max_passing_errors(rank)
-            passes_without_errors = max_errors >= 0
-            if passes_without_errors and self._is_tested_rank(max_errors, rank):
+            if self._is_tested_rank(rank, max_passing_errors=max_errors):
                 return rank
-            # Until a rank allows one more error, the p-values are even smaller.
+            # The next ranks pass with at most `max_errors` errors too. Their largest passing p-values
+            # are even smaller, so they are not tested either.
             rank = self.lowest_rank_passing_with(max_errors + 1)
         # The last rank is always tested.
         return self.n_rows
@@ -130,24 +130,36 @@ class BinomialRankTests:
         highest_rank = stop_rank - 1
         while highest_rank >= 1:
             max_errors = self.max_passing_errors(highest_rank)
-            if max_errors < 0:
+            no_lower_rank_passes = max_errors < 0
+            if no_lower_rank_passes:
                 return 0
-            # The p-value of `max_errors` falls as the rank rises, so the tested ranks come first.
             lowest_rank = self.lowest_rank_passing_with(max_errors)
-            n_tested_ranks = bisect_left(
-                range(lowest_rank, highest_rank + 1),
-                True,
-                key=lambda rank: not self._is_tested_rank(max_errors, rank),
-            )
+            ranks_with_same_max_errors = range(lowest_rank, highest_rank + 1)
+            n_tested_ranks = self._count_tested_ranks(ranks_with_same_max_errors, max_errors)
             if n_tested_ranks > 0:
-                return lowest_rank + n_tested_ranks - 1
+                return ranks_with_same_max_errors[n_tested_ranks - 1]
             highest_rank = lowest_rank - 1
         return 0
 
-    def _is_tested_rank(self, n_errors: int, rank: int) -> bool:
-        """Check whether the p-value is at least 3/4 of the significance level."""
-        p_value = self.p_value(n_errors, rank)
-        return p_value >= _MIN_LEVEL_FRACTION_OF_TESTED_RANKS * self.significance_level
+    def _count_tested_ranks(self, ranks: range, max_passing_errors: int) -> int:
+        """Count the tested ranks among ranks that pass with equally many errors.
+
+        The p-value of these errors falls as the rank rises, so the tested ranks come first.
+        """
+
+        def is_untested_rank(rank: int) -> bool:
+            return not self._is_tested_rank(rank, max_passing_errors=max_passing_errors)
+
+        return bisect_left(ranks, True, key=is_untested_rank)
+
+    def _is_tested_rank(self, rank: int, *, max_passing_errors: int) -> bool:
+        """Check whether the largest passing p-value of a rank is near the level."""
+        if max_passing_errors < 0:
+            return False
+        largest_passing_p_value = self.p_value(max_passing_errors, rank)
+        return (
+            largest_passing_p_value >= _MIN_LEVEL_FRACTION_OF_TESTED_RANKS * self.significance_level
+        )
 
 
 def find_clear_passes(
@@ -182,18 +194,18 @@ def find_clear_passes(
     array([ True,  True,  True])
     """
     expected_errors = ranks * error_rate
-    n_errors_below_expected = expected_errors - n_errors
-    strict_level = significance_level * _ONE_MINUS_ROUNDING_ERROR
-    squared_deviations = n_errors_below_expected * n_errors_below_expected
-    is_below_expected = n_errors_below_expected > 0.0
+    expected_minus_observed_errors = expected_errors - n_errors
+    level_less_rounding_error = significance_level * _ONE_MINUS_ROUNDING_ERROR
+    squared_deviations = expected_minus_observed_errors * expected_minus_observed_errors
+    has_fewer_errors_than_expected = expected_minus_observed_errors > 0.0
     # A Chernoff bound exp(-t² / 2μ) of at most the level is the condition t² >= -2 log(level) μ.
-    passes = is_below_expected & (
+    passes = has_fewer_errors_than_expected & (
         squared_deviations * _ONE_MINUS_ROUNDING_ERROR
-        >= -2.0 * math.log(strict_level) * expected_errors
+        >= -2.0 * math.log(level_less_rounding_error) * expected_errors
     )
-    needs_p_value = is_below_expected & ~passes
+    needs_p_value = has_fewer_errors_than_expected & ~passes
     p_values = bounds.binomial_p_value(n_errors[needs_p_value], ranks[needs_p_value], error_rate)
-    passes[needs_p_value] = p_values <= strict_level
+    passes[needs_p_value] = p_values <= level_less_rounding_error
     return passes
 
 

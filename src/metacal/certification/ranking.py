@@ -102,8 +102,8 @@ class ErrorRuns(NamedTuple):
     n_rows_before : array of int of shape (n_runs,)
         Number of rows before each run.
 
-    n_errors : array of int of shape (n_runs,)
-        Number of errors at the beginning of each run.
+    n_leading_errors : array of int of shape (n_runs,)
+        Number of errors of each run. They come before its correct rows.
 
     cumulative_errors : array of int of shape (n_runs,)
         Number of errors up to the end of each run.
@@ -114,7 +114,7 @@ class ErrorRuns(NamedTuple):
     """
 
     n_rows_before: Codes
-    n_errors: Codes
+    n_leading_errors: Codes
     cumulative_errors: Codes
     unordered_blocks: Codes | None = None
 
@@ -123,9 +123,9 @@ class ErrorRuns(NamedTuple):
         """Build the runs of errors at known ranks."""
         n_errors = len(error_ranks)
         return cls(
-            n_rows_before=_prepend_error_free_run(error_ranks - 1),
-            n_errors=_prepend_error_free_run(np.ones(n_errors, dtype=np.intp)),
-            cumulative_errors=_prepend_error_free_run(np.arange(1, n_errors + 1)),
+            n_rows_before=_prepend_first_run(0, error_ranks - 1),
+            n_leading_errors=_prepend_first_run(0, np.ones(n_errors, dtype=np.intp)),
+            cumulative_errors=_prepend_first_run(0, np.arange(1, n_errors + 1)),
         )
 
     def get_unordered_block(self, run_index: int) -> int | None:
@@ -135,9 +135,9 @@ class ErrorRuns(NamedTuple):
         return int(self.unordered_blocks[run_index])
 
 
-def _prepend_error_free_run(entries_of_later_runs: Codes, entry: int = 0) -> Codes:
+def _prepend_first_run(entry_of_first_run: int, entries_of_later_runs: Codes) -> Codes:
     """Prepend the entry of the first run, which has no errors and no rows before it."""
-    return np.append(entry, entries_of_later_runs)
+    return np.append(entry_of_first_run, entries_of_later_runs)
 
 
 @dataclass(frozen=True)
@@ -224,21 +224,21 @@ class Ranking:
         n_errors_per_block = np.diff(self.cumulative_errors, prepend=0)
         n_rows_per_block = np.diff(self.tie_block_end_ranks, prepend=0)
         n_rows_before_block = self.tie_block_end_ranks - n_rows_per_block
-        is_unordered_block = np.zeros(len(n_errors_per_block), dtype=bool)
+        has_unknown_error_ranks = np.zeros(len(n_errors_per_block), dtype=bool)
         if self.is_unordered_block is not None:
             # If every row of a block is an error, the order of its rows makes no difference.
             has_correct_rows = n_errors_per_block != n_rows_per_block
-            is_unordered_block = self.is_unordered_block & has_correct_rows
-        # Each tie block with errors starts a run.
-        blocks_with_errors = np.flatnonzero(n_errors_per_block)
+            has_unknown_error_ranks = self.is_unordered_block & has_correct_rows
+        # A run begins with the errors of a tie block and ends before the next block with errors.
+        first_blocks = np.flatnonzero(n_errors_per_block)
         unordered_blocks = np.where(
-            is_unordered_block[blocks_with_errors], blocks_with_errors, _NO_UNORDERED_BLOCK
+            has_unknown_error_ranks[first_blocks], first_blocks, _NO_UNORDERED_BLOCK
         )
         return ErrorRuns(
-            n_rows_before=_prepend_error_free_run(n_rows_before_block[blocks_with_errors]),
-            n_errors=_prepend_error_free_run(n_errors_per_block[blocks_with_errors]),
-            cumulative_errors=_prepend_error_free_run(self.cumulative_errors[blocks_with_errors]),
-            unordered_blocks=_prepend_error_free_run(unordered_blocks, entry=_NO_UNORDERED_BLOCK),
+            n_rows_before=_prepend_first_run(0, n_rows_before_block[first_blocks]),
+            n_leading_errors=_prepend_first_run(0, n_errors_per_block[first_blocks]),
+            cumulative_errors=_prepend_first_run(0, self.cumulative_errors[first_blocks]),
+            unordered_blocks=_prepend_first_run(_NO_UNORDERED_BLOCK, unordered_blocks),
         )
 
     def require_known_order_in_blocks(self, tie_blocks: Sequence[int]) -> None:
@@ -339,7 +339,7 @@ class Ranking:
         )
 
     def count_accepted_after_passing_rank(self, rank: int) -> int:
-        """Count the rows that may be accepted if a test at this rank passed.
+        """Count the rows that may be accepted once the test at a rank has passed.
 
         A tie block is accepted as a whole if all of its errors are among the first `rank` rows, and
         rejected as a whole otherwise. The proof is in
@@ -361,8 +361,8 @@ class Ranking:
             n_errors_before_block = int(self.cumulative_errors[tie_block - 1])
         n_block_errors = int(self.cumulative_errors[tie_block]) - n_errors_before_block
         # Errors come first among tied rows, so all later rows of the block are correct.
-        includes_all_block_errors = rank - n_rows_before_block >= n_block_errors
-        if rank == block_end_rank or includes_all_block_errors:
+        last_error_rank_of_block = n_rows_before_block + n_block_errors
+        if rank >= last_error_rank_of_block:
             return block_end_rank
         return n_rows_before_block
 
