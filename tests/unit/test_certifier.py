@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.arriving import default_number_of_labels
 from metacal.io.artifact.wrapping import build_file_text
 from metacal.promises import Answers, Sample
 
@@ -331,9 +332,20 @@ def test_what_cannot_be_meant_is_refused():
         (mc.MaxCost(((0.0, 1.0), (5.0, 0.0)), 0.5), {}, "the true class of every row"),
         (mc.MaxCost(5.0, 0.5), {}, "a number of rows to label"),
         (mc.PerClass(mc.MinAccuracy(0.9)), {}, "threshold for each predicted class"),
+        (mc.MaxCaseErrors(0.05), {}, "counts whole cases"),
     ):
         with pytest.raises(mc.InputError, match=says):
             mc.Certifier(promise, doubts, **options)
+
+
+def test_the_default_number_of_labels_allows_40_errors_at_the_promised_rate():
+    promises = [
+        mc.MinAccuracy(0.95),
+        mc.MaxMiscoverage(0.05),
+        mc.MinRecall(0.95),
+        mc.MaxFalsePositiveRate(0.05),
+    ]
+    assert [default_number_of_labels(promise) for promise in promises] == [800] * len(promises)
 
 
 def test_only_rows_below_every_missing_label_are_known():

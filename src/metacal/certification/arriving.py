@@ -265,10 +265,10 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
 def _compute_allowed_error_rate(quantity: Quantity, target: float) -> Fraction:
     """Compute the largest error rate that a promised limit allows, without rounding."""
     exact_target = bounds.to_exact_fraction(target)
-    if quantity.limits_only_rejections:
-        # The target is the share of rejected rows, which is the error rate.
+    if quantity.has_upper_limit:
+        # The target is itself the largest share of errors.
         return exact_target
-    # The target is the share of correct rows.
+    # The target is the smallest share without an error.
     return 1 - exact_target
 
 

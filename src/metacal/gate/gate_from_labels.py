@@ -22,6 +22,7 @@ from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import build_profile
 from metacal.rows.labels import check_reject_label
+from metacal.spelling import choose_spelling
 
 if TYPE_CHECKING:
     from metacal.gate.certifier import Certifier
@@ -128,6 +129,12 @@ def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) 
         raise UnsupportedPromiseError(
             f"Labelling does not support {promise_name}, because this promise has one threshold"
             " for each predicted class or group. Label the rows, and fit the promise on them."
+        )
+    if promise.counts_cases:
+        raise UnsupportedPromiseError(
+            f"Labelling does not support {promise_name}, because rows are drawn one by one, and this"
+            " promise counts whole cases. Label every item of some cases, and fit the promise on"
+            f" them: {choose_spelling('ScoreGate(promise).fit(score, correct, cases=case_ids)', 'metacal fit --case-key case')}."
         )
     if not promise.needs_labels:
         raise UnsupportedPromiseError(
