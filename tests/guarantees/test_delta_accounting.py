@@ -123,7 +123,9 @@ def test_pilot_rows_of_a_cascade_are_not_tested():
         for own in (rows, replace(rows, small_correct=broken))
     ]
     assert certificates[0].n_rows == 1000 - len(aside)
-    assert certificates[0].stages.n_worse == certificates[1].stages.n_worse
+    assert (
+        certificates[0].stages.n_only_cascade_wrong == certificates[1].stages.n_only_cascade_wrong
+    )
 
 
 # ── subgroups, sides, two promises at once ───────────────────────────────────────────────────────

@@ -76,13 +76,15 @@ def test_the_certificate_counts_what_it_says(data, relative):
     assert certificate.n_rows == len(tested)
     stages = certificate.stages
     assert [stage.n_rows for stage in stages.items] == [answers.sum(), (~answers).sum()]
-    assert stages.n_worse == (answers & ~one & other).sum()
-    assert stages.n_better == (answers & one & ~other).sum()
+    assert stages.n_only_cascade_wrong == (answers & ~one & other).sum()
+    assert stages.n_only_reference_wrong == (answers & one & ~other).sum()
     assert [stage.n_wrong for stage in stages.items] == [
         (answers & ~one).sum(),
         (~answers & ~other).sum(),
     ]
-    assert certifies_noninferiority(stages.n_worse, stages.n_better, len(tested), 0.02, 0.1, 0.005)
+    assert certifies_noninferiority(
+        stages.n_only_cascade_wrong, stages.n_only_reference_wrong, len(tested), 0.02, 0.1, 0.005
+    )
 
 
 def test_the_next_threshold_would_not_pass(data, relative):
@@ -337,9 +339,9 @@ def test_forged_certificates_contradict_themselves(relative, absolute):
         assert promise.contradiction(certificate) is None
         forged = [
             {"items": (replace(small, n_rows=small.n_rows + 1), large)},
-            {"n_worse": stages.n_worse + 200},
+            {"n_only_cascade_wrong": stages.n_only_cascade_wrong + 200},
             {"n_labels": certificate.n_rows + 1},
-            {"n_better": -1},
+            {"n_only_reference_wrong": -1},
             {"items": (replace(small, n_wrong=None), large)},
             {"items": (small, replace(large, n_wrong=large.n_wrong + 1))},
             {"items": (replace(small, threshold=small.threshold + 0.1), large)},

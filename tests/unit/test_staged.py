@@ -45,7 +45,7 @@ def test_two_models_answer_up_to_the_first_row_too_many():
     (score,), agrees = models(m=1)
     cascade = mc.Cascade(mc.MaxLoss(0.01)).fit(score, agrees=agrees[0])
     stages = cascade.certificate_.stages
-    assert (stages.n_worse, stages.n_better) == (None, None)
+    assert (stages.n_only_cascade_wrong, stages.n_only_reference_wrong) == (None, None)
     assert stages.n_disagreements == BadAnswerLimit(0.01, 0.1).find_max_passing_bad_count(N)
     kept = ~cascade.needs_large(score)
     assert (kept & ~agrees[0]).mean() == pytest.approx(0.01, abs=0.003)

@@ -47,12 +47,13 @@ class Stages:
         The models in the order in which rows reach them.
     has_human_review : bool
         Whether people review the rows that no model answers.
-    n_worse, n_better : int or None
-        Tested rows that an earlier model answers, by outcome: only the earlier model is incorrect,
-        or only the last model would be. None if only agreement was observed.
+    n_only_cascade_wrong, n_only_reference_wrong : int or None
+        Numbers of tested rows on which only the answer of the cascade is incorrect, or only the
+        answer of the *reference*: the last model, or people if the promise is about their answers.
+        An earlier model answered these rows. None if only agreement was observed.
     n_disagreements : int or None
-        If only agreement was observed: tested rows that an earlier model answers, with an answer
-        that differs from that of the last model.
+        If only agreement was observed: number of tested rows that an earlier model answers
+        differently from the last model.
     n_pilot_rows, n_labels : int
         Number of pilot rows, which chose the thresholds, and of labels that the tests needed.
     pool_size : int or None
@@ -61,8 +62,8 @@ class Stages:
 
     items: tuple[StageCount, ...]
     has_human_review: bool = field(metadata=stored_as("people"))
-    n_worse: int | None
-    n_better: int | None
+    n_only_cascade_wrong: int | None = field(metadata=stored_as("n_worse"))
+    n_only_reference_wrong: int | None = field(metadata=stored_as("n_better"))
     n_pilot_rows: int = field(metadata=stored_as("n_aside"))
     n_labels: int
     pool_size: int | None = field(default=None, metadata=stored_as("pool"))
@@ -84,8 +85,8 @@ class Stages:
         return total
 
     @property
-    def n_answered_early(self) -> int:
-        """Number of rows answered before the last model or before people."""
+    def n_answered_before_reference(self) -> int:
+        """Number of rows that a model answers before they reach the last model or people."""
         if self.has_human_review:
             return self.n_answered
         return self.n_answered - self.items[-1].n_rows
@@ -99,7 +100,7 @@ class Stages:
         )
 
     def _find_mismatch_with_certificate(self, certificate: Certificate) -> str | None:
-        """Describe a threshold, score or count that the certificate states differently."""
+        """Describe a threshold, score or count that differs from that of the certificate."""
         first_stage = self.items[0]
         has_same_threshold = certificate.threshold == first_stage.threshold
         has_same_score = certificate.score == first_stage.score
@@ -120,25 +121,32 @@ class Stages:
 
     def _find_impossible_counts(self, certificate: Certificate) -> str | None:
         """Describe a count of rows that is missing, unexpected, negative or too large."""
-        counts_from_labels = [self.n_worse, self.n_better]
+        counts_from_labels = [self.n_only_cascade_wrong, self.n_only_reference_wrong]
         counts_from_agreement = [self.n_disagreements]
         if certificate.quantity.uses_agreement_only:
-            expected_counts, unexpected_counts = counts_from_agreement, counts_from_labels
+            required_counts, forbidden_counts = counts_from_agreement, counts_from_labels
         else:
-            expected_counts, unexpected_counts = counts_from_labels, counts_from_agreement
-        known_counts = [count for count in expected_counts if count is not None]
-        lacks_expected_count = len(known_counts) < len(expected_counts)
-        has_unexpected_count = any(count is not None for count in unexpected_counts)
-        if lacks_expected_count or has_unexpected_count:
+            required_counts, forbidden_counts = counts_from_labels, counts_from_agreement
+        differing_row_counts = [count for count in required_counts if count is not None]
+        lacks_required_count = len(differing_row_counts) < len(required_counts)
+        has_forbidden_count = any(count is not None for count in forbidden_counts)
+        if lacks_required_count or has_forbidden_count:
             return "worse and better rows belong to labels, differing ones to agreement"
-        answered_counts = [stage.n_rows for stage in self.items]
-        if min(*known_counts, self.n_pilot_rows, self.n_labels, *answered_counts) < 0:
+        answered_row_counts = [stage.n_rows for stage in self.items]
+        all_counts = [
+            *differing_row_counts,
+            *answered_row_counts,
+            self.n_pilot_rows,
+            self.n_labels,
+        ]
+        if min(all_counts) < 0:
             return "a count is negative"
         contradiction = self._find_unanswered_rows(certificate.n_rows)
         if contradiction is not None:
             return contradiction
-        n_rows_with_other_outcome = sum(known_counts)
-        has_too_many_differences = n_rows_with_other_outcome > self.n_answered_early
+        # Cascade and reference can only differ in rows that the reference did not answer.
+        n_differing_rows = sum(differing_row_counts)
+        has_too_many_differences = n_differing_rows > self.n_answered_before_reference
         if has_too_many_differences or self.n_labels > certificate.n_rows:
             return "more rows differ, or have a label, than there are"
         return None
@@ -163,18 +171,21 @@ class Stages:
             if any(stage.n_wrong is not None for stage in self.items):
                 return "the wrong answers are known of some models alone"
             return None
-        if self.n_worse is None or self.n_better is None:
+        if self.n_only_cascade_wrong is None or self.n_only_reference_wrong is None:
             return "wrong answers are counted, and only agreement was observed"
-        *earlier_error_counts, n_last_errors = [stage.n_wrong or 0 for stage in self.items]
-        # Each of the `n_worse` answers is incorrect, and each of the `n_better` answers is correct.
-        min_earlier_errors = self.n_worse
-        max_earlier_errors = self.n_answered_early - self.n_better
-        n_earlier_errors = sum(earlier_error_counts)
+        *error_counts_of_earlier_models, n_errors_of_last_model = [
+            stage.n_wrong for stage in self.items if stage.n_wrong is not None
+        ]
+        # If only the reference is wrong on a row, the answer of the earlier model is correct.
+        min_earlier_errors = self.n_only_cascade_wrong
+        max_earlier_errors = self.n_answered_before_reference - self.n_only_reference_wrong
+        n_earlier_errors = sum(error_counts_of_earlier_models)
         are_earlier_errors_possible = (
-            min(earlier_error_counts) >= 0
+            min(error_counts_of_earlier_models) >= 0
             and min_earlier_errors <= n_earlier_errors <= max_earlier_errors
         )
-        are_last_errors_possible = 0 <= n_last_errors <= self.items[-1].n_rows
+        n_answers_of_last_model = self.items[-1].n_rows
+        are_last_errors_possible = 0 <= n_errors_of_last_model <= n_answers_of_last_model
         if not (are_earlier_errors_possible and are_last_errors_possible):
             return "more answers are wrong than were given, or fewer than differ"
         return None

@@ -34,17 +34,26 @@ class CaseCounts:
     n_uncovered: int = 0
 
     def estimate_review_rate(self, traffic: Traffic) -> ReviewRate:
-        """Estimate the share of the items that goes to review, as a beta distribution.
+        """Return the beta distribution of the share of items that go to review.
 
-        Items of a case depend on each other, so all items of a case count as much as one.
+        The items of a case depend on each other, so all of them together count as one observation.
+
+        Parameters
+        ----------
+        traffic : Traffic
+            Counts of the calibration items, which are the rows of the certificate.
+
+        Returns
+        -------
+        ReviewRate
         """
+        n_items = traffic.n_rows
         n_cases = self.n_tested + self.n_pilot
-        weight_of_item = n_cases / max(n_cases, traffic.n_rows)
-        n_reviewed = traffic.n_rows - traffic.n_accepted
+        cases_per_item = n_cases / max(n_cases, n_items)
         return ReviewRate(
             n_calibration_rows=n_cases,
-            a=weight_of_item * n_reviewed,
-            b=weight_of_item * traffic.n_accepted,
+            a=cases_per_item * traffic.n_rejected,
+            b=cases_per_item * traffic.n_accepted,
         )
 
     def find_contradiction(self) -> str | None:

@@ -19,26 +19,28 @@ if TYPE_CHECKING:
 _MAX_LISTED_TYPES = 8
 
 
-def describe_calibration_cases(certificate: Certificate, counts: CaseCounts) -> str:
+def describe_calibration_cases(certificate: Certificate, case_counts: CaseCounts) -> str:
     """Describe the numbers of calibration cases and of their items."""
     cases_text = (
-        f"{counts.n_tested:,} calibration cases with {certificate.n_rows:,} scored items,"
+        f"{case_counts.n_tested:,} calibration cases with {certificate.n_rows:,} scored items,"
         f" {certificate.n_correct:,} of them correct"
     )
-    if counts.n_pilot:
-        cases_text += f"; {counts.n_pilot:,} more cases only fitted the scale of the items"
+    if case_counts.n_pilot:
+        cases_text += f"; {case_counts.n_pilot:,} more cases only fitted the scale of the items"
     return cases_text
 
 
-def describe_case_outcome(certificate: Certificate, counts: CaseCounts) -> str:
-    """Describe the share of accepted items, and the cases that break the promise."""
-    traffic = certificate.traffic
+def describe_case_outcome(certificate: Certificate, case_counts: CaseCounts) -> str:
+    """Describe how many items are accepted, and how many cases break the promise."""
+    item_counts = certificate.traffic
+    quantity = certificate.quantity
+    # The suffix describes the violations, for example "with an incorrect accepted item".
     outcome_text = (
-        f"{traffic.n_accepted:,} of {traffic.n_rows:,} items accepted, {counts.n_broken:,} of"
-        f" {counts.n_counted:,} cases {certificate.quantity.violations_suffix}"
+        f"{item_counts.n_accepted:,} of {item_counts.n_rows:,} items accepted,"
+        f" {case_counts.n_broken:,} of {case_counts.n_counted:,} cases {quantity.violations_suffix}"
     )
     if certificate.mean_cost is not None:
-        outcome_text += f", {certificate.quantity} {certificate.mean_cost:.6g}"
+        outcome_text += f", {quantity.name} {certificate.mean_cost:.6g}"
     return outcome_text
 
 

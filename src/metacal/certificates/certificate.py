@@ -237,14 +237,14 @@ class Certificate:
 
     @property
     def traffic(self) -> Traffic:
-        """Counts of the rows that represent new rows: all rows, or else the tested ones."""
-        represented_counts = self.all_rows_traffic or self.tested_counts
+        """Counts of all calibration rows, which represent the rows that a gate receives."""
+        counts = self.all_rows_traffic or self.tested_counts
         has_weights = self.design.weights_origin is not None
         return Traffic(
-            n_rows=represented_counts.n_rows,
-            n_accepted=represented_counts.n_accepted,
-            n_correct=represented_counts.n_correct,
-            n_correct_accepted=represented_counts.n_correct_accepted,
+            n_rows=counts.n_rows,
+            n_accepted=counts.n_accepted,
+            n_correct=counts.n_correct,
+            n_correct_accepted=counts.n_correct_accepted,
             population="target" if has_weights else "source",
         )
 
@@ -297,9 +297,13 @@ class Certificate:
     @property
     def loss(self) -> float | None:
         """Error rate of a cascade minus that of its last model, None if unknown."""
-        if self.stages is None or self.stages.n_worse is None or self.stages.n_better is None:
+        if self.stages is None:
             return None
-        return (self.stages.n_worse - self.stages.n_better) / self.n_rows
+        n_only_cascade_wrong = self.stages.n_only_cascade_wrong
+        n_only_reference_wrong = self.stages.n_only_reference_wrong
+        if n_only_cascade_wrong is None or n_only_reference_wrong is None:
+            return None
+        return (n_only_cascade_wrong - n_only_reference_wrong) / self.n_rows
 
     @property
     def disagreement(self) -> float | None:

@@ -34,6 +34,21 @@ class Counts:
     n_correct: int = field(default=0, metadata=OPTIONAL)
     n_correct_accepted: int = field(default=0, metadata=OPTIONAL)
 
+    @property
+    def n_rejected(self) -> int:
+        """Number of rejected rows."""
+        return self.n_rows - self.n_accepted
+
+    def can_be_subset_of(self, other: Counts) -> bool:
+        """Check whether the counted rows can be some of the rows that `other` counts."""
+        return (
+            self.n_rows <= other.n_rows
+            and self.n_accepted <= other.n_accepted
+            and self.n_rejected <= other.n_rejected
+            and self.n_correct <= other.n_correct
+            and self.n_correct_accepted <= other.n_correct_accepted
+        )
+
 
 @dataclass(frozen=True)
 class TestedCounts(Counts):
@@ -90,31 +105,24 @@ def find_traffic_contradiction(
     str or None
         Text of an error message, without a full stop.
     """
-    if certificate.all_rows_traffic is None:
+    counts_of_all_rows = certificate.all_rows_traffic
+    if counts_of_all_rows is None:
         return None
-    traffic = certificate.traffic
-    tested_counts = certificate.tested_counts
-    n_tested_rejected = tested_counts.n_rows - tested_counts.n_accepted
-    n_traffic_rejected = traffic.n_rows - traffic.n_accepted
-    tested_rows_may_be_subset = (
-        tested_counts.n_rows <= traffic.n_rows
-        and tested_counts.n_accepted <= traffic.n_accepted
-        and tested_counts.n_correct <= traffic.n_correct
-        and tested_counts.n_correct_accepted <= traffic.n_correct_accepted
-        and n_tested_rejected <= n_traffic_rejected
-    )
-    if tests_only_some_rows and tested_rows_may_be_subset:
+    counts_of_tested_rows = certificate.tested_counts
+    if tests_only_some_rows and counts_of_tested_rows.can_be_subset_of(counts_of_all_rows):
         return None
     return (
-        f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its"
-        " rows describe"
+        f"{counts_of_all_rows.n_accepted:,} of {counts_of_all_rows.n_rows:,} rows accepted is not"
+        " the traffic that its rows describe"
     )
 
 
 def find_planning_row_contradiction(
     certificate: Certificate, *, can_plan_tests_on_rows: bool
 ) -> str | None:
-    """Describe why so many rows cannot have planned the tests, or return None.
+    """Describe why the stated number of planning rows is impossible, or return None.
+
+    Planning rows are the least certain rows. They are only read to plan the tests of the others.
 
     Parameters
     ----------
@@ -133,9 +141,11 @@ def find_planning_row_contradiction(
         return None
     tested_counts = certificate.tested_counts
     subgroups = certificate.subgroups
-    max_planning_rows = tested_counts.n_rows - tested_counts.n_accepted
+    # Planning rows are rejected.
+    max_planning_rows = tested_counts.n_rejected
     if subgroups is not None and subgroups.is_two_sided:
-        # A row may be read for both classes, and accepted as the other one.
+        # Each of the two predicted classes has its own planning rows. They are rejected for this
+        # class only, so the same row may plan the tests of both.
         max_planning_rows = 2 * tested_counts.n_rows
     if can_plan_tests_on_rows and n_planning_rows <= max_planning_rows:
         return None

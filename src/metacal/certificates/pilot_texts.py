@@ -1,7 +1,8 @@
 """Texts of a certificate about calibration rows that were not tested.
 
-Pilot rows choose where the tests begin. If few rows are correct, the least certain rows are read
-before the tests are planned, and are rejected.
+*Pilot rows* choose where the tests begin: at a rank, or at a value of the score. If few rows are
+correct, the least certain rows are *planning rows*: they are read before the tests are planned, and
+are rejected.
 """
 
 from __future__ import annotations
@@ -20,18 +21,17 @@ def describe_pilot_rows(certificate: Certificate) -> str:
     design = certificate.design
     n_pilot_rows = design.n_pilot_rows
     if design.tests_score_values and not design.n_planning_rows:
-        pilot_rows_text = "other rows"
-        if n_pilot_rows:
-            pilot_rows_text = f"{n_pilot_rows:,} pilot rows"
-        return f"; the scores of {pilot_rows_text} chose the first value"
+        # Each test is about a value of the score, and the pilot rows chose which one comes first.
+        chooser_text = f"{n_pilot_rows:,} pilot rows" if n_pilot_rows else "other rows"
+        return f"; the scores of {chooser_text} chose the first value"
     pilot_rows_text = ""
     if n_pilot_rows:
         pilot_rows_text = f"; {n_pilot_rows:,} pilot rows were set aside to plan the tests"
-    return pilot_rows_text + _describe_read_rows(certificate)
+    return pilot_rows_text + _describe_planning_rows(certificate)
 
 
-def _describe_read_rows(certificate: Certificate) -> str:
-    """Describe the least certain rows, which only planned the tests of the others."""
+def _describe_planning_rows(certificate: Certificate) -> str:
+    """Describe how many of the least certain rows were only read to plan the tests."""
     n_planning_rows = certificate.design.n_planning_rows
     if not n_planning_rows:
         return ""

@@ -477,12 +477,12 @@ def _compare_with_last_model(certificate: Certificate, stages: Stages) -> str:
             f"{stages.n_disagreements:,} answers differ from the {last_model_name} model's:"
             f" {stages.n_disagreements / n_rows:.4f} of all"
         )
-    assert stages.n_worse is not None
-    assert stages.n_better is not None
+    assert stages.n_only_cascade_wrong is not None
+    assert stages.n_only_reference_wrong is not None
     is_compared_with_people = stages.has_human_review and certificate.quantity.is_paired_difference
     reference_name = "people" if is_compared_with_people else f"the {last_model_name} model"
-    error_rate_difference = (stages.n_worse - stages.n_better) / n_rows
+    error_rate_difference = (stages.n_only_cascade_wrong - stages.n_only_reference_wrong) / n_rows
     return (
-        f"{stages.n_worse:,} worse than by {reference_name} alone, {stages.n_better:,} better:"
-        f" {error_rate_difference:+.4f} of all"
+        f"{stages.n_only_cascade_wrong:,} worse than by {reference_name} alone,"
+        f" {stages.n_only_reference_wrong:,} better: {error_rate_difference:+.4f} of all"
     )

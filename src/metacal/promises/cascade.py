@@ -178,8 +178,8 @@ class CascadeLoss:
         if stages is None:
             return "a loss is promised of a cascade alone"
         if certificate.rule == LOSS_DIFFERENCE_RULE:
-            n_worse = stages.n_worse or 0
-            n_better = stages.n_better or 0
+            n_worse = stages.n_only_cascade_wrong or 0
+            n_better = stages.n_only_reference_wrong or 0
             significance_level = bounds.ONE_PLUS_ROUNDING_ERROR * delta
             nuisance_level = NUISANCE_LEVEL_FRACTION * delta
             is_supported = certifies_noninferiority(
@@ -201,7 +201,7 @@ class CascadeLoss:
     ) -> bool:
         """Check whether the number of bad answers passes the test of an agreement rule."""
         # An answer can only be better than the last one if labels show it, and this rule uses none.
-        counts_better_answers = bool(stages.n_better)
+        counts_better_answers = bool(stages.n_only_reference_wrong)
         if counts_better_answers:
             return False
         n_tested_rows = certificate.n_rows
@@ -238,4 +238,4 @@ def _get_bad_answer_count(stages: Stages) -> int:
     if stages.n_disagreements is not None:
         return stages.n_disagreements
     # If people answer last, they count as correct, so each error of a model is bad.
-    return stages.n_worse or 0
+    return stages.n_only_cascade_wrong or 0

@@ -59,12 +59,12 @@ def build_loss_certificate(
     """
     answering_model_index = cascade.find_answering_model(thresholds, tested_rows)
     n_bad_answers = cascade.count_answers(thresholds, tested_rows).n_bad
-    n_worse = None
-    n_better = None
+    n_only_cascade_wrong = None
+    n_only_people_wrong = None
     n_disagreements = None
     if cascade.has_human_review:
-        n_worse = n_bad_answers
-        n_better = 0
+        n_only_cascade_wrong = n_bad_answers
+        n_only_people_wrong = 0
     else:
         n_disagreements = n_bad_answers
     stages = Stages(
@@ -75,8 +75,8 @@ def build_loss_certificate(
             has_human_review=cascade.has_human_review,
         ),
         has_human_review=cascade.has_human_review,
-        n_worse=n_worse,
-        n_better=n_better,
+        n_only_cascade_wrong=n_only_cascade_wrong,
+        n_only_reference_wrong=n_only_people_wrong,
         n_pilot_rows=n_pilot,
         n_labels=len(tested_rows),
         pool_size=pool_size,
@@ -148,8 +148,8 @@ def build_accuracy_certificate(
             has_human_review=cascade.has_human_review,
         ),
         has_human_review=cascade.has_human_review,
-        n_worse=int(is_worse.sum()),
-        n_better=int(is_better.sum()),
+        n_only_cascade_wrong=int(is_worse.sum()),
+        n_only_reference_wrong=int(is_better.sum()),
         n_pilot_rows=n_pilot,
         n_labels=len(tested_rows),
     )

@@ -159,8 +159,8 @@ class TwoModelEvidence(Evidence):
         stages = Stages(
             _build_stage_counts(candidate, counts, counts_errors=has_all_labels),
             has_human_review=self.plan.has_human_review,
-            n_worse=counts.n_worse,
-            n_better=counts.n_better,
+            n_only_cascade_wrong=counts.n_worse,
+            n_only_reference_wrong=counts.n_better,
             n_pilot_rows=len(self.rows) - len(tested_rows),
             n_labels=n_labels,
         )
