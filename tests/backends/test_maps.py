@@ -36,7 +36,7 @@ def fitted(name, n_classes):
     row = METHODS.get(name) or CHOOSERS.get(name) or METHODS["composed"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return row.fit_function()(Rows(table), labels, None, **OPTIONS.get(name, {}))
+        return row.get_fit_function()(Rows(table), labels, None, **OPTIONS.get(name, {}))
 
 
 def probes(n_classes):

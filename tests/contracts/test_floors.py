@@ -18,6 +18,6 @@ def test_every_method_is_found_on_every_floor(name):
     assert fitted.formula is not None
     assert find_map_method(fitted).map == method.map
     assert get_estimator_method(method.estimator_class()) is method
-    assert callable(method.fit_function())
+    assert callable(method.get_fit_function())
     assert method.estimator.startswith("metacal.estimators.")
     assert method.fit.startswith("metacal.maps.")

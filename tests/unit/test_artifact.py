@@ -238,8 +238,8 @@ class AnyMap(Map):
     flag: bool = True
     preserves_accuracy = False
 
-    def write(self, block, out):
-        TemperatureMap(1.0).write(block * self.weights.ravel()[: block.shape[1]], out)
+    def write_probabilities(self, block, out):
+        TemperatureMap(1.0).write_probabilities(block * self.weights.ravel()[: block.shape[1]], out)
 
 
 def fit_any(rows, labels, weights=None, *, width: float = 0.5):

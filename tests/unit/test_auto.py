@@ -8,7 +8,7 @@ import pytest
 import metacal as mc
 from metacal.export import saved as artifact
 from metacal.maps.candidate_weights import compute_candidate_weights
-from metacal.maps.composed import transform_rows
+from metacal.maps.composed import compute_log_probability_rows
 from metacal.maps.fitting.mixture import fit_mixture_weights
 from metacal.maps.members import MEMBERS, fit_members, get_default_members
 from metacal.maps.methods import METHODS
@@ -64,8 +64,8 @@ def test_strengths_along_a_path_are_the_fits_alone(split, names):
         alone = fit_members([name], Rows(logits), labels, None)[name]
         np.testing.assert_allclose(found(logits[:200]), alone(logits[:200]), atol=2e-4)
         method = MEMBERS[name].method
-        behind = transform_rows(found.first, Rows(logits))
-        plain = METHODS[method].fit_function()(behind, labels, None, **MEMBERS[name].options)
+        behind = compute_log_probability_rows(found.first, Rows(logits))
+        plain = METHODS[method].get_fit_function()(behind, labels, None, **MEMBERS[name].options)
         np.testing.assert_allclose(
             found.then(behind.to_array()[:200]), plain(behind.to_array()[:200]), atol=2e-4
         )

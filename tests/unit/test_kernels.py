@@ -418,7 +418,7 @@ def test_final_probabilities_take_one_walk(
     wide = np.empty((40, 2 * n_classes), dtype=out.dtype)[:, ::2]
     for table, target in ((block, out), (in_place, in_place), (block, wide)):
         arguments = {"uniform_weight": uniform_weight, "curve": curve}
-        assert kernels.write_final_probabilities(table, 0.7, target, **arguments)
+        assert kernels.try_writing_clipped_probabilities(table, 0.7, target, **arguments)
         if uniform_weight and not with_curve:
             tolerance = 4.0 * np.finfo(out.dtype).eps
             np.testing.assert_allclose(target, expected, rtol=tolerance, atol=0.0)

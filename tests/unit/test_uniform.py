@@ -24,7 +24,7 @@ from metacal.kernels.columns import (
     confidence_log_odds,
     mixture_loss_sums,
 )
-from metacal.maps.composed import ComposedMap, fit_composed, transform_rows
+from metacal.maps.composed import ComposedMap, compute_log_probability_rows, fit_composed
 from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_temperature
 from metacal.rows import Rows
@@ -209,7 +209,7 @@ def test_a_front_leaves_no_class_without_a_chance(split):
     fit = fit_composed(Rows(logits), labels)
     assert isinstance(fit, ComposedMap)
     assert fit.first.uniform >= 1.0 / 1001.0
-    seen = transform_rows(fit.first, Rows(logits))
+    seen = compute_log_probability_rows(fit.first, Rows(logits))
     assert seen.table.min() >= np.log(fit.first.uniform / logits.shape[1])
     np.testing.assert_allclose(fit(logits), fit.then(seen.table), atol=1e-6)
     np.testing.assert_allclose(fit(logits.astype(np.float64)), fit.then(seen.table), atol=1e-14)

@@ -63,7 +63,7 @@ def make_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: in
     if "random_state" in method.options:
         fit_parameters["random_state"] = fold_seed
     return MapFitter(
-        fit_map=partial(method.fit_function(), **fit_parameters),
+        fit_map=partial(method.get_fit_function(), **fit_parameters),
         make_recipe=lambda: Recipe(method.public_name, fit_parameters),
     )
 

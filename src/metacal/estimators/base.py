@@ -491,5 +491,5 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         method_params = self.get_params(deep=False)
         for table_param in _TABLE_PARAMETERS:
             method_params.pop(table_param, None)
-        fit_map = get_estimator_method(type(self)).fit_function()
+        fit_map = get_estimator_method(type(self)).get_fit_function()
         return fit_map(rows, codes, weights, **method_params)

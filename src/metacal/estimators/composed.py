@@ -13,9 +13,9 @@ from metacal.gate import Recipe
 from metacal.maps.composed import (
     DEFAULT_PAIR,
     ComposedMap,
+    compute_log_probability_rows,
     ensure_min_uniform_component,
     fit_composed,
-    transform_rows,
 )
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import UniformTemperatureMap
@@ -96,6 +96,6 @@ class ComposedCalibration(Calibrator[ComposedMap]):
             return fit_composed(rows, codes, weights)
         first_calibrator = make_calibrator(self.first).fit_rows(rows, codes, weights)
         first_map = ensure_min_uniform_component(first_calibrator.map_, rows, weights)
-        transformed_rows = transform_rows(first_map, rows)
+        transformed_rows = compute_log_probability_rows(first_map, rows)
         second_calibrator = make_calibrator(self.then).fit_rows(transformed_rows, codes, weights)
         return ComposedMap(first_map, second_calibrator.map_)

@@ -49,7 +49,7 @@ class EstimatorMap(Map):
 
     preserves_accuracy = False
 
-    def write(self, block: Array, out: Array) -> None:
+    def write_probabilities(self, block: Array, out: Array) -> None:
         """Write the probabilities, which are 0 for classes unknown to the estimator."""
         probabilities = np.asarray(self.estimator.predict_proba(block))
         knows_every_class = probabilities.shape[1] == block.shape[1]

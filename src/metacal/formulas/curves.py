@@ -201,7 +201,7 @@ def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
         Array operations of the runtime.
 
     fitted : CurvesMap
-        Curves, concatenated: `knots`, `values`, `slopes_after_knots` and `lookup_knots`,
+        Curves, concatenated: `knots`, `values`, `slopes_after_knots` and `rounding_tolerant_knots`,
         which determine the piece of an entry. `offsets` holds the index of the first knot
         of each curve; `max_knots` is the largest number of knots of a curve.
 
@@ -213,7 +213,7 @@ def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
     table of the same shape
     """
     knot_index = xp.find_last_knots_below(
-        fitted.lookup_knots, fitted.offsets, fitted.max_knots, points
+        fitted.rounding_tolerant_knots, fitted.offsets, fitted.max_knots, points
     )
     value_at_knot = xp.take(fitted.values, knot_index)
     if fitted.interpolation == "step":

@@ -215,7 +215,7 @@ class Operations:
     def apply_map(self, fitted: Any, x: Any) -> Any:
         """Compute the probabilities of a map that is a component of another map."""
         probabilities = np.empty(x.shape)
-        fitted.write(x, probabilities)
+        fitted.write_probabilities(x, probabilities)
         return probabilities
 
     def evaluate(self, formula: Callable[..., Any], *values: Any) -> Any:

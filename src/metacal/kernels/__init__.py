@@ -355,7 +355,7 @@ def restore_predictions(predictions: Codes, out: Array) -> None:
         out[changed_rows, predictions[changed_rows]] = next_larger_values
 
 
-def write_final_probabilities(
+def try_writing_clipped_probabilities(
     block: Any,
     inverse_temperature: float,
     out: Any,
@@ -387,7 +387,7 @@ def write_final_probabilities(
     Returns
     -------
     bool
-        False if no kernel does it in one pass. Nothing is written then.
+        False if no kernel supports the block. Nothing is written then.
     """
     if not takes_whole_blocks or not isinstance(block, np.ndarray):
         return False

@@ -114,22 +114,22 @@ class ComposedMap(CombinedMap):
                 " classes."
             )
 
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
         if self.default_pair is None:
-            self.then.write(compute_log_probabilities(self.first, block), out)
+            self.then.write_probabilities(compute_log_probabilities(self.first, block), out)
             return
         first, spline = self.default_pair
         kernels.softmax_with_curve(
             block, first.inverse_temperature, first.uniform, spline.curve, out
         )
 
-    def write_final(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
-        """Write the final probabilities of a block in one pass, if a kernel can."""
+    def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
+        """Write probabilities without 0 and 1 in one pass, if a kernel supports the map."""
         if self.default_pair is None:
             return False
         first, spline = self.default_pair
-        return kernels.write_final_probabilities(
+        return kernels.try_writing_clipped_probabilities(
             block,
             first.inverse_temperature,
             out,
@@ -177,10 +177,10 @@ def fit_composed(
             )
     if (first, then) == DEFAULT_PAIR:
         return _fit_default_pair(LabelledRows(rows, labels, weights))
-    fit_first = METHODS[first].fit_function()
-    fit_then = METHODS[then].fit_function()
+    fit_first = METHODS[first].get_fit_function()
+    fit_then = METHODS[then].get_fit_function()
     first_map = ensure_min_uniform_component(fit_first(rows, labels, weights), rows, weights)
-    rows_of_log_probabilities = transform_rows(first_map, rows)
+    rows_of_log_probabilities = compute_log_probability_rows(first_map, rows)
     then_map = fit_then(rows_of_log_probabilities, labels, weights)
     return ComposedMap(first_map, then_map)
 
@@ -267,7 +267,7 @@ def ensure_min_uniform_component(fitted: _Map, rows: Sized, weights: Weights) ->
     return replace(fitted, uniform=max(fitted.uniform, 1.0 / (n_rows + 1.0)))
 
 
-def transform_rows(first_map: Map, rows: Rows) -> Rows:
+def compute_log_probability_rows(first_map: Map, rows: Rows) -> Rows:
     """Replace the logits of each row by the log-probabilities of a first map.
 
     A small table is computed once and held in memory. A large one is computed again each
@@ -299,7 +299,7 @@ def _write_log_probabilities(fitted: Map, block: NDArray[Any], out: NDArray[Any]
     is_masked = None
     if logits.min(initial=0.0) == -np.inf:
         is_masked = np.isneginf(logits)
-    fitted.write(logits, out)
+    fitted.write_probabilities(logits, out)
     with np.errstate(divide="ignore"):
         np.log(out, out=out)
     np.maximum(out, _MIN_LOG_PROBABILITY, out=out)

@@ -87,7 +87,7 @@ class EnsembleTemperatureMap(TemperedMap):
                 " prediction is uniform."
             )
 
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
         tempered_weight, softmax_weight, uniform_weight = self.weights
         weighted_softmax = np.empty(block.shape, dtype=out.dtype)

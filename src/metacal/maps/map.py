@@ -34,7 +34,8 @@ class Map(ABC):
 
     A subclass is a `@dataclass(frozen=True, eq=False)`. It defines `preserves_accuracy` and
     `formula`, and `n_classes` if it was fitted for a number of classes. `check` validates
-    the fields. If a kernel is faster than the formula in NumPy, `write` calls the kernel.
+    the fields. If a kernel is faster than the formula in NumPy, `write_probabilities` calls
+    the kernel.
 
     Attributes
     ----------
@@ -50,8 +51,8 @@ class Map(ABC):
         Whether the map is fitted and applied on the GPU of a tensor. Otherwise the table is
         copied to the host.
     allows_any_block_size : bool
-        Whether `write` returns the same bits for any division into blocks and allocates no
-        table.
+        Whether `write_probabilities` returns the same bits for any division into blocks and
+        allocates no table.
     ends_in_softmax : bool
         Whether the last step is a softmax or a mixture of softmaxes. A row with NaN then has
         NaN in every class.
@@ -74,7 +75,7 @@ class Map(ABC):
         """Number of classes the map was fitted for, or None if it takes any number."""
         return None
 
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`.
 
         The default evaluates the formula in float64.
@@ -87,28 +88,28 @@ class Map(ABC):
         if predictions is not None:
             kernels.restore_predictions(predictions, out)
 
-    def write_final(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
-        """Write the final probabilities of a block in one pass, if a kernel can.
+    def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
+        """Write probabilities without 0 and 1 in one pass, if a kernel supports the map.
 
         Returns
         -------
         bool
-            False if no kernel can. Nothing is written then.
+            False if no kernel supports the map. Nothing is written then.
         """
         return False
 
     def fill(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the final probabilities of a block, none of them 0 or 1.
+        """Write the probabilities of a block, clipped so that none of them is 0 or 1.
 
-        Maps that contain other maps call `write` on them instead.
+        Maps that contain other maps call `write_probabilities` on them instead.
         """
-        if self.write_final(block, out):
+        if self.try_writing_clipped_probabilities(block, out):
             return
         is_unmasked = None
         if isinstance(block, np.ndarray) and np.may_share_memory(block, out):
-            # `write` overwrites the logits, so their masks are determined first.
+            # `write_probabilities` overwrites the logits, so their masks are determined first.
             is_unmasked = block > -np.inf
-        self.write(block, out)
+        self.write_probabilities(block, out)
         kernels.clip_probabilities(out, block, is_unmasked)
 
     @property
@@ -289,5 +290,5 @@ def _is_equal(value: Any, other_value: Any) -> bool:
     return bool(value == other_value)
 
 
-#: Function fit(rows, labels, weights or None) that fits a map, as in `Method.fit_function`.
+#: Function fit(rows, labels, weights or None) that fits a map, as in `Method.get_fit_function`.
 FitMap = Callable[[Rows, Codes, Float | None], Map]

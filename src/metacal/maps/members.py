@@ -13,7 +13,11 @@ from typing import Any
 from metacal.errors import InputError
 from metacal.formulas import Codes
 from metacal.maps.affine import fit_dirichlet_path, fit_structured_path
-from metacal.maps.composed import ComposedMap, ensure_min_uniform_component, transform_rows
+from metacal.maps.composed import (
+    ComposedMap,
+    compute_log_probability_rows,
+    ensure_min_uniform_component,
+)
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -240,7 +244,7 @@ class _MemberFitter:
         if member.method in _FIT_PATH_FUNCTIONS and has_given_strength:
             new_maps = self._fit_with_other_strengths(name, member, input_sample)
         else:
-            fit_map = METHODS[member.method].fit_function()
+            fit_map = METHODS[member.method].get_fit_function()
             training_sample = _limit_rows(input_sample, member)
             fitted = fit_map(
                 training_sample.rows,
@@ -258,7 +262,7 @@ class _MemberFitter:
         if input_member is None:
             return self.sample
         if input_member not in self.transformed_samples:
-            rows = transform_rows(self.maps[input_member], self.sample.rows)
+            rows = compute_log_probability_rows(self.maps[input_member], self.sample.rows)
             self.transformed_samples[input_member] = replace(self.sample, rows=rows)
         return self.transformed_samples[input_member]
 

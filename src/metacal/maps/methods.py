@@ -109,7 +109,7 @@ class Method:
         """Import and return the class of the map."""
         return import_object(self.map)
 
-    def fit_function(self) -> Callable[..., Any]:
+    def get_fit_function(self) -> Callable[..., Any]:
         """Import and return the function that fits the map."""
         return import_object(self.fit)
 
@@ -129,7 +129,7 @@ class Method:
         >>> {name: option.default for name, option in options.items()}
         {'loss': 'nll'}
         """
-        parameters = signature(self.fit_function(), eval_str=True).parameters
+        parameters = signature(self.get_fit_function(), eval_str=True).parameters
         return {
             name: parameter
             for name, parameter in parameters.items()

@@ -85,14 +85,14 @@ class StackMap(CombinedMap):
         if len(numbers_of_classes) > 1:
             raise ClassMismatchError("All members must be fitted on the same number of classes.")
 
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
         if np.may_share_memory(block, out):
             block = block.copy()
         member_p = np.empty(block.shape, dtype=out.dtype)
         mixture = np.zeros(block.shape)
         for member, weight in zip(self.members, self.weights, strict=True):
-            member.write(block, member_p)
+            member.write_probabilities(block, member_p)
             mixture += weight * member_p
         np.copyto(out, mixture, casting="same_kind")
         if self.preserves_accuracy:

@@ -83,13 +83,13 @@ class TemperatureMap(TemperedMap):
         """Equal map that a device can compute in one pass over a table."""
         return RowMap(self.inverse_temperature)
 
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
         kernels.softmax(block, self.inverse_temperature, out)
 
-    def write_final(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
-        """Write the final probabilities of a block in one pass, if a kernel can."""
-        return kernels.write_final_probabilities(block, self.inverse_temperature, out)
+    def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
+        """Write probabilities without 0 and 1 in one pass, if a kernel supports the map."""
+        return kernels.try_writing_clipped_probabilities(block, self.inverse_temperature, out)
 
 
 class _MaskedLabelError(Exception):

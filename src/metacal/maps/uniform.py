@@ -91,16 +91,16 @@ class UniformTemperatureMap(TemperedMap):
                 f"uniform must be at least 0 and less than 1, but got {self.uniform!r}."
             )
 
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
         if self.uniform == 0.0:
             kernels.softmax(block, self.inverse_temperature, out)
         else:
             kernels.mixture_softmax(block, self.inverse_temperature, self.uniform, out)
 
-    def write_final(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
-        """Write the final probabilities of a block in one pass, if a kernel can."""
-        return kernels.write_final_probabilities(
+    def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
+        """Write probabilities without 0 and 1 in one pass, if a kernel supports the map."""
+        return kernels.try_writing_clipped_probabilities(
             block, self.inverse_temperature, out, uniform_weight=self.uniform
         )
 
