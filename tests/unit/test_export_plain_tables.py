@@ -90,7 +90,7 @@ def test_every_row_is_as_in_python(gates, kind, width, opset):
     session = load(to_onnx(gate, opset=opset))
     rows = extreme_rows(width)
     decision = gate.decide(mc.Rows(gate.read(rows)))
-    # A row by itself is a plain table unless its score is next to the threshold.
+    # The table has rows that are not plain. Most rows by themselves are plain tables.
     for chosen in (slice(None), *(slice(i, i + 1) for i in range(len(rows)))):
         found = run(session, rows[chosen])
         assert np.array_equal(found["accept"], decision.accept[chosen])
@@ -139,6 +139,32 @@ def test_a_plain_table_is_passed_over_a_few_times(gates, kind, n_passes, tmp_pat
     assert count_table_passes(model, rows, tmp_path) == n_passes
     rows[0, 0] = -np.inf
     assert count_table_passes(model, rows, tmp_path) > 2 * n_passes
+
+
+@pytest.mark.parametrize(("kind", "n_passes"), [("temperature", 7), ("default", 11)])
+def test_a_row_near_the_threshold_takes_the_nodes_of_plain_tables(gates, kind, n_passes, tmp_path):
+    gate = gates[kind, 100]
+    rows, _ = draw_rows(64, 100, seed=4)
+    rows[0] *= find_factor_at_threshold(gate, rows[:1])
+    decision = gate.decide(mc.Rows(gate.read(rows)))
+    assert decision.score[0] == pytest.approx(gate.threshold, abs=1e-6)
+    model = to_onnx(gate)
+    # One more node selects the rows that are scored again.
+    assert count_table_passes(model, rows, tmp_path) == n_passes + 1
+    assert np.array_equal(run(load(model), rows)["accept"], decision.accept)
+
+
+def find_factor_at_threshold(gate, row):
+    """Find a factor of one row of logits for which its entropy is close to the threshold."""
+    low, high = 0.01, 100.0
+    for _ in range(60):
+        factor = np.sqrt(low * high)
+        scaled_row = row * np.float32(factor)
+        if gate.decide(mc.Rows(gate.read(scaled_row))).score[0] > gate.threshold:
+            low = factor
+        else:
+            high = factor
+    return np.float32(high)
 
 
 def test_no_node_combines_a_column_with_a_single_number(gates, tmp_path):

@@ -1,7 +1,7 @@
 """Probabilities of plain tables as ONNX nodes, for the most frequent maps.
 
-A table is *plain* if the decisions on all its rows are exact (see `metacal.export.onnx.scores`) and
-no logit is low enough to be a mask. All its logits are finite then. Its probabilities need fewer
+A table is *plain* if the scores of all its rows are finite (see `metacal.export.onnx.scores`) and no
+logit is low enough to be a mask. All its logits are finite then. Its probabilities need fewer
 passes over the table than those of a general table: nothing is NaN, no class is masked, and a
 number per row replaces most operations on the table.
 """
@@ -35,10 +35,11 @@ _BATCHED_GATHER_OPSET = 12
 def append_plain_check(
     xp: OnnxOperations,
     row_scores: SinglePrecisionScores | DoublePrecisionScores,
+    row_flags: GraphValue,
     fitted: Map,
     logits: GraphValue,
 ) -> GraphValue:
-    """Append a single boolean that is true only for a plain table.
+    """Append a single boolean that is true only for a plain table, all of whose flags are true.
 
     It is also false if a logit could overflow when it is multiplied by the inverse temperature.
 
@@ -49,6 +50,9 @@ def append_plain_check(
 
     row_scores : SinglePrecisionScores or DoublePrecisionScores
         Scores of the rows.
+
+    row_flags : GraphValue of shape (n,)
+        Flags of `row_scores`, which are true only for finite scores.
 
     fitted : Map
         Fitted map that `append_plain_probabilities` supports.
@@ -61,7 +65,7 @@ def append_plain_check(
     GraphValue
     """
     smallest_logit = xp.append_node("ReduceMin", logits, keepdims=0)
-    is_plain = xp.all_true(row_scores.is_decision_exact) & (smallest_logit > LARGEST_FINITE_MASK)
+    is_plain = xp.all_true(row_flags) & (smallest_logit > LARGEST_FINITE_MASK)
     inverse_temperature = _inverse_temperature(fitted)
     # In a damaged file this number may be NaN. The general nodes then reject every row.
     is_plain = is_plain & (xp.constant(inverse_temperature) < np.inf)

@@ -200,15 +200,18 @@ class SinglePrecisionScores:
     estimate : GraphValue of shape (n,)
         Score in single precision.
 
+    is_finite : GraphValue of shape (n,)
+        Whether the score is finite. All logits of such a row are finite.
+
     is_decision_exact : GraphValue of shape (n,)
-        Whether rounding errors cannot have changed the decision. All logits of a row with an exact
-        decision are finite.
+        Whether the score is finite, and rounding errors cannot have changed the decision.
 
     allows_huge_logits : bool
         Whether the logits of such a row can be so large that a multiple of them overflows.
     """
 
     estimate: GraphValue
+    is_finite: GraphValue
     is_decision_exact: GraphValue
     allows_huge_logits: bool
 
@@ -238,7 +241,7 @@ class DoublePrecisionScores:
     score : GraphValue of shape (n,)
         Score in double precision, NaN if the row is invalid.
 
-    is_decision_exact : GraphValue of shape (n,)
+    is_finite, is_decision_exact : GraphValue of shape (n,)
         Whether the score is finite. No logit of such a row is NaN or +inf.
 
     allows_huge_logits : bool
@@ -246,6 +249,7 @@ class DoublePrecisionScores:
     """
 
     score: GraphValue
+    is_finite: GraphValue
     is_decision_exact: GraphValue
     allows_huge_logits: bool = True
 
@@ -299,15 +303,25 @@ def append_single_precision_scores(
         return None
     top = None if find_top_logit is None else find_top_logit(xp, logits)
     estimate = estimate_score(xp, logits, top)
+    finite_threshold = threshold if np.isfinite(threshold) else 0.0
+    distance = xp.absolute(estimate.score - finite_threshold)
+    is_finite = (distance < _MAX_FINITE) & estimate.is_valid
+    if estimate.error_scale is not None:
+        is_finite = is_finite & (estimate.error_scale < _MAX_FINITE)
+    # Every finite score is on the same side of an infinite threshold.
+    is_decision_exact = is_finite
+    if np.isfinite(threshold):
+        is_decision_exact = is_finite & (distance > _bound_error(xp, estimate, threshold))
     return SinglePrecisionScores(
         estimate=estimate.score,
-        is_decision_exact=_is_decision_exact(xp, estimate, threshold),
+        is_finite=is_finite,
+        is_decision_exact=is_decision_exact,
         allows_huge_logits=estimate.error_scale is None,
     )
 
 
-def _is_decision_exact(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -> GraphValue:
-    """Append a flag of shape (n,) for each row whose decision rounding cannot have changed.
+def _bound_error(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -> Any:
+    """Append the distance from the threshold beyond which rounding changes no decision.
 
     Proof of the bound, with u the unit roundoff:
 
@@ -320,22 +334,12 @@ def _is_decision_exact(xp: OnnxOperations, estimate: ScoreEstimate, threshold: f
     All comparisons are false for NaN, so a row with NaN needs rescoring. Testing that the score is
     *within* the bound and negating the result would not be valid, because NaN would count as exact.
     """
-    has_finite_threshold = np.isfinite(threshold)
-    finite_threshold = threshold if has_finite_threshold else 0.0
-    distance = xp.absolute(estimate.score - finite_threshold)
-    is_finite_estimate: GraphValue = (distance < _MAX_FINITE) & estimate.is_valid
-    if not has_finite_threshold:
-        # Every finite score is on the same side of an infinite threshold.
-        if estimate.error_scale is None:
-            return is_finite_estimate
-        return is_finite_estimate & (estimate.error_scale < _MAX_FINITE)
     relative_error = (xp.n_classes / 4.0 + 64.0) * _UNIT_ROUNDOFF
     constant_error = relative_error * (1.0 + abs(threshold))
     constant_error += 4.0 * _MAX_ABS_LOG_PROBABILITY * _UNIT_ROUNDOFF
     if estimate.error_scale is None:
-        return is_finite_estimate & (distance > constant_error)
-    error_bound = estimate.error_scale * relative_error + constant_error
-    return is_finite_estimate & (distance > error_bound)
+        return constant_error
+    return estimate.error_scale * relative_error + constant_error
 
 
 def append_double_precision_scores(

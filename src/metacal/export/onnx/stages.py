@@ -274,7 +274,9 @@ def _append_outputs_of_double_scores(
     if write_plain_probs is None or xp.dtype != "float32":
         return None
     is_finite = score.xp.absolute(score) < np.inf
-    row_scores = DoublePrecisionScores(score=score, is_decision_exact=is_finite)
+    row_scores = DoublePrecisionScores(
+        score=score, is_finite=is_finite, is_decision_exact=is_finite
+    )
     return _append_plain_or_general_outputs(xp, gate, write_plain_probs, row_scores, x, rejected)
 
 
@@ -287,6 +289,9 @@ def _append_plain_or_general_outputs(
     rejected: Rejected,
 ) -> Outputs:
     """Append the outputs of a stage whose map needs fewer nodes for plain tables.
+
+    There are three branches: plain tables without a row near the threshold, which are most; plain
+    tables, after such rows were scored again; and all other tables.
 
     Parameters
     ----------
@@ -313,27 +318,42 @@ def _append_plain_or_general_outputs(
     dict of str to GraphValue
         The outputs `probs`, `score` and `accept`.
     """
+    fitted_map = gate.logits_source.map
+
+    def write_probs(branch_xp: OnnxOperations, is_accepted: GraphValue) -> GraphValue:
+        keeps_probs = is_accepted if rejected == "uniform" else None
+        return write_plain_probs(branch_xp, fitted_map, x, keeps_probs)
 
     def write_plain(branch_xp: OnnxOperations) -> list[GraphValue]:
         score = row_scores.estimates_in_double(branch_xp)
         accept = compare_with_thresholds(gate.thresholds, score)
-        keeps_probs = accept if rejected == "uniform" else None
-        probs = write_plain_probs(branch_xp, gate.logits_source.map, x, keeps_probs)
-        return [score, accept, probs]
+        return [score, accept, write_probs(branch_xp, accept)]
 
-    def write_general(branch_xp: OnnxOperations) -> list[GraphValue]:
+    def write_rescored(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
         score = row_scores.rescore_rows_near_threshold(branch_xp, x, score_name)
         is_accepted = compare_with_thresholds(gate.thresholds, score)
-        logits = branch_xp.graph_value(x)
-        probs, accept = _append_gated_probabilities(
-            branch_xp, gate, logits, score, is_accepted, rejected
+
+        def write_rescored_plain(inner_xp: OnnxOperations) -> list[GraphValue]:
+            accept = inner_xp.append_node("Identity", is_accepted)
+            return [accept, write_probs(inner_xp, is_accepted)]
+
+        def write_general(inner_xp: OnnxOperations) -> list[GraphValue]:
+            logits = inner_xp.graph_value(x)
+            probs, accept = _append_gated_probabilities(
+                inner_xp, gate, logits, score, inner_xp.graph_value(is_accepted), rejected
+            )
+            return [accept, probs]
+
+        is_plain = append_plain_check(branch_xp, row_scores, row_scores.is_finite, fitted_map, x)
+        accept, probs = branch_xp.if_else(
+            is_plain, write_rescored_plain, write_general, ["bool", xp.dtype]
         )
         return [score, accept, probs]
 
-    is_plain = append_plain_check(xp, row_scores, gate.logits_source.map, x)
+    is_plain = append_plain_check(xp, row_scores, row_scores.is_decision_exact, fitted_map, x)
     dtypes = ["float64", "bool", xp.dtype]
-    score, accept, probs = xp.if_else(is_plain, write_plain, write_general, dtypes)
+    score, accept, probs = xp.if_else(is_plain, write_plain, write_rescored, dtypes)
     return {"probs": probs, "score": score, "accept": accept}
 
 
