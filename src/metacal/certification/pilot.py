@@ -323,8 +323,10 @@ def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
     correctness_at_ranks = (~ranking.are_errors_at(ranks)).tolist()
     is_correct = rows.is_correct
     is_chosen = np.zeros(len(rows), dtype=bool)
+    # New memory for each rank would take longer than the comparison.
+    is_tied = np.empty(len(rows), dtype=bool)
     for score_at_rank, is_row_at_rank_correct in zip(scores_at_ranks, correctness_at_ranks):
-        tied_indices = np.flatnonzero(rows.scores == score_at_rank)
+        tied_indices = np.flatnonzero(np.equal(rows.scores, score_at_rank, out=is_tied))
         has_same_correctness = is_correct[tied_indices] == is_row_at_rank_correct
         is_candidate = has_same_correctness & ~is_chosen[tied_indices]
         first_candidate = tied_indices[np.argmax(is_candidate)]

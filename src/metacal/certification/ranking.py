@@ -121,11 +121,16 @@ class ErrorRuns(NamedTuple):
     @classmethod
     def of_single_errors(cls, error_ranks: Codes) -> ErrorRuns:
         """Build the runs of errors at known ranks."""
-        n_errors = len(error_ranks)
+        n_runs = len(error_ranks) + 1
+        # The first run has no errors and no rows before it.
+        n_rows_before = np.zeros(n_runs, dtype=np.intp)
+        np.subtract(error_ranks, 1, out=n_rows_before[1:])
+        n_leading_errors = np.ones(n_runs, dtype=np.intp)
+        n_leading_errors[0] = 0
         return cls(
-            n_rows_before=_prepend_first_run(0, error_ranks - 1),
-            n_leading_errors=_prepend_first_run(0, np.ones(n_errors, dtype=np.intp)),
-            cumulative_errors=_prepend_first_run(0, np.arange(1, n_errors + 1)),
+            n_rows_before=n_rows_before,
+            n_leading_errors=n_leading_errors,
+            cumulative_errors=np.arange(n_runs),
         )
 
     def get_unordered_block(self, run_index: int) -> int | None:

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from importlib import import_module
 from inspect import signature
 from types import ModuleType
@@ -87,6 +87,7 @@ def is_device_tensor(table: Any) -> bool:
     return hasattr(table, "detach") and bool(table.is_cuda)
 
 
+@cache
 def device_kernels() -> ModuleType:
     """Import the kernels for tensors; called only if there is a tensor, so torch is installed."""
     return import_module("metacal.kernels.torch")

@@ -4,7 +4,7 @@
 /* Few enough to be sorted by moving each to its place. */
 #define FEW 24
 /* Bits that one round of sorting goes by: few places to write to at a time; and the most rounds there are. */
-#define ROUND_BITS 8
+#define ROUND_BITS 10
 #define MOST_ROUNDS 8
 
 static void sort_few(int64_t *keys, Py_ssize_t n) {

