@@ -37,7 +37,7 @@ class ClusterCounts:
     n_reference_rows: Float
     max_reference_rows: int
 
-    def compute_betting_values(self, limit: float) -> Float:
+    def compute_values_with_limited_mean(self, limit: float) -> Float:
         """Compute a number in [0, 1] for each cluster, to bet on its mean.
 
         The expected value of this number is at most `limit` if and only if the rate
@@ -80,7 +80,7 @@ class ClusterCounts:
         """
 
         def rate_may_be_at_most(limit: float) -> bool:
-            cluster_values = self.compute_betting_values(limit)
+            cluster_values = self.compute_values_with_limited_mean(limit)
             rate_is_above_limit = betting.certifies_mean_above(
                 cluster_values, limit, significance_level=tail_probability
             )
@@ -88,7 +88,7 @@ class ClusterCounts:
 
         def rate_is_below(limit: float) -> bool:
             # The mean is below the limit if 1 minus the mean is above 1 minus the limit.
-            cluster_values = self.compute_betting_values(limit)
+            cluster_values = self.compute_values_with_limited_mean(limit)
             return betting.certifies_mean_above(
                 1.0 - cluster_values, 1.0 - limit, significance_level=tail_probability
             )

@@ -97,19 +97,19 @@ def build_increasing_sequences(
         pilot_rows, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
     )
     last_index = len(increasing_thresholds) - 1
-    previous_start = 0
+    previous_start_index = 0
     # Dictionaries keep insertion order, so the keys are in increasing order.
     level_fraction_by_start: dict[int, float] = {}
     for sequence_start in _SEQUENCE_STARTS:
         sequence_level = sequence_start.level_fraction * significance_level
         required_log_capital = -math.log(sequence_level)
-        wanted_log_capital = sequence_start.capital_margin * required_log_capital
+        log_capital_with_margin = sequence_start.capital_margin * required_log_capital
         # The log capital rises with the threshold.
-        first_index_with_capital = int(
-            np.searchsorted(log_capital_by_threshold, wanted_log_capital)
+        first_index_reaching_margin = int(
+            np.searchsorted(log_capital_by_threshold, log_capital_with_margin)
         )
-        start_index = max(min(first_index_with_capital, last_index), previous_start)
-        previous_start = start_index
+        start_index = max(min(first_index_reaching_margin, last_index), previous_start_index)
+        previous_start_index = start_index
         level_fraction_by_start.setdefault(start_index, 0.0)
         level_fraction_by_start[start_index] += sequence_start.level_fraction
     return _divide_at_starts(increasing_thresholds, level_fraction_by_start)
@@ -140,6 +140,10 @@ def _estimate_error_free_log_capital(
 ) -> Float:
     """Estimate the log capital of each test if no accepted row were a violation.
 
+    A bet on a cluster with A accepted rows and no violation multiplies the capital by about
+    1 + limit A / S, where S is the largest number of rows of a cluster. Because log(1 + x) is about
+    x, the log capital is about the sum of limit A / S over all test clusters.
+
     Parameters
     ----------
     pilot_rows : CalibrationRows
@@ -160,19 +164,17 @@ def _estimate_error_free_log_capital(
     """
     assert pilot_rows.clusters is not None
     if pilot_rows.clusters.uses_cluster_means:
-        # A cluster counts once, as soon as its row with the lowest score is accepted.
-        reference_scores = _find_lowest_score_per_cluster(pilot_rows)
-        max_reference_rows_per_cluster = 1
+        # A cluster counts as one row, and is accepted as soon as its lowest score is.
+        counted_scores = _find_lowest_score_per_cluster(pilot_rows)
+        max_counted_rows_per_cluster = 1
     else:
-        reference_scores = pilot_rows.scores
-        max_reference_rows_per_cluster = pilot_rows.clusters.max_size
+        counted_scores = pilot_rows.scores
+        max_counted_rows_per_cluster = pilot_rows.clusters.max_size
 
-    # The reference rows at a threshold are the accepted ones, which score at most the threshold.
-    n_reference_rows = np.searchsorted(np.sort(reference_scores), thresholds, side="right")
-    mean_reference_rows_per_cluster = n_reference_rows / pilot_rows.clusters.n_clusters
-    return (
-        n_test_clusters * mean_reference_rows_per_cluster * limit / max_reference_rows_per_cluster
-    )
+    n_accepted_by_threshold = np.searchsorted(np.sort(counted_scores), thresholds, side="right")
+    mean_accepted_per_cluster = n_accepted_by_threshold / pilot_rows.clusters.n_clusters
+    n_accepted_in_test_clusters = n_test_clusters * mean_accepted_per_cluster
+    return n_accepted_in_test_clusters * limit / max_counted_rows_per_cluster
 
 
 def _find_lowest_score_per_cluster(rows: CalibrationRows) -> Float:

@@ -160,7 +160,7 @@ class ClusterBettingRule:
         """
         increasing_thresholds = choose_thresholds(pilot_rows)
         if self.quantity.limits_only_rejections:
-            # Accepting more rows is safe, so the tests begin at the largest threshold.
+            # Accepting more rows cannot break the promise, so the largest threshold is tested first.
             test_sequence = CandidateSequence(
                 level_fraction=1.0, candidates=tuple(increasing_thresholds[::-1])
             )
@@ -207,9 +207,11 @@ class ClusterBettingRule:
 
         # A betting test can pass although the observed rate exceeds the limit, so check the rate.
         max_violations = limit * cluster_counts.n_reference_rows.sum()
-        if cluster_counts.n_violations.sum() > max_violations:
+        observed_rate_exceeds_limit = cluster_counts.n_violations.sum() > max_violations
+        if observed_rate_exceeds_limit:
             return False
-        cluster_values = cluster_counts.compute_betting_values(limit)
+        # The mean of these values is below the limit exactly if the rate of violations is.
+        cluster_values = cluster_counts.compute_values_with_limited_mean(limit)
         return replicating_bets.certifies_mean_below(cluster_values, limit, significance_level)
 
     def certify(
@@ -316,12 +318,13 @@ class ClusterBettingRule:
         if not uses_cluster_means and n_violations > max_violations:
             return False
 
-        max_reference_rows_per_cluster = max_cluster_size
+        max_rows_per_cluster = max_cluster_size
         if uses_cluster_means:
-            # A cluster that counts by its mean may consist of a single reference row.
-            max_reference_rows_per_cluster = 1
-        # A stake is less than 1 / (1 - limit), and log(1 + x) <= x bounds the log capital.
-        max_log_capital = limit / (1.0 - limit) * n_reference_rows / max_reference_rows_per_cluster
+            # Each cluster then counts as one row, and every reference row may be such a cluster.
+            max_rows_per_cluster = 1
+        max_log_capital = _bound_log_capital(
+            limit, n_reference_rows=n_reference_rows, max_rows_per_cluster=max_rows_per_cluster
+        )
         required_log_capital = -math.log(significance_level)
         return ONE_PLUS_ROUNDING_ERROR * max_log_capital >= required_log_capital
 
@@ -340,6 +343,17 @@ class ClusterBettingRule:
         if self.quantity.needs_labels:
             return counts.n_correct - counts.n_correct_accepted
         return counts.n_rows - counts.n_accepted
+
+
+def _bound_log_capital(limit: float, *, n_reference_rows: int, max_rows_per_cluster: int) -> float:
+    r"""Compute an upper bound on the log capital that bets on clusters can reach.
+
+    A bet of stake s on a cluster with A reference rows and no violation multiplies the capital by
+    1 + s limit A / S, where S is the largest number of rows of a cluster. Because s < 1 / (1 - limit)
+    and log(1 + x) <= x, the log capital is at most limit / (1 - limit) times the sum of A / S.
+    """
+    max_log_gain_of_largest_cluster = limit / (1.0 - limit)
+    return max_log_gain_of_largest_cluster * n_reference_rows / max_rows_per_cluster
 
 
 def split_pilot_clusters(

@@ -176,7 +176,7 @@ def _compute_binormal_curves(distance: float, error_std: float, hidden_share: fl
 
 
 def build_error_curves(cumulative_error_shares: Float, prior_weights: Float) -> ErrorCurves:
-    """Build error curves from the errors up to each of `ROW_SHARE_GRID`.
+    """Compute log-odds and log-likelihoods of curves of cumulative errors.
 
     Parameters
     ----------
@@ -207,8 +207,8 @@ def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> Weighted
         np.append(0, ranking.tie_block_end_ranks),
         np.append(0, ranking.cumulative_errors),
     )
-    all_error_rates = slice(None)
-    plausible_rates = all_error_rates
+    # All error rates are plausible if there is only one.
+    plausible_rates = slice(None)
     n_error_rates = len(error_curves.cumulative_error_shares)
     if n_error_rates > 1:
         n_errors = n_errors_up_to_share[-1]
@@ -231,7 +231,7 @@ def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> Weighted
 
 def _select_plausible_error_rates(n_errors: float, n_rows: int) -> slice:
     """Select about 16 error rates within four standard errors of the observed one."""
-    # Half an error is added, so that the rate is positive without an error.
+    # Half an error is added, so that the rate is positive even if there is no error.
     observed_rate = (n_errors + 0.5) / (n_rows + 1.0)
     relative_standard_error = math.sqrt((1.0 - observed_rate) / (n_rows * observed_rate))
     range_factor = math.exp(_MAX_STANDARD_ERRORS * relative_standard_error + _LOG_RATE_MARGIN)

@@ -93,13 +93,13 @@ class Importance:
         ([1.6, 0.4, 0.4], False)
         """
         row_labels = np.asarray(labels)
-        class_array, class_codes, n_rows_of_class = np.unique(
+        sorted_classes, class_codes, n_rows_by_class = np.unique(
             row_labels, return_inverse=True, return_counts=True
         )
-        observed_classes = class_array.tolist()
+        observed_classes = sorted_classes.tolist()
         shares_are_observed = source is None
         if source is None:
-            observed_shares = n_rows_of_class / len(row_labels)
+            observed_shares = n_rows_by_class / len(row_labels)
             source = dict(zip(observed_classes, observed_shares.tolist()))
 
         class_weights = np.array(

@@ -191,14 +191,14 @@ def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple
     """
     from scipy.optimize import isotonic_regression  # Takes 0.1 s to import.
 
-    rows_by_score = np.argsort(scores, kind="stable")
-    rows_of_bins = np.array_split(rows_by_score, min(n_bins, len(rows_by_score)))
-    mean_score_of_bins = np.array([scores[bin_rows].mean() for bin_rows in rows_of_bins])
-    n_rows_up_to_bin = np.cumsum([len(bin_rows) for bin_rows in rows_of_bins])
-    n_correct_up_to_bin = np.cumsum([correct[bin_rows].sum() for bin_rows in rows_of_bins])
+    indices_by_score = np.argsort(scores, kind="stable")
+    bins_of_indices = np.array_split(indices_by_score, min(n_bins, len(indices_by_score)))
+    mean_score_by_bin = np.array([scores[bin_indices].mean() for bin_indices in bins_of_indices])
+    n_rows_up_to_bin = np.cumsum([len(bin_indices) for bin_indices in bins_of_indices])
+    n_correct_up_to_bin = np.cumsum([correct[bin_indices].sum() for bin_indices in bins_of_indices])
     accuracy_up_to_bin = n_correct_up_to_bin / n_rows_up_to_bin
     decreasing_fit = isotonic_regression(accuracy_up_to_bin, increasing=False)
-    return mean_score_of_bins, np.asarray(decreasing_fit.x)
+    return mean_score_by_bin, np.asarray(decreasing_fit.x)
 
 
 def _find_largest_score_with_accuracy(

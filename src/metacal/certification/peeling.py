@@ -191,10 +191,11 @@ class LeastCertainRowReader:
         last_block = self._find_block(last_rank)
         # A block lies between two consecutive entries, so there is one entry more than blocks.
         block_ends = self._block_ends[self._n_unread_blocks : last_block + 2]
-        n_rows_of_blocks = np.diff(block_ends)
-        n_averaged_rows_of_blocks = np.diff(np.minimum(block_ends, last_rank))
-        n_ties_per_row = n_rows_of_blocks - 1
-        return float((n_averaged_rows_of_blocks * n_ties_per_row).sum() / n_rows)
+        n_rows_by_block = np.diff(block_ends)
+        # Only a part of the last block may belong to the rows that are averaged.
+        n_included_rows_by_block = np.diff(np.minimum(block_ends, last_rank))
+        n_ties_of_row_by_block = n_rows_by_block - 1
+        return float((n_included_rows_by_block * n_ties_of_row_by_block).sum() / n_rows)
 
     def compute_tie_probability(self) -> float:
         """Compute how often two of the rows that were read have equal scores.

@@ -52,7 +52,7 @@ from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import convert_word_to_uniform
 
-# Smallest number of rows from which pilot rows are withheld if no score values are declared.
+# If the user declares no score values, pilot rows are withheld only from at least this many rows.
 _MIN_ROWS_TO_WITHHOLD = 100
 
 # Number of initial pilot rows. If their scores tie, more pilot rows are withheld.
@@ -61,7 +61,7 @@ _N_INITIAL_PILOT_ROWS = 10
 # Number of pilot rows of logits. Their scores are not checked for ties.
 _N_PILOT_ROWS_OF_LOGITS = 5
 
-# For two classes, score values are tested if a row has at least this many ties on average.
+# If two classes are tested, score values are tested from this mean number of ties per row on.
 _MIN_TIES_PER_ROW = 8.0
 
 # Largest number of score values that a certificate lists.
@@ -112,12 +112,12 @@ class PilotPolicy:
             rows,
             is_pilot_row,
             requires_score_value_tests=self.should_test_score_values(pilot_scores, len(rows)),
-            tie_break_draw=convert_word_to_uniform(row_draws.derive_seed("order of ties")),
+            tie_break_draw=row_draws.draw_uniform_number("order of ties"),
         )
         return replace(rows.take(~is_pilot_row), pilot_rows=pilot_rows)
 
     def withhold_pilot_rows_of_logits(self, rows: CalibrationRows) -> CalibrationRows:
-        """Withhold five pilot rows, whose scores are not checked for ties.
+        """Withhold five pilot rows of logits, without a check for tied scores.
 
         The ranking of the tested rows is derived from the ranking of all rows, which is faster than
         sorting again.
@@ -133,9 +133,9 @@ class PilotPolicy:
             The rows that are tested, with the pilot rows attached. The rows are returned unchanged
             if there are too few, if there are subgroups, or if losses are graded.
         """
-        # Classes and groups often have few rows, so that none is withheld from them.
+        # No row is withheld from classes and groups, because they often have few rows.
         has_subgroups = rows.subgroups is not None
-        # Bets on the graded losses of logits have no pilot rows.
+        # If losses are graded, bets test them, and these tests have no pilot rows for logits.
         if has_subgroups or _has_graded_losses(rows) or len(rows) < _MIN_ROWS_TO_WITHHOLD:
             return rows
         pilot_ranks, tie_break_draw = _draw_ranks_and_tie_break(
@@ -164,10 +164,11 @@ class PilotPolicy:
         random_state = None
         if pilot_rows.n_withheld > 0:
             random_state = self.random_state
-        # If rows were read to plan the tests, these rows determine what is tested.
-        pilot_rows_determine_tests = certificate.design.n_planning_rows == 0
+        # If the least certain rows were read, ties among them decide which tests are made.
+        pilot_rows_decide_on_tests = certificate.design.n_planning_rows == 0
+        tests_score_values = pilot_rows_decide_on_tests and pilot_rows.requires_score_value_tests
         return CertificationDesign(
-            tests_score_values=pilot_rows.requires_score_value_tests and pilot_rows_determine_tests,
+            tests_score_values=tests_score_values,
             n_pilot_rows=pilot_rows.n_withheld,
             random_state=random_state,
         )
@@ -217,23 +218,29 @@ class PilotPolicy:
 
     def _choose_number_of_pilot_rows(self, rows: CalibrationRows, shuffled_indices: Codes) -> int:
         """Choose sqrt(n) pilot rows if score values may be tested, and ten otherwise."""
-        first_indices = shuffled_indices[:_N_INITIAL_PILOT_ROWS]
-        if self._are_rows_to_accept_rare(rows.take(first_indices)):
+        initial_indices = shuffled_indices[:_N_INITIAL_PILOT_ROWS]
+        if self._are_rows_to_accept_rare(rows.take(initial_indices)):
+            # The least certain rows will be read, and ties among them decide about score values.
             return _N_INITIAL_PILOT_ROWS
-        return _choose_number_of_pilot_rows_by_ties(
-            len(shuffled_indices),
-            first_scores=rows.scores[first_indices],
-            needs_sqrt_of_rows=self.declared_score_values is not None,
+        has_declared_score_values = self.declared_score_values is not None
+        return _count_required_pilot_rows(
+            n_rows=len(shuffled_indices),
+            may_test_score_values=has_declared_score_values
+            or _has_ties(rows.scores[initial_indices]),
         )
 
     def _are_rows_to_accept_rare(self, initial_pilot_rows: CalibrationRows) -> bool:
-        """Check whether correct rows are rare, or the rows of every class that is tested."""
-        has_graded_losses = _has_graded_losses(initial_pilot_rows)
-        if len(initial_pilot_rows) < _N_INITIAL_PILOT_ROWS or has_graded_losses:
+        """Check whether at most half of some rows are correct or of a tested class.
+
+        If rows are accepted as several classes, each of them must be that rare.
+        """
+        if len(initial_pilot_rows) < _N_INITIAL_PILOT_ROWS or _has_graded_losses(
+            initial_pilot_rows
+        ):
             return False
         if self.get_tested_class_codes is None:
-            has_labels = initial_pilot_rows.correct is not None
-            return has_labels and _are_at_most_half_true(initial_pilot_rows.is_correct)
+            is_correctness_known = initial_pilot_rows.correct is not None
+            return is_correctness_known and _are_at_most_half_true(initial_pilot_rows.is_correct)
         true_codes = initial_pilot_rows.true_class_codes
         tested_codes = self.get_tested_class_codes(initial_pilot_rows.class_names)
         return all(_are_at_most_half_true(true_codes == code) for code in tested_codes)
@@ -261,7 +268,7 @@ def _build_pilot_rows(
     subgroup_codes = None
     if withheld_rows.subgroups is not None:
         subgroup_codes = withheld_rows.subgroups.codes
-    # For graded losses, the losses of pilot rows take the place of their correctness.
+    # Tests of graded losses are planned from the losses of the pilot rows, not from correctness.
     pilot_correctness = None
     if not _has_graded_losses(withheld_rows):
         pilot_correctness = withheld_rows.correct
@@ -289,7 +296,7 @@ def _split_by_subgroup(rows: CalibrationRows, shuffled_indices: Codes) -> list[C
 
 
 def _draw_ranks_and_tie_break(ranking: Ranking, n_ranks: int) -> tuple[Codes, float]:
-    """Draw distinct ranks of a ranking, and a random number for the order of ties.
+    """Draw distinct ranks of a ranking, and a number that breaks ties at random.
 
     The seed is derived from the scores and the ranks of the errors, so that it does not depend on
     the order of the rows. Drawing from a ranking takes less time than hashing each row
@@ -334,43 +341,44 @@ def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
     return is_chosen
 
 
-def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
+def choose_pilot_rows_of_pool(scores_in_draw_order: Float, n_rows_to_label: int) -> PilotRows:
     """Choose pilot rows among the rows of a pool that are not drawn for labelling.
 
-    If these are fewer than the square root of the number of drawn rows, some of the drawn rows are
-    withheld too. Their number depends on scores only.
+    If these are fewer than the square root of the number of rows to label, some rows that were drawn
+    last are withheld from labelling too. Their number depends on scores only.
 
     Parameters
     ----------
-    pool_scores : array of float of shape (n_pool,)
-        Scores of the pool, in random order. The first `n_drawn` rows are drawn.
+    scores_in_draw_order : array of float of shape (n_pool,)
+        Scores of the pool, in random order. The first `n_rows_to_label` rows are drawn.
 
-    n_drawn : int
-        Number of rows that are drawn.
+    n_rows_to_label : int
+        Number of rows that are drawn for labelling.
 
     Returns
     -------
     PilotRows
         `n_withheld` is the number of drawn rows that become pilot rows.
     """
-    n_pool_rows = len(pool_scores)
-    n_pilot_rows = n_pool_rows - n_drawn
-    has_few_pilot_rows = n_pilot_rows**2 < n_drawn
-    if has_few_pilot_rows and n_drawn >= _MIN_ROWS_TO_WITHHOLD:
-        n_required_pilot_rows = _choose_number_of_pilot_rows_by_ties(
-            n_drawn, first_scores=pool_scores[-_N_INITIAL_PILOT_ROWS:], needs_sqrt_of_rows=False
+    n_pool_rows = len(scores_in_draw_order)
+    n_pilot_rows = n_pool_rows - n_rows_to_label
+    has_fewer_than_sqrt_of_rows = n_pilot_rows**2 < n_rows_to_label
+    if has_fewer_than_sqrt_of_rows and n_rows_to_label >= _MIN_ROWS_TO_WITHHOLD:
+        last_scores = scores_in_draw_order[-_N_INITIAL_PILOT_ROWS:]
+        n_required_pilot_rows = _count_required_pilot_rows(
+            n_rows_to_label, may_test_score_values=_has_ties(last_scores)
         )
         n_pilot_rows = max(n_pilot_rows, n_required_pilot_rows)
-    n_tested = n_pool_rows - n_pilot_rows
-    pilot_scores = pool_scores[n_tested:]
+    n_tested_rows = n_pool_rows - n_pilot_rows
+    pilot_scores = scores_in_draw_order[n_tested_rows:]
     has_frequent_ties = False
     if n_pilot_rows > 0:
-        min_tie_probability = 1.0 / math.sqrt(n_tested)
+        min_tie_probability = 1.0 / math.sqrt(n_tested_rows)
         has_frequent_ties = compute_tie_probability(pilot_scores) >= min_tie_probability
     return PilotRows(
         scores=pilot_scores,
         requires_score_value_tests=has_frequent_ties,
-        n_withheld=n_drawn - n_tested,
+        n_withheld=n_rows_to_label - n_tested_rows,
     )
 
 
@@ -391,10 +399,13 @@ def compute_tie_probability(scores: Float) -> float:
     return float(n_tied_pairs / (n_rows * (n_rows - 1.0)))
 
 
-def _choose_number_of_pilot_rows_by_ties(
-    n_rows: int, *, first_scores: Float, needs_sqrt_of_rows: bool
-) -> int:
-    """Choose sqrt(n) pilot rows if needed or if scores tie, and ten otherwise."""
-    if needs_sqrt_of_rows or compute_tie_probability(first_scores) > 0.0:
+def _has_ties(scores: Float) -> bool:
+    """Check whether two rows have the same score."""
+    return compute_tie_probability(scores) > 0.0
+
+
+def _count_required_pilot_rows(n_rows: int, *, may_test_score_values: bool) -> int:
+    """Compute sqrt(n) pilot rows if score values may be tested, and ten otherwise."""
+    if may_test_score_values:
         return round(math.sqrt(n_rows))
     return _N_INITIAL_PILOT_ROWS

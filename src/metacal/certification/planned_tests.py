@@ -7,7 +7,7 @@ Terms used in this module:
 
 - *error*: a row that is not correct.
 - *tie block*: rows with equal scores. Errors come first within a tie block, unless stated otherwise.
-- *stopping rank*: rank of the last row that influenced the result.
+- *last read rank*: rank of the last row whose label was read.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def run_planned_tests(
             significance_level=significance_level,
             last_rank=last_rank,
         )
-        # The level is not passed on, even if every test passed.
+        # Other subgroups cannot use the significance level, even if every test passed.
         return SequenceOutcome(sequence_trace, every_test_passed=False)
     return _test_rank_ranges(ranking, plan.rank_ranges, significance_level, last_rank)
 
@@ -115,7 +115,8 @@ def _test_rank_ranges(
     """
     highest_passed_rank = 0
     every_test_passed = len(rank_ranges) > 0
-    # Fractions of delta that earlier ranges may pass on. If an order is unknown, there are several.
+    # Fractions of the significance level that the preceding range may pass on to the next one. There
+    # are several if it is unknown whether a range fails.
     no_fraction = Fraction(0)
     possible_carried_fractions = {no_fraction}
     failures: list[_Failure] = []
@@ -140,7 +141,7 @@ def _test_rank_ranges(
             else:
                 next_carried_fractions.add(level_fraction)
                 if first_failure.unordered_blocks:
-                    # A test in an unordered cell may fail, and then no fraction is passed on.
+                    # If a test in an unordered block fails, the range passes no fraction on.
                     next_carried_fractions.add(no_fraction)
             last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(
                 first_rank_not_passed
@@ -153,7 +154,7 @@ def _test_rank_ranges(
         raise ranking.build_finer_counts_error(unordered_blocks)
     if 0 < highest_passed_rank < ranking.n_rows:
         ranking.require_known_order_in_blocks([ranking.find_tie_block(highest_passed_rank)])
-    sequence_trace = _trace_sequence(ranking, highest_passed_rank, failures)
+    sequence_trace = _trace_end_of_sequence(ranking, highest_passed_rank, failures)
     return SequenceOutcome(sequence_trace, every_test_passed)
 
 
@@ -165,34 +166,32 @@ class _Failure:
     rank_tests: BinomialRankTests
 
 
-def _trace_sequence(
+def _trace_end_of_sequence(
     ranking: Ranking, highest_passed_rank: int, failures: list[_Failure]
 ) -> SequenceTrace:
-    """Find the rank at which the next failure of the sequence became certain.
+    """Record the highest passed rank and the last rank whose label was read.
 
-    A test at a rank fails as soon as there are more errors than it tolerates. The row with that
-    error is the stopping time of the sequence, together with its tie block.
+    Labels are read upward, in whole tie blocks, until a test above the highest passed rank is certain
+    to fail. If no such test fails, or if the order of rows is unknown, all labels count as read.
     """
-    failures_above_highest_passed = [
-        failure for failure in failures if failure.rank > highest_passed_rank
-    ]
-    n_failures_below = len(failures) - len(failures_above_highest_passed)
-    if not failures_above_highest_passed or not ranking.has_known_order:
-        return SequenceTrace(
-            highest_passed_rank, last_read_rank=ranking.n_rows, n_failures=n_failures_below
-        )
-
-    first_failure = failures_above_highest_passed[0]
-    n_tolerated_errors = max(first_failure.rank_tests.max_passing_errors(first_failure.rank), 0)
-    # Errors are counted from 0, so the error with this index is the first that is not tolerated.
-    rank_of_first_excess_error = int(ranking.error_ranks[n_tolerated_errors])
-    deciding_rank = max(highest_passed_rank, rank_of_first_excess_error)
-    stopping_tie_block = ranking.find_tie_block(deciding_rank)
+    later_failures = [failure for failure in failures if failure.rank > highest_passed_rank]
+    last_read_rank = ranking.n_rows
+    if later_failures and ranking.has_known_order:
+        rank_with_certain_failure = _find_rank_with_certain_failure(ranking, later_failures[0])
+        last_read_row_rank = max(highest_passed_rank, rank_with_certain_failure)
+        last_read_block = ranking.find_tie_block(last_read_row_rank)
+        last_read_rank = int(ranking.tie_block_end_ranks[last_read_block])
+    n_earlier_failures = len(failures) - len(later_failures)
     return SequenceTrace(
-        highest_passed_rank,
-        last_read_rank=int(ranking.tie_block_end_ranks[stopping_tie_block]),
-        n_failures=n_failures_below,
+        highest_passed_rank, last_read_rank=last_read_rank, n_failures=n_earlier_failures
     )
+
+
+def _find_rank_with_certain_failure(ranking: Ranking, failure: _Failure) -> int:
+    """Find the rank of the first error that a failed test does not tolerate."""
+    n_tolerated_errors = max(failure.rank_tests.max_passing_errors(failure.rank), 0)
+    # Indices start at 0, so the entry with this index is the first error too many.
+    return int(ranking.error_ranks[n_tolerated_errors])
 
 
 def _test_every_score_value(
@@ -271,12 +270,13 @@ def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_dra
         Errors of the lower tie blocks, plus a hypergeometric number of those in the block of the rank.
     """
     tie_block = ranking.find_tie_block(rank)
-    block_ends = np.append(0, ranking.tie_block_end_ranks)
-    errors_at_ends = np.append(0, ranking.cumulative_errors)
-    n_rows_below_block = int(block_ends[tie_block])
-    n_errors_below_block = int(errors_at_ends[tie_block])
-    n_block_rows = int(block_ends[tie_block + 1]) - n_rows_below_block
-    n_block_errors = int(errors_at_ends[tie_block + 1]) - n_errors_below_block
+    # The entry at an index is the number of rows or errors in that many tie blocks.
+    n_rows_in_first_blocks = np.append(0, ranking.tie_block_end_ranks)
+    n_errors_in_first_blocks = np.append(0, ranking.cumulative_errors)
+    n_rows_below_block = int(n_rows_in_first_blocks[tie_block])
+    n_errors_below_block = int(n_errors_in_first_blocks[tie_block])
+    n_block_rows = int(n_rows_in_first_blocks[tie_block + 1]) - n_rows_below_block
+    n_block_errors = int(n_errors_in_first_blocks[tie_block + 1]) - n_errors_below_block
     n_drawn_errors = _draw_hypergeometric_number(
         n_rows=n_block_rows,
         n_errors=n_block_errors,
@@ -291,17 +291,19 @@ def _draw_hypergeometric_number(
 ) -> int:
     """Draw the number of errors among rows drawn without replacement, by inversion."""
     n_correct = n_rows - n_errors
-    possible_numbers = np.arange(max(0, n_drawn_rows - n_correct), min(n_drawn_rows, n_errors) + 1)
+    min_drawn_errors = max(0, n_drawn_rows - n_correct)
+    max_drawn_errors = min(n_drawn_rows, n_errors)
+    possible_error_counts = np.arange(min_drawn_errors, max_drawn_errors + 1)
     log_probabilities = (
-        _log_binomial_coefficient(n_errors, possible_numbers)
-        + _log_binomial_coefficient(n_correct, n_drawn_rows - possible_numbers)
+        _log_binomial_coefficient(n_errors, possible_error_counts)
+        + _log_binomial_coefficient(n_correct, n_drawn_rows - possible_error_counts)
         - _log_binomial_coefficient(n_rows, np.array(n_drawn_rows))
     )
     cumulative_probabilities = np.cumsum(np.exp(log_probabilities))
     drawn_index = int(np.searchsorted(cumulative_probabilities, uniform_draw, side="right"))
     # For a draw of 1, the largest possible number is drawn.
-    last_index = len(possible_numbers) - 1
-    return int(possible_numbers[min(drawn_index, last_index)])
+    last_index = len(possible_error_counts) - 1
+    return int(possible_error_counts[min(drawn_index, last_index)])
 
 
 def _log_binomial_coefficient(n: int, k: Codes) -> Float:

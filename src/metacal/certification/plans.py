@@ -39,18 +39,19 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import convert_word_to_uniform
 from metacal.statistics import bounds
 
-# Rows are read until the share of correct rows in a window is this fraction of the limit.
+# The least certain rows are read, window by window, until the share of correct rows in a window is at
+# least this fraction of the accuracy that is tested.
 _WINDOW_CORRECT_FRACTION = 0.25
 
 # Smallest number of unread rows, as a multiple of the rows that an error-free test requires.
 _MIN_UNREAD_FACTOR = 1.3
 
-# Ties are checked in the most certain rows of the last window, one in this many rows.
+# Ties are checked only in the most certain rows of the window that was read last, in a fifth of them.
 # The other rows of the window may be a large block of errors with equal scores.
 _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 
-# Scores count as rounded if two rows that were read are equal with this probability. It is that of
-# scores with two decimals, which take a hundred values.
+# Scores are taken for rounded if at least this share of the pairs of read rows have equal scores. Scores
+# with two decimals take a hundred values, so that this share of pairs is equal.
 _MIN_TIE_PROBABILITY_OF_ROUNDED_SCORES = 0.01
 
 # Value of `PilotRows.tie_break_draw` for which errors come first among equal scores.
@@ -99,7 +100,7 @@ class PilotRows:
     n_withheld: int = 0
 
     def select_subgroups(self, selected_codes: Sequence[int]) -> PilotRows:
-        """Return the pilot rows of the selected subgroups, or all rows if they are shared."""
+        """Select the pilot rows of some subgroups, or all rows if subgroups share them."""
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
@@ -132,7 +133,7 @@ class PilotRows:
 
     @property
     def keep_unread_up_to_score(self) -> float:
-        """Highest score of the rows that must not be read while tests are planned.
+        """Score up to which no row may be read while tests are planned.
 
         If the most certain pilot rows tie, many tested rows may have their score, and peeling would
         read all of them together. This is prevented if most of these pilot rows are correct.
@@ -140,13 +141,14 @@ class PilotRows:
         if self.correct is None or len(self.scores) == 0:
             return -math.inf
         lowest_score = float(self.scores.min())
-        is_most_certain = self.scores == lowest_score
-        n_most_certain = int(is_most_certain.sum())
-        n_correct = int(self.correct[is_most_certain].sum())
-        has_ties = n_most_certain >= 2
-        most_are_correct = 2 * n_correct > n_most_certain
-        if has_ties and most_are_correct:
+        has_lowest_score = self.scores == lowest_score
+        n_rows_with_lowest_score = int(has_lowest_score.sum())
+        n_correct_with_lowest_score = int(self.correct[has_lowest_score].sum())
+        lowest_score_is_tied = n_rows_with_lowest_score >= 2
+        most_are_correct = 2 * n_correct_with_lowest_score > n_rows_with_lowest_score
+        if lowest_score_is_tied and most_are_correct:
             return lowest_score
+        # Every row may be read.
         return -math.inf
 
 
@@ -169,7 +171,7 @@ def plan_test_sequence(
     pilot_rows: PilotRows | None = None,
     row_reader: LeastCertainRowReader | None = None,
 ) -> RankPlan:
-    """Plan the tests of an accuracy: at ranks, at tie blocks or at score values.
+    """Plan tests of an accuracy at ranks, at ends of tie blocks or at score values.
 
     Parameters
     ----------
@@ -198,39 +200,56 @@ def plan_test_sequence(
     RankPlan
     """
     if row_reader is not None:
-        n_window_rows = _read_least_certain_rows(row_reader, limit, significance_level)
-        if n_window_rows > 0:
+        n_rows_of_last_window = _read_least_certain_rows(row_reader, limit, significance_level)
+        has_read_rows = n_rows_of_last_window > 0
+        if has_read_rows:
             return _plan_tests_of_unread_rows(
-                policy, row_reader, n_window_rows, limit, significance_level, pilot_rows
+                policy, row_reader, n_rows_of_last_window, limit, significance_level, pilot_rows
             )
 
     n_withheld_rows = 0
     if pilot_rows is not None:
         n_withheld_rows = pilot_rows.n_withheld
-    if (
-        pilot_rows is not None
-        and pilot_rows.requires_score_value_tests
-        and len(pilot_rows.scores) > 0
-    ):
-        first_tested_score = choose_first_tested_score(
-            np.sort(pilot_rows.scores),
-            n_rows,
-            accuracy=limit,
-            delta=significance_level,
-            range_starts=policy.choose_range_starts(n_rows, limit, significance_level),
-        )
-        return RankPlan(limit=limit, first_tested_score=first_tested_score)
+        if pilot_rows.requires_score_value_tests and len(pilot_rows.scores) > 0:
+            return _plan_tests_of_score_values(
+                policy, pilot_rows.scores, n_rows, limit, significance_level
+            )
 
-    # For n_rows alone, rounding would move a start of few errors to a much lower rank.
-    n_all_rows = n_rows + n_withheld_rows
-    range_starts = policy.choose_range_starts(n_all_rows, limit, significance_level)
+    # The starts are chosen for the number of rows before pilot rows were withheld. For a few rows
+    # less, a start might tolerate one error less, which moves it to a much lower rank.
+    n_rows_before_withholding = n_rows + n_withheld_rows
+    range_starts = policy.choose_range_starts(n_rows_before_withholding, limit, significance_level)
     return _plan_tests_of_ranks(policy, n_rows, limit, significance_level, range_starts)
+
+
+def _plan_tests_of_score_values(
+    policy: StartPolicy,
+    pilot_scores: Float,
+    n_rows: int,
+    limit: float,
+    significance_level: float,
+) -> RankPlan:
+    """Plan tests of the score values from a quantile of the pilot scores upward."""
+    first_tested_score = choose_first_tested_score(
+        np.sort(pilot_scores),
+        n_rows,
+        accuracy=limit,
+        delta=significance_level,
+        range_starts=policy.choose_range_starts(n_rows, limit, significance_level),
+    )
+    return RankPlan(limit=limit, first_tested_score=first_tested_score)
 
 
 def _read_least_certain_rows(
     row_reader: LeastCertainRowReader, limit: float, significance_level: float
 ) -> int:
-    """Read rows until correct ones are frequent, and return the last window size."""
+    """Read the least certain rows until correct ones are frequent.
+
+    Returns
+    -------
+    int
+        Number of rows of the window that was read last, or 0 if no row was read.
+    """
     n_required = bounds.error_free_rows_needed(limit, significance_level)
     return read_until_loss_is_low(
         row_reader,
@@ -242,7 +261,7 @@ def _read_least_certain_rows(
 def _plan_tests_of_unread_rows(
     policy: StartPolicy,
     row_reader: LeastCertainRowReader,
-    n_window_rows: int,
+    n_rows_of_last_window: int,
     limit: float,
     significance_level: float,
     pilot_rows: PilotRows | None,
@@ -250,25 +269,25 @@ def _plan_tests_of_unread_rows(
     """Plan the tests of the unread rows, at ranks or at the ends of tie blocks."""
     n_unread_rows = row_reader.n_unread_rows
     if n_unread_rows < bounds.error_free_rows_needed(limit, significance_level):
-        return RankPlan(limit=limit)
+        # No test can pass, so no rank is tested.
+        return RankPlan(limit=limit, rank_ranges=())
+    if not _has_large_tie_blocks(row_reader, n_rows_of_last_window):
+        return plan_tests_of_unread_ranks(
+            policy, row_reader.n_rows, n_unread_rows, limit, significance_level
+        )
 
-    if _has_large_tie_blocks(row_reader, n_window_rows):
-        most_rows_were_read = 2 * n_unread_rows < row_reader.n_rows
-        if most_rows_were_read:
-            range_starts = RARE_CORRECT_STARTS.choose_range_starts_for_tie_blocks(
-                n_unread_rows, limit
-            )
-        else:
-            range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
-        first_rank = choose_main_start_rank(n_unread_rows, limit, significance_level, range_starts)
-        tie_break_draw = _DRAW_PUTTING_ERRORS_FIRST
-        if pilot_rows is not None:
-            tie_break_draw = pilot_rows.tie_break_draw
-        first_tie_block = FirstTieBlock(first_rank, tie_break_draw)
-        return RankPlan(limit=limit, first_tested_tie_block=first_tie_block)
-    return plan_tests_of_unread_ranks(
-        policy, row_reader.n_rows, n_unread_rows, limit, significance_level
-    )
+    # The rows that were read are mostly errors.
+    correct_rows_are_rare = 2 * n_unread_rows < row_reader.n_rows
+    if correct_rows_are_rare:
+        range_starts = RARE_CORRECT_STARTS.choose_range_starts_for_tie_blocks(n_unread_rows, limit)
+    else:
+        range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
+    first_rank = choose_main_start_rank(n_unread_rows, limit, significance_level, range_starts)
+    tie_break_draw = _DRAW_PUTTING_ERRORS_FIRST
+    if pilot_rows is not None:
+        tie_break_draw = pilot_rows.tie_break_draw
+    first_tie_block = FirstTieBlock(first_rank, tie_break_draw)
+    return RankPlan(limit=limit, first_tested_tie_block=first_tie_block)
 
 
 def plan_tests_of_unread_ranks(
@@ -297,21 +316,22 @@ def plan_tests_of_unread_ranks(
     -------
     RankPlan
     """
-    most_rows_were_read = 2 * n_unread_rows < n_rows
-    if most_rows_were_read:
+    # The rows that were read are mostly errors.
+    correct_rows_are_rare = 2 * n_unread_rows < n_rows
+    if correct_rows_are_rare:
         policy = RARE_CORRECT_STARTS
     range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
     return _plan_tests_of_ranks(policy, n_unread_rows, limit, significance_level, range_starts)
 
 
-def _has_large_tie_blocks(rows: LeastCertainRowReader, n_window_rows: int) -> bool:
+def _has_large_tie_blocks(rows: LeastCertainRowReader, n_rows_of_last_window: int) -> bool:
     """Check whether tests at ranks would often fall inside a large tie block.
 
     Scores of the unread rows must not be looked at, so this is a guess from the rows that were read.
     Either the last of them, next to the unread rows, have many ties. Or scores are equal so often
     that they must be rounded. Then the most certain rows may share one value, such as 1.00.
     """
-    n_checked_rows = max(1, n_window_rows // _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES)
+    n_checked_rows = max(1, n_rows_of_last_window // _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES)
     if rows.mean_ties_of_last_read(n_checked_rows) >= math.sqrt(rows.n_unread_rows):
         return True
     return rows.compute_tie_probability() >= _MIN_TIE_PROBABILITY_OF_ROUNDED_SCORES

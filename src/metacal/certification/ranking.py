@@ -42,7 +42,7 @@ class Evidence(ABC):
 
 
 def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> None:
-    """Raise InputError if no calibration row is classified correctly.
+    """Raise an error if no calibration row is classified correctly.
 
     Parameters
     ----------

@@ -124,6 +124,12 @@ class RowDraws:
         random_numbers[random_order] = np.arange(n_clusters)
         return random_numbers[self._canonical_cluster_ranks[self._units]]
 
+    def draw_uniform_number(self, purpose: str) -> float:
+        """Draw one number in [0, 1) that does not depend on the order of the rows."""
+        random_word = self.derive_seed(purpose)
+        uniform_number: float = convert_word_to_uniform(random_word)
+        return uniform_number
+
     def derive_seed(self, purpose: str) -> int:
         """Derive a seed from data in an order that does not depend on the rows."""
         return int(self._draw_words(purpose, 1)[0])
