@@ -9,8 +9,7 @@ A *line* is a pair of a short heading and a text.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from metacal.certificates.number_format import floor_to_4_decimals
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
     from metacal.certificates.subgroups import (
         Name,
+        SidePair,
         Status,
         SubgroupCertificate,
         SubgroupCertificates,
@@ -79,8 +79,8 @@ def state_side_claims(
 ) -> str:
     """Join the claims about both predicted classes, starting with the second class.
 
-    A side is closed if no row is predicted as its class in any group. Its promise then cannot be
-    broken, and `state_closed_sides` states that instead of the promise.
+    If no row of any group is accepted as a class, its promise cannot be broken, and
+    `state_never_predicted_classes` states that instead of the promise.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def state_side_claims(
         The claim without a full stop.
     """
     claims = []
-    for side in subgroups.open_sides:
+    for side in subgroups.accepting_sides:
         if side.quantity is not None and side.target is not None:
             claim = side.quantity.format_claim(
                 side.target,
@@ -109,16 +109,16 @@ def state_side_claims(
     return ", and ".join([first_claim, *continued_claims])
 
 
-def state_closed_sides(subgroups: SubgroupCertificates) -> str:
+def state_never_predicted_classes(subgroups: SubgroupCertificates) -> str:
     """State which classes are never predicted, and which promise is the reason."""
     sentences = []
-    for side in subgroups.closed_sides:
+    for side in subgroups.rejecting_sides:
         if side.quantity is not None:
-            class_name = _get_predicted_class_name(side)
+            # The recall of one class may be the reason that the other class is never predicted.
             quantity_name = side.quantity.name_with_class(side.promised_class)
             sentence = (
-                f" No row is predicted {class_name}, because {quantity_name} {side.target:g} is not"
-                " certified."
+                f" No row is predicted {side.predicted_class_name}, because {quantity_name}"
+                f" {side.target:g} is not certified."
             )
             sentences.append(sentence)
     return "".join(sentences)
@@ -128,22 +128,22 @@ def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
     """Convert a claim about all rows to a claim about every subgroup."""
     if subgroups.is_two_sided_without_groups:
         return claim
-    every_subgroup = "every predicted class" if subgroups.by == "class" else "every group"
-    continued_claim = lower_first_letter(claim)
+    scope_text = "every predicted class" if subgroups.by == "class" else "every group"
+    lower_case_claim = lower_first_letter(claim)
     n_pooled = len(subgroups.pooled_names)
-    all_are_pooled = len(subgroups.sides_by_group) == 1
+    n_separate = len(subgroups.names) - n_pooled
     if n_pooled == 0:
-        return f"For {every_subgroup}, {continued_claim}"
-    if all_are_pooled:
-        return f"For all {n_pooled} {subgroups.plural} taken together, {continued_claim}"
+        return f"For {scope_text}, {lower_case_claim}"
+    if n_separate == 0:
+        return f"For all {n_pooled} {subgroups.plural} taken together, {lower_case_claim}"
     return (
-        f"For {every_subgroup} but {n_pooled} small ones, which are pooled and count as one:"
-        f" {continued_claim}"
+        f"For {scope_text} but {n_pooled} small ones, which are pooled and count as one:"
+        f" {lower_case_claim}"
     )
 
 
 def state_subgroup_confidence(
-    subgroups: SubgroupCertificates, confidence_text: str, max_broken_text: str
+    subgroups: SubgroupCertificates, *, confidence_text: str, delta_text: str
 ) -> str:
     """State the confidence level of a promise about subgroups, as a clause.
 
@@ -153,7 +153,7 @@ def state_subgroup_confidence(
         The subgroups, with the error rate that delta limits.
     confidence_text : str
         The confidence level as a percentage.
-    max_broken_text : str
+    delta_text : str
         Delta as a percentage.
 
     Returns
@@ -162,25 +162,26 @@ def state_subgroup_confidence(
         End of the sentence that states the promise, without a full stop.
     """
     if subgroups.is_two_sided_without_groups:
-        has_two_claims = len(subgroups.open_sides) == 2
+        has_two_claims = len(subgroups.accepting_sides) == 2
         scope_text = " for both together" if has_two_claims else ""
         return f"with {confidence_text} confidence{scope_text}"
     if subgroups.delta_sharing == "fcr":
         return (
-            f"but for an expected share of at most {max_broken_text} of the {subgroups.plural} that"
+            f"but for an expected share of at most {delta_text} of the {subgroups.plural} that"
             " accept (false-coverage rate)"
         )
     if subgroups.delta_sharing == "together":
         return f"with {confidence_text} confidence for all {subgroups.plural} together"
     return (
         f"each with {confidence_text} confidence: the expected share of broken"
-        f" {subgroups.plural} is at most {max_broken_text}"
+        f" {subgroups.plural} is at most {delta_text}"
     )
 
 
 def explain_rejection(subgroup: SubgroupCertificate) -> str:
     """Explain why a subgroup is always rejected, and estimate how many rows it needs.
 
+    >>> import math
     >>> from metacal.certificates.subgroups import SubgroupCertificate
     >>> cats = SubgroupCertificate(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120)
     >>> explain_rejection(cats)
@@ -202,47 +203,41 @@ def explain_rejection(subgroup: SubgroupCertificate) -> str:
 def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCertificates) -> str:
     """Describe the log-odds at which a two-sided gate accepts either prediction."""
     if subgroups.is_two_sided_without_groups:
-        conditions = _describe_side_conditions(subgroups.items, certificate.decision_at)
+        conditions = _describe_side_conditions(subgroups.side_pairs[0], certificate.decision_at)
         return f"{', '.join(conditions)}, else review"
-    class_names = [_get_predicted_class_name(side) for side in subgroups.open_sides]
+    class_names = [side.predicted_class_name for side in subgroups.accepting_sides]
     classes_text = " or ".join(class_names)
     return f"called {classes_text} beyond the log-odds of the row's group, else review"
 
 
-def _get_predicted_class_name(side: SubgroupCertificate) -> str:
-    """Return the name of the class that one side of a two-sided gate predicts."""
-    if side.predicted_class is None:
-        # If there are no groups, the name of a side is its predicted class.
-        return str(side.names[0])
-    return str(side.predicted_class)
-
-
-def _describe_side_conditions(
-    side_pair: Sequence[SubgroupCertificate], decision_log_odds: float
-) -> list[str]:
+def _describe_side_conditions(side_pair: SidePair, decision_log_odds: float) -> list[str]:
     """Describe which log-odds are accepted as each class, second class first.
 
-    The score of a side is the negated distance of the log-odds from the decision threshold.
+    Rows above the decision log-odds are predicted to be of the second class, and the others of the
+    first. The score of a row is the negated distance of its log-odds from the decision log-odds.
     """
-    first_class_side, second_class_side = side_pair[:2]
+    first_class_side, second_class_side = side_pair
     conditions = []
-    if second_class_side.threshold != -math.inf:
-        lower_limit = decision_log_odds + _get_min_distance(second_class_side)
-        class_name = _get_predicted_class_name(second_class_side)
+    if not second_class_side.accepts_nothing:
+        lower_limit = decision_log_odds + _get_smallest_accepted_distance(second_class_side)
+        class_name = second_class_side.predicted_class_name
         conditions.append(f"called {class_name} if log-odds > {lower_limit:.6g}")
-    if first_class_side.threshold != -math.inf:
-        upper_limit = decision_log_odds - _get_min_distance(first_class_side)
-        lowest_rejected_log_odds = decision_log_odds + (first_class_side.lowest_rejected or 0.0)
+    if not first_class_side.accepts_nothing:
+        upper_limit = decision_log_odds - _get_smallest_accepted_distance(first_class_side)
+        printed_limit = f"{upper_limit:.6g}"
+        # On this side, the score of a row is its log-odds minus the decision log-odds.
+        lowest_rejected_score = first_class_side.lowest_rejected or 0.0
+        lowest_rejected_log_odds = decision_log_odds + lowest_rejected_score
         # The comparison is strict if the limit, as printed, is a value that the gate rejects.
-        limit_is_rejected = f"{lowest_rejected_log_odds:.6g}" == f"{upper_limit:.6g}"
-        comparison = "<" if limit_is_rejected else "<="
-        class_name = _get_predicted_class_name(first_class_side)
-        conditions.append(f"called {class_name} if log-odds {comparison} {upper_limit:.6g}")
+        printed_limit_is_rejected = f"{lowest_rejected_log_odds:.6g}" == printed_limit
+        comparison = "<" if printed_limit_is_rejected else "<="
+        class_name = first_class_side.predicted_class_name
+        conditions.append(f"called {class_name} if log-odds {comparison} {printed_limit}")
     return conditions
 
 
-def _get_min_distance(side: SubgroupCertificate) -> float:
-    """Return the smallest accepted distance from the decision threshold."""
+def _get_smallest_accepted_distance(side: SubgroupCertificate) -> float:
+    """Return how far accepted log-odds are at least from the decision log-odds."""
     if side.accepts_everything:
         return 0.0
     return -side.threshold
@@ -325,47 +320,58 @@ def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) 
 
 def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
     """List lines about both predicted classes of a two-sided gate."""
-    side_pairs = subgroups.sides_by_group
+    side_pairs = subgroups.side_pairs
     if subgroups.is_two_sided_without_groups:
         return _list_pair_lines(side_pairs[0], prefix="")
-    side_lines = [(subgroups.plural, f"{len(subgroups.names):,}, both sides of each by itself")]
+    n_groups = len(subgroups.names)
+    lines = [(subgroups.plural, f"{n_groups:,}, both sides of each by itself")]
     for side_pair in side_pairs[:_MAX_LISTED_SUBGROUPS]:
-        first_class_side, _ = side_pair
-        prefix = f"{first_class_side.name_without_side}: "
-        conditions = _describe_side_conditions(side_pair, first_class_side.decision_log_odds)
+        # Both sides of a group have its name and its decision log-odds.
+        group_name = side_pair.first_class.name_without_side
+        decision_log_odds = side_pair.first_class.decision_log_odds
+        conditions = _describe_side_conditions(side_pair, decision_log_odds)
         condition_text = ", ".join(conditions) or "all rows go to review"
-        side_lines.append(("group", f"{prefix}{condition_text}"))
-        side_lines += _list_pair_lines(side_pair, prefix)
+        lines.append(("group", f"{group_name}: {condition_text}"))
+        lines += _list_pair_lines(side_pair, prefix=f"{group_name}: ")
     n_omitted = len(side_pairs) - _MAX_LISTED_SUBGROUPS
     if n_omitted > 0:
-        side_lines.append(("group", f"and {n_omitted:,} more"))
-    return side_lines
+        lines.append(("group", f"and {n_omitted:,} more"))
+    return lines
 
 
-def _list_pair_lines(side_pair: Sequence[SubgroupCertificate], prefix: str) -> list[Line]:
+def _list_pair_lines(side_pair: SidePair, prefix: str) -> list[Line]:
     """List a line for each predicted class with a promise, second class first."""
     return [
-        _make_side_line(side, prefix)
-        for side in reversed(side_pair)
+        _make_side_line(side, side.quantity.name_with_class(side.promised_class), prefix)
+        for side in (side_pair.second_class, side_pair.first_class)
         if side.quantity is not None and side.target is not None
     ]
 
 
-def _make_side_line(side: SubgroupCertificate, prefix: str) -> Line:
-    """Describe the counts of a predicted class, or why no row is predicted so."""
-    assert side.quantity is not None
-    class_name = _get_predicted_class_name(side)
-    is_closed = side.threshold == -math.inf
-    if is_closed:
-        reason = (
-            f"{side.quantity.name_with_class(side.promised_class)} {side.target:g} is not certified"
-        )
+def _make_side_line(side: SubgroupCertificate, quantity_name: str, prefix: str) -> Line:
+    """Describe how many rows of a side are accepted, or why none is.
+
+    Parameters
+    ----------
+    side : SubgroupCertificate
+        Side with a promise.
+    quantity_name : str
+        Name of the promised quantity, such as "recall of fraud".
+    prefix : str
+        First words of the text, which name the group.
+
+    Returns
+    -------
+    Line
+    """
+    class_name = side.predicted_class_name
+    if side.accepts_nothing:
+        reason = f"{quantity_name} {side.target:g} is not certified"
         if side.best_target is not None:
             reason += f" ({side.best_target:g} is the best that these rows certify)"
         if side.rows_needed:
             reason += f"; it takes at least {side.rows_needed:,} rows that speak about it"
-        closed_text = f"{prefix}no row is predicted {class_name}: {reason}"
-        return ("closed", closed_text)
+        return ("closed", f"{prefix}no row is predicted {class_name}: {reason}")
     counts_text = (
         f"{prefix}{side.n_accepted:,} of {side.n_rows:,} rows on the side of {class_name} are"
         f" accepted, {side.n_correct_accepted:,} of them correct"

@@ -3,6 +3,7 @@
 A *subgroup* is a class or a group of rows with its own threshold, or several of them that are pooled
 because they have too few rows. If a promise is about two classes, a subgroup is a *side*: the rows
 that are predicted to be of one of the two classes, among all rows or among the rows of one group.
+The two sides of the same rows are a *pair*.
 """
 
 from __future__ import annotations
@@ -123,11 +124,29 @@ class SubgroupCertificate:
             object.__setattr__(self, "quantity", get_quantity(self.quantity))
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether several classes or groups with too few rows share the threshold."""
+        return len(self.names) > 1
+
+    @property
     def name_without_side(self) -> str:
         """Name of the class or group, or the number of pooled ones."""
-        if len(self.names) == 1:
+        if self.is_pooled:
+            return f"{len(self.names)} pooled"
+        return str(self.names[0])
+
+    @property
+    def predicted_class_name(self) -> str:
+        """Name of the class that the rows of a side are predicted to be of."""
+        if self.predicted_class is None:
+            # If there are no groups, a side is named after its predicted class.
             return str(self.names[0])
-        return f"{len(self.names)} pooled"
+        return str(self.predicted_class)
+
+    @property
+    def accepts_nothing(self) -> bool:
+        """Whether every row is rejected."""
+        return self.threshold == -math.inf
 
     @property
     def name(self) -> str:
@@ -137,9 +156,10 @@ class SubgroupCertificate:
     @property
     def label(self) -> Name:
         """Name of a single class or group in its type, or a text for other subgroups."""
-        if self.predicted_class is None and len(self.names) == 1:
-            return self.names[0]
-        return self.name
+        is_side_of_group = self.predicted_class is not None
+        if is_side_of_group or self.is_pooled:
+            return self.name
+        return self.names[0]
 
     @property
     def names_and_sides(self) -> tuple[tuple[Name, Name | None], ...]:
@@ -168,31 +188,32 @@ class SubgroupCertificate:
         """Accuracy of the accepted calibration rows; None if no row is accepted."""
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
-    def find_rows(self, row_names: NDArray[Any]) -> Flags:
+    def contains_rows(self, subgroup_of_row: NDArray[Any]) -> Flags:
         """Return a mask of the rows that belong to the subgroup.
 
         Parameters
         ----------
-        row_names : ndarray of shape (n_rows,) or (n_rows, 2)
-            Class or group of each row; with the predicted class as a second column if the subgroup
-            is a side of a group (`Gate.get_row_subgroups`).
+        subgroup_of_row : ndarray of shape (n_rows,) or (n_rows, 2)
+            Class or group of each row. If the subgroup is a side of a group, the columns are the
+            group and the predicted class, both as text (`Gate.get_row_subgroups`).
 
         Returns
         -------
         ndarray of bool, shape (n_rows,)
         """
-        subgroup_names = np.array(self.names)
-        if self.predicted_class is not None:
-            row_groups = row_names[:, 0]
-            row_predictions = row_names[:, 1]
-            is_in_group = np.isin(row_groups, subgroup_names.astype(str))
-            return is_in_group & (row_predictions == str(self.predicted_class))
-        subgroup_names_are_text = subgroup_names.dtype.kind == "U"
-        row_names_are_text = row_names.dtype.kind == "U"
-        if subgroup_names_are_text != row_names_are_text:
-            # NumPy would compare numbers as text, but a text name never equals a numeric name.
-            return np.zeros(len(row_names), dtype=bool)
-        return np.isin(row_names, subgroup_names)
+        own_names = np.array(self.names)
+        is_side_of_group = self.predicted_class is not None
+        if is_side_of_group:
+            group_of_row = subgroup_of_row[:, 0]
+            predicted_class_of_row = subgroup_of_row[:, 1]
+            is_in_group = np.isin(group_of_row, own_names.astype(str))
+            return is_in_group & (predicted_class_of_row == str(self.predicted_class))
+        own_names_are_text = own_names.dtype.kind == "U"
+        row_names_are_text = subgroup_of_row.dtype.kind == "U"
+        if own_names_are_text != row_names_are_text:
+            # The text "1" is not the number 1, but NumPy would convert numbers to text.
+            return np.zeros(len(subgroup_of_row), dtype=bool)
+        return np.isin(subgroup_of_row, own_names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, without optional fields at their defaults."""
@@ -208,6 +229,13 @@ class SubgroupCertificate:
         return convert_to_json(stored_entries)
 
 
+class SidePair(NamedTuple):
+    """Sides of both predicted classes, among all rows or among the rows of one group."""
+
+    first_class: SubgroupCertificate
+    second_class: SubgroupCertificate
+
+
 class SubgroupRows(NamedTuple):
     """Rows on which the promise of a subgroup is judged.
 
@@ -218,7 +246,9 @@ class SubgroupRows(NamedTuple):
     row_mask : ndarray of bool, shape (n_rows,)
         Mask of the rows that its quantity counts.
     accept, correct : ndarray of bool
-        For each of these rows, whether it is accepted and correct.
+        For each of these rows, whether it is accepted, and whether its prediction is correct. If the
+        quantity counts all rows of a class, `correct` is instead whether the row is of the class of
+        the side.
     """
 
     subgroup: SubgroupCertificate
@@ -270,16 +300,15 @@ class SubgroupCertificates:
     def iterate_judged_rows(
         self, row_names: NDArray[Any], accept: Flags, correct: Flags
     ) -> Iterator[SubgroupRows]:
-        """Iterate over the subgroups that have a promise, with the rows that it counts.
+        """Iterate over the subgroups that have a promise, with the rows to judge it on.
 
-        A quantity of a side may count all rows of a class (`Quantity.conditions_on_true_class`). It is then judged
-        on the rows of both sides. With two classes, a row is of the class of a side if it is
-        predicted so and correct, or predicted otherwise and incorrect.
+        A quantity of a side may count all rows of a class (`Quantity.conditions_on_true_class`). It
+        is then judged on the rows of both sides.
 
         Parameters
         ----------
         row_names : ndarray
-            Class or group of each row, as for `SubgroupCertificate.find_rows`.
+            Class or group of each row, as for `SubgroupCertificate.contains_rows`.
         accept, correct : ndarray of bool, shape (n_rows,)
             Whether each row is accepted, and whether its prediction is correct.
 
@@ -287,26 +316,28 @@ class SubgroupCertificates:
         ------
         SubgroupRows
         """
-        for sides_of_group in self.sides_by_group:
-            side_masks = [side.find_rows(row_names) for side in sides_of_group]
-            group_mask = np.logical_or.reduce(side_masks)
-            for side, side_mask in zip(sides_of_group, side_masks):
-                has_promise = side.quantity is not None or not self.is_two_sided
-                if side.quantity is not None and side.quantity.conditions_on_true_class:
-                    is_accepted_on_side = accept & side_mask
-                    is_of_predicted_class = side_mask == correct
+        for subgroups_of_group in self.sides_by_group:
+            subgroup_masks = [subgroup.contains_rows(row_names) for subgroup in subgroups_of_group]
+            group_mask = np.logical_or.reduce(subgroup_masks)
+            for subgroup, is_in_subgroup in zip(subgroups_of_group, subgroup_masks):
+                subgroup_has_promise = subgroup.quantity is not None or not self.is_two_sided
+                if subgroup.quantity is not None and subgroup.quantity.conditions_on_true_class:
+                    is_accepted_on_side = accept & is_in_subgroup
+                    # Of two classes, a row is of the class of a side if it is on the side and
+                    # its prediction is correct, or if it is not on the side and incorrect.
+                    is_truly_of_class = is_in_subgroup == correct
                     yield SubgroupRows(
-                        side,
+                        subgroup,
                         row_mask=group_mask,
                         accept=is_accepted_on_side[group_mask],
-                        correct=is_of_predicted_class[group_mask],
+                        correct=is_truly_of_class[group_mask],
                     )
-                elif has_promise:
+                elif subgroup_has_promise:
                     yield SubgroupRows(
-                        side,
-                        row_mask=side_mask,
-                        accept=accept[side_mask],
-                        correct=correct[side_mask],
+                        subgroup,
+                        row_mask=is_in_subgroup,
+                        accept=accept[is_in_subgroup],
+                        correct=correct[is_in_subgroup],
                     )
 
     @property
@@ -317,35 +348,51 @@ class SubgroupCertificates:
         return tuple(self.items[start : start + n_sides] for start in group_starts)
 
     @property
-    def open_sides(self) -> tuple[SubgroupCertificate, ...]:
-        """Side of each class with a promise that accepts rows, the second class first.
-
-        With groups, it is the side of the first group, and a row of any group may be accepted.
-        """
-        return self._select_sides(are_closed=False)
-
-    @property
-    def closed_sides(self) -> tuple[SubgroupCertificate, ...]:
-        """Side of each class with a promise that accepts no row of any group."""
-        return self._select_sides(are_closed=True)
-
-    def _select_sides(self, *, are_closed: bool) -> tuple[SubgroupCertificate, ...]:
-        """Return the sides of the first group that are closed, or that are open.
-
-        A side is closed if it accepts no row in any group.
-        """
+    def side_pairs(self) -> tuple[SidePair, ...]:
+        """Pair of sides of each group, or of all rows; empty without a promise for each class."""
         if not self.is_two_sided:
             return ()
-        # The two sides of a group follow each other, so every second item has the same class.
-        sides_of_second_class = self.items[1::2]
-        sides_of_first_class = self.items[0::2]
-        selected_sides = []
-        for sides_of_class in (sides_of_second_class, sides_of_first_class):
-            side_of_first_group = sides_of_class[0]
-            accepts_no_row = all(side.threshold == -math.inf for side in sides_of_class)
-            if side_of_first_group.quantity is not None and accepts_no_row == are_closed:
-                selected_sides.append(side_of_first_group)
-        return tuple(selected_sides)
+        return tuple(SidePair(*sides_of_group) for sides_of_group in self.sides_by_group)
+
+    @property
+    def accepting_sides(self) -> tuple[SubgroupCertificate, ...]:
+        """For each predicted class that is accepted in some group, the side with its promise.
+
+        The second class comes first. All groups have the same promises, so that each side stands for
+        the sides of all groups.
+        """
+        return tuple(
+            sides_of_class[0]
+            for sides_of_class in self._sides_with_promise_by_class()
+            if not all(side.accepts_nothing for side in sides_of_class)
+        )
+
+    @property
+    def rejecting_sides(self) -> tuple[SubgroupCertificate, ...]:
+        """For each predicted class that no group accepts, the side with its promise.
+
+        The second class comes first.
+        """
+        return tuple(
+            sides_of_class[0]
+            for sides_of_class in self._sides_with_promise_by_class()
+            if all(side.accepts_nothing for side in sides_of_class)
+        )
+
+    def _sides_with_promise_by_class(self) -> list[list[SubgroupCertificate]]:
+        """List the sides of the second class in all groups, then those of the first class.
+
+        A class without a promise is omitted, because its rows go to review in every group.
+        """
+        if not self.is_two_sided:
+            return []
+        sides_of_second_class = [pair.second_class for pair in self.side_pairs]
+        sides_of_first_class = [pair.first_class for pair in self.side_pairs]
+        return [
+            sides_of_class
+            for sides_of_class in (sides_of_second_class, sides_of_first_class)
+            if sides_of_class[0].quantity is not None
+        ]
 
     @property
     def names(self) -> tuple[Name, ...]:
@@ -359,7 +406,7 @@ class SubgroupCertificates:
     def pooled_names(self) -> tuple[Name, ...]:
         """Names of the classes or groups that share one threshold."""
         for subgroup in self.items:
-            if len(subgroup.names) > 1:
+            if subgroup.is_pooled:
                 return subgroup.names
         return ()
 

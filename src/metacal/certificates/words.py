@@ -30,7 +30,7 @@ from metacal.certificates.subgroup_words import (
     format_accepted_range,
     list_subgroup_lines,
     lower_first_letter,
-    state_closed_sides,
+    state_never_predicted_classes,
     state_side_claims,
     state_subgroup_claim,
     state_subgroup_confidence,
@@ -82,17 +82,17 @@ _DELTA_SHARING_TEXTS: dict[DeltaSharing, str] = {
 
 
 def state_promise(certificate: Certificate) -> str:
-    """State the promise of a certificate, in one sentence unless a side is closed."""
+    """State the promise of a certificate, and which classes are never predicted."""
     claim = _state_claim(certificate)
     claim_with_confidence = _state_guarantee(certificate, claim)
     seed_text = ""
     seed = certificate.design.random_state
     if seed is not None:
         seed_text = f" (random_state={seed} chosen by the user)"
-    closed_sides_text = ""
+    never_predicted_text = ""
     if certificate.subgroups is not None and certificate.subgroups.is_two_sided:
-        closed_sides_text = state_closed_sides(certificate.subgroups)
-    return f"{claim_with_confidence}{seed_text}.{closed_sides_text}"
+        never_predicted_text = state_never_predicted_classes(certificate.subgroups)
+    return f"{claim_with_confidence}{seed_text}.{never_predicted_text}"
 
 
 def _state_claim(certificate: Certificate) -> str:
@@ -176,13 +176,17 @@ def _state_subgroup_guarantee(
         The sentence without a full stop.
     """
     subgroup_claim = state_subgroup_claim(subgroups, claim)
-    confidence_text = format_percent_floor(1.0 - delta)
-    delta_text = format_percent_ceil(delta)
-    if certificate.guarantee != "approximate":
-        confidence_clause = state_subgroup_confidence(subgroups, confidence_text, delta_text)
-        return f"{subgroup_claim}, {confidence_clause}"
-    confidence_clause = state_subgroup_confidence(subgroups, f"about {confidence_text}", delta_text)
-    return f"{subgroup_claim}, {confidence_clause} {_explain_approximation(certificate)}"
+    confidence_percent = format_percent_floor(1.0 - delta)
+    is_approximate = certificate.guarantee == "approximate"
+    confidence_clause = state_subgroup_confidence(
+        subgroups,
+        confidence_text=f"about {confidence_percent}" if is_approximate else confidence_percent,
+        delta_text=format_percent_ceil(delta),
+    )
+    sentence = f"{subgroup_claim}, {confidence_clause}"
+    if is_approximate:
+        sentence += f" {_explain_approximation(certificate)}"
+    return sentence
 
 
 def _explain_approximation(certificate: Certificate) -> str:
