@@ -47,12 +47,12 @@ def test_gradient_of_the_bound_matches_differences(centre):
             variational.compute_bound(data, basis, mean + s * move, precision) for s in (1, -1)
         )
         assert (up.value - down.value) / (2 * step) == pytest.approx(
-            here.gradient[k], rel=1e-5, abs=1e-6
+            here.gradient_in_mean[k], rel=1e-5, abs=1e-6
         )
-        slope = -(up.gradient - down.gradient) / (2 * step)
+        slope = -(up.gradient_in_mean - down.gradient_in_mean) / (2 * step)
         # Newton's curvature takes the features at the grid point below: a step of ℓ/200 away at
         # most.
-        assert slope == pytest.approx(here.curvature[k], rel=0.02, abs=0.05)
+        assert slope == pytest.approx(here.curvature_in_mean[k], rel=0.02, abs=0.05)
     # The stationary precision: the bound is flat there in every direction of the covariance.
     posterior = variational.maximise_bound(
         partial(variational.compute_bound, data, basis),

@@ -53,7 +53,7 @@ Centre = Literal["mean", "log_softmax"]
 _LENGTHSCALE_FRACTIONS = (0.2, 0.4, 0.8)
 #: Largest number of inducing inputs.
 _MAX_INDUCING = 200
-#: Range of the tempered logits, relative to their size, below which they count as one value.
+#: Smallest range of the tempered logits, relative to their size, for which a curve is fitted.
 _MIN_RELATIVE_RANGE = 1e-6
 #: Variances of the compared kernels, in squared tempered logits.
 _VARIANCES = (0.02, 0.2, 2.0)
@@ -135,8 +135,8 @@ class GaussianProcessMap(Map):
 
     def latent(self, values: Float) -> Float:
         """Compute the posterior mean f at tempered logits."""
-        bumps = kernels.basis_functions(values, self.inducing, self.lengthscale)
-        return np.asarray(values + self.weights @ bumps)
+        basis_values = kernels.basis_functions(values, self.inducing, self.lengthscale)
+        return np.asarray(values + self.weights @ basis_values)
 
     @cached_property
     def preserves_accuracy(self) -> bool:
@@ -155,11 +155,11 @@ class GaussianProcessMap(Map):
         lowest_point = self.inducing[0] - margin
         highest_point = self.inducing[-1] + margin
         points = np.linspace(lowest_point, highest_point, _N_SLOPE_POINTS)
-        bumps = kernels.basis_functions(points, self.inducing, self.lengthscale)
+        basis_values = kernels.basis_functions(points, self.inducing, self.lengthscale)
         scaled_distance = (points - self.inducing[:, None]) / self.lengthscale
-        slope = 1.0 - self.weights @ (scaled_distance * bumps) / self.lengthscale
-        scaled_bump_curvature = (scaled_distance * scaled_distance - 1.0) * bumps
-        curvature = self.weights @ scaled_bump_curvature / self.lengthscale**2
+        slope = 1.0 - self.weights @ (scaled_distance * basis_values) / self.lengthscale
+        scaled_second_derivative = (scaled_distance * scaled_distance - 1.0) * basis_values
+        curvature = self.weights @ scaled_second_derivative / self.lengthscale**2
         half_spacing = 0.5 * (points[1] - points[0])
         max_decrease_between_points = half_spacing * np.abs(curvature).max()
         return float(slope.min() - max_decrease_between_points)
@@ -244,7 +244,7 @@ def fit_gaussian_process(
     all_data = EvidenceData(sample, subsample, inverse_temperature, centre)
     basis, subsample_posterior = _choose_kernel(subsample_data, inducing)
     start_posterior = replace(
-        subsample_posterior, precision=all_data.weight_ratio * subsample_posterior.precision
+        subsample_posterior, precision=all_data.scale_to_all_rows * subsample_posterior.precision
     )
     posterior = maximise_bound(partial(compute_bound, all_data, basis), start_posterior, _TOLERANCE)
     if not posterior.converged:

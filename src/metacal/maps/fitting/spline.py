@@ -59,9 +59,9 @@ def fit_spline_slopes(
         Slopes, then the intercept.
     """
     n_knots = len(knots)
-    slope_changes = np.diff(np.eye(n_knots), axis=0)
+    slope_differences = np.diff(np.eye(n_knots), axis=0)
     precision = _PRIOR_PRECISION * np.eye(n_knots + 1)
-    precision[:-1, :-1] += _SMOOTHING_PRECISION * slope_changes.T @ slope_changes
+    precision[:-1, :-1] += _SMOOTHING_PRECISION * slope_differences.T @ slope_differences
 
     correct_weight = float(weights @ correct)
     total_weight = float(weights.sum())
@@ -88,7 +88,9 @@ def build_spline_design(knots: Float, z: Float) -> Float:
     """Compute the design matrix of a spline that is linear in its slopes at the knots.
 
     Entry (i, j) is s(z_i) - s(first knot) of the spline with slope one at knot j and
-    slope zero at the other knots.
+    slope zero at the other knots. After the fraction u of a piece of width Δ, the slope is
+    (1 - u) slope_left + u slope_right. So the spline has risen by
+    Δ (u (1 - u/2) slope_left + u²/2 slope_right) since the left knot of the piece.
 
     Examples
     --------
@@ -97,11 +99,15 @@ def build_spline_design(knots: Float, z: Float) -> Float:
     """
     design = np.zeros((len(z), len(knots)))
     piece_width = knots[1:] - knots[:-1]
-    piece_fraction = np.minimum(np.maximum((z[:, None] - knots[:-1]) / piece_width, 0.0), 1.0)
-    design[:, :-1] = piece_width * piece_fraction * (1.0 - 0.5 * piece_fraction)
-    design[:, 1:] += piece_width * 0.5 * piece_fraction**2
-    design[:, 0] += np.minimum(z - knots[0], 0.0)
-    design[:, -1] += np.maximum(z - knots[-1], 0.0)
+    u = np.minimum(np.maximum((z[:, None] - knots[:-1]) / piece_width, 0.0), 1.0)
+    rise_per_left_slope = piece_width * u * (1.0 - 0.5 * u)
+    rise_per_right_slope = piece_width * 0.5 * u**2
+    design[:, :-1] = rise_per_left_slope
+    design[:, 1:] += rise_per_right_slope
+    distance_below_first_knot = np.minimum(z - knots[0], 0.0)
+    distance_above_last_knot = np.maximum(z - knots[-1], 0.0)
+    design[:, 0] += distance_below_first_knot
+    design[:, -1] += distance_above_last_knot
     return design
 
 

@@ -25,7 +25,7 @@ _N_GRID_POINTS = 4096
 _GRID_MARGIN = 6.0
 #: Largest number of passes over the table.
 MAX_PASSES = 50
-#: Relative decrease of the bound that is attributed to rounding.
+#: A step is accepted if the bound decreases by no more than this fraction, a rounding error.
 _RELATIVE_ROUNDING_ERROR = 1e-12
 #: Smallest fraction of a step that is tried.
 _MIN_STEP_FRACTION = 1e-6
@@ -59,20 +59,20 @@ class EvidenceBound:
     value : float
         The bound.
 
-    gradient : array of shape (n_features,)
+    gradient_in_mean : array of shape (n_features,)
         Gradient in the mean.
 
-    curvature : array of shape (n_features, n_features)
+    curvature_in_mean : array of shape (n_features, n_features)
         Negative Hessian in the mean.
 
-    stationary_precision : array of shape (n_features, n_features)
-        Precision that is optimal at the current probabilities.
+    optimal_precision : array of shape (n_features, n_features)
+        Precision with the highest bound if the probabilities of the classes were fixed.
     """
 
     value: float
-    gradient: Float
-    curvature: Float
-    stationary_precision: Float
+    gradient_in_mean: Float
+    curvature_in_mean: Float
+    optimal_precision: Float
 
 
 @dataclass(frozen=True)
@@ -104,31 +104,35 @@ class InducingBasis:
     grid: Float
     features: Float
 
-    def compute_second_moments(self, mass: Float) -> Float:
-        """Compute Σ mass a aᵀ over the grid."""
-        return np.asarray((self.features * mass) @ self.features.T)
+    def sum_outer_products(self, weight_of_point: Float) -> Float:
+        """Compute Σ_g weight_g a_g a_gᵀ over the grid points g."""
+        return np.asarray((self.features * weight_of_point) @ self.features.T)
 
 
 @dataclass(frozen=True)
-class _DataSums:
-    """Sums over the rows.
+class _LikelihoodSums:
+    """Sums over the rows from which the bound and its derivatives follow.
+
+    An entry of the table lies between two grid points, which share its weight. `observed`
+    weights count the entry of the true class of each row, `expected` weights count every
+    entry times its probability.
 
     Attributes
     ----------
-    expected_likelihood : float
+    expected_log_likelihood : float
         The bound without the divergence from the prior.
 
-    true_mass, expected_mass : arrays of shape (n_points,)
-        Mass of the true classes and expected mass of all classes at the grid points.
+    observed_weight_of_point, expected_weight_of_point : arrays of shape (n_points,)
+        Weight of the true classes and expected weight of all classes at each grid point.
 
-    curvature : array of shape (n_features, n_features)
+    feature_covariance : array of shape (n_features, n_features)
         Σ_rows Cov(a) under the current probabilities.
     """
 
-    expected_likelihood: float
-    true_mass: Float
-    expected_mass: Float
-    curvature: Float
+    expected_log_likelihood: float
+    observed_weight_of_point: Float
+    expected_weight_of_point: Float
+    feature_covariance: Float
 
 
 @dataclass(frozen=True)
@@ -156,48 +160,54 @@ class EvidenceData:
     centre: str
 
     @property
-    def weight_ratio(self) -> float:
+    def scale_to_all_rows(self) -> float:
         """Total weight of all rows divided by that of the curvature rows."""
         return self.sample.total_weight / self.curvature_sample.total_weight
 
-    def sum_over_rows(self, curve: kernels.TabulatedProcess, basis: InducingBasis) -> _DataSums:
+    def sum_over_rows(
+        self, process: kernels.TabulatedProcess, basis: InducingBasis
+    ) -> _LikelihoodSums:
         """Sum the parts of the bound, in one pass if both samples are the same."""
         if self.curvature_sample is self.sample:
-            packed_sums = self._sum_quantities(self.sample, curve, "evidence", "covariances")
+            packed_sums = self._sum_kernel(self.sample, process, ("evidence", "covariances"))
         else:
-            evidence_sums = self._sum_quantities(self.sample, curve, "evidence")
-            covariance_sums = self._sum_quantities(self.curvature_sample, curve, "covariances")
+            evidence_sums = self._sum_kernel(self.sample, process, ("evidence",))
+            covariance_sums = self._sum_kernel(self.curvature_sample, process, ("covariances",))
             packed_sums = np.concatenate([evidence_sums, covariance_sums])
-        n_points = len(curve.mean)
+        n_points = len(process.mean)
         n_features = len(basis.features)
         sizes = [1, n_points, n_points, n_features * n_features, n_points]
         (
-            expected_likelihood,
-            true_mass,
-            expected_mass,
-            mean_products,
-            total_mass,
+            expected_log_likelihood,
+            observed_weight_of_point,
+            expected_weight_of_point,
+            sum_of_mean_products,
+            curvature_weight_of_point,
         ) = np.split(packed_sums, np.cumsum(sizes[:-1]))
-        # Cov(a) = E[a aᵀ] - E[a] E[a]ᵀ in each row; `mean_products` is the sum of the last term.
-        mean_products = mean_products.reshape(n_features, n_features)
-        covariance_sum = basis.compute_second_moments(total_mass) - mean_products
-        return _DataSums(
-            expected_likelihood=float(expected_likelihood[0]),
-            true_mass=true_mass,
-            expected_mass=expected_mass,
-            curvature=np.asarray(self.weight_ratio * covariance_sum),
+        # The covariance of the features a in a row is Cov(a) = E[a aᵀ] - E[a] E[a]ᵀ.
+        sum_of_mean_products = sum_of_mean_products.reshape(n_features, n_features)
+        sum_of_second_moments = basis.sum_outer_products(curvature_weight_of_point)
+        covariance_sum = sum_of_second_moments - sum_of_mean_products
+        return _LikelihoodSums(
+            expected_log_likelihood=float(expected_log_likelihood[0]),
+            observed_weight_of_point=observed_weight_of_point,
+            expected_weight_of_point=expected_weight_of_point,
+            feature_covariance=np.asarray(self.scale_to_all_rows * covariance_sum),
         )
 
-    def _sum_quantities(
-        self, sample: LabelledRows, curve: kernels.TabulatedProcess, *quantities: str
+    def _sum_kernel(
+        self,
+        sample: LabelledRows,
+        process: kernels.TabulatedProcess,
+        requested_sums: tuple[str, ...],
     ) -> Float:
-        """Sum the named quantities ("evidence", "covariances") over the rows of a sample."""
+        """Sum the kernel `bound_sums` over the rows of a sample."""
         kernel = partial(
             kernels.bound_sums,
-            process=curve,
+            process=process,
             centre=self.centre,
             inverse_temperature=self.inverse_temperature,
-            requested_sums=quantities,
+            requested_sums=requested_sums,
         )
         return sample.rows.sum(kernel, sample.labels, sample.weights)
 
@@ -269,17 +279,20 @@ def compute_bound(
     EvidenceBound
     """
     covariance: Float = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-    sums = data.sum_over_rows(tabulate_latent(basis, mean, covariance), basis)
+    likelihood = data.sum_over_rows(tabulate_latent(basis, mean, covariance), basis)
+    observed_weight = likelihood.observed_weight_of_point
+    expected_weight = likelihood.expected_weight_of_point
     n_features = len(mean)
-    identity = np.eye(n_features)
+    prior_precision = np.eye(n_features)
     _, log_determinant = np.linalg.slogdet(precision)
-    divergence = 0.5 * (np.trace(covariance) + mean @ mean - n_features + log_determinant)
-    mass_difference = sums.true_mass - sums.expected_mass
+    divergence_from_prior = 0.5 * (
+        np.trace(covariance) + mean @ mean - n_features + log_determinant
+    )
     return EvidenceBound(
-        value=float(sums.expected_likelihood - divergence),
-        gradient=np.asarray(basis.features @ mass_difference - mean),
-        curvature=sums.curvature + identity,
-        stationary_precision=basis.compute_second_moments(sums.expected_mass) + identity,
+        value=float(likelihood.expected_log_likelihood - divergence_from_prior),
+        gradient_in_mean=np.asarray(basis.features @ (observed_weight - expected_weight) - mean),
+        curvature_in_mean=likelihood.feature_covariance + prior_precision,
+        optimal_precision=basis.sum_outer_products(expected_weight) + prior_precision,
     )
 
 
@@ -292,11 +305,12 @@ def compute_laplace_evidence(data: EvidenceData, basis: InducingBasis, mean: Flo
     """
     n_features = len(mean)
     latent_curve = tabulate_latent(basis, mean, np.zeros((n_features, n_features)))
-    sums = data.sum_over_rows(
-        replace(latent_curve, mean_plus_half_variance=latent_curve.mean), basis
-    )
-    log_determinant = np.linalg.slogdet(sums.curvature + np.eye(n_features))[1]
-    return float(sums.expected_likelihood - 0.5 * mean @ mean - 0.5 * log_determinant)
+    mean_curve = replace(latent_curve, mean_plus_half_variance=latent_curve.mean)
+    likelihood = data.sum_over_rows(mean_curve, basis)
+    posterior_precision = likelihood.feature_covariance + np.eye(n_features)
+    _, log_determinant = np.linalg.slogdet(posterior_precision)
+    log_likelihood = likelihood.expected_log_likelihood
+    return float(log_likelihood - 0.5 * mean @ mean - 0.5 * log_determinant)
 
 
 def maximise_bound(
@@ -329,18 +343,18 @@ def maximise_bound(
     precision = start.precision
     bound = evaluate(mean, precision)
     for _ in range(MAX_PASSES):
-        mean_step = np.linalg.solve(bound.curvature, bound.gradient)
-        precision_step = bound.stationary_precision - precision
-        # To second order, a full step gains half of each natural-gradient norm.
-        relative_step = np.linalg.solve(precision, precision_step)
-        mean_gain = 0.5 * float(mean_step @ bound.gradient)
-        precision_gain = 0.25 * float(np.sum(relative_step * relative_step.T))
+        mean_step = np.linalg.solve(bound.curvature_in_mean, bound.gradient_in_mean)
+        precision_step = bound.optimal_precision - precision
+        # A second-order expansion estimates by how much a full step increases the bound.
+        relative_precision_step = np.linalg.solve(precision, precision_step)
+        mean_gain = 0.5 * float(mean_step @ bound.gradient_in_mean)
+        precision_gain = 0.25 * float(np.sum(relative_precision_step * relative_precision_step.T))
         if mean_gain + precision_gain < tolerance:
-            return VariationalPosterior(mean + mean_step, bound.stationary_precision)
+            return VariationalPosterior(mean + mean_step, bound.optimal_precision)
         step_fraction = 1.0
         new_bound = evaluate(mean + mean_step, precision + precision_step)
-        min_value = bound.value - _RELATIVE_ROUNDING_ERROR * abs(bound.value)
-        while not new_bound.value >= min_value and step_fraction > _MIN_STEP_FRACTION:
+        min_accepted_value = bound.value - _RELATIVE_ROUNDING_ERROR * abs(bound.value)
+        while not new_bound.value >= min_accepted_value and step_fraction > _MIN_STEP_FRACTION:
             step_fraction *= 0.5
             trial_mean = mean + step_fraction * mean_step
             trial_precision = precision + step_fraction * precision_step
