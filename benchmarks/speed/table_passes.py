@@ -176,24 +176,24 @@ def start_counting() -> None:
 
 def add_prediction_to_fill() -> None:
     """Let every map read its logits once more."""
-    fill = Map.fill
+    fill = Map.write_clipped_probabilities
 
     def fill_and_predict(self: Map, block: Any, out: Any) -> None:
         fill(self, block, out)
         kernels.predict_classes(block)
 
-    Map.fill = fill_and_predict  # type: ignore[method-assign]
+    Map.write_clipped_probabilities = fill_and_predict  # type: ignore[method-assign]
 
 
 def add_smallest_to_fill() -> None:
     """Let every map read its probabilities once more."""
-    fill = Map.fill
+    fill = Map.write_clipped_probabilities
 
     def fill_and_check(self: Map, block: Any, out: Any) -> None:
         fill(self, block, out)
         out.min()
 
-    Map.fill = fill_and_check  # type: ignore[method-assign]
+    Map.write_clipped_probabilities = fill_and_check  # type: ignore[method-assign]
 
 
 def add_validation() -> None:

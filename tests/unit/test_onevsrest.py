@@ -526,7 +526,7 @@ def test_more_rows_than_whole_numbers_hold_are_binned_class_by_class(monkeypatch
     logits = random.normal(size=(300, 4))
     labels = random.integers(4, size=300)
     usual = fit_histogram_binning(Rows(logits), labels)
-    monkeypatch.setattr(exact, "MAX_ENTRIES", 299)
+    monkeypatch.setattr(exact, "MAX_SUMMANDS", 299)
     np.testing.assert_allclose(
         fit_histogram_binning(Rows(logits), labels)(logits), usual(logits), rtol=1e-12
     )

@@ -128,7 +128,7 @@ def measure_rows(
     group_column = np.asarray(groups) if gate.has_group_thresholds else None
     total_accumulator = make_accumulator()
     try:
-        for columns, sums in rows.accumulate_on_host(
+        for columns, sums in rows.accumulate_blocks_on_host(
             measure_block, make_accumulator, codes, group_column, buffer
         ):
             total_accumulator.merge(columns, sums)

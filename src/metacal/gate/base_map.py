@@ -379,7 +379,7 @@ class _ConfidenceOfPrediction:
         probability_dtype = np.float64 if logits.dtype == np.float64 else np.float32
         # New memory for every piece would take longer than the arithmetic.
         probabilities = thread_buffers.get_array("probabilities", logits.shape, probability_dtype)
-        self.calibration_map.fill(logits, probabilities)
+        self.calibration_map.write_clipped_probabilities(logits, probabilities)
         decision_logits = logits
         if decision_offsets.any():
             decision_logits = shift_second_class(logits, decision_offsets)

@@ -350,7 +350,7 @@ class LogitsSource(BaseSource[Rows]):
             probabilities, confidence = output_columns
         else:
             probabilities = np.empty(block.shape, dtype=dtype)
-        self.map.fill(block, probabilities)
+        self.map.write_clipped_probabilities(block, probabilities)
         # The logits of a row without a score are invalid, so its probabilities are uniform.
         probabilities[np.isnan(scores)] = uniform_probability
         if options.is_calibrator:

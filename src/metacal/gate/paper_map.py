@@ -112,6 +112,6 @@ def _write_block(
         decision_logits=decision_logits,
         group_codes=group_codes,
     )
-    source.map.fill(block, out)
+    source.map.write_clipped_probabilities(block, out)
     if not is_accepted.all():
         out[~is_accepted] = 1.0 / block.shape[1]

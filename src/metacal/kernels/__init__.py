@@ -344,11 +344,14 @@ def write_mixture(
         out += is_possible * (uniform_weight / n_possible).astype(out.dtype)
     else:
         out += out.dtype.type(uniform_weight / block.shape[1])
-    restore_predictions(predictions, out)
+    ensure_predictions_are_largest(predictions, out)
 
 
-def restore_predictions(predictions: Codes, out: Array) -> None:
-    """Restore predictions that rounding has tied, by the smallest increase of a probability."""
+def ensure_predictions_are_largest(predictions: Codes, out: Array) -> None:
+    """Make the predicted class the most probable one in rows where rounding has tied it.
+
+    Its probability becomes the next floating-point number above the largest one.
+    """
     changed_rows = np.flatnonzero(out.argmax(axis=1) != predictions)
     if len(changed_rows):
         largest = out[changed_rows].max(axis=1)

@@ -17,9 +17,9 @@ from metacal.kernels.buffers import thread_buffers
 
 #: Coarse and fine unit into which a probability is split.
 UNITS = (2.0**-30, 2.0**-62)
-#: Largest number of entries whose sums fit into int64.
-MAX_ENTRIES = 1 << 31
-#: A larger entry is not a probability. It is clipped, so that sums of `MAX_ENTRIES` entries fit.
+#: Largest number of probabilities whose exact sums fit into int64.
+MAX_SUMMANDS = 1 << 31
+#: A larger entry is not a probability. It is clipped, so that `MAX_SUMMANDS` entries fit.
 _MAX_ENTRY = 2.0
 #: (x + shift) - shift rounds x to whole units, because a float64 of this size has no finer bits.
 _ROUNDING_SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)

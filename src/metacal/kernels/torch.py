@@ -46,7 +46,7 @@ from metacal.kernels.torch_decisions import softmax as softmax
 from metacal.kernels.torch_decisions import softmax_with_curve as softmax_with_curve
 from metacal.kernels.torch_decisions import write_probabilities as write_probabilities
 from metacal.kernels.torch_decisions import (
-    write_probabilities_and_validate as write_probabilities_and_validate,
+    write_probabilities_if_valid as write_probabilities_if_valid,
 )
 from metacal.kernels.torch_scores import ACCEPTED as ACCEPTED
 from metacal.kernels.torch_scores import NEEDS_INSPECTION as NEEDS_INSPECTION

@@ -64,8 +64,8 @@ def write_probabilities(block: Tensor, row_map: RowMap, out: Tensor) -> None:
     _write(block, row_map, out, limits=True)
 
 
-def write_probabilities_and_validate(block: Tensor, row_map: RowMap, out: Tensor) -> bool:
-    """Write the final probabilities of logits that have not been validated.
+def write_probabilities_if_valid(block: Tensor, row_map: RowMap, out: Tensor) -> bool:
+    """Write the final probabilities of unvalidated logits, and validate them in the same pass.
 
     Parameters
     ----------

@@ -43,11 +43,11 @@ from metacal.rows.executors import start_or_defer
 _MAX_ROWS = 4_000
 #: Largest number of table entries in the sampled rows, halved for maps that are refitted.
 _MAX_ENTRIES = 1 << 21
-#: Seed of the draw of sampled rows, so that the comparison is reproducible.
+#: Seed of the random sample of rows. It is fixed, so that the comparison is reproducible.
 _SAMPLING_SEED = 0
 #: Smallest number of rows for which the comparison is informative.
 _MIN_ROWS = 100
-#: Number of rows from which on two folds suffice, because each fold has many rows.
+#: Smallest number of rows for which two folds suffice, because each fold has enough rows.
 _MANY_ROWS = 2_000
 _N_FOLDS_FEW_ROWS = 5
 _N_FOLDS_MANY_ROWS = 2
@@ -178,7 +178,7 @@ def compute_out_of_fold_quality(
     temperature_map = find_temperature_map(fitted)
     max_rows = _get_max_sampled_rows(rows)
     if temperature_map is None:
-        # A map without row statistics is refitted on each fold, which takes longer.
+        # The map is refitted on each fold. Half the rows keep the time similar.
         max_rows //= 2
     n_sampled_rows = min(len(rows), max_rows)
     if n_sampled_rows < _MIN_ROWS:
@@ -311,7 +311,7 @@ def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQualit
                 refit, host_rows, sample.labels, sample.weights, fold_of_row
             )
         except MetacalError:
-            # Some fold has no correct prediction or only masked classes, so no map can be fitted.
+            # A fold without any correct prediction, for example, does not allow a fit.
             return None
     return _join_positions_and_quality(sample.positions, comparison)
 
@@ -360,11 +360,11 @@ def _assign_folds(softmax_statistics: RowStatistics, labels: Codes) -> Codes:
 
 def _sort_rows_by_confidence(softmax_statistics: RowStatistics, labels: Codes) -> Codes:
     """Sort the rows by confidence, and rows of equal confidence by other properties."""
-    sorted_rows = np.argsort(softmax_statistics.exp_sum_of_others)
-    sorted_exp_sum_of_others = softmax_statistics.exp_sum_of_others[sorted_rows]
-    equals_previous = np.append(
-        False, sorted_exp_sum_of_others[1:] == sorted_exp_sum_of_others[:-1]
-    )
+    # With the exponential sum of the other classes, the confidence is 1 / (1 + sum).
+    odds_against_prediction = softmax_statistics.exp_sum_of_others
+    sorted_rows = np.argsort(odds_against_prediction)
+    sorted_odds = odds_against_prediction[sorted_rows]
+    equals_previous = np.append(False, sorted_odds[1:] == sorted_odds[:-1])
     if not equals_previous.any():
         return sorted_rows
     equals_next = np.append(equals_previous[1:], False)
@@ -375,7 +375,7 @@ def _sort_rows_by_confidence(softmax_statistics: RowStatistics, labels: Codes) -
         labels[tied_rows],
         softmax_statistics.label_gap[tied_rows],
         softmax_statistics.mean_gap[tied_rows],
-        softmax_statistics.exp_sum_of_others[tied_rows],
+        odds_against_prediction[tied_rows],
     ]
     if softmax_statistics.weights is not None:
         sort_keys.insert(0, softmax_statistics.weights[tied_rows])

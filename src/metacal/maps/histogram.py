@@ -36,12 +36,6 @@ from metacal.rows import Rows
 
 #: Kinds of bins.
 BINS = ("equal_width", "equal_mass")
-#: Row of `BinCounts.sums` that holds the number of rows in each bin.
-_N_ROWS = 0
-#: Row of `BinCounts.sums` that holds the number of rows of the class in each bin.
-_N_POSITIVE = 1
-#: Rows of `BinCounts.sums` that hold the sums of probabilities, in coarse and in fine units.
-_PROBABILITY_SUMS = (2, 3)
 
 
 def fit_histogram_binning(
@@ -87,16 +81,11 @@ def fit_histogram_binning(
     PiecewiseMap
     """
     fit_curve = _make_curve_fitter(n_bins, bins, prior_rows)
-    has_exact_counts = bins == "equal_width" and weights is None and len(rows) <= exact.MAX_ENTRIES
-    if not has_exact_counts:
-        return fit_piecewise(rows, labels, weights, fit_curve, "step")
-    make_empty_counts = partial(BinCounts, rows.n_classes, n_bins)
-    total_counts = make_empty_counts()
-    for block_counts in rows.accumulate_on_host(
-        _compute_class_probabilities, make_empty_counts, labels
-    ):
-        total_counts += block_counts
-    return build_one_vs_rest_map(total_counts.build_curves(prior_rows), "step")
+    can_be_summed_exactly = weights is None and len(rows) <= exact.MAX_SUMMANDS
+    if bins == "equal_width" and can_be_summed_exactly:
+        bin_counts = _count_rows_by_bin(rows, labels, n_bins)
+        return build_one_vs_rest_map(bin_counts.build_curves(prior_rows), "step")
+    return fit_piecewise(rows, labels, weights, fit_curve, "step")
 
 
 def fit_top_label_histogram_binning(
@@ -127,6 +116,17 @@ def fit_top_label_histogram_binning(
     return fit_top_label(rows, labels, weights, fit_curve, "step", tempered=tempered)
 
 
+def _count_rows_by_bin(rows: Rows, labels: Codes, n_bins: int) -> BinCounts:
+    """Count the rows in every class and bin of equal width, in one pass over the table."""
+    make_empty_counts = partial(BinCounts, rows.n_classes, n_bins)
+    total_counts = make_empty_counts()
+    for block_counts in rows.accumulate_blocks_on_host(
+        _compute_class_probabilities, make_empty_counts, labels
+    ):
+        total_counts += block_counts
+    return total_counts
+
+
 class BinCounts:
     """Integer sums of every class and bin of equal width, from one pass over a table.
 
@@ -141,6 +141,18 @@ class BinCounts:
     n_bins : int
         Number of bins.
 
+    Attributes
+    ----------
+    classes : array of int
+        Classes that have a curve: all, or the second of two.
+
+    n_rows_of_cell, n_positive_of_cell : arrays of int of shape (n_cells,)
+        Number of rows in each cell, and of those whose true class is that of the cell. A cell
+        is a pair of a class and a bin. The cells of a class are neighbours.
+
+    probability_units_of_cell : array of int of shape (2, n_cells)
+        Sum of the probabilities in each cell, in coarse and in fine units.
+
     Examples
     --------
     >>> counts = BinCounts(2, 2)
@@ -153,8 +165,10 @@ class BinCounts:
         classes = np.arange(n_classes)
         self.classes = classes[-1:] if n_classes == 2 else classes
         self.n_bins = n_bins
-        #: One row per sum (`_N_ROWS` and so on) and one column per class and bin.
-        self.sums = np.zeros((4, len(self.classes) * n_bins), dtype=np.int64)
+        n_cells = len(self.classes) * n_bins
+        self.n_rows_of_cell = np.zeros(n_cells, dtype=np.int64)
+        self.n_positive_of_cell = np.zeros(n_cells, dtype=np.int64)
+        self.probability_units_of_cell = np.zeros((len(exact.UNITS), n_cells), dtype=np.int64)
 
     def add(self, block: tuple[Float, Codes]) -> None:
         """Add the rows of a block to the counts.
@@ -165,8 +179,7 @@ class BinCounts:
             Probabilities of the classes that have a curve, NaN if masked, and the labels.
         """
         probability_table, labels = block
-        # A cell is a pair of a class and a bin; the cells of a class are neighbours.
-        n_cells = self.sums.shape[1]
+        n_cells = len(self.n_rows_of_cell)
         inner_edges = _compute_equal_width_edges(self.n_bins)
         bin_table = np.searchsorted(inner_edges, probability_table, side="left")
         first_cell_of_class = self.n_bins * np.arange(len(self.classes))
@@ -175,46 +188,37 @@ class BinCounts:
 
         is_unmasked = ~np.isnan(probability_table)
         probabilities = probability_table[is_unmasked]
-        cells = cell_table[is_unmasked]
-        is_positive_cell = is_true_class[is_unmasked]
-        positive_cells = cells[is_positive_cell]
-        self.sums[_N_ROWS] += np.bincount(cells, minlength=n_cells)
-        self.sums[_N_POSITIVE] += np.bincount(positive_cells, minlength=n_cells)
-        self._add_probability_sums(cells, probabilities)
-
-    def _add_probability_sums(self, cells: Codes, probabilities: Float) -> None:
-        """Add probabilities to the sums of their cells, in whole numbers of two units."""
-        n_cells = self.sums.shape[1]
-        coarse_and_fine_parts = exact.split_into_units(probabilities)
-        for sum_row, unit, parts in zip(
-            _PROBABILITY_SUMS, exact.UNITS, coarse_and_fine_parts, strict=True
-        ):
-            sum_of_cell = _sum_by_bin(cells, parts, n_cells)
-            self.sums[sum_row] += exact.units_to_integers(sum_of_cell, unit)
+        cell_of_probability = cell_table[is_unmasked]
+        is_positive = is_true_class[is_unmasked]
+        cell_of_positive = cell_of_probability[is_positive]
+        self.n_rows_of_cell += np.bincount(cell_of_probability, minlength=n_cells)
+        self.n_positive_of_cell += np.bincount(cell_of_positive, minlength=n_cells)
+        self.probability_units_of_cell += _sum_exactly_by_cell(
+            cell_of_probability, probabilities, n_cells
+        )
 
     def result(self) -> BinCounts:
         """Return the counts, which a worker sends back to the main process."""
         return self
 
     def __iadd__(self, other: BinCounts) -> BinCounts:
-        self.sums += other.sums
+        self.n_rows_of_cell += other.n_rows_of_cell
+        self.n_positive_of_cell += other.n_positive_of_cell
+        self.probability_units_of_cell += other.probability_units_of_cell
         return self
 
     def build_curves(self, prior_rows: float) -> list[PiecewiseCurve]:
         """Build the histogram curve of each class from the counts."""
-        n_curves = len(self.classes)
-        probability_sums = exact.units_to_floats(self.sums[list(_PROBABILITY_SUMS)])
-        sums = np.stack([self.sums[_N_ROWS], self.sums[_N_POSITIVE], probability_sums])
-        sums_by_curve_and_bin = sums.reshape(len(sums), n_curves, self.n_bins)
-        n_rows, n_positive, probability_sum = sums_by_curve_and_bin
+        probability_sum_of_cell = exact.units_to_floats(self.probability_units_of_cell)
         inner_edges = _compute_equal_width_edges(self.n_bins)
         curves = []
-        for curve_index in range(n_curves):
+        for first_cell in range(0, len(self.n_rows_of_cell), self.n_bins):
+            cells_of_class = slice(first_cell, first_cell + self.n_bins)
             curve = build_histogram_curve(
                 inner_edges,
-                weight=n_rows[curve_index],
-                positive_weight=n_positive[curve_index],
-                probability_sum=probability_sum[curve_index],
+                weight=self.n_rows_of_cell[cells_of_class].astype(np.float64),
+                positive_weight=self.n_positive_of_cell[cells_of_class].astype(np.float64),
+                probability_sum=probability_sum_of_cell[cells_of_class],
                 prior_rows=prior_rows,
             )
             curves.append(curve)
@@ -329,6 +333,24 @@ def _compute_class_probabilities(block: NDArray[Any], labels: Codes) -> tuple[Fl
     """Return the probabilities of the classes that have a curve, and the labels."""
     probabilities = compute_unmasked_probabilities(block, 1.0, slice(None))
     return get_one_vs_rest_columns(probabilities), labels
+
+
+def _sum_exactly_by_cell(
+    cell_of_probability: Codes, probabilities: Float, n_cells: int
+) -> NDArray[np.int64]:
+    """Sum the probabilities of each cell in whole numbers of coarse and of fine units.
+
+    Returns
+    -------
+    array of int of shape (2, n_cells)
+    """
+    units_of_cell = np.empty((len(exact.UNITS), n_cells), dtype=np.int64)
+    parts_by_unit = exact.split_into_units(probabilities)
+    for unit_index, parts in enumerate(parts_by_unit):
+        sum_of_parts = _sum_by_bin(cell_of_probability, parts, n_cells)
+        unit = exact.UNITS[unit_index]
+        units_of_cell[unit_index] = exact.units_to_integers(sum_of_parts, unit)
+    return units_of_cell
 
 
 def _sum_by_bin(bin_of_value: Codes, values: Float, n_bins: int) -> Float:

@@ -14,7 +14,7 @@ from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.stored import StoredTable
 
-#: Weight of each row, or None if every row has weight one.
+#: Weights of the rows. None means that every row has weight one.
 Weights = Float | None
 
 
@@ -114,8 +114,8 @@ class LabelledRows:
             return self
         return self.select(is_usable)
 
-    def move_to_table_device(self) -> LabelledRows:
-        """Copy labels and weights to the device of the table, once for all passes."""
+    def move_labels_to_device_of_logits(self) -> LabelledRows:
+        """Copy labels and weights to the device of the logits, once for all passes."""
         return LabelledRows(
             rows=self.rows,
             labels=self.rows.move_column_to_device(self.labels),

@@ -25,7 +25,7 @@ from metacal.kernels.columns import RowMap
 from metacal.rows import Rows
 from metacal.rows.validate import get_probability_buffer, to_numpy
 
-#: Data type of an array field, by its annotation.
+#: Data type of the arrays of a field, by the annotation of the field.
 _DTYPES = {"Float": np.float64, "NDArray[np.float64]": np.float64, "NDArray[np.int64]": np.int64}
 
 
@@ -86,7 +86,7 @@ class Map(ABC):
         probabilities = NUMPY.evaluate(self.formula, self, logits)
         np.copyto(out, probabilities, casting="same_kind")
         if predictions is not None:
-            kernels.restore_predictions(predictions, out)
+            kernels.ensure_predictions_are_largest(predictions, out)
 
     def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
         """Write probabilities without 0 and 1 in one pass, if a kernel supports the map.
@@ -98,12 +98,13 @@ class Map(ABC):
         """
         return False
 
-    def fill(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block, clipped so that none of them is 0 or 1.
 
         Maps that contain other maps call `write_probabilities` on them instead.
         """
-        if self.try_writing_clipped_probabilities(block, out):
+        was_written = self.try_writing_clipped_probabilities(block, out)
+        if was_written:
             return
         is_unmasked = None
         if isinstance(block, np.ndarray) and np.may_share_memory(block, out):
@@ -170,28 +171,33 @@ class Map(ABC):
             rows = Rows(logits)
         probabilities = get_probability_buffer(logits, out)
         if rows.is_on_device and self.single_pass_map is not None:
-            self._fill_on_device(rows, self.single_pass_map, probabilities)
+            self._write_on_device(rows, self.single_pass_map, probabilities)
             return probabilities
         rows = rows.as_validated()
         if not rows.is_on_device or self.on_device:
             return rows.fill_columns(
-                self.fill, probabilities, allows_any_block_size=self.allows_any_block_size
+                self.write_clipped_probabilities,
+                probabilities,
+                allows_any_block_size=self.allows_any_block_size,
             )
         host_probabilities = self(to_numpy(rows.table))
         probabilities[...] = kernels.device_kernels().move_to_device_of(host_probabilities, logits)
         return probabilities
 
-    def _fill_on_device(self, rows: Rows, row_map: RowMap, probabilities: Any) -> None:
+    @staticmethod
+    def _write_on_device(rows: Rows, single_pass_map: RowMap, probabilities: Any) -> None:
         """Write the probabilities of a table on a device, and validate its values if necessary."""
         device_kernels = kernels.device_kernels()
         # Values that are overwritten cannot be validated any more.
         is_in_place = rows.table.data_ptr() == probabilities.data_ptr()
-        validates_while_writing = rows.is_unvalidated and not is_in_place
-        if validates_while_writing and device_kernels.write_probabilities_and_validate(
-            rows.table, row_map, probabilities
-        ):
-            return
-        device_kernels.write_probabilities(rows.as_validated().table, row_map, probabilities)
+        if rows.is_unvalidated and not is_in_place:
+            was_written = device_kernels.write_probabilities_if_valid(
+                rows.table, single_pass_map, probabilities
+            )
+            if was_written:
+                return
+        validated_table = rows.as_validated().table
+        device_kernels.write_probabilities(validated_table, single_pass_map, probabilities)
 
 
 class TemperedMap(Map):

@@ -96,7 +96,7 @@ class StackMap(CombinedMap):
             mixture += weight * member_p
         np.copyto(out, mixture, casting="same_kind")
         if self.preserves_accuracy:
-            kernels.restore_predictions(kernels.predict_classes(block), out)
+            kernels.ensure_predictions_are_largest(kernels.predict_classes(block), out)
 
 
 class WeightedStack(NamedTuple):

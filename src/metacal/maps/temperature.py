@@ -147,7 +147,7 @@ def fit_temperature_to_sample(
     -------
     TemperatureMap
     """
-    sample = sample.drop_zero_weight_rows().move_to_table_device()
+    sample = sample.drop_zero_weight_rows().move_labels_to_device_of_logits()
     try:
         return _fit_on_growing_samples(sample, margin, tolerance)
     except _MaskedLabelError:

@@ -148,7 +148,7 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     """Fit temperature and uniform component, and keep the row statistics of the fit."""
     sample = sample.drop_zero_weight_rows()
     stride = math.ceil(len(sample.rows) / _MAX_ROWS)
-    sample = sample.every_nth_row(stride).move_to_table_device()
+    sample = sample.every_nth_row(stride).move_labels_to_device_of_logits()
     subsamples = _build_nested_samples(sample)
     is_sampled = len(subsamples) > 1
     smallest_sample = subsamples[0]

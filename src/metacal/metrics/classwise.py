@@ -199,7 +199,7 @@ class ClassGaps:
             NaN if there are no rows, or more rows than the integers can represent.
         """
         n_rows = self._count_rows(accepted=accepted)
-        if not 0 < n_rows <= exact.MAX_ENTRIES:
+        if not 0 < n_rows <= exact.MAX_SUMMANDS:
             return float("nan")
         n_classes = self._class_totals.shape[2]
         return float(self._compute_absolute_gaps(accepted=accepted).sum() / (n_rows * n_classes))

@@ -297,7 +297,7 @@ class Rows(Strips):
             kernels.host_kernels.is_readable_without_copy(self.table)
         )
 
-    def accumulate_on_host(
+    def accumulate_blocks_on_host(
         self,
         fn: Callable[..., Any],
         make_accumulator: Callable[[], Any],
