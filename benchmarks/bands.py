@@ -23,7 +23,7 @@ from benchmarks.score_populations import HARD_POPULATIONS, Population, TablePopu
 from metacal import datasets
 from metacal.rows import Rows
 from metacal.scores import score_rows
-from metacal.statistics.levels import LEVELS
+from metacal.statistics.levels import TABLE_LEVELS
 
 HERE = Path(__file__).resolve().parent
 DRAWS, DELTA = 500, 0.1
@@ -73,7 +73,7 @@ def print_levels() -> None:
     it.
     """
     for power in range(17):
-        exits = [-np.log1p(-exit_probability(2**power, level)) / level for level in LEVELS]
+        exits = [-np.log1p(-exit_probability(2**power, level)) / level for level in TABLE_LEVELS]
         print(",".join([f"order {2**power}", *(f"{value:.5g}" for value in exits)]), flush=True)
 
 

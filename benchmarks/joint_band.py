@@ -40,7 +40,7 @@ from benchmarks.score_populations import (
 )
 from metacal.statistics.accepted_counts import find_candidate_thresholds
 from metacal.statistics.bands import largest_supporting_threshold
-from metacal.statistics.levels import local_level, order_statistic_quantiles
+from metacal.statistics.levels import local_level, uniform_order_statistic_quantiles
 from metacal.statistics.selective_accuracy import bound_selective_accuracy
 
 HERE = Path(__file__).resolve().parent
@@ -161,11 +161,11 @@ def threshold_of_two_bands(scores: Floats, correct: Flags, beta: float) -> float
     n_rows = len(scores)
     n_accepted, n_correct = accepted_counts(scores, correct, thresholds)
     n_incorrect = n_accepted - n_correct
-    lowest_correct = order_statistic_quantiles(
+    lowest_correct = uniform_order_statistic_quantiles(
         n_correct, n_rows, local_level(n_rows, 0.2 * DELTA / 2)
     )
     level = local_level(n_rows, 0.8 * DELTA / 2)
-    highest_incorrect = 1.0 - order_statistic_quantiles(n_rows - n_incorrect, n_rows, level)
+    highest_incorrect = 1.0 - uniform_order_statistic_quantiles(n_rows - n_incorrect, n_rows, level)
     supported = lowest_correct / (lowest_correct + highest_incorrect) >= beta
     return float(thresholds[supported][-1]) if supported.any() else None
 

@@ -30,7 +30,7 @@ from metacal.statistics.bands import (
     miscoverage_band,
 )
 from metacal.statistics.distribution_band import DistributionBand
-from metacal.statistics.levels import local_level, order_statistic_quantiles
+from metacal.statistics.levels import local_level, uniform_order_statistic_quantiles
 from metacal.statistics.selective_accuracy import bound_selective_accuracy
 
 DRAWS = 250
@@ -163,7 +163,10 @@ def test_a_band_of_few_draws_keeps_its_level(n):
         below = np.nextafter(
             band.sorted_draws, 0.0
         )  # the truth at s is s itself: worst at a draw and just before the next
-        low, high = band.lower_bound(band.sorted_draws, 0.05), band.upper_bound(below, 0.05)
+        low, high = (
+            band.lower_bound_on_cdf(band.sorted_draws, 0.05),
+            band.upper_bound_on_cdf(below, 0.05),
+        )
         left += bool(np.any(band.sorted_draws < low) or np.any(below > high))
     assert left / 2000 <= limit(0.1, 2000)
 
@@ -198,7 +201,9 @@ def test_the_exact_recursion_agrees_with_simulation():
     band = DistributionBand.from_draws(np.sort(rng.random(n)))
     assert band.n_draws == n
     drawn = np.sort(rng.random((count, n)), axis=1)
-    rate = np.mean((drawn < order_statistic_quantiles(np.arange(1, n + 1), n, level)).any(axis=1))
+    rate = np.mean(
+        (drawn < uniform_order_statistic_quantiles(np.arange(1, n + 1), n, level)).any(axis=1)
+    )
     exact = exit_probability(n, level)
     assert abs(rate - exact) <= 3.5 * np.sqrt(exact * (1 - exact) / count)
 

@@ -25,15 +25,15 @@ from metacal.statistics.bands import (
     operating_bands,
 )
 from metacal.statistics.distribution_band import DistributionBand
-from metacal.statistics.levels import EXIT_HAZARD_PER_LEVEL, LEVELS, local_level
+from metacal.statistics.levels import HAZARD_PER_LEVEL_BY_LOG2_N, TABLE_LEVELS, local_level
 
 
 def test_one_draw_is_the_binomial_bound():
     assert local_level(1, 0.1) == pytest.approx(0.1, rel=1e-9)
     assert exit_probability(1, 0.1) == pytest.approx(0.1)
-    assert DistributionBand.from_draws([3.0]).lower_bound(np.array([3.0]), 0.1)[0] == pytest.approx(
-        0.1, rel=1e-9
-    )
+    assert DistributionBand.from_draws([3.0]).lower_bound_on_cdf(np.array([3.0]), 0.1)[
+        0
+    ] == pytest.approx(0.1, rel=1e-9)
 
 
 def test_two_draws_by_hand():
@@ -55,8 +55,8 @@ def test_the_local_level_falls_with_rows_and_rises_with_delta(n):
 
 @pytest.mark.parametrize("power", [0, 3, 6, 9])
 def test_the_table_is_what_the_recursion_gives(power):
-    exact = [-np.log1p(-exit_probability(2**power, level)) / level for level in LEVELS]
-    assert EXIT_HAZARD_PER_LEVEL[power] == pytest.approx(exact, rel=1e-4)
+    exact = [-np.log1p(-exit_probability(2**power, level)) / level for level in TABLE_LEVELS]
+    assert HAZARD_PER_LEVEL_BY_LOG2_N[power] == pytest.approx(exact, rel=1e-4)
 
 
 def test_beyond_the_table_the_level_stays_safe():

@@ -292,8 +292,8 @@ def test_the_cheapest_candidate_is_chosen_and_bounded(data):
     assert certificate.target >= answers * certificate.coverage + (1 - certificate.coverage)
     # The coverage has the other 0.2 of delta, one half for each end of its band.
     band = DistributionBand(np.arange(float(n)))
-    fewest = band.lower_bound(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
-    most = band.upper_bound(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
+    fewest = band.lower_bound_on_cdf(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
+    most = band.upper_bound_on_cdf(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
     coverage_bound = fewest if answers < 1 else most
     assert math.isclose(certificate.target, 1 + coverage_bound * (answers - 1))
 

@@ -16,7 +16,7 @@ CASES = [(40, 0.1, 0.1), (60, 0.05, 0.1), (30, 0.3, 0.2)]
 
 
 def worse_p_value(worse, better, n, margin, gamma):
-    return _bound_p_value(worse, better, n, margin, gamma, False, None)
+    return _bound_p_value(worse, better, n, margin, gamma, "lower", None)
 
 
 def law(n, plus, minus):

@@ -8,9 +8,9 @@ from scipy.integrate import quad
 from scipy.special import betaincinv
 
 from metacal.statistics import selective_accuracy
-from metacal.statistics.levels import local_level, order_statistic_quantiles
+from metacal.statistics.levels import local_level, uniform_order_statistic_quantiles
 from metacal.statistics.selective_accuracy import (
-    COVERAGE_SHARE,
+    COVERAGE_DELTA_FRACTION,
     MAX_S_FACTOR,
     MIN_S_FACTOR,
     bound_selective_accuracy,
@@ -25,13 +25,13 @@ def counts(*pairs):
 
 def mixture_by_quadrature(rate, n_correct, n_incorrect, n_rows, delta):
     """Compute the smaller mixture of the proof with an adaptive integrator, from its definition."""
-    level = local_level(n_rows, COVERAGE_SHARE * delta / 2)
+    level = local_level(n_rows, COVERAGE_DELTA_FRACTION * delta / 2)
     accepted = np.array([n_correct + n_incorrect])
     coverages = (
-        order_statistic_quantiles(accepted, n_rows, level)[0],
-        1 - order_statistic_quantiles(n_rows - accepted, n_rows, level)[0],
+        uniform_order_statistic_quantiles(accepted, n_rows, level)[0],
+        1 - uniform_order_statistic_quantiles(n_rows - accepted, n_rows, level)[0],
     )
-    scale = -np.log((1 - COVERAGE_SHARE) * delta) / n_rows
+    scale = -np.log((1 - COVERAGE_DELTA_FRACTION) * delta) / n_rows
     smallest, largest = MIN_S_FACTOR * scale, np.sqrt(MAX_S_FACTOR * scale)
 
     def likelihood_ratio(s, coverage):
@@ -55,26 +55,28 @@ def mixture_by_quadrature(rate, n_correct, n_incorrect, n_rows, delta):
 def test_the_mixture_reaches_its_limit_at_the_bound(n_correct, n_incorrect, delta):
     bound = bound_selective_accuracy(np.array([n_correct]), np.array([n_incorrect]), 300, delta)[0]
     value = mixture_by_quadrature(1 - bound, n_correct, n_incorrect, 300, delta)
-    assert value * (1 - COVERAGE_SHARE) * delta == pytest.approx(1.0, rel=1e-6)
+    assert value * (1 - COVERAGE_DELTA_FRACTION) * delta == pytest.approx(1.0, rel=1e-6)
 
 
 def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
     """Step 6: the mixture has no inner minimum in the coverage."""
     correct, incorrect = counts((100, 3), (40, 0), (600, 150), (15, 1))
-    mixture = selective_accuracy._MixtureEvidence.from_counts(correct, incorrect, 1000, 0.1)
+    mixture = selective_accuracy._EvidenceAgainstErrorRates.from_counts(
+        correct, incorrect, 1000, 0.1
+    )
     rate = 1.0 - bound_selective_accuracy(correct, incorrect, 1000, 0.1)
-    smallest = mixture.compute_smallest_log_excess(rate)
+    smallest = mixture.compute_surplus(rate)
     for weight in np.linspace(0.0, 1.0, 21):
         inner = (1 - weight) * mixture.log_coverage[0] + weight * mixture.log_coverage[1]
-        at_one_coverage = selective_accuracy._MixtureEvidence(
+        at_one_coverage = selective_accuracy._EvidenceAgainstErrorRates(
             mixture.n_correct,
             mixture.n_incorrect,
             np.stack([inner, inner]),
             mixture.log_min_s,
             mixture.log_max_s,
-            mixture.log_limit,
+            mixture.required_log_evidence,
         )
-        assert (at_one_coverage.compute_smallest_log_excess(rate) >= smallest - 1e-9).all()
+        assert (at_one_coverage.compute_surplus(rate) >= smallest - 1e-9).all()
 
 
 def test_the_supermartingale_has_mean_one():

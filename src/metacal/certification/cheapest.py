@@ -207,9 +207,13 @@ class CheapestThreshold:
         level_per_side = _COVERAGE_DELTA_FRACTION * delta / 2
         # The cost is largest at the lowest coverage if accepting is cheaper than review.
         if accepted_cost_bound < self.review_cost:
-            coverage_bounds = coverage_band.lower_bound(highest_accepted_rank, level_per_side)
+            coverage_bounds = coverage_band.lower_bound_on_cdf(
+                highest_accepted_rank, level_per_side
+            )
         else:
-            coverage_bounds = coverage_band.upper_bound(highest_accepted_rank, level_per_side)
+            coverage_bounds = coverage_band.upper_bound_on_cdf(
+                highest_accepted_rank, level_per_side
+            )
         (coverage_bound,) = coverage_bounds
         added_cost_if_accepted = accepted_cost_bound - self.review_cost
         return float(self.review_cost + coverage_bound * added_cost_if_accepted)

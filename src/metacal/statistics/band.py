@@ -40,10 +40,10 @@ class Band:
     delta: float
 
 
-def choose_band_thresholds(thresholds: ArrayLike | None, scores: Float) -> Float:
+def resolve_thresholds(thresholds: ArrayLike | None, *, default_scores: Float) -> Float:
     """Return the given thresholds, or all distinct scores if none are given."""
     if thresholds is None:
-        return np.unique(scores)
+        return np.unique(default_scores)
     return np.asarray(thresholds, dtype=np.float64)
 
 
@@ -72,16 +72,16 @@ def compute_band_on_share_above(
     -------
     Band
     """
-    band_thresholds = choose_band_thresholds(thresholds, distribution.sorted_draws)
+    band_thresholds = resolve_thresholds(thresholds, default_scores=distribution.sorted_draws)
     estimate = np.full(len(band_thresholds), np.nan)
     if distribution.n_draws > 0:
-        n_draws_above = distribution.n_draws - distribution.count_at_most(band_thresholds)
+        n_draws_above = distribution.n_draws - distribution.count_draws_at_most(band_thresholds)
         estimate = n_draws_above / distribution.n_draws
     return Band(
         threshold=band_thresholds,
-        lower=1.0 - distribution.upper_bound(band_thresholds, lower_delta),
+        lower=1.0 - distribution.upper_bound_on_cdf(band_thresholds, lower_delta),
         estimate=estimate,
-        upper=1.0 - distribution.lower_bound(band_thresholds, upper_delta),
+        upper=1.0 - distribution.lower_bound_on_cdf(band_thresholds, upper_delta),
         delta=delta,
     )
 

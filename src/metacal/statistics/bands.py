@@ -29,12 +29,12 @@ from metacal.statistics.band import (
     Band as Band,
 )
 from metacal.statistics.band import (
-    choose_band_thresholds,
     compute_band_on_accuracy,
     compute_band_on_share_above,
+    resolve_thresholds,
 )
 from metacal.statistics.distribution_band import DistributionBand
-from metacal.statistics.levels import local_level, order_statistic_quantiles
+from metacal.statistics.levels import local_level, uniform_order_statistic_quantiles
 from metacal.statistics.selective_accuracy import (
     bound_selective_accuracy,
     certifies_selective_accuracy,
@@ -104,7 +104,7 @@ def accuracy_band(
     (array([0.956, 0.964]), array([0.98, 0.98]), array([0.993, 0.99 ]))
     """
     check_fraction("delta", delta)
-    band_thresholds = choose_band_thresholds(thresholds, check_scores(scores))
+    band_thresholds = resolve_thresholds(thresholds, default_scores=check_scores(scores))
     accepted_counts = count_accepted(scores, correct, band_thresholds)
     return compute_band_on_accuracy(
         accepted_counts, band_thresholds, delta, lower_delta=delta / 2, upper_delta=delta / 2
@@ -139,12 +139,13 @@ def coverage_band(
     """
     check_fraction("delta", delta)
     score_distribution = DistributionBand.from_draws(check_scores(scores))
-    band_thresholds = choose_band_thresholds(thresholds, score_distribution.sorted_draws)
+    band_thresholds = resolve_thresholds(thresholds, default_scores=score_distribution.sorted_draws)
     return Band(
         threshold=band_thresholds,
-        lower=score_distribution.lower_bound(band_thresholds, delta / 2),
-        estimate=score_distribution.count_at_most(band_thresholds) / score_distribution.n_draws,
-        upper=score_distribution.upper_bound(band_thresholds, delta / 2),
+        lower=score_distribution.lower_bound_on_cdf(band_thresholds, delta / 2),
+        estimate=score_distribution.count_draws_at_most(band_thresholds)
+        / score_distribution.n_draws,
+        upper=score_distribution.upper_bound_on_cdf(band_thresholds, delta / 2),
         delta=delta,
     )
 
@@ -160,7 +161,7 @@ def certified_miscoverage(
     check_fraction("delta", delta)
     threshold_array = np.asarray(thresholds, dtype=np.float64)
     score_distribution = DistributionBand.from_draws(check_scores(right_scores))
-    return np.asarray(1.0 - score_distribution.lower_bound(threshold_array, delta))
+    return np.asarray(1.0 - score_distribution.lower_bound_on_cdf(threshold_array, delta))
 
 
 def certified_accuracy(
@@ -215,8 +216,7 @@ def largest_supporting_threshold(
     )
     if not is_certified.any():
         return None
-    certified_thresholds = candidate_thresholds[is_certified]
-    return float(certified_thresholds[-1])
+    return float(candidate_thresholds[is_certified].max())
 
 
 def certified_miscoverage_from_counts(n_accepted: int, n_correct: int, delta: float) -> float:
@@ -228,7 +228,7 @@ def certified_miscoverage_from_counts(n_accepted: int, n_correct: int, delta: fl
     0.0721
     """
     level_per_bound = local_level(n_correct, delta)
-    (min_acceptance_rate,) = order_statistic_quantiles(
+    (min_acceptance_rate,) = uniform_order_statistic_quantiles(
         np.array([n_accepted]), n_correct, level_per_bound
     )
     return 1.0 - float(min_acceptance_rate)
@@ -407,21 +407,21 @@ def certified_frontier(
         rising_thresholds = find_candidate_thresholds(score_array, is_correct)
     else:
         rising_thresholds = np.unique(np.asarray(thresholds, dtype=np.float64))
+    falling_thresholds = rising_thresholds[::-1]
     delta_per_bound = share * delta
     max_miscoverages = certified_miscoverage(
-        score_array[is_correct], rising_thresholds, delta_per_bound
+        score_array[is_correct], falling_thresholds, delta_per_bound
     )
-    min_accuracies = certified_accuracy(score_array, is_correct, rising_thresholds, delta_per_bound)
+    min_accuracies = certified_accuracy(
+        score_array, is_correct, falling_thresholds, delta_per_bound
+    )
     # As the threshold falls, the miscoverage rises. A useful pair has a higher accuracy too.
-    falling_thresholds = rising_thresholds[::-1]
-    rising_miscoverages = max_miscoverages[::-1]
-    accuracies_at_falling = min_accuracies[::-1]
-    highest_accuracy_so_far = np.maximum.accumulate(accuracies_at_falling)
-    highest_accuracy_before = np.append(0.0, highest_accuracy_so_far[:-1])
-    is_on_frontier = accuracies_at_falling > highest_accuracy_before
+    highest_accuracies_so_far = np.maximum.accumulate(min_accuracies)
+    highest_accuracies_before = np.append(0.0, highest_accuracies_so_far[:-1])
+    is_on_frontier = min_accuracies > highest_accuracies_before
     return CertifiedFrontier(
-        beta=accuracies_at_falling[is_on_frontier],
-        alpha=rising_miscoverages[is_on_frontier],
+        beta=min_accuracies[is_on_frontier],
+        alpha=max_miscoverages[is_on_frontier],
         threshold=falling_thresholds[is_on_frontier],
         delta=delta,
     )

@@ -47,19 +47,26 @@ class VariancePrior(NamedTuple):
     n_pseudo_values: float
     variance_fraction: float
 
+    def guess_variance(self, mean: float) -> float:
+        """Return the guessed variance of values with this mean."""
+        return self.variance_fraction * mean * (1.0 - mean)
+
 
 #: Largest stake, as a fraction of the stake at which a single number could take all the capital.
 MAX_STAKE_FRACTION = 0.9
-#: Guess of the variance before any number is observed.
-USUAL_PRIOR = VariancePrior(n_pseudo_values=5.0, variance_fraction=0.5)
+#: Prior guess of the variance for values of any kind.
+DEFAULT_VARIANCE_PRIOR = VariancePrior(n_pseudo_values=5.0, variance_fraction=0.5)
 #: Number of bisection steps on [0, 1]. The result has more digits than are ever reported.
 _N_BISECTION_STEPS = 40
-#: Smallest number that a stake is divided by, to avoid a division by zero.
+#: Smallest divisor of the largest stake, to avoid a division by zero.
 _SMALLEST_DIVISOR = 1e-300
 
 
 def compute_stakes(values: Float, significance_level: float, guessed_mean: float) -> Float:
-    """Compute the stake λ_t on each value from the values before it.
+    """Compute the stake on each value from the values before it.
+
+    The stake is λ_t = √(2 log(1/δ) / (n σ̂²_{t-1})), where σ̂²_{t-1} is the variance of the values
+    before x_t, together with pseudo values that have the guessed mean and the prior variance.
 
     Parameters
     ----------
@@ -80,17 +87,16 @@ def compute_stakes(values: Float, significance_level: float, guessed_mean: float
     >>> compute_stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
     array([3.79, 3.96, 4.15, 2.77])
     """
-    variance_prior = USUAL_PRIOR
-    prior_variance = variance_prior.variance_fraction * guessed_mean * (1.0 - guessed_mean)
-    n_values_before = np.arange(len(values)) + variance_prior.n_pseudo_values
-    sum_before = np.cumsum(values) - values
-    mean_before = (sum_before + variance_prior.n_pseudo_values * guessed_mean) / n_values_before
-    squared_deviations = (values - mean_before) ** 2
-    sum_of_squares_before = np.cumsum(squared_deviations) - squared_deviations
-    variance_before = (
-        sum_of_squares_before + variance_prior.n_pseudo_values * prior_variance
-    ) / n_values_before
-    squared_stakes = -2.0 * math.log(significance_level) / (len(values) * variance_before)
+    prior = DEFAULT_VARIANCE_PRIOR
+    # The value itself is subtracted from each cumulative sum, so that its stake is predictable.
+    n_values_and_pseudo_values = np.arange(len(values)) + prior.n_pseudo_values
+    sums_before = np.cumsum(values) - values
+    means_before = (sums_before + prior.n_pseudo_values * guessed_mean) / n_values_and_pseudo_values
+    squared_deviations = (values - means_before) ** 2
+    sums_of_squares_before = np.cumsum(squared_deviations) - squared_deviations
+    prior_sum_of_squares = prior.n_pseudo_values * prior.guess_variance(guessed_mean)
+    variances_before = (sums_of_squares_before + prior_sum_of_squares) / n_values_and_pseudo_values
+    squared_stakes = -2.0 * math.log(significance_level) / (len(values) * variances_before)
     return np.asarray(np.sqrt(squared_stakes))
 
 

@@ -329,9 +329,10 @@ def gate_sup_ece(
     rejected_accuracy: float | None = None,
     n_classes: int | None = None,
 ) -> float:
-    """Compute the exact sup-ECE of Proposition 3.
+    """Compute the exact sup-ECE of a gate with constant confidences.
 
-    It is about a gate with constant confidences.
+    This is Proposition 3. The sup-ECE is the supremum of the expected calibration error (ECE) over
+    all binnings.
 
     The gate assigns confidence 1 to accepted rows and 1/K to rejected rows. Its sup-ECE is
     R1·(1 - π0) + (n_rej / n)·|acc_rej - 1/K|. The paper has the first term alone. That is correct
@@ -368,15 +369,17 @@ def gate_sup_ece(
     >>> gate_sup_ece(0.5, 0.75, rejected_share=0.25, rejected_accuracy=0.5, n_classes=4)
     0.1875
     """
-    accepted_error = type_2_error * (1.0 - accuracy)
+    ece_of_accepted_rows = type_2_error * (1.0 - accuracy)
     if rejected_accuracy is None:
-        return accepted_error
+        return ece_of_accepted_rows
     if n_classes is None:
         raise InputError(
             "gate_sup_ece requires n_classes, because it compares the accuracy of rejected rows"
             " with 1/K."
         )
-    return accepted_error + rejected_share * abs(rejected_accuracy - 1.0 / n_classes)
+    rejected_confidence = 1.0 / n_classes
+    ece_of_rejected_rows = rejected_share * abs(rejected_accuracy - rejected_confidence)
+    return ece_of_accepted_rows + ece_of_rejected_rows
 
 
 def meta_cal_sup_ece(type_2_error: float, accuracy: float, n_classes: int) -> float:

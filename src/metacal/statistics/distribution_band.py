@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.formulas import Codes, Float
-from metacal.statistics.levels import local_level, order_statistic_quantiles
+from metacal.statistics.levels import local_level, uniform_order_statistic_quantiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class DistributionBand:
     --------
     >>> band = DistributionBand.from_draws(np.arange(100.0))
     >>> thresholds = np.array([-1.0, 49.0, 99.0])
-    >>> band.lower_bound(thresholds, 0.05).round(3), band.upper_bound(thresholds, 0.05).round(3)
+    >>> band.lower_bound_on_cdf(thresholds, 0.05).round(3), band.upper_bound_on_cdf(thresholds, 0.05).round(3)
     (array([0. , 0.358, 0.942]), array([0.058, 0.642, 1. ]))
     """
 
@@ -49,24 +49,24 @@ class DistributionBand:
         """Number of draws."""
         return len(self.sorted_draws)
 
-    def count_at_most(self, thresholds: Float) -> Codes:
+    def count_draws_at_most(self, thresholds: Float) -> Codes:
         """Count the draws that are at most each threshold."""
         return np.searchsorted(self.sorted_draws, thresholds, side="right")
 
-    def lower_bound(self, thresholds: Float, delta: float) -> Float:
+    def lower_bound_on_cdf(self, thresholds: Float, delta: float) -> Float:
         """Compute lower bounds on P(X <= s) for all thresholds s at once.
 
         All bounds hold together with probability 1 - delta. If i draws are at most s, then
         F(s) >= F(X_(i)) >= U_(i) >= L_i, where X_(i) is the quantile of U_(i).
         """
-        return self._compute_order_statistic_bounds(self.count_at_most(thresholds), delta)
+        return self._compute_order_statistic_bounds(self.count_draws_at_most(thresholds), delta)
 
-    def upper_bound(self, thresholds: Float, delta: float) -> Float:
+    def upper_bound_on_cdf(self, thresholds: Float, delta: float) -> Float:
         """Compute upper bounds on P(X <= s) for all thresholds s at once.
 
         All bounds hold together with probability 1 - delta, because F(s) <= F(X_(i+1)-) <= U_(i+1).
         """
-        n_above = self.n_draws - self.count_at_most(thresholds)
+        n_above = self.n_draws - self.count_draws_at_most(thresholds)
         return 1.0 - self._compute_order_statistic_bounds(n_above, delta)
 
     def _compute_order_statistic_bounds(self, ranks: Codes, delta: float) -> Float:
@@ -74,4 +74,4 @@ class DistributionBand:
         if self.n_draws == 0:
             return np.zeros(len(ranks))
         level_per_rank = local_level(self.n_draws, delta)
-        return order_statistic_quantiles(ranks, self.n_draws, level_per_rank)
+        return uniform_order_statistic_quantiles(ranks, self.n_draws, level_per_rank)

@@ -1,10 +1,11 @@
 """Local levels: significance levels of simultaneous order-statistic bounds.
 
 The i-th smallest of n uniform draws has the distribution Beta(i, n+1-i). Bound each order statistic
-from below by its η-quantile, with the same *local level* η for all i. The probability that at least
-one of these bounds fails is the *exit probability* of (n, η), which `benchmarks/bands.py` computes
-exactly. `local_level(n, δ)` inverts it: it returns the η whose exit probability is δ. The bands of
-`metacal.statistics.bands` are built from these bounds.
+from below by its η-quantile, with the same *local level* η for all i. The probability p(n, η) that at
+least one of these bounds fails is the *exit probability*, which `benchmarks/bands.py` computes
+exactly. `local_level(n, δ)` inverts it: it returns the η with p(n, η) = δ. The inversion uses the
+*hazard* -log(1 - p), which is nearly proportional to η. The bands of `metacal.statistics.bands` are
+built from these bounds.
 
 References
 ----------
@@ -27,14 +28,14 @@ from metacal.rows.arrays import check_fraction
 
 _TABLE = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
 #: Local level of each column of the table, in increasing order.
-LEVELS: Float = _TABLE[0]
-#: Table of the exit hazard, -log(1 - exit probability(n, level)), divided by the level.
-#: It has a row for each of n = 1, 2, 4, ..., 65,536 and a column for each local level.
-#: `benchmarks/bands.py` computes it. From n = 4,096 on the entries grow linearly in log n.
-EXIT_HAZARD_PER_LEVEL: Float = _TABLE[1:]
-#: Factor by which interpolated entries are raised. The interpolation error is smaller.
+TABLE_LEVELS: Float = _TABLE[0]
+#: Hazard -log(1 - p(n, η)) divided by η. Row k is for n = 2**k draws, from 1 to 65,536, and each
+#: column is for one of `TABLE_LEVELS`. `benchmarks/bands.py` computes the table.
+#: For n >= 4,096, the entries of a column grow linearly in log n.
+HAZARD_PER_LEVEL_BY_LOG2_N: Float = _TABLE[1:]
+#: Factor that raises interpolated hazards by more than the interpolation error.
 _INTERPOLATION_MARGIN = 1.006
-#: Factor by which extrapolated entries are raised, because the slope still grows slightly.
+#: Factor that raises extrapolated entries, because their slope in log n still grows slightly.
 _EXTRAPOLATION_MARGIN = 1.002
 #: Number of grid points at which the interpolated function is inverted.
 _N_GRID_POINTS = 4001
@@ -42,7 +43,9 @@ _N_GRID_POINTS = 4001
 
 @lru_cache(maxsize=1024)
 def local_level(n: int, delta: float) -> float:
-    """Compute the local level at which n order statistics have exit probability delta.
+    """Compute the level of n order-statistic bounds that fail with probability delta.
+
+    The level is the same for each bound, and delta is the probability that any of them fails.
 
     The level is interpolated in log n and log η from a table of exit probabilities, with a margin
     of 0.6% to the safe side. It is of order delta / (log n · log log n). Therefore a band that
@@ -54,38 +57,44 @@ def local_level(n: int, delta: float) -> float:
     0.00121
     """
     check_fraction("delta", delta)
-    exit_hazard_per_level = _interpolate_exit_hazard_per_level(n)
-    log_levels = np.log10(LEVELS)
-    # The hazard -log(1 - exit probability) rises with the level, so it can be inverted on a grid.
-    log_level_grid = np.linspace(log_levels[0], log_levels[-1], _N_GRID_POINTS)
-    hazard_per_level_on_grid = np.interp(log_level_grid, log_levels, exit_hazard_per_level)
-    hazard_on_grid = 10.0**log_level_grid * hazard_per_level_on_grid * _INTERPOLATION_MARGIN
+    hazard_per_level = _interpolate_hazard_per_level(n)
+    # The hazard rises with the level, so it can be inverted on a grid of levels.
+    log10_table_levels = np.log10(TABLE_LEVELS)
+    log10_levels = np.linspace(log10_table_levels[0], log10_table_levels[-1], _N_GRID_POINTS)
+    hazards = (
+        10.0**log10_levels
+        * np.interp(log10_levels, log10_table_levels, hazard_per_level)
+        * _INTERPOLATION_MARGIN
+    )
     allowed_hazard = -math.log1p(-delta)
     # The union bound is always valid, also if delta is smaller than every entry of the table.
     union_bound_level = delta / max(n, 1)
-    if allowed_hazard < hazard_on_grid[0]:
+    if allowed_hazard < hazards[0]:
         return union_bound_level
-    log_level = np.interp(math.log(allowed_hazard), np.log(hazard_on_grid), log_level_grid)
-    return max(union_bound_level, float(10.0**log_level))
+    log10_level = np.interp(math.log(allowed_hazard), np.log(hazards), log10_levels)
+    return max(union_bound_level, float(10.0**log10_level))
 
 
-def _interpolate_exit_hazard_per_level(n: int) -> Float:
-    """Interpolate the row of `EXIT_HAZARD_PER_LEVEL` for n draws, linearly in log n."""
-    # Row k of the table is for n = 2**k draws.
-    fractional_row = math.log2(max(n, 1))
-    row_below = min(int(fractional_row), len(EXIT_HAZARD_PER_LEVEL) - 2)
-    row_above = row_below + 1
-    row_difference = EXIT_HAZARD_PER_LEVEL[row_above] - EXIT_HAZARD_PER_LEVEL[row_below]
-    exit_hazard_per_level = (
-        EXIT_HAZARD_PER_LEVEL[row_below] + (fractional_row - row_below) * row_difference
-    )
-    is_beyond_table = fractional_row > row_above
-    if is_beyond_table:
-        exit_hazard_per_level = exit_hazard_per_level * _EXTRAPOLATION_MARGIN
-    return np.asarray(exit_hazard_per_level)
+def _interpolate_hazard_per_level(n: int) -> Float:
+    """Interpolate the table of hazards for n draws, linearly in log n.
+
+    Returns
+    -------
+    array of float of shape (n_levels,)
+        Hazard divided by the level, for each of `TABLE_LEVELS`.
+    """
+    log2_n = math.log2(max(n, 1))
+    max_log2_n = len(HAZARD_PER_LEVEL_BY_LOG2_N) - 1
+    log2_n_below = min(int(log2_n), max_log2_n - 1)
+    entries_below = HAZARD_PER_LEVEL_BY_LOG2_N[log2_n_below]
+    entries_above = HAZARD_PER_LEVEL_BY_LOG2_N[log2_n_below + 1]
+    entries = entries_below + (log2_n - log2_n_below) * (entries_above - entries_below)
+    if log2_n > max_log2_n:
+        entries = entries * _EXTRAPOLATION_MARGIN
+    return np.asarray(entries)
 
 
-def order_statistic_quantiles(ranks: Codes, n: int, level: float) -> Float:
+def uniform_order_statistic_quantiles(ranks: Codes, n: int, level: float) -> Float:
     """Compute the `level` quantiles of the order statistics of n uniform draws.
 
     The quantile at rank i is that of Beta(i, n+1-i). At rank 0 the function returns 0.

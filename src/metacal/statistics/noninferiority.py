@@ -46,7 +46,7 @@ import heapq
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
@@ -54,15 +54,19 @@ from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
 
+#: Tail of the distribution of the statistic T.
+Tail: TypeAlias = Literal["lower", "upper"]
+
 #: Largest number of times that an interval of q is halved.
 _MAX_SPLITS = 200
-#: Fraction of a significance level that is spent on the confidence limit of q.
+#: Fraction of a significance level that is spent on the confidence limit U of q.
 NUISANCE_LEVEL_FRACTION = 0.05
 #: Step between the margins that `difference_interval` distinguishes.
 _MARGIN_STEP = 1e-4
-#: Smallest margin at which `p_value_of_noninferiority` is used, because it is loose below.
+#: Smallest margin at which `difference_interval` uses `p_value_of_noninferiority`, which is loose
+#: at smaller margins.
 _MIN_MARGIN_OF_P_VALUE = 1e-3
-#: Largest ratio of the computed p-value to the exact one, apart from the absolute error.
+#: Largest relative error of the computed p-value, as a factor. The absolute error is added.
 _MAX_RELATIVE_ERROR_FACTOR = 1.01
 #: Largest absolute error of the computed p-value.
 _MAX_ABSOLUTE_ERROR = 1e-4
@@ -70,7 +74,7 @@ _MAX_ABSOLUTE_ERROR = 1e-4
 _MAX_DEVIATION_IN_STDS = 9.0
 #: Number that is added to the largest deviation of a count from its mean.
 _ADDED_MAX_DEVIATION = 25.0
-#: Upper bound on the probability of the counts that are left out of a sum (Bernstein).
+#: Bound on the probability of the counts that a sum omits, by Bernstein's inequality.
 _OMITTED_PROBABILITY = 1e-15
 #: Tolerance that keeps the observed counts inside the region {T <= observed} despite rounding.
 _ROUNDING_TOLERANCE = 1e-9
@@ -86,7 +90,7 @@ def certifies_noninferiority(
 ) -> bool:
     """Test whether one classifier errs at most `margin` more often than another.
 
-    The p-value is the largest P(T <= observed) over q. The search ends as soon as it is known
+    The p-value is the largest P(T <= observed) over q. The search stops as soon as it is known
     whether the p-value exceeds the level.
 
     Parameters
@@ -120,8 +124,8 @@ def certifies_noninferiority(
         int(n),
         float(margin),
         float(gamma),
-        uses_upper_tail=False,
-        decisive_level=float(level),
+        tail="lower",
+        stop_when_decided_at=float(level),
     )
     return p_value <= level
 
@@ -159,8 +163,8 @@ def p_value_of_noninferiority(
         int(n),
         float(margin),
         float(gamma),
-        uses_upper_tail=True,
-        decisive_level=None,
+        tail="upper",
+        stop_when_decided_at=None,
     )
 
 
@@ -194,37 +198,64 @@ def difference_interval(
     [-0.005, 0.007]
     """
     one_sided_level = (1.0 - confidence_level) / 2.0
-    gamma = NUISANCE_LEVEL_FRACTION * one_sided_level
+    lower_bound = _bound_difference_from_below(
+        n_only_first_incorrect, n_only_second_incorrect, n, one_sided_level
+    )
+    upper_bound = _bound_difference_from_above(
+        n_only_first_incorrect, n_only_second_incorrect, n, one_sided_level
+    )
+    observed_difference = (n_only_first_incorrect - n_only_second_incorrect) / n
+    return min(lower_bound, observed_difference), max(upper_bound, observed_difference)
 
-    def bound_difference_from_above(n_only_minuend: int, n_only_subtrahend: int) -> float:
-        def certifies_margin(margin: float) -> bool:
-            return certifies_noninferiority(
-                n_only_minuend, n_only_subtrahend, n, margin, one_sided_level, gamma
-            )
 
-        return _find_smallest_margin(certifies_margin)
+def _bound_difference_from_above(
+    n_only_first_incorrect: int, n_only_second_incorrect: int, n: int, level: float
+) -> float:
+    """Find the smallest margin at which the test certifies noninferiority at a level."""
+    gamma = NUISANCE_LEVEL_FRACTION * level
+
+    def certifies_margin(margin: float) -> bool:
+        return certifies_noninferiority(
+            n_only_first_incorrect, n_only_second_incorrect, n, margin, level=level, gamma=gamma
+        )
+
+    return _find_smallest_margin(certifies_margin)
+
+
+def _bound_difference_from_below(
+    n_only_first_incorrect: int, n_only_second_incorrect: int, n: int, level: float
+) -> float:
+    """Find a lower confidence bound on the difference of two error rates at a level.
+
+    The bound is positive if the p-value of noninferiority at a small positive margin is at most the
+    level. Otherwise it is an upper bound on the opposite difference, with a negative sign.
+    """
+    gamma = NUISANCE_LEVEL_FRACTION * level
 
     def is_possible_difference(margin: float) -> bool:
         p_value = p_value_of_noninferiority(
             n_only_first_incorrect, n_only_second_incorrect, n, margin, gamma
         )
-        return p_value > one_sided_level
+        return p_value > level
 
     if is_possible_difference(_MIN_MARGIN_OF_P_VALUE):
-        # Exchanging the classifiers changes the sign of the difference.
-        lower_bound = -bound_difference_from_above(n_only_second_incorrect, n_only_first_incorrect)
-    else:
-        smallest_possible_margin = _find_smallest_margin(
-            is_possible_difference, min_margin=_MIN_MARGIN_OF_P_VALUE
+        return -_bound_difference_from_above(
+            n_only_first_incorrect=n_only_second_incorrect,
+            n_only_second_incorrect=n_only_first_incorrect,
+            n=n,
+            level=level,
         )
-        lower_bound = smallest_possible_margin - _MARGIN_STEP
-    upper_bound = bound_difference_from_above(n_only_first_incorrect, n_only_second_incorrect)
-    observed_difference = (n_only_first_incorrect - n_only_second_incorrect) / n
-    return min(lower_bound, observed_difference), max(upper_bound, observed_difference)
+    smallest_possible_margin = _find_smallest_margin(
+        is_possible_difference, min_margin=_MIN_MARGIN_OF_P_VALUE
+    )
+    return smallest_possible_margin - _MARGIN_STEP
 
 
 def _find_smallest_margin(is_satisfied: Callable[[float], bool], min_margin: float = 0.0) -> float:
-    """Find the smallest margin above a minimum that satisfies a monotone condition."""
+    """Find the smallest margin above a minimum that satisfies a monotone condition.
+
+    The condition is taken to be false at the minimum and true at a margin of 1.
+    """
     unsatisfied_step = round(min_margin / _MARGIN_STEP)
     satisfied_step = round(1.0 / _MARGIN_STEP)
     while satisfied_step - unsatisfied_step > 1:
@@ -262,8 +293,8 @@ def _bound_p_value(
     n: int,
     margin: float,
     gamma: float,
-    uses_upper_tail: bool,
-    decisive_level: float | None,
+    tail: Tail,
+    stop_when_decided_at: float | None,
 ) -> float:
     """Compute an upper bound on the p-value by branch and bound over intervals of q.
 
@@ -276,37 +307,37 @@ def _bound_p_value(
         Number of rows on which only the first, and on which only the second classifier is incorrect.
     n, margin, gamma
         As in `p_value_of_noninferiority`.
-    uses_upper_tail : bool
-        True for P(T >= observed), False for P(T <= observed).
-    decisive_level : float or None
-        If given, the search ends as soon as the p-value is known to be above or below this level.
+    tail : "lower" or "upper"
+        Tail of T whose probability is the p-value: P(T <= observed) or P(T >= observed).
+    stop_when_decided_at : float or None
+        Significance level. If given, the search stops as soon as it is known whether the p-value
+        exceeds it.
 
     Returns
     -------
     float
     """
     observed_t = (n_worse - n_better - n * margin) / math.sqrt(n * margin + 2.0 * n_better)
-    agrees_with_hypothesis = observed_t >= 0.0
-    if uses_upper_tail:
-        agrees_with_hypothesis = observed_t <= 0.0
-    if agrees_with_hypothesis:
+    observed_t_agrees_with_hypothesis = observed_t <= 0.0 if tail == "upper" else observed_t >= 0.0
+    if observed_t_agrees_with_hypothesis:
         return 1.0
 
-    def compute_p_value(better_rate: float, worse_rate: float) -> float:
+    def compute_p_value(p_better: float, p_worse: float) -> float:
         tail_probability = _compute_tail_probability(
-            n, margin, observed_t, better_rate, worse_rate, uses_upper_tail
+            n, margin, observed_t, p_better=p_better, p_worse=p_worse, tail=tail
         )
         return tail_probability + gamma
 
     def compute_p_value_at(q: float) -> float:
-        return compute_p_value(better_rate=q, worse_rate=q + margin)
+        return compute_p_value(p_better=q, p_worse=q + margin)
 
     def bound_p_value_between(low_q: float, high_q: float) -> _QInterval:
-        # By step 2 of the proof, the tail in an interval is at most its value at opposite ends.
-        if uses_upper_tail:
-            p_value_bound = compute_p_value(better_rate=low_q, worse_rate=high_q + margin)
+        # The tail probability is monotone in each rate, in opposite directions (step 2 of the
+        # proof). So it is largest with one rate at the lower end and the other at the upper end.
+        if tail == "upper":
+            p_value_bound = compute_p_value(p_better=low_q, p_worse=high_q + margin)
         else:
-            p_value_bound = compute_p_value(better_rate=high_q, worse_rate=low_q + margin)
+            p_value_bound = compute_p_value(p_better=high_q, p_worse=low_q + margin)
         return _QInterval(-p_value_bound, low_q, high_q)
 
     max_q = min(bounds.clopper_pearson_upper(n_better, n, gamma), (1.0 - margin) / 2.0)
@@ -316,11 +347,13 @@ def _bound_p_value(
         # The interval with the largest bound decides about the p-value.
         decisive_interval = interval_heap[0]
         largest_bound = -decisive_interval.negative_bound
-        if decisive_level is None:
+        if stop_when_decided_at is None:
             max_bound = _MAX_RELATIVE_ERROR_FACTOR * largest_p_value + _MAX_ABSOLUTE_ERROR
             is_decided = largest_bound <= max_bound
         else:
-            is_decided = largest_p_value > decisive_level or largest_bound <= decisive_level
+            is_decided = (
+                largest_p_value > stop_when_decided_at or largest_bound <= stop_when_decided_at
+            )
         if is_decided:
             break
         low_q, high_q = decisive_interval.low_q, decisive_interval.high_q
@@ -336,13 +369,15 @@ def _compute_tail_probability(
     n: int,
     margin: float,
     observed_t: float,
-    better_rate: float,
-    worse_rate: float,
-    uses_upper_tail: bool,
+    *,
+    p_better: float,
+    p_worse: float,
+    tail: Tail,
 ) -> float:
-    """Compute P(T <= observed) or P(T >= observed).
+    """Compute the probability that T is at most, or at least, its observed value.
 
-    It is a sum over the possible counts of "better" rows.
+    It is a sum over the possible numbers b of "better" rows. Given b, the number a of "worse" rows is
+    binomial among the other rows, and T <= t if a <= b + n·margin + t √(n·margin + 2b).
 
     Parameters
     ----------
@@ -352,44 +387,49 @@ def _compute_tail_probability(
         Tolerated difference of the error rates.
     observed_t : float
         Observed value of T.
-    better_rate, worse_rate : float
+    p_better, p_worse : float
         Probabilities p₋ and p₊ of a "better" and of a "worse" row.
-    uses_upper_tail : bool
-        Whether to compute P(T >= observed).
+    tail : "lower" or "upper"
+        Whether to compute P(T <= observed) or P(T >= observed).
 
     Returns
     -------
     float
     """
-    expected_better = n * better_rate
-    # Counts farther from their mean have a negligible probability.
-    max_deviation = _MAX_DEVIATION_IN_STDS * math.sqrt(expected_better) + _ADDED_MAX_DEVIATION
-    lowest_count = max(0.0, math.floor(expected_better - max_deviation))
-    highest_count = min(n, math.ceil(expected_better + max_deviation))
-    n_better = np.arange(lowest_count, highest_count + 1)
-    log_binomial_probabilities = (
-        gammaln(n + 1)
-        - gammaln(n_better + 1)
-        - gammaln(n - n_better + 1)
-        + xlogy(n_better, better_rate)
-        + xlog1py(n - n_better, -better_rate)
-    )
-    # Given the "better" rows, T equals the observed value at this number of "worse" rows.
-    n_worse_at_observed_t = (
+    n_better, probabilities_of_n_better = _compute_likely_binomial_counts(n, p_better)
+    # The statistic T solved for the number of "worse" rows.
+    n_worse_with_observed_t = (
         n_better + n * margin + observed_t * np.sqrt(n * margin + 2.0 * n_better)
     )
-    # Given the "better" rows, the number of "worse" rows is binomial among the other rows.
-    n_other_rows = (n - n_better).astype(np.int64)
-    conditional_worse_rate = min(worse_rate / (1.0 - better_rate), 1.0)
-    if uses_upper_tail:
-        tail_given_better = _compute_upper_binomial_tails(
-            n_worse_at_observed_t, n_other_rows, conditional_worse_rate
-        )
-    else:
-        tail_given_better = _compute_lower_binomial_tails(
-            n_worse_at_observed_t, n_other_rows, conditional_worse_rate
-        )
-    return float(np.exp(log_binomial_probabilities) @ tail_given_better) + _OMITTED_PROBABILITY
+    n_not_better = (n - n_better).astype(np.int64)
+    p_worse_if_not_better = min(p_worse / (1.0 - p_better), 1.0)
+    compute_binomial_tails = (
+        _compute_upper_binomial_tails if tail == "upper" else _compute_lower_binomial_tails
+    )
+    tails_given_n_better = compute_binomial_tails(
+        n_worse_with_observed_t, n_not_better, p_worse_if_not_better
+    )
+    return float(probabilities_of_n_better @ tails_given_n_better) + _OMITTED_PROBABILITY
+
+
+def _compute_likely_binomial_counts(n: int, p: float) -> tuple[Float, Float]:
+    """Return the counts near the mean of a binomial law, and their probabilities.
+
+    The probability of all other counts is at most `_OMITTED_PROBABILITY`.
+    """
+    mean = n * p
+    max_deviation = _MAX_DEVIATION_IN_STDS * math.sqrt(mean) + _ADDED_MAX_DEVIATION
+    lowest_count = max(0.0, math.floor(mean - max_deviation))
+    highest_count = min(n, math.ceil(mean + max_deviation))
+    counts = np.arange(lowest_count, highest_count + 1)
+    log_probabilities = (
+        gammaln(n + 1)
+        - gammaln(counts + 1)
+        - gammaln(n - counts + 1)
+        + xlogy(counts, p)
+        + xlog1py(n - counts, -p)
+    )
+    return counts, np.exp(log_probabilities)
 
 
 def _compute_upper_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:

@@ -15,15 +15,15 @@ the limit at l = 0.1. These stakes need about 1.3, as an exact test does.
 
 The computation is by arrays, so d is read from the capital only when a third of the numbers that were
 left is used up. In between, d follows the sum of m - x since then, divided by s, but not beyond the d of
-a capital of 1/l. If there are more than 1,023 numbers, one stake serves a group of several numbers.
+a capital of 1/l. If there are more than 1,023 numbers, one stake serves several consecutive numbers.
 
 **Proof.** Let each number, given the numbers before it, have a mean of at least m.
 
-1. λ_t depends on the numbers before x_t only. A group of numbers has the stake that was chosen before
-   its first number.
+1. λ_t depends on the numbers before x_t only. Several numbers with one stake have the stake that was
+   chosen before the first of them.
 2. 0 <= λ_t <= 0.9/(1 - m) < 1/(1 - m), so 1 + λ_t (m - x_t) > 0 for every x_t in [0, 1].
 3. So K is a nonnegative supermartingale that begins at 1, and P(K ever reaches 1/l) <= l (Ville 1939).
-   The test looks at K after each group, which can only make it pass less often. ∎
+   The test looks at K after each stake, which can only make it pass less often. ∎
 
 Nothing rests on the normal law, the variance, the target of 1.05/l or the steps. They are guesses
 about good stakes.
@@ -53,26 +53,26 @@ import numpy as np
 from scipy.special import erfcx, ndtri
 
 from metacal.formulas import Flags, Float
-from metacal.statistics.betting import MAX_STAKE_FRACTION, USUAL_PRIOR, VariancePrior
+from metacal.statistics.betting import DEFAULT_VARIANCE_PRIOR, MAX_STAKE_FRACTION, VariancePrior
 
-#: Guess of the variance if losses are rarely different from 0, so the first ones show little.
+#: Prior guess of the variance if most losses are 0. The first losses then show little about it.
 _RARE_LOSS_PRIOR = VariancePrior(n_pseudo_values=30.0, variance_fraction=1.0)
-#: Final capital that the bettor aims at, as a multiple of the capital that passes.
+#: Capital that the bettor aims at, as a multiple of the capital with which the test passes.
 _TARGET_FACTOR = 1.05
-#: Price of an option that pays 1 when the capital reaches the required one.
+#: Price, per unit of its payoff, of the option whose price is the capital with which the test passes.
 _MAX_PRICE = 1.0 / _TARGET_FACTOR
-#: Quantile of the standard normal law at the largest price.
+#: Normal quantile d at the largest price.
 _MAX_QUANTILE = float(ndtri(_MAX_PRICE))
-#: Smallest price of an option, to avoid the logarithm of 0.
+#: Smallest price of an option, because a price of 0 has the quantile -inf.
 _MIN_PRICE = 1e-300
 #: Smallest variance, to avoid a division by zero.
 _MIN_VARIANCE = 1e-12
-#: Largest ratio of the numbers of groups left at two consecutive readings of the capital.
-_LEFT_RATIO = 1.5
-#: Smallest number of groups from which several numbers have one stake.
-_MIN_GROUPS = 512
-#: Largest number of groups that are processed together, so that they stay in the processor's cache.
-_MAX_GROUPS_PER_BATCH = 2**14
+#: Ratio of the numbers of stakes that are left at two consecutive updates of the capital.
+_RATIO_OF_STAKES_LEFT = 1.5
+#: Number of stakes that a long sequence has at least. One stake then serves several values.
+_MIN_STAKES = 512
+#: Largest number of stakes that are processed together, so that they stay in the processor's cache.
+_MAX_STAKES_PER_BATCH = 2**14
 #: Largest number of values that are processed together.
 _MAX_VALUES_PER_BATCH = 2**16
 
@@ -153,16 +153,16 @@ def find_means_below(
     bettor = _Bettor(limit, significance_level, losses_are_rare)
     passes_by_sequence = np.zeros(len(sequences), dtype=bool)
     lengths = [len(values) for values in sequences]
-    for batch_indices, group_size in _split_into_batches(lengths):
+    for batch_indices, n_values_per_stake in _split_into_batches(lengths):
         # A stake of 1 on "the mean is below the limit" gains the limit minus the value.
         gains_by_sequence = [limit - sequences[index] for index in batch_indices]
-        batch = _Batch.align_at_end(gains_by_sequence, group_size)
+        batch = _PaddedGains.align_at_end(gains_by_sequence, n_values_per_stake)
         passes_by_sequence[batch_indices] = bettor.reaches_required_capital(batch)
     return passes_by_sequence
 
 
 def _split_into_batches(lengths: Sequence[int]) -> Iterable[tuple[list[int], int]]:
-    """Split sequences into batches that have the same number of values per stake.
+    """Split sequences into batches whose sequences have equally many values per stake.
 
     Parameters
     ----------
@@ -174,32 +174,32 @@ def _split_into_batches(lengths: Sequence[int]) -> Iterable[tuple[list[int], int
     indices : list of int
         Indices of the sequences of a batch.
 
-    group_size : int
+    n_values_per_stake : int
         Number of consecutive values that have the same stake.
     """
-    indices_by_group_size: dict[int, list[int]] = {}
+    indices_by_values_per_stake: dict[int, list[int]] = {}
     for index, length in enumerate(lengths):
         if length > 0:
-            group_size = max(1, length // _MIN_GROUPS)
-            indices_by_group_size.setdefault(group_size, []).append(index)
-    for group_size, indices in indices_by_group_size.items():
+            n_values_per_stake = max(1, length // _MIN_STAKES)
+            indices_by_values_per_stake.setdefault(n_values_per_stake, []).append(index)
+    for n_values_per_stake, indices in indices_by_values_per_stake.items():
         max_length = max(lengths[index] for index in indices)
-        n_groups = max_length // group_size
-        max_sequences_by_groups = _MAX_GROUPS_PER_BATCH // n_groups
+        max_stakes = max_length // n_values_per_stake
+        max_sequences_by_stakes = _MAX_STAKES_PER_BATCH // max_stakes
         max_sequences_by_values = _MAX_VALUES_PER_BATCH // max_length
-        n_batch_sequences = max(1, min(max_sequences_by_groups, max_sequences_by_values))
+        n_batch_sequences = max(1, min(max_sequences_by_stakes, max_sequences_by_values))
         for start in range(0, len(indices), n_batch_sequences):
-            yield indices[start : start + n_batch_sequences], group_size
+            yield indices[start : start + n_batch_sequences], n_values_per_stake
 
 
 @dataclass(frozen=True, eq=False)
-class _Batch:
+class _PaddedGains:
     """Sequences of gains in one array, aligned at their ends and padded with zeros.
 
     Attributes
     ----------
-    gains : array of float of shape (n_sequences, n_groups, group_size)
-        Gains m - x of a stake of 1.
+    gains : array of float of shape (n_sequences, n_stakes, n_values_per_stake)
+        Gain m - x of a stake of 1 on each value x.
 
     n_gains : array of float of shape (n_sequences, 1)
         Number of gains of each sequence, without the padding.
@@ -209,46 +209,59 @@ class _Batch:
     n_gains: Float
 
     @classmethod
-    def align_at_end(cls, gains_by_sequence: Sequence[Float], group_size: int) -> _Batch:
+    def align_at_end(
+        cls, gains_by_sequence: Sequence[Float], n_values_per_stake: int
+    ) -> _PaddedGains:
         """Copy sequences of gains into one array, aligned at their ends.
 
-        Only the first group of a sequence may be incomplete.
+        Only the first stake of a sequence may be on fewer values.
         """
         lengths = [len(gains) for gains in gains_by_sequence]
         n_sequences = len(lengths)
-        n_groups = math.ceil(max(lengths) / group_size)
-        padded_length = n_groups * group_size
+        n_stakes = math.ceil(max(lengths) / n_values_per_stake)
+        padded_length = n_stakes * n_values_per_stake
         padded_gains = np.zeros((n_sequences, padded_length))
         for sequence_index, gains in enumerate(gains_by_sequence):
             n_padding_zeros = padded_length - len(gains)
             padded_gains[sequence_index, n_padding_zeros:] = gains
         return cls(
-            gains=padded_gains.reshape(n_sequences, n_groups, group_size),
+            gains=padded_gains.reshape(n_sequences, n_stakes, n_values_per_stake),
             n_gains=np.array(lengths, dtype=np.float64)[:, None],
         )
 
     @property
-    def group_size(self) -> int:
-        """Number of consecutive gains that have the same stake."""
+    def n_stakes(self) -> int:
+        """Number of stakes on each sequence."""
+        return self.gains.shape[1]
+
+    @property
+    def n_values_per_stake(self) -> int:
+        """Number of consecutive values that have the same stake."""
         return self.gains.shape[2]
 
     @property
-    def n_gains_left(self) -> Float:
-        """Number of gains from the beginning of each group to the end.
+    def n_gains_left_at_stake(self) -> Float:
+        """Number of gains from each stake to the end, of shape (n_sequences, n_stakes)."""
+        n_left_without_padding = self.n_values_per_stake * np.arange(self.n_stakes, 0, -1.0)
+        return np.minimum(n_left_without_padding, self.n_gains)
 
-        The shape is (n_sequences, n_groups).
+    def sum_before_each_stake(self, gains: Float) -> Float:
+        """Return for each stake the sum of the gains before it.
+
+        Parameters
+        ----------
+        gains : array of float of shape (n_sequences, n_stakes, n_values_per_stake)
+            The gains or a function of them.
+
+        Returns
+        -------
+        array of float of shape (n_sequences, n_stakes)
         """
-        n_groups = self.gains.shape[1]
-        n_left_if_complete = self.group_size * np.arange(n_groups, 0, -1.0)
-        return np.minimum(n_left_if_complete, self.n_gains)
-
-    def sum_gains_before(self, gains: Float) -> Float:
-        """Return for each group the sum of the gains of the groups before it."""
-        sums_of_groups = gains[:, :, 0]
-        if self.group_size > 1:
-            sums_of_groups = gains.sum(axis=2)
-        sums_up_to_groups = np.cumsum(sums_of_groups, axis=1)
-        return sums_up_to_groups - sums_of_groups
+        sums_by_stake = gains[:, :, 0]
+        if self.n_values_per_stake > 1:
+            sums_by_stake = gains.sum(axis=2)
+        cumulative_sums = np.cumsum(sums_by_stake, axis=1)
+        return cumulative_sums - sums_by_stake
 
 
 @dataclass(frozen=True)
@@ -271,100 +284,138 @@ class _Bettor:
     significance_level: float
     losses_are_rare: bool
 
-    def reaches_required_capital(self, batch: _Batch) -> Flags:
+    def reaches_required_capital(self, padded: _PaddedGains) -> Flags:
         """Bet on each sequence, and check whether it reaches the required capital."""
-        sums_before = batch.sum_gains_before(batch.gains)
-        root_n_left = np.sqrt(batch.n_gains_left)
-        stds = np.sqrt(self._estimate_variances(batch, sums_before))
-        inverse_std_of_sum_left = 1.0 / (root_n_left * stds)
-        capital = np.ones(len(batch.gains))
+        sums_before = padded.sum_before_each_stake(padded.gains)
+        sqrt_n_left = np.sqrt(padded.n_gains_left_at_stake)
+        stds_of_gains = np.sqrt(self._estimate_variances(padded, sums_before))
+        inverse_stds_of_sum_left = 1.0 / (sqrt_n_left * stds_of_gains)
+        capital = np.ones(len(padded.gains))
         max_capital = capital
-        n_groups = batch.gains.shape[1]
-        for start, stop in _choose_reading_intervals(n_groups):
-            interval_groups = slice(start, stop)
-            # The quantile d is read from the capital at the start, and then follows the gains.
-            quantile_at_start = ndtri(self._compute_option_price(capital))
-            scaled_quantile_at_start = quantile_at_start * root_n_left[:, start]
-            gains_since_start = sums_before[:, interval_groups] - sums_before[:, start, None]
-            quantiles = gains_since_start * inverse_std_of_sum_left[:, interval_groups]
-            quantiles += scaled_quantile_at_start[:, None] / root_n_left[:, interval_groups]
-            stakes = _compute_hedge_ratios(quantiles) * inverse_std_of_sum_left[:, interval_groups]
-            capital_after_groups = self._bet(capital, stakes, batch.gains[:, interval_groups])
-            max_capital = np.maximum(max_capital, capital_after_groups.max(axis=1))
-            capital = capital_after_groups[:, -1]
+        for stakes_until_update in _split_stakes_by_updates_of_capital(padded.n_stakes):
+            stakes = self._compute_stakes(
+                capital,
+                sums_before=sums_before[:, stakes_until_update],
+                sqrt_n_left=sqrt_n_left[:, stakes_until_update],
+                inverse_stds_of_sum_left=inverse_stds_of_sum_left[:, stakes_until_update],
+            )
+            capital_after_stakes = _compute_capital_after_stakes(
+                capital, stakes, padded.gains[:, stakes_until_update]
+            )
+            max_capital = np.maximum(max_capital, capital_after_stakes.max(axis=1))
+            capital = capital_after_stakes[:, -1]
         return max_capital >= 1.0 / self.significance_level
 
-    def _compute_option_price(self, capital: Float) -> Float:
-        """Compute the price of the option that a capital replicates, if the option pays 1."""
-        option_price = self.significance_level / _TARGET_FACTOR * capital
-        return np.minimum(np.maximum(option_price, _MIN_PRICE), _MAX_PRICE)
+    def _compute_stakes(
+        self,
+        capital: Float,
+        sums_before: Float,
+        sqrt_n_left: Float,
+        inverse_stds_of_sum_left: Float,
+    ) -> Float:
+        """Compute the stakes λ = φ(d) / (Φ(d) s) that follow the option until the next update.
 
-    def _bet(self, capital: Float, stakes: Float, gains: Float) -> Float:
-        """Return the capital after each group of gains.
+        At the first stake, Φ(d) is the price of the option, which the capital determines. The
+        quantile d at later stakes follows from the sum of the gains since then.
 
         Parameters
         ----------
         capital : array of float of shape (n_sequences,)
-            Capital before the first group.
+            Capital before the first of the stakes.
 
-        stakes : array of float of shape (n_sequences, n_groups)
-            Stakes before the cap.
+        sums_before : array of float of shape (n_sequences, n_stakes)
+            Sum of the gains before each stake.
 
-        gains : array of float of shape (n_sequences, n_groups, group_size)
-            Gains of a stake of 1.
+        sqrt_n_left : array of float of shape (n_sequences, n_stakes)
+            Square root of the number of values from each stake to the end.
+
+        inverse_stds_of_sum_left : array of float of shape (n_sequences, n_stakes)
+            1 / s, where s is the standard deviation of the sum of these values.
+
+        Returns
+        -------
+        array of float of shape (n_sequences, n_stakes)
         """
+        price = self.significance_level / _TARGET_FACTOR * capital
+        first_d = ndtri(np.minimum(np.maximum(price, _MIN_PRICE), _MAX_PRICE))
+        gains_since_first_stake = sums_before - sums_before[:, :1]
+        d = gains_since_first_stake * inverse_stds_of_sum_left
+        d += (first_d * sqrt_n_left[:, 0])[:, None] / sqrt_n_left
+        stakes = (
+            _compute_normal_pdf_over_cdf(np.minimum(d, _MAX_QUANTILE)) * inverse_stds_of_sum_left
+        )
         max_stake = MAX_STAKE_FRACTION / (1.0 - self.limit)
-        capped_stakes = np.minimum(stakes, max_stake)
-        group_size = gains.shape[2]
-        if group_size == 1:
-            growth_factors = capped_stakes * gains[:, :, 0]
-            growth_factors += 1.0
-        else:
-            growth_factors = (1.0 + capped_stakes[:, :, None] * gains).prod(axis=2)
-        growth_factors[:, 0] *= capital
-        return np.asarray(growth_factors.cumprod(axis=1), dtype=np.float64)
+        return np.minimum(stakes, max_stake)
 
-    def _estimate_variances(self, batch: _Batch, sums_before: Float) -> Float:
-        """Estimate the variance of the gains from those before each group and the prior."""
-        variance_prior = _RARE_LOSS_PRIOR if self.losses_are_rare else USUAL_PRIOR
-        prior_variance = variance_prior.variance_fraction * self.limit * (1.0 - self.limit)
-        n_values_before = batch.n_gains - batch.n_gains_left + variance_prior.n_pseudo_values
-        sums_of_squares = batch.sum_gains_before(batch.gains * batch.gains)
-        # The prior mean of a gain is 0, because the prior mean of a value is the limit.
-        mean_squares = (
-            sums_of_squares + variance_prior.n_pseudo_values * prior_variance
-        ) / n_values_before
-        mean_gains = sums_before / n_values_before
-        return np.maximum(mean_squares - mean_gains * mean_gains, _MIN_VARIANCE)
+    def _estimate_variances(self, padded: _PaddedGains, sums_before: Float) -> Float:
+        """Estimate the variance of the gains at each stake from the gains before it.
+
+        Pseudo gains with mean 0 and the prior variance are added to these gains. Their mean is 0,
+        because the prior mean of a value is the limit.
+        """
+        prior = _RARE_LOSS_PRIOR if self.losses_are_rare else DEFAULT_VARIANCE_PRIOR
+        n_gains_before = padded.n_gains - padded.n_gains_left_at_stake
+        n_gains_and_pseudo_gains = n_gains_before + prior.n_pseudo_values
+        sums_of_squares_before = padded.sum_before_each_stake(padded.gains * padded.gains)
+        prior_sum_of_squares = prior.n_pseudo_values * prior.guess_variance(self.limit)
+        mean_squares = (sums_of_squares_before + prior_sum_of_squares) / n_gains_and_pseudo_gains
+        means = sums_before / n_gains_and_pseudo_gains
+        return np.maximum(mean_squares - means * means, _MIN_VARIANCE)
 
 
-def _compute_hedge_ratios(quantiles: Float) -> Float:
-    """Compute the ratio φ(d) / Φ(d) for each quantile d, up to a largest quantile."""
-    capped_quantiles = np.minimum(quantiles, _MAX_QUANTILE)
-    # Φ(d) = exp(-d²/2) erfcx(-d/√2) / 2 does not underflow.
-    erfcx_arguments = capped_quantiles * -math.sqrt(0.5)
+def _compute_capital_after_stakes(capital: Float, stakes: Float, gains: Float) -> Float:
+    """Compute the capital after each stake.
+
+    Parameters
+    ----------
+    capital : array of float of shape (n_sequences,)
+        Capital before the first stake.
+
+    stakes : array of float of shape (n_sequences, n_stakes)
+        Stakes, as fractions of the capital.
+
+    gains : array of float of shape (n_sequences, n_stakes, n_values_per_stake)
+        Gain of a stake of 1 on each value.
+
+    Returns
+    -------
+    array of float of shape (n_sequences, n_stakes)
+    """
+    n_values_per_stake = gains.shape[2]
+    if n_values_per_stake == 1:
+        growth_factors = stakes * gains[:, :, 0]
+        growth_factors += 1.0
+    else:
+        growth_factors = (1.0 + stakes[:, :, None] * gains).prod(axis=2)
+    growth_factors[:, 0] *= capital
+    return np.asarray(growth_factors.cumprod(axis=1), dtype=np.float64)
+
+
+def _compute_normal_pdf_over_cdf(d: Float) -> Float:
+    """Compute φ(d) / Φ(d), the inverse Mills ratio, without underflow for small d."""
+    # φ(d) / Φ(d) = √(2/π) / erfcx(-d/√2), because Φ(d) = exp(-d²/2) erfcx(-d/√2) / 2.
+    erfcx_arguments = d * -math.sqrt(0.5)
     return math.sqrt(2.0 / math.pi) / erfcx(erfcx_arguments)
 
 
-def _choose_reading_intervals(n_groups: int) -> Iterable[tuple[int, int]]:
-    """Choose the intervals of groups between two readings of the capital.
+def _split_stakes_by_updates_of_capital(n_stakes: int) -> list[slice]:
+    """Split the stakes into intervals, at whose starts the bettor reads the capital.
 
-    An interval is given by its first group and by the first group after it.
-
-    The intervals depend on the number of groups that are left, not on `n_groups`.
+    The starts depend on the number of stakes that are left, not on `n_stakes`.
 
     Examples
     --------
-    >>> list(_choose_reading_intervals(10))
+    >>> intervals = _split_stakes_by_updates_of_capital(10)
+    >>> [(interval.start, interval.stop) for interval in intervals]
     [(0, 2), (2, 5), (5, 7), (7, 8), (8, 9), (9, 10)]
     """
-    # The readings are found from the last one backward, by the number of groups that are left.
+    # The last interval is found first, because its start depends only on the stakes left.
     interval_starts = []
-    n_groups_left = 1
-    while n_groups_left < n_groups:
-        interval_starts.append(n_groups - n_groups_left)
-        n_groups_left = max(n_groups_left + 1, math.ceil(n_groups_left * _LEFT_RATIO))
+    n_stakes_left = 1
+    while n_stakes_left < n_stakes:
+        interval_starts.append(n_stakes - n_stakes_left)
+        n_stakes_left = max(n_stakes_left + 1, math.ceil(n_stakes_left * _RATIO_OF_STAKES_LEFT))
     interval_starts.append(0)
     interval_starts.reverse()
-    interval_stops = [*interval_starts[1:], n_groups]
-    return zip(interval_starts, interval_stops)
+    interval_stops = [*interval_starts[1:], n_stakes]
+    return [slice(start, stop) for start, stop in zip(interval_starts, interval_stops)]

@@ -40,7 +40,7 @@ Proof.
    window of log x, which has a fixed length and moves with log F. The logarithm of g is concave in
    x, so g rises and then falls. The integral over a moving window then rises and falls as well: on
    an interval of F, Z is smallest at one of the two ends.
-7. *Together.* Let d = (1 - c) delta, where c is `COVERAGE_SHARE`. With probability 1 - c delta, the
+7. *Together.* Let d = (1 - c) delta, where c is `COVERAGE_DELTA_FRACTION`. With probability 1 - c delta, the
    two bands of `levels.local_level` give an interval around F(t) for all t at once. With
    probability 1 - d, Z(t) < 1 / d for all t at once. If both hold, the smaller value of Z at the
    two ends of the interval is below 1 / d at the rate R(t). By step 5 it crosses 1 / d once as the
@@ -77,36 +77,36 @@ import numpy as np
 from scipy.special import betaincinv
 
 from metacal.formulas import Codes, Flags, Float
-from metacal.statistics.levels import local_level, order_statistic_quantiles
+from metacal.statistics.levels import local_level, uniform_order_statistic_quantiles
 
-#: Share of delta for the interval around the coverage (step 7 of the proof).
-COVERAGE_SHARE = 0.02
-#: Smallest s, as a multiple of the scale log(1 / d) / n.
+#: Fraction c of delta that is spent on the interval around the coverage F(t) (step 7).
+COVERAGE_DELTA_FRACTION = 0.02
+#: Smallest s of the mixture (step 3), as a multiple of log(1 / d) / n.
 MIN_S_FACTOR = 0.7
-#: Square of the largest s, as a multiple of the scale log(1 / d) / n.
+#: Square of the largest s of the mixture (step 3), as a multiple of log(1 / d) / n.
 MAX_S_FACTOR = 0.4
 #: Number of thresholds per chunk, so that the buffers fit into the cache.
 _CHUNK_SIZE = 2048
-#: The upper end of a bracket is a bound at a level that is smaller by exp(-_BRACKET_LOG_FACTOR).
+#: Logarithm of the factor between the significance levels of the two ends of a bracket.
 _BRACKET_LOG_FACTOR = 6.0
-#: Width of a bracket around an error rate at which the search stops.
+#: Largest width of a bracket around an error rate when the search stops.
 _MAX_BRACKET_WIDTH = 1e-12
-#: Largest amount by which log Z may miss its limit because of rounding errors.
-_LOG_EVIDENCE_TOLERANCE = 1e-9
+#: Largest rounding error of log Z. An error rate is ruled out if log Z misses log(1 / d) by less.
+_SURPLUS_TOLERANCE = 1e-9
 #: Factor that keeps x below the error rate R, because the likelihood ratio at x = R is 0.
 _ONE_MINUS_ROUNDING_ERROR = 1.0 - 1e-12
 #: Error rate at which the evidence is evaluated in place of 1, where it is infinite.
 _LARGEST_RATE_BELOW_1 = 1.0 - 1e-15
 #: Number of quadrature nodes for each panel of the window of log s.
 _NODES_PER_PANEL = 8
-#: Number of panels in addition to those that the width of the peak requires.
+#: Number of panels that is added to the number that the peak of the integrand requires.
 _MIN_PANELS = 2.0
-#: Width of a panel, in widths of the peak of the integrand.
+#: Width of a panel, as a multiple of the width of the peak of the integrand.
 _PEAK_WIDTHS_PER_PANEL = 3.0
 #: Step to the middle of a bracket, as a fraction of its width.
 _BISECTION_STEP = 0.5
-#: Largest absolute value of log Z less its limit, in place of infinity.
-_MAX_LOG_EXCESS = 1e6
+#: Largest absolute value of the surplus of log Z over log(1 / d), in place of infinity.
+_MAX_SURPLUS = 1e6
 
 
 def bound_selective_accuracy(
@@ -138,20 +138,20 @@ def bound_selective_accuracy(
     """
     # Many thresholds accept the same numbers of rows, and their bound is computed once.
     count_pairs = np.stack([n_correct, n_incorrect]).astype(np.int64)
-    distinct_pairs, pair_index = np.unique(count_pairs, axis=1, return_inverse=True)
+    distinct_pairs, pair_of_threshold = np.unique(count_pairs, axis=1, return_inverse=True)
     distinct_correct, distinct_incorrect = distinct_pairs
-    distinct_bounds = np.zeros(len(distinct_correct))
+    bounds_of_pairs = np.zeros(len(distinct_correct))
     pairs_with_correct_rows = np.flatnonzero(distinct_correct > 0)
     for start in range(0, len(pairs_with_correct_rows), _CHUNK_SIZE):
         chunk_pairs = pairs_with_correct_rows[start : start + _CHUNK_SIZE]
-        chunk_evidence = _MixtureEvidence.from_counts(
+        chunk_evidence = _EvidenceAgainstErrorRates.from_counts(
             distinct_correct[chunk_pairs],
             distinct_incorrect[chunk_pairs],
             n_rows=n_rows,
             delta=delta,
         )
-        distinct_bounds[chunk_pairs] = 1.0 - _find_largest_possible_error_rate(chunk_evidence)
-    return distinct_bounds[pair_index.reshape(-1)]
+        bounds_of_pairs[chunk_pairs] = 1.0 - _find_largest_possible_error_rate(chunk_evidence)
+    return bounds_of_pairs[pair_of_threshold.reshape(-1)]
 
 
 def certifies_selective_accuracy(
@@ -173,29 +173,27 @@ def certifies_selective_accuracy(
     threshold_indices = np.flatnonzero(exceeds_accuracy)
     for start in range(0, len(threshold_indices), _CHUNK_SIZE):
         chunk_indices = threshold_indices[start : start + _CHUNK_SIZE]
-        chunk_evidence = _MixtureEvidence.from_counts(
+        chunk_evidence = _EvidenceAgainstErrorRates.from_counts(
             n_correct[chunk_indices], n_incorrect[chunk_indices], n_rows=n_rows, delta=delta
         )
         error_rates = np.full(len(chunk_indices), 1.0 - accuracy)
-        log_excess = chunk_evidence.compute_smallest_log_excess(error_rates)
-        rules_out_error_rate = log_excess >= -_LOG_EVIDENCE_TOLERANCE
-        is_certified[chunk_indices] = rules_out_error_rate
+        is_certified[chunk_indices] = chunk_evidence.rules_out(error_rates)
     return is_certified
 
 
 @dataclass(frozen=True, eq=False)
-class _MixtureEvidence:
-    """Evidence Z of the proof against an error rate, at each of several thresholds.
+class _EvidenceAgainstErrorRates:
+    """Evidence against error rates at thresholds: Z of the module's proof.
 
     Attributes
     ----------
     n_correct, n_incorrect : arrays of shape (m, 1)
         Accepted rows of each kind. At least one row is correct.
     log_coverage : array of shape (2, m)
-        Logarithms of both ends of the interval around the coverage.
+        Logarithms of the lower and the upper end of the interval around the coverage F(t).
     log_min_s, log_max_s : float
-        The interval of log s.
-    log_limit : float
+        Interval on which log s is uniform in the mixture (step 6).
+    required_log_evidence : float
         Logarithm of 1 / d. An error rate is ruled out if log Z reaches it.
     """
 
@@ -204,37 +202,42 @@ class _MixtureEvidence:
     log_coverage: Float
     log_min_s: float
     log_max_s: float
-    log_limit: float
+    required_log_evidence: float
 
     @classmethod
     def from_counts(
         cls, n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float
-    ) -> _MixtureEvidence:
+    ) -> _EvidenceAgainstErrorRates:
         """Build the evidence from the numbers of rows that each threshold accepts."""
-        coverage_delta = COVERAGE_SHARE * delta
-        evidence_delta = (1.0 - COVERAGE_SHARE) * delta
-        n_accepted = n_correct + n_incorrect
+        coverage_delta = COVERAGE_DELTA_FRACTION * delta
+        evidence_delta = (1.0 - COVERAGE_DELTA_FRACTION) * delta
         # The lower and the upper ends of the interval around the coverage get half each.
-        quantile_level = local_level(n_rows, coverage_delta / 2.0)
-        lowest_coverage = order_statistic_quantiles(n_accepted, n_rows, quantile_level)
-        lowest_rejected_share = order_statistic_quantiles(
-            n_rows - n_accepted, n_rows, quantile_level
+        delta_per_end = coverage_delta / 2.0
+        level_per_threshold = local_level(n_rows, delta_per_end)
+        n_accepted = n_correct + n_incorrect
+        min_coverage = uniform_order_statistic_quantiles(n_accepted, n_rows, level_per_threshold)
+        min_rejected_share = uniform_order_statistic_quantiles(
+            n_rows - n_accepted, n_rows, level_per_threshold
         )
-        highest_coverage = 1.0 - lowest_rejected_share
-        log_limit = -math.log(evidence_delta)
-        scale_of_s = max(log_limit, 1.0) / n_rows
-        min_s = MIN_S_FACTOR * scale_of_s
-        max_s = max(math.sqrt(MAX_S_FACTOR * scale_of_s), 2.0 * min_s)
+        max_coverage = 1.0 - min_rejected_share
+        required_log_evidence = -math.log(evidence_delta)
+        log_evidence_per_row = max(required_log_evidence, 1.0) / n_rows
+        min_s = MIN_S_FACTOR * log_evidence_per_row
+        max_s = max(math.sqrt(MAX_S_FACTOR * log_evidence_per_row), 2.0 * min_s)
         return cls(
             n_correct=n_correct[:, None].astype(np.float64),
             n_incorrect=n_incorrect[:, None].astype(np.float64),
-            log_coverage=np.log([lowest_coverage, highest_coverage]),
+            log_coverage=np.log([min_coverage, max_coverage]),
             log_min_s=math.log(min_s),
             log_max_s=math.log(max_s),
-            log_limit=log_limit,
+            required_log_evidence=required_log_evidence,
         )
 
-    def select_thresholds(self, index: Codes) -> _MixtureEvidence:
+    def rules_out(self, error_rate: Float) -> Flags:
+        """Check at each threshold whether an error rate is ruled out."""
+        return self.compute_surplus(error_rate) >= -_SURPLUS_TOLERANCE
+
+    def select_thresholds(self, index: Codes) -> _EvidenceAgainstErrorRates:
         """Return the evidence at the selected thresholds."""
         return replace(
             self,
@@ -243,54 +246,75 @@ class _MixtureEvidence:
             log_coverage=self.log_coverage[:, index],
         )
 
-    def with_coverage_end(self, end_index: Codes) -> _MixtureEvidence:
-        """Return the evidence at only the lower (0) or upper (1) coverage per threshold."""
+    def at_coverage_end(self, end_index: Codes) -> _EvidenceAgainstErrorRates:
+        """Return the evidence at one end of the interval around the coverage per threshold.
+
+        Index 0 is the lower end, and 1 the upper end.
+        """
         thresholds = np.arange(len(end_index))
         return replace(self, log_coverage=self.log_coverage[end_index, thresholds][None, :])
 
     def compute_log_evidence(self, error_rate: Float) -> Float:
-        """Compute log Z at one error rate per threshold, for each end of the coverage."""
-        quadrature_nodes, quadrature_weights = self._choose_quadrature()
-        rate_column = error_rate[:, None]
-        # Z integrates the likelihood ratio g over a window of log x (step 6 of the module's proof).
-        log_x_start = self.log_min_s - self.log_coverage
-        log_x_stop = np.minimum(self.log_max_s - self.log_coverage, np.log(error_rate))
-        window_length = np.maximum(log_x_stop - log_x_start, 0.0)
+        """Compute log Z at one error rate per threshold, for both ends of the coverage.
+
+        Z is the mean of the likelihood ratio g(x) over log s, with x = s / F (steps 5 and 6). So it
+        is the integral of g over a window of log x, divided by the length of the interval of log s.
+
+        Returns
+        -------
+        array of float of shape (2, m)
+        """
+        nodes, weights = self._choose_quadrature_rule()
+        log_min_x = self.log_min_s - self.log_coverage
+        log_max_x = np.minimum(self.log_max_s - self.log_coverage, np.log(error_rate))
+        window_length = np.maximum(log_max_x - log_min_x, 0.0)
         # An empty window has length 0, but the ratios at its nodes must be finite.
-        log_x_start = np.minimum(log_x_start, log_x_stop)
-        x = np.exp(log_x_start[..., None] + window_length[..., None] * quadrature_nodes)
-        x = np.minimum(x, rate_column * _ONE_MINUS_ROUNDING_ERROR)
-        log_ratio = self.n_incorrect * np.log1p(-x / rate_column)
-        log_ratio += self.n_correct * np.log1p(x / (1.0 - rate_column))
+        log_min_x = np.minimum(log_min_x, log_max_x)
+        x = np.exp(log_min_x[..., None] + window_length[..., None] * nodes)
+        log_ratio = self._compute_log_likelihood_ratio(x, error_rate[:, None])
+        # The largest ratio is factored out of the integral, so that no exponential overflows.
         max_log_ratio = log_ratio.max(axis=-1)
+        weighted_ratios = np.exp(log_ratio - max_log_ratio[..., None]) * weights
         # A sum is used because a matrix product rounds differently for other numbers of thresholds.
-        weighted_ratios = np.exp(log_ratio - max_log_ratio[..., None]) * quadrature_weights
         scaled_integral = window_length * weighted_ratios.sum(axis=-1)
         with np.errstate(divide="ignore"):
             log_integral = max_log_ratio + np.log(scaled_integral)
         return np.asarray(log_integral - math.log(self.log_max_s - self.log_min_s))
 
-    def compute_log_excess(self, error_rate: Float) -> Float:
-        """Compute log Z less its limit, clipped to a finite range, for each coverage."""
+    def _compute_log_likelihood_ratio(self, x: Float, error_rate: Float) -> Float:
+        """Compute log g(x), the log likelihood ratio of the error rate R - x to R."""
+        x = np.minimum(x, error_rate * _ONE_MINUS_ROUNDING_ERROR)
+        log_ratio = self.n_incorrect * np.log1p(-x / error_rate)
+        log_ratio += self.n_correct * np.log1p(x / (1.0 - error_rate))
+        return log_ratio
+
+    def compute_surplus_by_coverage_end(self, error_rate: Float) -> Float:
+        """Compute how far log Z exceeds log(1 / d), for both ends of the coverage.
+
+        The result has shape (2, m), and is clipped to a finite range.
+        """
         return np.clip(
-            self.compute_log_evidence(error_rate) - self.log_limit,
-            -_MAX_LOG_EXCESS,
-            _MAX_LOG_EXCESS,
+            self.compute_log_evidence(error_rate) - self.required_log_evidence,
+            -_MAX_SURPLUS,
+            _MAX_SURPLUS,
         )
 
-    def compute_smallest_log_excess(self, error_rate: Float) -> Float:
-        """Compute log Z less its limit, and take the smaller of both coverage ends."""
-        return np.asarray(self.compute_log_excess(error_rate).min(axis=0))
+    def compute_surplus(self, error_rate: Float) -> Float:
+        """Compute how far log Z exceeds log(1 / d), at the less favourable coverage.
 
-    def _choose_quadrature(self) -> tuple[Float, Float]:
+        An error rate is ruled out if its surplus is at least 0.
+        """
+        return np.asarray(self.compute_surplus_by_coverage_end(error_rate).min(axis=0))
+
+    def _choose_quadrature_rule(self) -> tuple[Float, Float]:
         """Choose Gauss-Legendre nodes and weights on [0, 1].
 
-        The integrand has a peak whose width in log s is about 1 / sqrt(2 log_limit). For up to a
+        The integrand has a peak whose width in log s is about 1 / sqrt(2 required_log_evidence). For up to a
         million rows, more nodes change no bound by more than 1e-8
         (tests/unit/test_selective_accuracy.py).
         """
         window_length = self.log_max_s - self.log_min_s
-        n_peak_widths = (1.0 + window_length) * math.sqrt(max(self.log_limit, 1.0))
+        n_peak_widths = (1.0 + window_length) * math.sqrt(max(self.required_log_evidence, 1.0))
         n_panels = math.ceil(_MIN_PANELS + n_peak_widths / _PEAK_WIDTHS_PER_PANEL)
         return _gauss_legendre(_NODES_PER_PANEL * n_panels)
 
@@ -303,33 +327,33 @@ def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
     return (1.0 + nodes) / 2.0, weights / 2.0
 
 
-class _BracketEnds(NamedTuple):
+class _RatesWithSurplus(NamedTuple):
     """Error rates at one end of each bracket around a root, with their evidence.
 
     Attributes
     ----------
     rate : array of float of shape (n_brackets,)
         Error rate at the end of each bracket.
-    log_excess : array of float of shape (n_brackets,)
-        Logarithm of Z less its limit at this error rate. It is 0 at a root, and at least 0 if the
+    surplus : array of float of shape (n_brackets,)
+        Surplus of log Z over log(1 / d) at this error rate. It is 0 at a root, and at least 0 if the
         error rate is ruled out.
     """
 
     rate: Float
-    log_excess: Float
+    surplus: Float
 
-    def copy(self) -> _BracketEnds:
+    def copy(self) -> _RatesWithSurplus:
         """Return a copy that can be changed in place."""
-        return _BracketEnds(self.rate.copy(), self.log_excess.copy())
+        return _RatesWithSurplus(self.rate.copy(), self.surplus.copy())
 
-    def select(self, brackets: Codes) -> _BracketEnds:
+    def select(self, brackets: Codes) -> _RatesWithSurplus:
         """Return the ends of the selected brackets."""
-        return _BracketEnds(self.rate[brackets], self.log_excess[brackets])
+        return _RatesWithSurplus(self.rate[brackets], self.surplus[brackets])
 
-    def update(self, brackets: Codes, new_ends: _BracketEnds) -> None:
+    def update(self, brackets: Codes, new_ends: _RatesWithSurplus) -> None:
         """Replace the ends of the selected brackets in place."""
         self.rate[brackets] = new_ends.rate
-        self.log_excess[brackets] = new_ends.log_excess
+        self.surplus[brackets] = new_ends.surplus
 
 
 class _RootBrackets(NamedTuple):
@@ -337,57 +361,56 @@ class _RootBrackets(NamedTuple):
 
     Attributes
     ----------
-    low_ends, high_ends : _BracketEnds
-        Ends of the brackets, with negative and with nonnegative log excess.
-    deciding_coverage_end : array of int
-        End of the coverage interval with the smaller evidence at Clopper & Pearson's high bound.
+    low_ends, high_ends : _RatesWithSurplus
+        Ends of the brackets, with negative and with nonnegative surplus.
+    coverage_end_with_smaller_surplus : array of int
+        Index of the end of the coverage interval (0 or 1) with the smaller surplus at the upper
+        of the two Clopper-Pearson bounds.
     """
 
-    low_ends: _BracketEnds
-    high_ends: _BracketEnds
-    deciding_coverage_end: Codes
+    low_ends: _RatesWithSurplus
+    high_ends: _RatesWithSurplus
+    coverage_end_with_smaller_surplus: Codes
 
 
-def _choose_ends(condition: Flags, if_true: _BracketEnds, if_false: _BracketEnds) -> _BracketEnds:
+def _choose_ends(
+    condition: Flags, if_true: _RatesWithSurplus, if_false: _RatesWithSurplus
+) -> _RatesWithSurplus:
     """Choose between two ends of each bracket."""
-    return _BracketEnds(
+    return _RatesWithSurplus(
         rate=np.where(condition, if_true.rate, if_false.rate),
-        log_excess=np.where(condition, if_true.log_excess, if_false.log_excess),
+        surplus=np.where(condition, if_true.surplus, if_false.surplus),
     )
 
 
-def _find_largest_possible_error_rate(evidence: _MixtureEvidence) -> Float:
+def _find_largest_possible_error_rate(evidence: _EvidenceAgainstErrorRates) -> Float:
     """Find the largest error rate that is not ruled out at each threshold.
 
     The rates are rounded up, to the safe side.
     """
     brackets = _bracket_largest_possible_error_rate(evidence)
-    # The coverage that decides at the high rate usually decides at the root as well.
+    # The coverage that decides at the high end usually decides at the root as well.
     error_rate = _find_root_by_chandrupatla(
-        evidence.with_coverage_end(brackets.deciding_coverage_end),
+        evidence.at_coverage_end(brackets.coverage_end_with_smaller_surplus),
         low_ends=brackets.low_ends,
         high_ends=brackets.high_ends,
     )
-    log_excess_below_1 = evidence.compute_smallest_log_excess(
-        np.minimum(error_rate, _LARGEST_RATE_BELOW_1)
-    )
+    surplus = evidence.compute_surplus(np.minimum(error_rate, _LARGEST_RATE_BELOW_1))
     # An error rate of 1 cannot be raised further.
-    log_excess_at_rate = np.where(error_rate < 1.0, log_excess_below_1, 0.0)
-    is_below_root = log_excess_at_rate < -_LOG_EVIDENCE_TOLERANCE
-    unfinished_thresholds = np.flatnonzero(is_below_root)
-    if len(unfinished_thresholds) > 0:
-        error_rate[unfinished_thresholds] = _find_root_by_chandrupatla(
-            evidence.select_thresholds(unfinished_thresholds),
-            low_ends=_BracketEnds(
-                error_rate[unfinished_thresholds], log_excess_at_rate[unfinished_thresholds]
-            ),
-            high_ends=brackets.high_ends.select(unfinished_thresholds),
+    surplus = np.where(error_rate < 1.0, surplus, 0.0)
+    # Where the other coverage decides, the rate found is too low, and the search is continued.
+    thresholds_to_continue = np.flatnonzero(surplus < -_SURPLUS_TOLERANCE)
+    if len(thresholds_to_continue) > 0:
+        error_rate[thresholds_to_continue] = _find_root_by_chandrupatla(
+            evidence.select_thresholds(thresholds_to_continue),
+            low_ends=_RatesWithSurplus(error_rate, surplus).select(thresholds_to_continue),
+            high_ends=brackets.high_ends.select(thresholds_to_continue),
         )
     return error_rate
 
 
 def _bracket_largest_possible_error_rate(
-    evidence: _MixtureEvidence,
+    evidence: _EvidenceAgainstErrorRates,
 ) -> _RootBrackets:
     """Bracket the largest error rate that is not ruled out at each threshold.
 
@@ -399,36 +422,36 @@ def _bracket_largest_possible_error_rate(
     -------
     _RootBrackets
     """
-    n_correct = evidence.n_correct[:, 0]
-    n_incorrect = evidence.n_incorrect[:, 0]
-    evidence_level = math.exp(-evidence.log_limit)
-    low_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, evidence_level)
-    smaller_level = evidence_level * math.exp(-_BRACKET_LOG_FACTOR)
-    high_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, smaller_level)
-    low_log_excess = evidence.compute_smallest_log_excess(low_rate)
-    log_excess_by_coverage_end = evidence.compute_log_excess(high_rate)
-    high_log_excess = log_excess_by_coverage_end.min(axis=0)
-
-    low_ends = _BracketEnds(low_rate, low_log_excess)
-    high_ends = _BracketEnds(high_rate, high_log_excess)
-    ends_at_rate_1 = _BracketEnds(
-        rate=np.ones(len(high_rate)),
-        log_excess=np.full(len(high_rate), _MAX_LOG_EXCESS),
+    level = math.exp(-evidence.required_log_evidence)
+    low_rate = _compute_clopper_pearson_bounds(evidence, level)
+    high_rate = _compute_clopper_pearson_bounds(evidence, level * math.exp(-_BRACKET_LOG_FACTOR))
+    surplus_by_coverage_end = evidence.compute_surplus_by_coverage_end(high_rate)
+    low_ends = _RatesWithSurplus(low_rate, evidence.compute_surplus(low_rate))
+    high_ends = _RatesWithSurplus(high_rate, surplus_by_coverage_end.min(axis=0))
+    ends_at_rate_1 = _RatesWithSurplus(
+        rate=np.ones(len(high_rate)), surplus=np.full(len(high_rate), _MAX_SURPLUS)
     )
-    root_is_above_high_rate = high_log_excess < 0.0
+    root_is_above_high_rate = high_ends.surplus < 0.0
     return _RootBrackets(
         low_ends=_choose_ends(root_is_above_high_rate, if_true=high_ends, if_false=low_ends),
         high_ends=_choose_ends(root_is_above_high_rate, if_true=ends_at_rate_1, if_false=high_ends),
-        deciding_coverage_end=log_excess_by_coverage_end.argmin(axis=0),
+        coverage_end_with_smaller_surplus=surplus_by_coverage_end.argmin(axis=0),
     )
 
 
-def _find_root_by_chandrupatla(
-    evidence: _MixtureEvidence, low_ends: _BracketEnds, high_ends: _BracketEnds
-) -> Float:
-    """Find the error rate with a log excess of 0 in each bracket, rounded up.
+def _compute_clopper_pearson_bounds(evidence: _EvidenceAgainstErrorRates, level: float) -> Float:
+    """Compute Clopper & Pearson's upper bound on the error rate at each threshold."""
+    n_correct = evidence.n_correct[:, 0]
+    n_incorrect = evidence.n_incorrect[:, 0]
+    return np.asarray(1.0 - betaincinv(n_correct, n_incorrect + 1.0, level))
 
-    The log excess is negative at `low_ends` and nonnegative at `high_ends`.
+
+def _find_root_by_chandrupatla(
+    evidence: _EvidenceAgainstErrorRates, low_ends: _RatesWithSurplus, high_ends: _RatesWithSurplus
+) -> Float:
+    """Find the error rate with a surplus of 0 in each bracket, rounded up.
+
+    The surplus is negative at `low_ends` and nonnegative at `high_ends`.
     """
     newest_ends = high_ends.copy()
     opposite_ends = low_ends.copy()
@@ -443,12 +466,10 @@ def _find_root_by_chandrupatla(
             opposite_point.rate - newest_point.rate
         )
         open_evidence = evidence.select_thresholds(open_brackets)
-        inner_points = _BracketEnds(
-            inner_rate, open_evidence.compute_smallest_log_excess(inner_rate)
-        )
+        inner_points = _RatesWithSurplus(inner_rate, open_evidence.compute_surplus(inner_rate))
 
-        # The root lies between the inner point and the end with the other sign of the log excess.
-        has_sign_of_newest = (inner_points.log_excess >= 0.0) == (newest_point.log_excess >= 0.0)
+        # The root lies between the inner point and the end with the other sign of the surplus.
+        has_sign_of_newest = (inner_points.surplus >= 0.0) == (newest_point.surplus >= 0.0)
         replaced_point = _choose_ends(
             has_sign_of_newest, if_true=newest_point, if_false=opposite_point
         )
@@ -464,13 +485,15 @@ def _find_root_by_chandrupatla(
         )
         bracket_widths = np.abs(opposite_point.rate - inner_points.rate)
         open_brackets = open_brackets[bracket_widths > _MAX_BRACKET_WIDTH]
-    return np.where(newest_ends.log_excess >= 0.0, newest_ends.rate, opposite_ends.rate)
+    return np.where(newest_ends.surplus >= 0.0, newest_ends.rate, opposite_ends.rate)
 
 
 def _choose_chandrupatla_step(
-    newest: _BracketEnds, opposite: _BracketEnds, replaced: _BracketEnds
+    newest: _RatesWithSurplus, opposite: _RatesWithSurplus, replaced: _RatesWithSurplus
 ) -> Float:
-    """Choose the next step, as a fraction of the way to the opposite end.
+    """Choose the next step of Chandrupatla's root search.
+
+    It is a fraction of the way from the newest to the opposite end of the bracket.
 
     The symbols are those of the paper. The step is that of inverse quadratic interpolation through
     the three points if the paper's criterion holds, and a bisection otherwise.

@@ -47,7 +47,7 @@ from metacal.promises.sequential.wager import (
     build_bets_on_mean_above,
 )
 from metacal.rows.arrays import check_fraction
-from metacal.statistics.levels import local_level, order_statistic_quantiles
+from metacal.statistics.levels import local_level, uniform_order_statistic_quantiles
 
 #: Tolerated share of unreadable lines, unless the user sets another one.
 DEFAULT_UNREADABLE_LIMIT = 0.01
@@ -189,7 +189,7 @@ class AbstentionMonitor(Monitor):
         level_at_each_threshold = local_level(
             n=self.n_calibration_rows, delta=error_probability_per_bound
         )
-        lower_bounds = order_statistic_quantiles(
+        lower_bounds = uniform_order_statistic_quantiles(
             ranks=np.array([n_accepted, n_rejected]),
             n=self.n_calibration_rows,
             level=level_at_each_threshold,
