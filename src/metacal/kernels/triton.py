@@ -68,9 +68,10 @@ is_available = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy
 
 def can_fuse(block: Tensor) -> bool:
     """Check whether Triton runs here and can read a block, whose rows must be contiguous."""
-    is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     has_contiguous_rows = block.stride(1) == 1 and block.stride(0) >= 0
-    return is_available and (block.is_cuda or is_interpreted) and has_contiguous_rows
+    if not is_available or not has_contiguous_rows:
+        return False
+    return block.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def float_bits(value: float) -> int:

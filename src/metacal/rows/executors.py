@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Executors that callers may pass. A Dask client replaces an executor that it created.
 ExecutorLike: TypeAlias = "Executor | Client"
 _Value = TypeVar("_Value")
+
+#: Number of threads that help calling threads without a pool of their own.
+_N_HELPER_THREADS = 2
 
 
 @contextmanager
@@ -153,7 +156,8 @@ def start_or_defer(
         Arguments of the task.
 
     may_create_thread : bool, default=False
-        Whether to create a thread if there is no pool, for example while a device computes.
+        Whether to use a thread of its own if there is no pool, for example while a device computes.
+        The task must not wait for another one.
 
     Returns
     -------
@@ -174,11 +178,13 @@ def start_or_defer(
     if not may_create_thread:
         # The calling thread runs the task when it calls the returned function.
         return partial(task, *arguments)
-    single_thread_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metacal")
-    future = single_thread_pool.submit(task, *arguments)
-    # The thread finishes its task and then ends.
-    single_thread_pool.shutdown(wait=False)
-    return future.result
+    return _get_helper_pool().submit(task, *arguments).result
+
+
+@cache
+def _get_helper_pool() -> ThreadPoolExecutor:
+    """Return the threads that help a calling thread without a pool of its own."""
+    return ThreadPoolExecutor(_N_HELPER_THREADS, "metacal-helper")
 
 
 def count_usable_cores() -> int:
@@ -203,6 +209,7 @@ def count_threads(pool: Executor) -> int:
 _idle_pools: dict[int, list[ThreadPoolExecutor]] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle_pools.clear)
+    os.register_at_fork(after_in_child=_get_helper_pool.cache_clear)
 
 #: Callback for progress, called with the number of rows of each finished block.
 _progress_callback: ContextVar[Callable[[int], object] | None] = ContextVar(
