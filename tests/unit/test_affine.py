@@ -182,7 +182,7 @@ def test_known_scales_and_intercepts_come_back():
 # --- the mathematics --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("features", [kernels.centred_logits, kernels.log_probabilities])
+@pytest.mark.parametrize("features", [kernels.compute_centred_logits, kernels.compute_log_softmax])
 @pytest.mark.parametrize("full", [False, True])
 def test_the_gradient_is_the_derivative_of_the_loss(features, full):
     random = np.random.default_rng(0)
@@ -190,16 +190,17 @@ def test_the_gradient_is_the_derivative_of_the_loss(features, full):
     block[0, 2] = -np.inf
     labels, weights = np.array([0, 1, 2, 0, 1, 2, 0]), random.random(7)
     theta = random.standard_normal((4 if full else 2, 3))
-    at = {"features": features, "feature_scale": 0.7}
-    sums = kernels.loss_and_gradient(block, labels, weights, theta=theta, **at)
+    at = {"compute_features": features, "feature_scale": 0.7}
+    sums = kernels.sum_loss_and_gradient(block, labels, weights, theta=theta, **at)
     assert sums[0] == pytest.approx(
-        kernels.loss(block, labels, weights, theta=theta, **at)[0], rel=1e-14
+        kernels.sum_loss(block, labels, weights, theta=theta, **at)[0], rel=1e-14
     )
     for index, slope in zip(np.ndindex(theta.shape), sums[1:]):
         step = np.zeros_like(theta)
         step[index] = 1e-6
         up, down = (
-            kernels.loss(block, labels, weights, theta=theta + s, **at)[0] for s in (step, -step)
+            kernels.sum_loss(block, labels, weights, theta=theta + s, **at)[0]
+            for s in (step, -step)
         )
         assert slope == pytest.approx((up - down) / 2e-6, abs=1e-7)
 

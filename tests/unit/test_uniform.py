@@ -219,7 +219,7 @@ def test_a_front_leaves_no_class_without_a_chance(split):
 def test_a_front_before_a_table_on_disk_is_made_anew_as_it_is_read(monkeypatch):
     data = datasets.load("cifar10-resnet110")
     held = fit_composed(Rows(data.logits[:3000]), data.labels[:3000])
-    monkeypatch.setattr("metacal.maps.composed._MAX_HELD_ENTRIES", 0)
+    monkeypatch.setattr("metacal.maps.composed._MAX_ENTRIES_FROM_MEMORY", 0)
     made = fit_composed(Rows(data.logits[:3000]), data.labels[:3000])
     np.testing.assert_allclose(
         made(data.logits[3000:4000]), held(data.logits[3000:4000]), atol=1e-12

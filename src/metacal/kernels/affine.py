@@ -5,7 +5,7 @@ diagonal and the first row is its diagonal. If θ has K + 1 rows, A is a full ma
 transposed, so that u @ θ[:-1] is A u.
 
 The features u of a row of logits x do not change if a constant is added to the row. They are
-`centred_logits` (x minus its mean) or `log_probabilities` (x minus its logsumexp). A masked class (-inf)
+`compute_centred_logits` (x minus its mean) or `compute_log_softmax` (x minus its logsumexp). A masked class (-inf)
 stays masked. As a feature of the other classes it counts as the mean of the row.
 
 Every kernel has the parameter `feature_scale`, a factor that is applied to the features.
@@ -23,10 +23,10 @@ from metacal.formulas.logits import limit_logits
 
 #: Function from a block of logits to features, and to the mask of -inf entries (None if there are
 #: none).
-Features = Callable[[Array], tuple[Float, Flags | None]]
+ComputeFeatures = Callable[[Array], tuple[Float, Flags | None]]
 
 
-def centred_logits(block: Array) -> tuple[Float, Flags | None]:
+def compute_centred_logits(block: Array) -> tuple[Float, Flags | None]:
     """Compute u = x - mean x, over the classes that are not masked."""
     table = np.array(limit_logits(block), dtype=np.float64, order="C")
     is_masked = _fill_masked(table)
@@ -34,7 +34,9 @@ def centred_logits(block: Array) -> tuple[Float, Flags | None]:
     return table, is_masked
 
 
-def log_probabilities(block: Array, inverse_temperature: float = 1.0) -> tuple[Float, Flags | None]:
+def compute_log_softmax(
+    block: Array, inverse_temperature: float = 1.0
+) -> tuple[Float, Flags | None]:
     """Compute u = log softmax(b·x)."""
     table = np.array(limit_logits(block), dtype=np.float64, order="C")
     table -= table.max(axis=1, keepdims=True)
@@ -44,16 +46,19 @@ def log_probabilities(block: Array, inverse_temperature: float = 1.0) -> tuple[F
     return table, _fill_masked(table)
 
 
-def write_features(block: Array, out: Array, features: Features) -> None:
-    """Write the features of a block into `out`, -inf for masked classes, as `read_features` reads them."""
-    table, is_masked = features(block)
+def write_features(block: Array, out: Array, compute_features: ComputeFeatures) -> None:
+    """Write features into `out`, -inf for masked classes.
+
+    `copy_precomputed_features` reads them.
+    """
+    table, is_masked = compute_features(block)
     if is_masked is not None:
         table[is_masked] = -np.inf
     out[...] = table
 
 
-def read_features(block: Array) -> tuple[Float, Flags | None]:
-    """Read features that `write_features` computed, into a copy."""
+def copy_precomputed_features(block: Array) -> tuple[Float, Flags | None]:
+    """Copy features that `write_features` computed, and find their masked classes."""
     table = np.array(block, dtype=np.float64, order="C")
     return table, _fill_masked(table)
 
@@ -69,11 +74,11 @@ def _fill_masked(table: Float) -> Flags | None:
     return is_masked
 
 
-def loss(
+def sum_loss(
     block: Array,
     labels: Codes,
     weights: Float | None,
-    features: Features,
+    compute_features: ComputeFeatures,
     feature_scale: float,
     theta: Float,
 ) -> Float:
@@ -90,8 +95,8 @@ def loss(
     weights : array of shape (n_rows,) or None
         Row weights.
 
-    features : callable
-        Function that computes the features.
+    compute_features : callable
+        Returns the features of a block and the mask of masked classes.
 
     feature_scale : float
         Factor of the features.
@@ -103,31 +108,31 @@ def loss(
     -------
     array of shape (1,)
     """
-    model = _evaluate_model(block, features, feature_scale, theta)
+    model = _evaluate_model(block, compute_features, feature_scale, theta)
     return np.asarray(_row_losses(model, labels, weights).sum(keepdims=True))
 
 
-def loss_and_gradient(
+def sum_loss_and_gradient(
     block: Array,
     labels: Codes,
     weights: Float | None,
-    features: Features,
+    compute_features: ComputeFeatures,
     feature_scale: float,
     theta: Float,
 ) -> Float:
-    """Compute the loss and its gradient in θ, Σ (p - e_y) ⊗ (u, 1).
+    """Sum the loss and its gradient in θ over rows, Σ (p - e_y) ⊗ (u, 1).
 
     Parameters
     ----------
-    block, labels, weights, features, feature_scale, theta
-        As in `loss`.
+    block, labels, weights, compute_features, feature_scale, theta
+        As in `sum_loss`.
 
     Returns
     -------
     array of shape (1 + theta.size,)
         The loss, followed by the flattened gradient.
     """
-    model = _evaluate_model(block, features, feature_scale, theta)
+    model = _evaluate_model(block, compute_features, feature_scale, theta)
     total_loss = _row_losses(model, labels, weights).sum()
     # The residuals p - e_y are computed in place.
     residuals = model.exponentials
@@ -143,28 +148,28 @@ def loss_and_gradient(
     return np.concatenate([[total_loss], slope_gradient.ravel(), intercept_gradient])
 
 
-def hessian_parts(
+def sum_curvatures(
     block: Array,
     labels: Codes,
     weights: Float | None,
-    features: Features,
+    compute_features: ComputeFeatures,
     feature_scale: float,
     theta: Float,
 ) -> Float:
-    """Compute the parts of the Hessian that the preconditioner needs, with r = p(1-p).
+    """Sum over rows the curvatures that the preconditioner needs, with r = p(1-p).
 
     Parameters
     ----------
-    block, labels, weights, features, feature_scale, theta
-        As in `loss`. The labels are not used.
+    block, labels, weights, compute_features, feature_scale, theta
+        As in `sum_loss`. The labels are not used.
 
     Returns
     -------
-    array of shape (n_parts, n_classes)
+    array of shape (3, n_classes) or (4 + n_classes, n_classes)
         The rows are Σ r u_own², Σ r u_own and Σ r. For a full matrix, Σ r |u|² and the K rows of
         Σ |r| u uᵀ follow.
     """
-    model = _evaluate_model(block, features, feature_scale, theta)
+    model = _evaluate_model(block, compute_features, feature_scale, theta)
     u = model.features
     # The variances r = p(1-p) are computed in place.
     r = model.exponentials
@@ -176,31 +181,35 @@ def hessian_parts(
     slope_curvature = np.einsum("ij,ij->j", r_times_u, u)
     cross_curvature = r_times_u.sum(axis=0)
     intercept_curvature = r.sum(axis=0)
-    parts = [slope_curvature[None], cross_curvature[None], intercept_curvature[None]]
+    curvatures = [slope_curvature[None], cross_curvature[None], intercept_curvature[None]]
     if not _is_diagonal(theta):
         squared_norms = np.einsum("ij,ij->i", u, u)
-        parts.append(squared_norms[None] @ r)
-        parts.append((u * r.sum(axis=1, keepdims=True)).T @ u)
-    return np.concatenate(parts)
+        curvatures.append(squared_norms[None] @ r)
+        curvatures.append((u * r.sum(axis=1, keepdims=True)).T @ u)
+    return np.concatenate(curvatures)
 
 
-def full_hessian(
-    block: Array, weights: Float | None, features: Features, feature_scale: float, theta: Float
+def sum_hessian_of_diagonal_model(
+    block: Array,
+    weights: Float | None,
+    compute_features: ComputeFeatures,
+    feature_scale: float,
+    theta: Float,
 ) -> Float:
-    """Compute the Hessian in (scales, intercepts) of a diagonal A.
+    """Sum over rows the Hessian of the loss in (scales, intercepts) of a diagonal A.
 
     With v = (p·u, p) it is Σ diag(p u², p u, p) - v vᵀ.
 
     Parameters
     ----------
-    block, weights, features, feature_scale, theta
-        As in `loss`.
+    block, weights, compute_features, feature_scale, theta
+        As in `sum_loss`.
 
     Returns
     -------
     array of shape (2 * n_classes, 2 * n_classes)
     """
-    model = _evaluate_model(block, features, feature_scale, theta)
+    model = _evaluate_model(block, compute_features, feature_scale, theta)
     u = model.features
     p = model.exponentials
     p /= model.sums[:, None]
@@ -219,9 +228,11 @@ def full_hessian(
     return hessian
 
 
-def sum_squared_features(block: Array, weights: Float | None, features: Features) -> Float:
+def sum_squared_features(
+    block: Array, weights: Float | None, compute_features: ComputeFeatures
+) -> Float:
     """Sum the squared features over rows and classes; return an array of shape (1,)."""
-    table, _ = features(block)
+    table, _ = compute_features(block)
     row_sums = np.einsum("ij,ij->i", table, table)
     if weights is not None:
         row_sums = row_sums * weights
@@ -253,19 +264,21 @@ class _Model:
     features: Float
 
 
-def _evaluate_model(block: Array, features: Features, feature_scale: float, theta: Float) -> _Model:
+def _evaluate_model(
+    block: Array, compute_features: ComputeFeatures, feature_scale: float, theta: Float
+) -> _Model:
     """Compute the features and scores of a block.
 
     Parameters
     ----------
-    block, features, feature_scale, theta
-        As in `loss`.
+    block, compute_features, feature_scale, theta
+        As in `sum_loss`.
 
     Returns
     -------
     _Model
     """
-    u, is_masked = features(block)
+    u, is_masked = compute_features(block)
     if feature_scale != 1.0:
         u *= feature_scale
     slopes = theta[:-1]

@@ -227,7 +227,7 @@ def fit_vector_scaling(
             regularisation=fitted_offsets.strength,
         )
     regression = SoftmaxRegression(
-        features=kernels.centred_logits,
+        compute_features=kernels.compute_centred_logits,
         has_full_matrix=False,
         penalty=penalty,
         intercept_regularisation=intercept_regularisation,
@@ -281,7 +281,7 @@ def fit_matrix_scaling(
     array([[0.1, 0.9], [0.9, 0.1]])
     """
     regression = SoftmaxRegression(
-        features=kernels.centred_logits,
+        compute_features=kernels.compute_centred_logits,
         has_full_matrix=True,
         penalty=penalty,
         intercept_regularisation=intercept_regularisation,
@@ -320,7 +320,7 @@ def fit_dirichlet_calibration(
     DirichletMap
     """
     regression = SoftmaxRegression(
-        features=kernels.log_probabilities,
+        compute_features=kernels.compute_log_softmax,
         has_full_matrix=True,
         penalty=penalty,
         intercept_regularisation=intercept_regularisation,
@@ -405,7 +405,7 @@ def fit_dirichlet_path(
 ) -> dict[float, DirichletMap]:
     """Fit Dirichlet calibration with the structured penalty at several strengths."""
     regression = SoftmaxRegression(
-        features=kernels.log_probabilities, has_full_matrix=True, penalty="structured"
+        compute_features=kernels.compute_log_softmax, has_full_matrix=True, penalty="structured"
     )
     map_by_strength = {}
     for fit in regression.solve_path(sample, strengths, tolerance):
@@ -417,7 +417,10 @@ def fit_dirichlet_path(
 
 def _make_structured_regression(inverse_temperature: float) -> SoftmaxRegression:
     """Return the regression on tempered log-probabilities."""
-    features = partial(kernels.log_probabilities, inverse_temperature=inverse_temperature)
+    compute_features = partial(kernels.compute_log_softmax, inverse_temperature=inverse_temperature)
     return SoftmaxRegression(
-        features=features, has_full_matrix=False, penalty="structured", feature_scale=1.0
+        compute_features=compute_features,
+        has_full_matrix=False,
+        penalty="structured",
+        feature_scale=1.0,
     )

@@ -29,28 +29,34 @@ class _SplinePrior:
 
     Attributes
     ----------
-    median_value : float
+    median_value_precision : float
         Precision of the deviation at the median of the log-odds.
 
-    mean_slope : float
+    mean_slope_precision : float
         Precision of the deviation of the mean slope.
 
-    slope_change : float
+    slope_change_precision : float
         Precision of each change of slope between neighbouring knots.
     """
 
-    median_value: float
-    mean_slope: float
-    slope_change: float
+    median_value_precision: float
+    mean_slope_precision: float
+    slope_change_precision: float
 
 
 #: Priors from loose to nearly the identity. A precision of 10 is a typical deviation of about 0.3.
 _PRIORS = (
-    _SplinePrior(median_value=1.0, mean_slope=1.0, slope_change=1.0),
-    _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=1.0),
-    _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=30.0),
-    _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=1e3),
-    _SplinePrior(median_value=1e3, mean_slope=1e3, slope_change=1e3),
+    _SplinePrior(median_value_precision=1.0, mean_slope_precision=1.0, slope_change_precision=1.0),
+    _SplinePrior(
+        median_value_precision=10.0, mean_slope_precision=10.0, slope_change_precision=1.0
+    ),
+    _SplinePrior(
+        median_value_precision=10.0, mean_slope_precision=10.0, slope_change_precision=30.0
+    ),
+    _SplinePrior(
+        median_value_precision=10.0, mean_slope_precision=10.0, slope_change_precision=1e3
+    ),
+    _SplinePrior(median_value_precision=1e3, mean_slope_precision=1e3, slope_change_precision=1e3),
 )
 #: Precision added in every direction, so that each prior is proper.
 _MIN_PRECISION = 1e-4
@@ -86,7 +92,7 @@ class BinaryRows:
 
 
 def fit_averaged_spline(
-    z: Float, correct: Float, weights: Weights, *, n_knots: int = 7
+    log_odds: Float, correct: Float, weights: Weights, *, n_knots: int = 7
 ) -> SplineMap:
     """Fit a spline to almost calibrated log-odds, averaged over several priors.
 
@@ -103,8 +109,8 @@ def fit_averaged_spline(
 
     Parameters
     ----------
-    z : array of shape (n_rows,)
-        Log-odds of the confidence.
+    log_odds : array of shape (n_rows,)
+        Log-odds z of the confidence.
 
     correct : array of shape (n_rows,)
         1 if the prediction is correct, else 0.
@@ -130,7 +136,7 @@ def fit_averaged_spline(
     >>> fit.curve.value(np.array([-2.0, 2.0, 4.0])).round(0)
     array([-1.,  1.,  2.])
     """
-    return fit_averaged_splines([BinaryRows(z, correct, weights)], n_knots=n_knots)[0]
+    return fit_averaged_splines([BinaryRows(log_odds, correct, weights)], n_knots=n_knots)[0]
 
 
 def fit_averaged_splines(
@@ -213,14 +219,14 @@ def _fit_averaged_parameters(
     prior_mean_of_problems = np.array(identity_theta_of_samples).repeat(n_priors, axis=0)
     precision_of_problems = np.concatenate(precisions_of_samples)
     padded_samples = _pad_samples_to_equal_length(samples, knots_of_samples)
-    likelihood = partial(
+    negative_log_likelihood = partial(
         _compute_stacked_derivatives,
         padded_samples,
         _compute_outer_products(padded_samples.design),
     )
     negative_log_posterior = partial(
         add_normal_prior,
-        likelihood,
+        negative_log_likelihood,
         prior_mean=prior_mean_of_problems,
         precision=precision_of_problems,
     )
@@ -261,21 +267,21 @@ def _group_rows_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows
     first_point_index = math.floor(-_MAX_LOG_ODDS / grid_spacing)
     # The last interval also needs its right end.
     last_point_index = math.floor(_MAX_LOG_ODDS / grid_spacing) + 1
-    n_points = last_point_index - first_point_index + 1
     weight_of_point, correct_weight_of_point = kernels.host_kernels.bin_linearly(
         sample.log_odds,
         sample.correct,
         weights,
-        grid_spacing,
-        _MAX_LOG_ODDS,
-        first_point_index,
-        n_points,
+        grid_spacing=grid_spacing,
+        max_abs_value=_MAX_LOG_ODDS,
+        first_index=first_point_index,
+        n_points=last_point_index - first_point_index + 1,
     )
     used_points = np.flatnonzero(weight_of_point > 0.0)
     group_weight = weight_of_point[used_points]
+    fraction_correct = correct_weight_of_point[used_points] / group_weight
     return _GroupedRows(
         log_odds=np.asarray((first_point_index + used_points) * grid_spacing),
-        correct=np.clip(correct_weight_of_point[used_points] / group_weight, 0.0, 1.0),
+        correct=np.clip(fraction_correct, 0.0, 1.0),
         row_weights=group_weight,
     )
 
@@ -349,7 +355,7 @@ def _compute_outer_products(design: Float) -> Float:
 
 
 def _compute_stacked_derivatives(
-    samples: _PaddedSamples, design_products: Float, theta: Float
+    samples: _PaddedSamples, design_outer_products: Float, theta: Float
 ) -> Derivatives:
     """Compute the log loss and its derivatives for all samples and priors.
 
@@ -358,7 +364,7 @@ def _compute_stacked_derivatives(
     samples : _PaddedSamples
         Samples.
 
-    design_products : array of shape (n_samples, n_rows, n_parameters**2)
+    design_outer_products : array of shape (n_samples, n_rows, n_parameters**2)
         Outer products of the rows of the design matrices.
 
     theta : array of shape (n_samples * n_priors, n_parameters)
@@ -379,7 +385,7 @@ def _compute_stacked_derivatives(
     denominator = 1.0 + exp_minus_abs_log_odds
     probability = np.where(log_odds >= 0.0, 1.0, exp_minus_abs_log_odds) / denominator
     row_losses = np.maximum(log_odds, 0.0) + np.log(denominator) - correct * log_odds
-    hessian = (row_weights * probability * (1.0 - probability)) @ design_products
+    hessian = (row_weights * probability * (1.0 - probability)) @ design_outer_products
     gradient = (row_weights * (probability - correct)) @ samples.design
     total_loss = row_losses @ row_weights.transpose(0, 2, 1)
     return Derivatives(
@@ -394,28 +400,31 @@ def _compute_prior_precisions(knots: Float, sample: _GroupedRows) -> Float:
 
     A prior with precision k on a linear function c·θ of the parameters adds k c cᵀ.
     """
-    # Each `..._coefficients` array holds the vectors c of one kind.
+    # Linear functions of the parameters: value at the median, mean slope, changes of slope.
     n_knots = len(knots)
     n_parameters = n_knots + 1
     median_log_odds = compute_weighted_quantiles(sample.log_odds, sample.row_weights, 1)
     median_value_coefficients = np.append(build_spline_design(knots, median_log_odds)[0], 1.0)
     mean_slope_coefficients = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
     slope_change_coefficients = np.diff(np.eye(n_knots, n_parameters), axis=0)
-    unit_precisions = np.array(
-        [
-            np.outer(mean_slope_coefficients, mean_slope_coefficients),
-            slope_change_coefficients.T @ slope_change_coefficients,
-            np.eye(n_parameters),
-        ]
+    # Precision matrices c cᵀ, each of which a prior multiplies by its own precision k.
+    unit_median_value_matrix = np.outer(median_value_coefficients, median_value_coefficients)
+    unit_mean_slope_matrix = np.outer(mean_slope_coefficients, mean_slope_coefficients)
+    unit_slope_change_matrix = slope_change_coefficients.T @ slope_change_coefficients
+    unit_matrices = np.array(
+        [unit_mean_slope_matrix, unit_slope_change_matrix, np.eye(n_parameters)]
     )
     precision_factors = []
     for prior in _PRIORS:
-        precision_factors.append((prior.mean_slope, prior.slope_change, _MIN_PRECISION))
-    precisions = np.array(precision_factors) @ unit_precisions.reshape(len(unit_precisions), -1)
-    precisions = precisions.reshape(-1, n_parameters, n_parameters)
-    median_value_factors = np.array([prior.median_value for prior in _PRIORS])
-    unit_median_precision = np.outer(median_value_coefficients, median_value_coefficients)
-    return np.asarray(precisions + median_value_factors[:, None, None] * unit_median_precision)
+        precision_factors.append(
+            (prior.mean_slope_precision, prior.slope_change_precision, _MIN_PRECISION)
+        )
+    precision_matrices = np.array(precision_factors) @ unit_matrices.reshape(len(unit_matrices), -1)
+    precision_matrices = precision_matrices.reshape(-1, n_parameters, n_parameters)
+    median_value_factors = np.array([prior.median_value_precision for prior in _PRIORS])
+    return np.asarray(
+        precision_matrices + median_value_factors[:, None, None] * unit_median_value_matrix
+    )
 
 
 def _compute_prior_weights(

@@ -177,8 +177,10 @@ def _average_histograms(
         )
         frequency_of_step = frequency_of_bin[bins][bin_of_step]
         average_frequency_of_step += posterior_of_binning[binning] * frequency_of_step
+    # The bins include their right end, so a step begins after the last point of the previous one.
+    last_probability_of_step = distinct_points.probability[last_point_of_step]
     return PiecewiseCurve(
-        knots=np.append(0.0, distinct_points.probability[last_point_of_step[:-1]]),
+        knots=np.append(0.0, last_probability_of_step[:-1]),
         values=np.clip(average_frequency_of_step, 0.0, 1.0),
     )
 
@@ -202,18 +204,19 @@ def build_equal_mass_binnings(weights: Float) -> Binnings:
     total_weight = cumulative_weight[-1]
     # Every array `..._of_bin` holds the bins of all binnings, one binning after another.
     n_bins_of_binning = _choose_numbers_of_bins(float(total_weight))
-    binning_size_of_bin = np.repeat(n_bins_of_binning, n_bins_of_binning)
+    n_bins_of_own_binning = np.repeat(n_bins_of_binning, n_bins_of_binning)
     first_bin_of_binning = np.cumsum(n_bins_of_binning) - n_bins_of_binning
-    bin_numbers_from_1 = np.arange(1, len(binning_size_of_bin) + 1)
+    bin_numbers_from_1 = np.arange(1, len(n_bins_of_own_binning) + 1)
     rank_of_bin = bin_numbers_from_1 - np.repeat(first_bin_of_binning, n_bins_of_binning)
-    weight_up_to_bin = total_weight * rank_of_bin / binning_size_of_bin
+    weight_up_to_bin = total_weight * rank_of_bin / n_bins_of_own_binning
     last_point_of_bin = np.searchsorted(cumulative_weight, weight_up_to_bin, side="left")
     # The last bin must end at the last point in spite of rounding errors in the sum.
-    is_last_bin = rank_of_bin == binning_size_of_bin
+    is_last_bin = rank_of_bin == n_bins_of_own_binning
     last_point_of_bin[is_last_bin] = len(weights) - 1
 
-    is_first_bin = rank_of_bin[1:] == 1
-    is_not_empty = np.append(True, (np.diff(last_point_of_bin) > 0) | is_first_bin)
+    is_first_bin = rank_of_bin == 1
+    ends_after_previous_bin = np.append(True, np.diff(last_point_of_bin) > 0)
+    is_not_empty = ends_after_previous_bin | is_first_bin
     if is_not_empty.all():
         return Binnings(
             last_point_of_bin=last_point_of_bin, first_bin_of_binning=first_bin_of_binning
@@ -236,12 +239,12 @@ def _choose_numbers_of_bins(total_weight: float) -> Codes:
 
 
 def _drop_repeated_binnings(last_points_of_binnings: list[Codes]) -> Binnings:
-    """Join divisions into bins, but leave out repetitions."""
+    """Join binnings into one array each, leaving out those that equal the previous one."""
     distinct_binnings = [last_points_of_binnings[0]]
     for previous, current in pairwise(last_points_of_binnings):
         if not np.array_equal(previous, current):
             distinct_binnings.append(current)
-    n_bins_of_binning = [len(last_point) for last_point in distinct_binnings]
+    n_bins_of_binning = [len(last_points) for last_points in distinct_binnings]
     return Binnings(
         last_point_of_bin=np.concatenate(distinct_binnings),
         first_bin_of_binning=np.append(0, np.cumsum(n_bins_of_binning)[:-1]),

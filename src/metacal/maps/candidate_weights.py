@@ -16,11 +16,14 @@ _PRIOR_ROWS = 0.05
 #: Number of prior rows of each member in the mixture of members near temperature scaling.
 _NEAR_PRIOR_ROWS = 1.0
 #: Gain in nats at which the full mixture is as probable as the one near temperature scaling.
-_PRIOR_LOG_ODDS = 3.0
+_BREAK_EVEN_GAIN_IN_NATS = 3.0
 
 
 def compute_candidate_weights(
-    probabilities: Float, weights: Weights, handicaps: Float, is_near_temperature: Flags
+    probabilities: Float,
+    weights: Weights,
+    handicaps_in_nats: Float,
+    is_near_temperature_scaling: Flags,
 ) -> Float:
     """Compute the mixture weights of the candidates. Weights below 3% become zero.
 
@@ -44,10 +47,10 @@ def compute_candidate_weights(
     weights : array of shape (n_rows,) or None
         Weight of each row.
 
-    handicaps : array of shape (n_candidates,)
+    handicaps_in_nats : array of shape (n_candidates,)
         Handicaps in nats.
 
-    is_near_temperature : array of bool of shape (n_candidates,)
+    is_near_temperature_scaling : array of bool of shape (n_candidates,)
         Mask of the candidates near temperature scaling.
 
     Returns
@@ -57,35 +60,38 @@ def compute_candidate_weights(
     """
     row_weights = np.ones(len(probabilities)) if weights is None else weights
     near_temperature_mixture = _fit_near_temperature_mixture(
-        probabilities, row_weights, is_near_temperature
+        probabilities, row_weights, is_near_temperature_scaling
     )
     mixture = near_temperature_mixture
-    if not is_near_temperature.all():
+    if not is_near_temperature_scaling.all():
         n_rows = len(probabilities)
-        penalised_probabilities = probabilities * np.exp(-handicaps / n_rows)
+        penalised_probabilities = probabilities * np.exp(-handicaps_in_nats / n_rows)
         full_mixture = _fit_mixture_with_prior(penalised_probabilities, row_weights, _PRIOR_ROWS)
         with np.errstate(divide="ignore"):
             full_log_likelihood = np.log(probabilities @ full_mixture)
             row_gains = full_log_likelihood - np.log(probabilities @ near_temperature_mixture)
         mean_gain = float(np.average(row_gains, weights=row_weights))
-        mean_handicap = float(handicaps @ full_mixture)
-        gain_in_nats = mean_gain * n_rows - mean_handicap
-        p_full = float(expit(gain_in_nats - _PRIOR_LOG_ODDS))
-        mixture = p_full * full_mixture + (1.0 - p_full) * near_temperature_mixture
+        mean_handicap_in_nats = float(handicaps_in_nats @ full_mixture)
+        gain_in_nats = mean_gain * n_rows - mean_handicap_in_nats
+        full_mixture_probability = float(expit(gain_in_nats - _BREAK_EVEN_GAIN_IN_NATS))
+        mixture = (
+            full_mixture_probability * full_mixture
+            + (1.0 - full_mixture_probability) * near_temperature_mixture
+        )
     is_negligible = mixture < min(_MIN_WEIGHT, mixture.max())
     mixture[is_negligible] = 0.0
     return np.asarray(mixture / mixture.sum())
 
 
 def _fit_near_temperature_mixture(
-    probabilities: Float, row_weights: Float, is_near_temperature: Flags
+    probabilities: Float, row_weights: Float, is_near_temperature_scaling: Flags
 ) -> Float:
     """Fit the mixture of only the candidates near temperature scaling."""
-    mixture = np.zeros(len(is_near_temperature))
-    if is_near_temperature.any():
-        near_probabilities = probabilities[:, is_near_temperature]
+    mixture = np.zeros(len(is_near_temperature_scaling))
+    if is_near_temperature_scaling.any():
+        near_probabilities = probabilities[:, is_near_temperature_scaling]
         is_informative = near_probabilities.max(axis=1) > 0.0
-        mixture[is_near_temperature] = _fit_mixture_with_prior(
+        mixture[is_near_temperature_scaling] = _fit_mixture_with_prior(
             near_probabilities[is_informative], row_weights[is_informative], _NEAR_PRIOR_ROWS
         )
     return mixture

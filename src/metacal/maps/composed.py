@@ -42,9 +42,9 @@ from metacal.rows.stored import ConvertedTable
 _Map = TypeVar("_Map", bound=Map)
 
 #: Largest size of a table in memory whose log-probabilities are held in memory as well.
-_MAX_HELD_ENTRIES = 1 << 25
+_MAX_ENTRIES_FROM_MEMORY = 1 << 25
 #: Largest size of a table on disk whose log-probabilities are held in memory.
-_MAX_HELD_STORED_ENTRIES = 1 << 22
+_MAX_ENTRIES_FROM_DISK = 1 << 22
 #: Methods of the default pair, which are fitted and applied together.
 DEFAULT_PAIR = ("uniform-temperature", "spline")
 #: Logarithm used for a probability of an unmasked class that was rounded to zero.
@@ -193,11 +193,8 @@ def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
     if weights is not None:
         weights = np.asarray(to_numpy(weights))
     first_map = ensure_min_uniform_component(uniform_fit.fitted, row_statistics, weights)
-    spline = fit_averaged_spline(
-        z=row_statistics.compute_log_odds(first_map),
-        correct=row_statistics.correct,
-        weights=weights,
-    )
+    log_odds = row_statistics.compute_log_odds(first_map)
+    spline = fit_averaged_spline(log_odds, row_statistics.correct, weights)
     return ComposedMap(first_map, spline)
 
 
@@ -275,14 +272,14 @@ def compute_log_probability_rows(first_map: Map, rows: Rows) -> Rows:
     """
     rows = rows.to_host()
     is_in_memory = isinstance(rows.table, np.ndarray) and not isinstance(rows.table, np.memmap)
-    is_on_disk = not is_in_memory
-    max_entries = _MAX_HELD_STORED_ENTRIES if is_on_disk else _MAX_HELD_ENTRIES
+    max_entries = _MAX_ENTRIES_FROM_MEMORY if is_in_memory else _MAX_ENTRIES_FROM_DISK
     n_entries = len(rows) * rows.n_classes
     if n_entries > max_entries:
         convert_block = partial(compute_log_probabilities, first_map)
         return rows.copy_with(table=ConvertedTable(rows.table, convert_block, np.float64))
     log_probability_table = np.empty((len(rows), rows.n_classes))
-    rows.fill_columns(partial(_write_log_probabilities, first_map), log_probability_table)
+    write_block = partial(_write_log_probabilities, first_map)
+    rows.fill_columns(write_block, log_probability_table)
     return Rows(log_probability_table, executor=rows.executor)
 
 

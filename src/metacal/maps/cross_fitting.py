@@ -15,7 +15,6 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.columns import log_partition
 from metacal.maps.averaged_spline import BinaryRows, fit_averaged_splines
 from metacal.maps.composed import ComposedMap, ensure_min_uniform_component
 from metacal.maps.fitting.box_newton import minimise_in_box
@@ -85,7 +84,7 @@ def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
 def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
     """Compute loss and confidence of each row under the softmax of the logits."""
     exp_sum_of_others = softmax_statistics.exp_sum_of_others
-    row_losses = np.log1p(exp_sum_of_others) - softmax_statistics.label_gap
+    row_losses = np.log1p(exp_sum_of_others) - softmax_statistics.label_gap_to_max
     return RowQuality.with_capped_loss(row_losses, confidence=1.0 / (1.0 + exp_sum_of_others))
 
 
@@ -213,22 +212,24 @@ def _compute_quality_by_fold(
     -------
     RowQuality
     """
-    label_gap = row_statistics.label_gap
+    label_gap_to_max = row_statistics.label_gap_to_max
     uniform_p = 1.0 / row_statistics.n_unmasked
-    # Each row takes the parameters b and e of the map of its fold.
     inverse_temperature_of_fold = np.array([fold_map.inverse_temperature for fold_map in fold_maps])
     uniform_share_of_fold = np.array([fold_map.uniform for fold_map in fold_maps])
-    b = inverse_temperature_of_fold[fold_of_row]
-    e = uniform_share_of_fold[fold_of_row]
+    inverse_temperature = inverse_temperature_of_fold[fold_of_row]
+    uniform_share = uniform_share_of_fold[fold_of_row]
+    softmax_share = 1.0 - uniform_share
     # With gaps d_k = x_k - max x, softmax(b x)_k = e^{b d_k} / Σ_j e^{b d_j}.
-    log_exp_sum, _, _ = log_partition(
-        np, row_statistics.columns, b - row_statistics.inverse_temperature
-    )
+    log_exp_sum = row_statistics.compute_log_exp_sums(inverse_temperature)
     # Rows with a single unmasked class or with a masked true class give infinities.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        p_true = (1.0 - e) * np.exp(b * label_gap - log_exp_sum) + e * uniform_p
-        p_true[np.isneginf(label_gap)] = 0.0
-        p_not_predicted = -(1.0 - e) * np.expm1(-log_exp_sum) + e * (1.0 - uniform_p)
+        softmax_p_true = np.exp(inverse_temperature * label_gap_to_max - log_exp_sum)
+        softmax_p_not_predicted = -np.expm1(-log_exp_sum)
+        p_true = softmax_share * softmax_p_true + uniform_share * uniform_p
+        p_true[np.isneginf(label_gap_to_max)] = 0.0
+        p_not_predicted = softmax_share * softmax_p_not_predicted + uniform_share * (
+            1.0 - uniform_p
+        )
         if spline_log_odds is None:
             return RowQuality.with_capped_loss(-np.log(p_true), confidence=1.0 - p_not_predicted)
         # The spline changes the confidence. Every other class keeps its share of the rest.

@@ -134,21 +134,24 @@ def fit_ensemble_temperature(
     if loss not in _LOSSES:
         raise InputError(f"loss must be 'nll', 'mse' or 'sequential', but got {loss!r}.")
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
-    allows_for_uniform_member = loss == "nll"
-    fit_temperature_map = fit_uniform_temperature if allows_for_uniform_member else fit_temperature
+    fit_temperature_map = fit_uniform_temperature if loss == "nll" else fit_temperature
     temperature_map = fit_temperature_map(sample.rows, sample.labels, sample.weights)
     inverse_temperature = temperature_map.inverse_temperature
-    minimises_brier_score = loss == "mse"
-    if minimises_brier_score:
+    if loss == "mse":
         inverse_temperature = _fit_brier_inverse_temperature(sample, start=inverse_temperature)
         member_weights = _fit_brier_member_weights(sample, inverse_temperature)
     else:
-        compute_label_probabilities = partial(
-            kernels.ensemble_label_probabilities, inverse_temperature=inverse_temperature
-        )
-        label_p_by_member = sample.rows.compute_column(compute_label_probabilities, sample.labels)
-        member_weights = fit_mixture_weights(label_p_by_member, sample.weights)
+        member_weights = _fit_cross_entropy_member_weights(sample, inverse_temperature)
     return EnsembleTemperatureMap(inverse_temperature, _limit_uniform_weight(member_weights))
+
+
+def _fit_cross_entropy_member_weights(sample: LabelledRows, inverse_temperature: float) -> Float:
+    """Fit the weights of the members that minimise the cross-entropy."""
+    compute_label_probabilities = partial(
+        kernels.ensemble_label_probabilities, inverse_temperature=inverse_temperature
+    )
+    label_p_by_member = sample.rows.compute_column(compute_label_probabilities, sample.labels)
+    return fit_mixture_weights(label_p_by_member, sample.weights)
 
 
 def _limit_uniform_weight(member_weights: Float) -> tuple[float, float, float]:
@@ -205,8 +208,9 @@ def _sum_squared_error_terms(
         Sums of the products of two members, and in the last row the sums of the probabilities
         of the true class.
     """
-    uniform_p = np.broadcast_to(NUMPY.evaluate(uniform_probabilities, block), block.shape)
-    member_probabilities = (softmax(block, inverse_temperature), softmax(block), uniform_p)
+    tempered_softmax = softmax(block, inverse_temperature)
+    uniform_distribution = _compute_uniform_distribution(block)
+    member_probabilities = (tempered_softmax, softmax(block), uniform_distribution)
     row_weights = np.ones(len(block)) if weights is None else weights
     row_indices = np.arange(len(block))
     member_products = np.empty((_N_MEMBERS, _N_MEMBERS))
@@ -216,6 +220,11 @@ def _sum_squared_error_terms(
             member_products[i, j] = np.einsum("ij,ij,i->", member, other_member, row_weights)
         true_class_sums[i] = (member[row_indices, labels] * row_weights).sum()
     return np.vstack([member_products, true_class_sums])
+
+
+def _compute_uniform_distribution(block: NDArray[Any]) -> Float:
+    """Return probabilities of 1 / K for the K unmasked classes of each row, else 0."""
+    return np.broadcast_to(NUMPY.evaluate(uniform_probabilities, block), block.shape)
 
 
 def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:

@@ -373,7 +373,7 @@ def _sort_rows_by_confidence(softmax_statistics: RowStatistics, labels: Codes) -
     # `lexsort` sorts by the last key first. All rows of a tie share that key.
     sort_keys = [
         labels[tied_rows],
-        softmax_statistics.label_gap[tied_rows],
+        softmax_statistics.label_gap_to_max[tied_rows],
         softmax_statistics.mean_gap[tied_rows],
         odds_against_prediction[tied_rows],
     ]

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Float
-from metacal.kernels.columns import IS_CORRECT, LABEL_GAP, MEAN, N_POSSIBLE, TAIL
+from metacal.kernels.columns import (
+    IS_CORRECT,
+    LABEL_GAP,
+    MEAN,
+    N_POSSIBLE,
+    TAIL,
+    log_partition,
+)
 from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import MIN_ROWS_TO_SAMPLE_TWICE
 from metacal.rows import Rows
@@ -95,6 +102,13 @@ class RowStatistics:
             self.pool,
         )
 
+    def compute_log_exp_sums(self, inverse_temperatures: Float) -> Float:
+        """Compute log Σ e^{b d} of each row for its own b near b₀, with d = x - max x."""
+        log_exp_sums, _, _ = log_partition(
+            np, self.columns, step=inverse_temperatures - self.inverse_temperature
+        )
+        return np.asarray(log_exp_sums)
+
     @property
     def exp_sum_of_others(self) -> Any:
         """Sum of e^{b₀ d} over the classes but the predicted one, with d = x - max x."""
@@ -106,7 +120,7 @@ class RowStatistics:
         return self.columns[MEAN]
 
     @property
-    def label_gap(self) -> Any:
+    def label_gap_to_max(self) -> Any:
         """Gap d = x - max x of the true class, -inf if the true class is masked."""
         return self.columns[LABEL_GAP]
 
@@ -126,7 +140,7 @@ class RowStatistics:
 
     def drop_masked_labels(self) -> RowStatistics:
         """Return the statistics of the rows whose true class is not masked."""
-        is_unmasked = self.label_gap > -np.inf
+        is_unmasked = self.label_gap_to_max > -np.inf
         if bool(is_unmasked.all()):
             return self
         return self.select(is_unmasked)

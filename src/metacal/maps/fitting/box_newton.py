@@ -41,7 +41,7 @@ _MIN_CURVATURE = 1e-12
 
 
 @dataclass(frozen=True)
-class _Quadratic:
+class _QuadraticModel:
     """Quadratic model g·s + ½ s·Hs of the change of the function along a step s.
 
     Attributes
@@ -60,7 +60,7 @@ class _Quadratic:
     hessian_11: float
 
     @classmethod
-    def from_derivatives(cls, derivatives: Float) -> _Quadratic:
+    def from_derivatives(cls, derivatives: Float) -> _QuadraticModel:
         """Build the model from the six numbers of a `FunctionOfTwo`."""
         _, gradient_0, gradient_1, hessian_00, hessian_01, hessian_11 = derivatives.tolist()
         return cls(
@@ -101,7 +101,7 @@ class _Quadratic:
         """Find the best step of the second parameter for a given step of the first."""
         return -(self.gradient_1 + self.hessian_01 * step_0) / self.hessian_11
 
-    def with_positive_definite_hessian(self) -> _Quadratic:
+    def with_positive_definite_hessian(self) -> _QuadraticModel:
         """Replace the eigenvalues of the Hessian by their absolute values.
 
         With the mean m and half the difference r of the eigenvalues, and m', r' of their
@@ -164,15 +164,18 @@ def minimise_in_box(
     derivatives = derivatives_at_point
     if derivatives is None:
         derivatives = function(point)
+    min_point, max_point = box
     previous_decrease = math.inf
     final_decrease = 0.0
     for n_steps in range(1, _MAX_STEPS + 1):  # noqa: B007 used after the loop
-        step, expected_decrease = _compute_newton_step(derivatives, step_bounds=box - point)
+        step, expected_decrease = _compute_newton_step(
+            derivatives, min_step=min_point - point, max_step=max_point - point
+        )
         was_near_minimum = previous_decrease <= _MAX_UNCHECKED_DECREASE
         improves_slowly = expected_decrease > _STAGNATION_RATIO * previous_decrease
         is_stagnating = was_near_minimum and improves_slowly
         if expected_decrease <= tolerance or is_stagnating:
-            point = np.clip(point + step, *box)
+            point = np.clip(point + step, min_point, max_point)
             final_decrease = max(expected_decrease, 0.0)
             break
         if expected_decrease > _MAX_UNCHECKED_DECREASE:
@@ -194,7 +197,9 @@ def minimise_in_box(
     )
 
 
-def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float, float]:
+def _compute_newton_step(
+    derivatives: Float, min_step: Float, max_step: Float
+) -> tuple[Float, float]:
     """Compute the step to the minimum of the quadratic model within bounds.
 
     Parameters
@@ -202,7 +207,7 @@ def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float,
     derivatives : array of shape (6,)
         Value, gradient and Hessian at the current point.
 
-    step_bounds : array of shape (2, 2)
+    min_step, max_step : array of shape (2,)
         Smallest and largest allowed step.
 
     Returns
@@ -213,13 +218,14 @@ def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float,
     expected_decrease : float
         Decrease of the model, infinite if a derivative is not finite.
     """
-    model = _Quadratic.from_derivatives(derivatives)
+    model = _QuadraticModel.from_derivatives(derivatives)
     if not model.is_finite():
-        return np.zeros(2), math.inf
+        no_step = np.zeros(2)
+        unknown_decrease = math.inf
+        return no_step, unknown_decrease
     model = model.with_positive_definite_hessian()
-    min_step, max_step = step_bounds.tolist()
-    min_step_0, min_step_1 = min_step
-    max_step_0, max_step_1 = max_step
+    min_step_0, min_step_1 = min_step.tolist()
+    max_step_0, max_step_1 = max_step.tolist()
     step_0, step_1 = model.find_unbounded_step()
     # A parameter outside of the box is set to its bound, and the other one is optimised again.
     if not min_step_1 <= step_1 <= max_step_1:
@@ -228,6 +234,7 @@ def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float,
     if not min_step_0 <= step_0 <= max_step_0:
         step_0 = min(max(step_0, min_step_0), max_step_0)
         step_1 = model.find_best_step_1(step_0)
+    # The first parameter is the logarithm of a temperature, whose changes are limited.
     step_0 = min(max(step_0, min_step_0, -_MAX_LOG_STEP), max_step_0, _MAX_LOG_STEP)
     step_1 = min(max(step_1, min_step_1), max_step_1)
     return np.array([step_0, step_1]), model.compute_decrease(step_0, step_1)

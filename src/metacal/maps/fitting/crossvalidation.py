@@ -20,11 +20,11 @@ from metacal.rows.draws import make_generator
 STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
 #: Strength for a table of one row, which cannot be split into folds.
 _STRENGTH_WITHOUT_FOLDS = 1.0
-#: Number of rows that suffice to choose a strength, which is measured in rows.
+#: Largest number of rows of a table that are used to choose a strength.
 _MAX_ROWS = 25_000
 #: Number of entries above which a table is large; only one fold of it is evaluated.
 _LARGE_TABLE_ENTRIES = 1 << 22
-#: Number of rows of a large table that are used to choose a strength.
+#: Largest number of rows of a large table that are used to choose a strength.
 _MAX_ROWS_OF_LARGE_TABLE = 10_000
 
 #: Pattern of a number in the text of a warning.
@@ -32,7 +32,7 @@ _NUMBER_PATTERN = r"\d[\d.,]*(e[+-]?\d+)?"
 
 #: Function that fits parameters: fit(sample, strength, start).
 FitParameters = Callable[[LabelledRows, float, Float], Float]
-#: Function that sums the loss of parameters over rows: loss(sample, parameters).
+#: Function that sums over rows the loss under given parameters: sum_loss(sample, parameters).
 SumLoss = Callable[[LabelledRows, Float], float]
 
 

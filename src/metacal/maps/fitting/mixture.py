@@ -63,24 +63,24 @@ def fit_mixture_weights(member_probabilities: Float, weights: Float | None = Non
     row_weights = np.ones(n_rows)
     if weights is not None:
         row_weights = np.asarray(weights, dtype=np.float64)
-    row_weights = row_weights / row_weights.sum()
+    row_shares = row_weights / row_weights.sum()
 
     mixture_weights = np.full(n_members, 1.0 / n_members)
-    loss = _compute_loss(member_probabilities, row_weights, mixture_weights)
+    loss = _compute_loss(member_probabilities, row_shares, mixture_weights)
     for n_steps in range(1, _MAX_STEPS + 1):  # noqa: B007 used after the loop
         quadratic_minimum, gradient = _minimise_quadratic_model(
-            member_probabilities, row_weights, mixture_weights
+            member_probabilities, row_shares, mixture_weights
         )
         direction = quadratic_minimum - mixture_weights
         expected_decrease = -float(gradient @ direction)
         if expected_decrease <= _TOLERANCE:
-            # The loss no longer changes, but the last digits of the weights do.
+            # A last step improves weights that no longer change the loss.
             if abs(expected_decrease) <= _TOLERANCE:
                 mixture_weights = np.maximum(quadratic_minimum, 0.0) / quadratic_minimum.sum()
             break
         step_length = _find_sufficient_step_length(
             member_probabilities,
-            row_weights,
+            row_shares,
             mixture_weights,
             direction=direction,
             loss=loss,
@@ -89,11 +89,11 @@ def fit_mixture_weights(member_probabilities: Float, weights: Float | None = Non
         if step_length is None:
             break
         mixture_weights = _take_expectation_maximisation_step(
-            member_probabilities, row_weights, mixture_weights + step_length * direction
+            member_probabilities, row_shares, mixture_weights + step_length * direction
         )
-        loss = _compute_loss(member_probabilities, row_weights, mixture_weights)
+        loss = _compute_loss(member_probabilities, row_shares, mixture_weights)
 
-    gradient = _compute_gradient(member_probabilities, row_weights, mixture_weights)
+    gradient = _compute_gradient(member_probabilities, row_shares, mixture_weights)
     remaining_decrease = max(0.0, -float(gradient.min()))
     minimum = Minimum(
         point=mixture_weights,
@@ -108,32 +108,32 @@ def fit_mixture_weights(member_probabilities: Float, weights: Float | None = Non
 
 
 def _take_expectation_maximisation_step(
-    member_probabilities: Float, row_weights: Float, mixture_weights: Float
+    member_probabilities: Float, row_shares: Float, mixture_weights: Float
 ) -> Float:
     """Improve mixture weights by one expectation-maximisation step."""
-    gradient = _compute_gradient(member_probabilities, row_weights, mixture_weights)
+    gradient = _compute_gradient(member_probabilities, row_shares, mixture_weights)
     new_weights = mixture_weights * (1.0 - gradient)
     return np.asarray(new_weights / new_weights.sum())
 
 
-def _compute_loss(member_probabilities: Float, row_weights: Float, mixture_weights: Float) -> float:
+def _compute_loss(member_probabilities: Float, row_shares: Float, mixture_weights: Float) -> float:
     """Compute -mean log(P w) + Σ w, infinite if a row has probability zero."""
     probabilities = member_probabilities @ mixture_weights
     if not probabilities.min() > 0.0:
         return np.inf
-    return -float(row_weights @ np.log(probabilities)) + float(mixture_weights.sum())
+    return -float(row_shares @ np.log(probabilities)) + float(mixture_weights.sum())
 
 
 def _compute_gradient(
-    member_probabilities: Float, row_weights: Float, mixture_weights: Float
+    member_probabilities: Float, row_shares: Float, mixture_weights: Float
 ) -> Float:
     """Compute the gradient of the loss, 1 - Rᵀ1 / n."""
     row_probabilities = member_probabilities @ mixture_weights
-    return np.asarray(1.0 - (row_weights / row_probabilities) @ member_probabilities)
+    return np.asarray(1.0 - (row_shares / row_probabilities) @ member_probabilities)
 
 
 def _minimise_quadratic_model(
-    member_probabilities: Float, row_weights: Float, mixture_weights: Float
+    member_probabilities: Float, row_shares: Float, mixture_weights: Float
 ) -> tuple[Float, Float]:
     """Minimise the quadratic approximation of the loss over non-negative weights.
 
@@ -142,8 +142,8 @@ def _minimise_quadratic_model(
     member_probabilities : array of shape (n_rows, n_members)
         Probability of the observed outcome by row and member.
 
-    row_weights : array of shape (n_rows,)
-        Weight of each row.
+    row_shares : array of shape (n_rows,)
+        Weight of each row; the weights sum to one.
 
     mixture_weights : array of shape (n_members,)
         Weights at which the loss is approximated.
@@ -158,8 +158,9 @@ def _minimise_quadratic_model(
     """
     row_probabilities = member_probabilities @ mixture_weights
     ratios = member_probabilities / row_probabilities[:, None]
-    gradient = 1.0 - row_weights @ ratios
-    hessian = (row_weights[:, None] * ratios).T @ ratios
+    # The loss is Σ w - Σ row_share log(P w), with member probabilities P.
+    gradient = 1.0 - row_shares @ ratios
+    hessian = (row_shares[:, None] * ratios).T @ ratios
     # The weights are scaled so that the Hessian has a unit diagonal.
     member_scale = np.maximum(np.sqrt(np.diag(hessian)), np.finfo(np.float64).tiny)
     scaled_hessian = hessian / np.outer(member_scale, member_scale)
@@ -174,7 +175,7 @@ def _minimise_quadratic_model(
 
 def _find_sufficient_step_length(
     member_probabilities: Float,
-    row_weights: Float,
+    row_shares: Float,
     mixture_weights: Float,
     direction: Float,
     loss: float,
@@ -184,7 +185,7 @@ def _find_sufficient_step_length(
 
     Parameters
     ----------
-    member_probabilities, row_weights, mixture_weights
+    member_probabilities, row_shares, mixture_weights
         See `_minimise_quadratic_model`.
 
     direction : array of shape (n_members,)
@@ -203,7 +204,7 @@ def _find_sufficient_step_length(
     """
     for step_length in 0.5 ** np.arange(_MAX_HALVINGS):
         trial_weights = mixture_weights + step_length * direction
-        trial_loss = _compute_loss(member_probabilities, row_weights, trial_weights)
+        trial_loss = _compute_loss(member_probabilities, row_shares, trial_weights)
         required_decrease = _SUFFICIENT_DECREASE * step_length * expected_decrease
         if trial_loss <= loss - required_decrease:
             return float(step_length)

@@ -16,7 +16,7 @@ from metacal.maps.fitting.newton import Derivatives, add_normal_prior, minimise_
 
 
 @dataclass(frozen=True)
-class _LinePrior:
+class _BrownianPrior:
     """Scales of a prior: a straight line plus a Brownian motion."""
 
     intercept_deviation: float
@@ -25,19 +25,19 @@ class _LinePrior:
 
 
 #: Priors in the units of x.
-_PRIORS = (
-    _LinePrior(0.3, 0.2, 0.05),
-    _LinePrior(1.5, 0.7, 0.05),
-    _LinePrior(1.5, 0.7, 0.5),
-    _LinePrior(1.5, 0.7, 4.0),
-    _LinePrior(6.0, 4.0, 0.05),
-    _LinePrior(6.0, 4.0, 4.0),
+_PRIORS_IN_UNITS_OF_X = (
+    _BrownianPrior(0.3, 0.2, 0.05),
+    _BrownianPrior(1.5, 0.7, 0.05),
+    _BrownianPrior(1.5, 0.7, 0.5),
+    _BrownianPrior(1.5, 0.7, 4.0),
+    _BrownianPrior(6.0, 4.0, 0.05),
+    _BrownianPrior(6.0, 4.0, 4.0),
 )
 #: Priors in the units of standardised x.
-_STANDARDISED_PRIORS = (
-    _LinePrior(4.0, 4.0, 0.05),
-    _LinePrior(4.0, 4.0, 0.5),
-    _LinePrior(4.0, 4.0, 4.0),
+_PRIORS_IN_STANDARD_UNITS = (
+    _BrownianPrior(4.0, 4.0, 0.05),
+    _BrownianPrior(4.0, 4.0, 0.5),
+    _BrownianPrior(4.0, 4.0, 4.0),
 )
 #: Smallest standard deviation used to standardise x.
 _MIN_DEVIATION = 1e-3
@@ -111,9 +111,12 @@ def fit_curves(x: Float, cells: Cells) -> CurveFamily:
     total_cell_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
 
     design = _build_curve_design(x, knots)
-    likelihood = partial(_compute_curve_derivatives, design, cells)
+    negative_log_likelihood = partial(_compute_curve_derivatives, design, cells)
     negative_log_posterior = partial(
-        add_normal_prior, likelihood, prior_mean=prior_means, precision=prior_precisions
+        add_normal_prior,
+        negative_log_likelihood,
+        prior_mean=prior_means,
+        precision=prior_precisions,
     )
     theta_by_prior, derivatives = minimise_by_newton(
         negative_log_posterior,
@@ -150,19 +153,19 @@ def _compute_prior_covariances(x: Float, cells: Cells, knots: Float) -> Float:
     identity_theta = np.append(knots[0], piece_widths)
     standardised_theta = np.append(knots[0] - mean_x, piece_widths) / deviation
     covariances = []
-    for prior in _PRIORS:
-        covariances.append(_compute_line_covariance(prior, identity_theta))
-    for prior in _STANDARDISED_PRIORS:
-        covariances.append(_compute_line_covariance(prior, standardised_theta))
+    for prior in _PRIORS_IN_UNITS_OF_X:
+        covariances.append(_compute_prior_covariance(prior, identity_theta))
+    for prior in _PRIORS_IN_STANDARD_UNITS:
+        covariances.append(_compute_prior_covariance(prior, standardised_theta))
     return np.stack(covariances)
 
 
-def _compute_line_covariance(prior: _LinePrior, line: Float) -> Float:
+def _compute_prior_covariance(prior: _BrownianPrior, line: Float) -> Float:
     """Compute the prior covariance of a random line plus a Brownian motion.
 
     Parameters
     ----------
-    prior : _LinePrior
+    prior : _BrownianPrior
         Scales of the prior.
 
     line : array of shape (n_knots,)

@@ -137,14 +137,14 @@ def add_normal_prior(
     -------
     Derivatives
     """
-    likelihood = compute_derivatives(theta)
+    unpenalised = compute_derivatives(theta)
     deviation = theta - prior_mean
     penalty_gradient = (deviation[:, None, :] @ precision)[:, 0]
     penalty = 0.5 * (deviation * penalty_gradient).sum(axis=1)
     return Derivatives(
-        loss=likelihood.loss + penalty,
-        gradient=likelihood.gradient + penalty_gradient,
-        hessian=likelihood.hessian + precision,
+        loss=unpenalised.loss + penalty,
+        gradient=unpenalised.gradient + penalty_gradient,
+        hessian=unpenalised.hessian + precision,
     )
 
 
@@ -203,7 +203,7 @@ def minimise_by_newton(
         if is_finished.all():
             is_rough_fit = tolerance > _TOLERANCE
             if is_rough_fit:
-                # The last step was computed anyway, and a rough fit can still gain by it.
+                # The last step is already computed. It improves a fit that stops early.
                 theta = theta + np.where(has_failed[:, None], 0.0, step)
                 theta[:, is_nonnegative] = np.maximum(theta[:, is_nonnegative], 0.0)
             break

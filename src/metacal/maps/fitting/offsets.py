@@ -85,20 +85,22 @@ class _OffsetModel:
     sample: LabelledRows
     precision: Float
 
-    def evaluate(self, theta: Float) -> _LossDerivatives:
+    def evaluate_negative_log_posterior(self, theta: Float) -> _LossDerivatives:
         """Compute the negative log-posterior with gradient and Hessian."""
-        likelihood = self._evaluate_likelihood(offsets=theta[:-1], scale=theta[-1])
+        negative_log_likelihood = self._evaluate_negative_log_likelihood(
+            offsets=theta[:-1], scale=theta[-1]
+        )
         # The prior mean of each offset is 0, and that of the scale is 1.
         n_offsets = len(theta) - 1
         prior_mean = np.append(np.zeros(n_offsets), 1.0)
         deviation = theta - prior_mean
         return _LossDerivatives(
-            loss=float(likelihood.loss + 0.5 * self.precision @ deviation**2),
-            gradient=likelihood.gradient + self.precision * deviation,
-            hessian=likelihood.hessian + np.diag(self.precision),
+            loss=float(negative_log_likelihood.loss + 0.5 * self.precision @ deviation**2),
+            gradient=negative_log_likelihood.gradient + self.precision * deviation,
+            hessian=negative_log_likelihood.hessian + np.diag(self.precision),
         )
 
-    def _evaluate_likelihood(self, offsets: Float, scale: float) -> _LossDerivatives:
+    def _evaluate_negative_log_likelihood(self, offsets: Float, scale: float) -> _LossDerivatives:
         """Compute the negative log-likelihood with gradient and Hessian."""
         features = self.features
         labels = self.sample.labels
@@ -139,16 +141,20 @@ class _OffsetModel:
     def find_mode(self, theta: Float) -> Float:
         """Find the posterior mode by Newton steps with halving."""
         for _ in range(_MAX_NEWTON_STEPS):
-            posterior = self.evaluate(theta)
-            newton_step = np.linalg.solve(posterior.hessian, posterior.gradient)
+            negative_log_posterior = self.evaluate_negative_log_posterior(theta)
+            newton_step = np.linalg.solve(
+                negative_log_posterior.hessian, negative_log_posterior.gradient
+            )
             step_fraction = 1.0
             while step_fraction > _MIN_STEP_FRACTION:
-                trial_loss = self.evaluate(theta - step_fraction * newton_step).loss
-                if not trial_loss > posterior.loss:
+                trial_loss = self.evaluate_negative_log_posterior(
+                    theta - step_fraction * newton_step
+                ).loss
+                if not trial_loss > negative_log_posterior.loss:
                     break
                 step_fraction *= 0.5
             theta = theta - step_fraction * newton_step
-            expected_decrease = posterior.gradient @ newton_step
+            expected_decrease = negative_log_posterior.gradient @ newton_step
             if expected_decrease < _TOLERANCE * self.sample.total_weight:
                 break
         return theta
@@ -166,7 +172,7 @@ def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
     -------
     ClassOffsets
     """
-    centred_logits, is_masked = kernels.centred_logits(sample.rows.to_host().to_array())
+    centred_logits, is_masked = kernels.compute_centred_logits(sample.rows.to_host().to_array())
     if is_masked is not None:
         centred_logits = np.where(is_masked, 0.0, centred_logits)
     inverse_temperature = fit_temperature(
@@ -182,9 +188,11 @@ def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
         precision = np.append(offset_precision, _SCALE_PRECISION)
         model = _OffsetModel(features, is_masked, sample, precision)
         theta = model.find_mode(theta)
-        posterior = model.evaluate(theta)
-        _, log_determinant = np.linalg.slogdet(posterior.hessian)
-        log_evidence = -posterior.loss - n_classes * np.log(deviation) - 0.5 * log_determinant
+        negative_log_posterior = model.evaluate_negative_log_posterior(theta)
+        _, log_determinant = np.linalg.slogdet(negative_log_posterior.hessian)
+        log_evidence = (
+            -negative_log_posterior.loss - n_classes * np.log(deviation) - 0.5 * log_determinant
+        )
         candidate = ClassOffsets(
             scale=inverse_temperature * theta[-1],
             offsets=theta[:-1],

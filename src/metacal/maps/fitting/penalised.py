@@ -46,10 +46,12 @@ _MAX_COMPARISON_STEPS = 100
 #: Number of strengths without improvement after which the comparison ends.
 _FULL_MATRIX_PATIENCE = 1
 _DIAGONAL_PATIENCE = 2
-#: Ridge on the Hessian, relative to its mean diagonal, that allows for rounding errors.
+#: Ridge that keeps a Hessian positive definite despite rounding, relative to its mean diagonal.
 _RELATIVE_ROUNDING_RIDGE = 1e-9
-#: Number of curvatures that `kernels.hessian_parts` returns for each class of a full matrix.
-_N_CLASS_CURVATURES = 4
+#: Rows of the result of `kernels.sum_curvatures` that hold one curvature per class. Those of a full
+#: matrix are followed by the table of feature products.
+_CLASS_CURVATURE_ROWS = slice(0, 4)
+_FEATURE_PRODUCT_ROWS = slice(4, None)
 #: Largest number of classes for which the Hessian of a diagonal matrix is inverted.
 _MAX_CLASSES_TO_INVERT = 1_500
 #: Smallest number of rows from which the Hessian of a diagonal matrix is computed.
@@ -61,6 +63,8 @@ _MANY_CLASSES = 300
 _STRONG_STRENGTHS = STRENGTHS[:4]
 #: Largest size of a table of features that is held in memory instead of recomputed.
 _MAX_HELD_ENTRIES = 1 << 22
+#: Number of rows per block that is rounded up to the smallest possible block.
+_SMALLEST_BLOCK = 1
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,8 @@ class SoftmaxRegression:
 
     Attributes
     ----------
-    features : function
-        Computes the features of a block of logits, with the mask of masked classes.
+    compute_features : function
+        Returns the features of a block of logits, and the mask of masked classes.
 
     has_full_matrix : bool
         Whether the coefficient matrix is full. Otherwise it is diagonal.
@@ -117,25 +121,25 @@ class SoftmaxRegression:
         Factor on the features: the inverse temperature, or one over the root mean square of
         the features if that is larger. None means that it is determined from the rows.
 
-    diagonal : float
+    temperature_scaling_diagonal : float
         Diagonal coefficient of temperature scaling for scaled features. It is 1 if the
         feature scale is the inverse temperature.
 
-    curvature : array of shape (3, n_classes) or (4, n_classes)
-        Mean curvature at temperature scaling, for the preconditioner.
+    curvature_of_classes : array of shape (3, n_classes) or (4, n_classes)
+        Mean curvature of each class at temperature scaling, for the preconditioner.
 
-    spectrum : tuple of arrays or None
-        Eigenvalues and eigenvectors of the mean curvature of a full matrix.
+    eigenvalues_and_vectors : tuple of arrays or None
+        Eigenvalues and eigenvectors of the mean feature products of a full matrix.
     """
 
-    features: kernels.Features
+    compute_features: kernels.ComputeFeatures
     has_full_matrix: bool
     penalty: str
     intercept_regularisation: float | None = None
     feature_scale: float | None = None
-    diagonal: float = 1.0
-    curvature: Float = field(default_factory=lambda: np.ones((4, 1)))
-    spectrum: tuple[Float, Float] | None = None
+    temperature_scaling_diagonal: float = 1.0
+    curvature_of_classes: Float = field(default_factory=lambda: np.ones((4, 1)))
+    eigenvalues_and_vectors: tuple[Float, Float] | None = None
 
     def __post_init__(self) -> None:
         if self.penalty not in PENALTIES:
@@ -219,7 +223,7 @@ class SoftmaxRegression:
             return minimum.point
 
         def sum_loss(test: LabelledRows, theta: Float) -> float:
-            (total_loss,) = self._sum_over_rows(kernels.loss, test, theta)
+            (total_loss,) = self._sum_over_rows(kernels.sum_loss, test, theta)
             return float(total_loss)
 
         # Weak penalties on a full matrix are slow, and never help with hundreds of classes.
@@ -248,45 +252,51 @@ class SoftmaxRegression:
         if self.intercept_regularisation is not None:
             check_strength("intercept_regularisation", self.intercept_regularisation)
         if self.has_full_matrix:
-            # Small blocks keep the number of K × K tables of sums in memory small.
-            sample = replace(sample, rows=sample.rows.copy_with(block_rows=1))
+            # Each block returns a K × K table of sums, so blocks are as small as possible.
+            sample = replace(sample, rows=sample.rows.copy_with(block_rows=_SMALLEST_BLOCK))
         sample = sample.drop_unusable_rows()
-        regression = self
+        scaled_regression = self
         if self.feature_scale is None:
-            regression = self._with_feature_scale(sample)
+            scaled_regression = self._with_feature_scale(sample)
         n_entries = len(sample.labels) * sample.rows.n_classes
         if self.has_full_matrix and n_entries <= _MAX_HELD_ENTRIES:
-            sample = regression._precompute_features(sample)
-            regression = replace(regression, features=kernels.read_features)
-        temperature_scaling = regression._make_temperature_scaling(sample.rows.n_classes)
-        regression = regression._with_curvature_at(sample, temperature_scaling)
-        return _PreparedRegression(regression, sample, start=temperature_scaling)
+            sample = scaled_regression._precompute_features(sample)
+            scaled_regression = replace(
+                scaled_regression, compute_features=kernels.copy_precomputed_features
+            )
+        theta = scaled_regression._make_temperature_scaling_theta(sample.rows.n_classes)
+        regression = scaled_regression._with_curvature_at(sample, theta)
+        return _PreparedRegression(regression, sample, start=theta)
 
-    def _make_temperature_scaling(self, n_classes: int) -> Float:
+    def _make_temperature_scaling_theta(self, n_classes: int) -> Float:
         """Return the coefficients of temperature scaling for scaled features."""
         n_theta_rows = n_classes + 1 if self.has_full_matrix else 2
         theta = np.zeros((n_theta_rows, n_classes))
-        theta[get_diagonal_index(theta.shape)] = self.diagonal
+        theta[get_diagonal_index(theta.shape)] = self.temperature_scaling_diagonal
         return theta
 
     def _with_curvature_at(self, sample: LabelledRows, theta: Float) -> Self:
         """Return the regression with the mean curvature of the loss at some coefficients."""
-        hessian_part_sums = self._sum_over_rows(kernels.hessian_parts, sample, theta)
-        mean_hessian_parts = hessian_part_sums / sample.total_weight
-        class_curvature = mean_hessian_parts[:_N_CLASS_CURVATURES]
-        spectrum = None
+        curvature_sums = self._sum_over_rows(kernels.sum_curvatures, sample, theta)
+        mean_curvatures = curvature_sums / sample.total_weight
+        curvature_of_classes = mean_curvatures[_CLASS_CURVATURE_ROWS]
+        eigenvalues_and_vectors = None
         if self.has_full_matrix:
-            feature_products = mean_hessian_parts[_N_CLASS_CURVATURES:]
-            spectrum = np.linalg.eigh(feature_products)
-        return replace(self, curvature=class_curvature, spectrum=spectrum)
+            feature_products = mean_curvatures[_FEATURE_PRODUCT_ROWS]
+            eigenvalues_and_vectors = np.linalg.eigh(feature_products)
+        return replace(
+            self,
+            curvature_of_classes=curvature_of_classes,
+            eigenvalues_and_vectors=eigenvalues_and_vectors,
+        )
 
     def _precompute_features(self, sample: LabelledRows) -> LabelledRows:
         """Replace the logits of a sample by their features."""
         feature_table = np.empty((len(sample.labels), sample.rows.n_classes))
         sample.rows.fill_columns(
-            partial(kernels.write_features, features=self.features), feature_table
+            partial(kernels.write_features, compute_features=self.compute_features), feature_table
         )
-        rows = Rows(feature_table, block_rows=1, executor=sample.rows.executor)
+        rows = Rows(feature_table, block_rows=_SMALLEST_BLOCK, executor=sample.rows.executor)
         return replace(sample, rows=rows)
 
     def _with_feature_scale(self, sample: LabelledRows) -> Self:
@@ -295,21 +305,29 @@ class SoftmaxRegression:
             sample.rows, sample.labels, sample.weights
         ).inverse_temperature
         (sum_of_squares,) = sample.rows.sum(
-            partial(kernels.sum_squared_features, features=self.features), sample.weights
+            partial(kernels.sum_squared_features, compute_features=self.compute_features),
+            sample.weights,
         )
-        n_entries = sample.total_weight * sample.rows.n_classes
-        root_mean_square = float(np.sqrt(sum_of_squares / n_entries))
+        total_entry_weight = sample.total_weight * sample.rows.n_classes
+        root_mean_square = float(np.sqrt(sum_of_squares / total_entry_weight))
         feature_scale = inverse_temperature
         if root_mean_square > 0.0:
             feature_scale = max(inverse_temperature, 1.0 / root_mean_square)
         return replace(
-            self, feature_scale=feature_scale, diagonal=inverse_temperature / feature_scale
+            self,
+            feature_scale=feature_scale,
+            temperature_scaling_diagonal=inverse_temperature / feature_scale,
         )
+
+    @property
+    def _known_feature_scale(self) -> float:
+        """Feature scale, after `_with_feature_scale` has determined it if it was None."""
+        return self.feature_scale or 1.0
 
     def _convert_to_unscaled_features(self, theta: Float) -> Float:
         """Convert coefficients of scaled features to coefficients of the features."""
         theta = theta.copy()
-        theta[:-1] *= self.feature_scale or 1.0
+        theta[:-1] *= self._known_feature_scale
         return theta
 
     def _sum_over_rows(
@@ -317,7 +335,10 @@ class SoftmaxRegression:
     ) -> Float:
         """Sum the values of a kernel over the rows of a sample."""
         block_kernel = partial(
-            kernel, features=self.features, feature_scale=self.feature_scale or 1.0, theta=theta
+            kernel,
+            compute_features=self.compute_features,
+            feature_scale=self._known_feature_scale,
+            theta=theta,
         )
         return sample.rows.sum(block_kernel, sample.labels, sample.weights)
 
@@ -358,26 +379,30 @@ class SoftmaxRegression:
         penalty = build_penalty(
             self.penalty,
             start.shape,
-            diagonal=self.diagonal,
+            diagonal=self.temperature_scaling_diagonal,
             strength=strength,
             intercept_strength=intercept_strength,
         )
-        penalty_weights = penalty.strengths / sample.total_weight
+        # The penalty refers to the summed loss, and the objective to the mean loss.
+        shrinkage_targets = penalty.targets
+        shrinkage_strengths = penalty.strengths / sample.total_weight
 
         def compute_objective(theta: Float) -> tuple[float, Float]:
-            loss_and_gradient = self._sum_over_rows(kernels.loss_and_gradient, sample, theta)
+            loss_and_gradient = self._sum_over_rows(kernels.sum_loss_and_gradient, sample, theta)
             loss_and_gradient /= sample.total_weight
             mean_loss = loss_and_gradient[0]
             gradient = loss_and_gradient[1:].reshape(theta.shape)
-            deviation = theta - penalty.targets
-            gradient += 2.0 * penalty_weights * deviation
-            penalised_loss = mean_loss + np.vdot(penalty_weights * deviation, deviation)
+            deviation = theta - shrinkage_targets
+            gradient += 2.0 * shrinkage_strengths * deviation
+            penalised_loss = mean_loss + np.vdot(shrinkage_strengths * deviation, deviation)
             return float(penalised_loss), gradient
 
-        ridge = 2.0 * penalty_weights
+        ridge = 2.0 * shrinkage_strengths
         n_classes = start.shape[1]
         if self.has_full_matrix or n_classes > _MAX_CLASSES_TO_INVERT:
-            precondition = BlockPreconditioner(self.curvature, self.spectrum, ridge)
+            precondition = BlockPreconditioner(
+                self.curvature_of_classes, self.eigenvalues_and_vectors, ridge
+            )
             return minimise_by_lbfgs(
                 compute_objective, start, precondition, tolerance=tolerance, max_steps=max_steps
             )
@@ -443,10 +468,14 @@ class SoftmaxRegression:
         n_hessian_rows = max(_MIN_HESSIAN_ROWS, 2 * n_classes)
         stride = max(1, len(sample.labels) // n_hessian_rows)
         subsample = sample.every_nth_row(stride)
-        # The rows form one block, because each block would need a Hessian of its own.
+        # Several blocks would each need memory for a Hessian, so the rows form one block.
         block = subsample.rows.to_array()
-        hessian_sum = kernels.full_hessian(
-            block, subsample.weights, self.features, self.feature_scale or 1.0, theta
+        hessian_sum = kernels.sum_hessian_of_diagonal_model(
+            block,
+            subsample.weights,
+            compute_features=self.compute_features,
+            feature_scale=self._known_feature_scale,
+            theta=theta,
         )
         hessian = hessian_sum / subsample.total_weight
         on_diagonal = np.diag_indices_from(hessian)

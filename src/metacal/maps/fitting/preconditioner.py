@@ -26,12 +26,12 @@ class BlockPreconditioner:
 
     Parameters
     ----------
-    curvature : array of shape (3, n_classes) or (4, n_classes)
+    curvature_of_classes : array of shape (3, n_classes) or (4, n_classes)
         Mean curvature of each class at temperature scaling: of the diagonal coefficient, of the
         diagonal coefficient with the intercept, and of the intercept. For a full matrix, the
         total curvature of all coefficients follows.
 
-    spectrum : tuple of arrays or None
+    eigenvalues_and_vectors : tuple of arrays or None
         Eigenvalues and eigenvectors of the feature products. None for a diagonal matrix.
 
     ridge : array
@@ -39,9 +39,14 @@ class BlockPreconditioner:
     """
 
     def __init__(
-        self, curvature: Float, spectrum: tuple[Float, Float] | None, ridge: Float
+        self,
+        curvature_of_classes: Float,
+        eigenvalues_and_vectors: tuple[Float, Float] | None,
+        ridge: Float,
     ) -> None:
-        slope_curvature, cross_curvature, intercept_curvature, *other_curvatures = curvature
+        slope_curvature, cross_curvature, intercept_curvature, *other_curvatures = (
+            curvature_of_classes
+        )
         self._diagonal_index = get_diagonal_index(ridge.shape)
         intercept_ridge = ridge[-1]
         self._slope_curvature = (slope_curvature + ridge[self._diagonal_index]) * _ENLARGEMENT
@@ -50,9 +55,9 @@ class BlockPreconditioner:
         self._determinant = (
             self._slope_curvature * self._intercept_curvature - self._cross_curvature**2
         )
-        self._has_full_matrix = spectrum is not None
-        if spectrum is not None:
-            eigenvalues, self._eigenvectors = spectrum
+        self._has_full_matrix = eigenvalues_and_vectors is not None
+        if eigenvalues_and_vectors is not None:
+            eigenvalues, self._eigenvectors = eigenvalues_and_vectors
             # Centred features have no curvature along (1, ..., 1), so eigenvalues are bounded.
             min_eigenvalue = _MIN_RELATIVE_EIGENVALUE * eigenvalues.mean()
             eigenvalues = np.maximum(eigenvalues, min_eigenvalue)
