@@ -78,7 +78,7 @@ def steps(folder: Path, n: int, k: int, repeats: int) -> dict[str, float]:
             partial(ScoreAndCorrectness("entropy"), is_unvalidated=True), labels
         ),
         "a pass of the temperature": lambda: rows.sum(
-            partial(kernels.tempered_loss, inverse_temperature=0.7), labels, None
+            partial(kernels.tempered_loss_and_derivatives, inverse_temperature=0.7), labels, None
         ),
         "decide": lambda: gate.decide(rows),
         "measure (evaluate)": lambda: mc.evaluate(gate, table, labels, n_resamples=0),

@@ -149,7 +149,7 @@ def calls(table: torch.Tensor, labels: torch.Tensor, b: float) -> dict[str, Call
         "margin pass": partial(kernels.negative_margin, table),
         "energy pass": partial(kernels.free_energy, table),
         "prediction pass": partial(kernels.predict_classes, table),
-        "loss pass": partial(kernels.tempered_loss, table, labels, None, b),
+        "loss pass": partial(kernels.tempered_loss_and_derivatives, table, labels, None, b),
         "probabilities pass": partial(TemperatureMap(b), table),
         "check of the table": partial(check_logits, table),
         "temperature fit, checked table": partial(fit_temperature, rows, labels),
@@ -249,7 +249,7 @@ def tune(name: str, repeats: int) -> list[dict[str, Any]]:
                 line["entropy"] = (
                     statistics.median(timed(partial(kernels.entropy, table), repeats)) / copy
                 )
-                loss = partial(kernels.tempered_loss, table, labels, None, 0.5)
+                loss = partial(kernels.tempered_loss_and_derivatives, table, labels, None, 0.5)
                 line["loss"] = statistics.median(timed(loss, repeats)) / copy
                 line["softmax"] = (
                     statistics.median(timed(partial(TemperatureMap(0.5), table), repeats)) / copy

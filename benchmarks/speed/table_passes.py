@@ -169,7 +169,7 @@ def start_counting() -> None:
 
     Strips.__init__ = create_counting_strips  # type: ignore[method-assign]
     Rows.fill_columns = fill_counting_columns  # type: ignore[method-assign]
-    if kernels.takes_whole_blocks:
+    if kernels.uses_c_kernels:
         fused: Any = kernels.host_kernels
         fused._fused = _CountingExtension(fused._fused)
 

@@ -38,7 +38,12 @@ GATES = [
     if json.loads(path.read_bytes()).get("kind") == "MetaCal"
     and "parts" not in json.loads(path.read_bytes())["certificate"]  # these have several
 ]
-GRIDS = (RELATIVE_GRID, ABSOLUTE_GRID, Grid(floor=1.0, bits=3), Grid(floor=2.0**-960, bits=12))
+GRIDS = (
+    RELATIVE_GRID,
+    ABSOLUTE_GRID,
+    Grid(even_below=1.0, bits=3),
+    Grid(even_below=2.0**-960, bits=12),
+)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +102,11 @@ def test_learned_scores_of_rows_that_tie(decisions, ranker):
 def nearest(grid, value):
     """The nearest grid point in rational numbers, the lower one of two."""
     exponent = math.frexp(value)[1] - 1
-    step = Fraction(grid.step) if abs(value) < grid.floor else Fraction(2) ** (exponent - grid.bits)
+    step = (
+        Fraction(grid.step)
+        if abs(value) < grid.even_below
+        else Fraction(2) ** (exponent - grid.bits)
+    )
     return math.ceil(Fraction(value) / step - Fraction(1, 2)) * step
 
 
@@ -229,7 +238,7 @@ def test_a_saved_file_keeps_its_decisions(path):
         rows, scores.resolve_score(gate.gate_.source.score).compute_unrounded
     )[1]
     far = (
-        np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored))
+        np.abs(raw - stored) > 2.0**-29 * max(grid.even_below, abs(stored))
         if math.isfinite(stored)
         else np.full(4000, True)
     )

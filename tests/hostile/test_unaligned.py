@@ -76,8 +76,10 @@ def test_every_kernel_reads_it(layout, dtype):
     ):
         np.testing.assert_array_equal(getattr(kernels, name)(odd), getattr(kernels, name)(plain))
     weights = shifted(np.linspace(0.5, 1.5, len(odd)))
-    loss = kernels.tempered_loss(odd, shifted(codes), weights, 1.3)
-    np.testing.assert_array_equal(loss, kernels.tempered_loss(plain, codes, weights.copy(), 1.3))
+    loss = kernels.tempered_loss_and_derivatives(odd, shifted(codes), weights, 1.3)
+    np.testing.assert_array_equal(
+        loss, kernels.tempered_loss_and_derivatives(plain, codes, weights.copy(), 1.3)
+    )
     np.testing.assert_array_equal(
         kernels.ensemble_label_probabilities(odd, shifted(codes), 1.3),
         kernels.ensemble_label_probabilities(plain, codes, 1.3),

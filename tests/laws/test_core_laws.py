@@ -129,7 +129,7 @@ def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
         for score in NAMED:
             assert score_rows(other, score).tobytes() == score_rows(plain, score).tobytes()
         keep = np.arange(len(labels)) % 3 > 0
-        loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
+        loss = partial(kernels.tempered_loss_and_derivatives, inverse_temperature=0.7)
         kept = other.select(keep).sum(loss, labels[keep], None)
         assert kept.tobytes() == plain.select(keep).sum(loss, labels[keep], None).tobytes()
         one, many = (
@@ -216,7 +216,7 @@ def test_the_temperature_is_a_minimum(table):
 
     def loss(b):
         return Rows(logits).sum(
-            partial(kernels.tempered_loss, inverse_temperature=b), labels, None
+            partial(kernels.tempered_loss_and_derivatives, inverse_temperature=b), labels, None
         )[0]
 
     best = loss(fit.inverse_temperature)

@@ -21,7 +21,7 @@ from metacal.formulas import rowwise
 from metacal.gate import Gate, LogitsSource
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
-from metacal.kernels.columns import N_POSSIBLE, Curve, mixture_loss_sums
+from metacal.kernels.columns import N_POSSIBLE, Curve, mixture_loss_and_derivatives
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
@@ -139,8 +139,8 @@ def test_kernels_agree(device, dtype, with_mask, n_classes):
     for b in (0.1, 1.0, 3.0):
         size = len(array) * np.array([1 + b * largest, largest, largest**2, largest**3])
         for w in (None, weights):
-            expected = definition.tempered_loss(array, labels, w, b)
-            found = device_kernels.tempered_loss(
+            expected = definition.tempered_loss_and_derivatives(array, labels, w, b)
+            found = device_kernels.tempered_loss_and_derivatives(
                 tensor, codes, None if w is None else torch.tensor(w).to(device), b
             )
             np.testing.assert_allclose(found.cpu().numpy() / size, expected / size, atol=1e-6)
@@ -160,11 +160,11 @@ def test_a_uniform_part_agrees(device, dtype, with_mask, n_classes):
     logits, labels = data(200 if n_classes < 1000 else 5, n_classes)
     tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
     codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
-    expected = mixture_loss_sums(
+    expected = mixture_loss_and_derivatives(
         np, kernels.temperature_statistics(array, labels, 0.7).T, weights, 0.7, 0.71, 0.05
     )
     columns = kernels.temperature_statistics(tensor, codes, 0.7)
-    found = kernels.mixture_loss_sums(
+    found = kernels.mixture_loss_and_derivatives(
         columns.T.contiguous(), torch.tensor(weights).to(device), 0.7, 0.71, 0.05
     )
     tolerance = {
@@ -172,9 +172,9 @@ def test_a_uniform_part_agrees(device, dtype, with_mask, n_classes):
         "atol": 1e-5 * np.abs(expected).max(),
     }
     np.testing.assert_allclose(found, expected, **tolerance)
-    plain = mixture_loss_sums(torch, columns.T, None, 0.7, 0.7, 0.05)
+    plain = mixture_loss_and_derivatives(torch, columns.T, None, 0.7, 0.7, 0.05)
     np.testing.assert_allclose(
-        kernels.mixture_loss_sums(columns.T.contiguous(), None, 0.7, 0.7, 0.05),
+        kernels.mixture_loss_and_derivatives(columns.T.contiguous(), None, 0.7, 0.7, 0.05),
         plain.cpu(),
         rtol=1e-9,
     )

@@ -18,7 +18,7 @@ from metacal import kernels
 from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.kernels import exact
 from metacal.kernels import numpy as definition
-from metacal.kernels.columns import Curve, confidence_log_odds, mixture_loss_sums
+from metacal.kernels.columns import Curve, confidence_log_odds, mixture_loss_and_derivatives
 from metacal.kernels.grid import Grid
 from metacal.rows import Rows
 from metacal.scores import (
@@ -85,8 +85,8 @@ def check(table):
         for weights in (None, np.linspace(0.5, 2.0, len(table))):
             if possible.all():
                 with np.errstate(over="ignore", invalid="ignore"):
-                    expected = definition.tempered_loss(table, labels, weights, b)
-                found = fused.tempered_loss(table, labels, weights, b)
+                    expected = definition.tempered_loss_and_derivatives(table, labels, weights, b)
+                found = fused.tempered_loss_and_derivatives(table, labels, weights, b)
                 largest = (
                     np.abs(np.where(np.isfinite(table), table, 0)).max(initial=1.0).astype(float)
                 )
@@ -154,13 +154,15 @@ def test_sums_over_columns_are_those_of_their_definition(instruction_set, weight
     columns = np.ascontiguousarray(fused.temperature_statistics(logits, labels, 0.55).T)
     for b, uniform in ((0.55, 0.01), (0.57, 1e-4), (0.5, 0.3)):
         found = sum(
-            fused.mixture_loss_sums(columns, weights, 0.55, b, uniform, *part)
+            fused.mixture_loss_and_derivatives(columns, weights, 0.55, b, uniform, *part)
             for part in ((0, 500), (500, 1003))
         )
         np.testing.assert_allclose(
-            found, mixture_loss_sums(np, columns, weights, 0.55, b, uniform), rtol=1e-10
+            found, mixture_loss_and_derivatives(np, columns, weights, 0.55, b, uniform), rtol=1e-10
         )
-    assert fused.mixture_loss_sums(columns, weights, 0.55, 0.55, 0.0, 0, 1003)[0] == np.inf
+    assert (
+        fused.mixture_loss_and_derivatives(columns, weights, 0.55, 0.55, 0.0, 0, 1003)[0] == np.inf
+    )
 
 
 @pytest.mark.parametrize("name", ["entropy", "max_probability", "margin", "energy"])
@@ -213,7 +215,7 @@ def test_rounding_is_that_of_the_grid_to_the_last_bit(floor, bits):
             [0.0, -0.0, np.inf, -np.inf, np.nan, largest, -largest, 5e-324, floor, -floor],
         ]
     )
-    grid = Grid(floor=floor, bits=bits)
+    grid = Grid(even_below=floor, bits=bits)
     np.testing.assert_array_equal(kernels.round_to_grid(values, grid), grid.round(values))
 
 
@@ -307,7 +309,7 @@ def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(
     table[1::5] = dtype(1.0 / n_bins)  # on an edge, or beside it
     accept, edges = random.random(150) < 0.6, np.arange(n_bins + 1) / n_bins
     found = []
-    for add in (exact.add_class_units, fused.add_class_units):
+    for add in (exact.add_probabilities_in_units, fused.add_probabilities_in_units):
         totals, above = (
             np.zeros((2, 2, n_classes)),
             np.zeros((2, 2, n_classes * n_bins), dtype=np.int64),
@@ -331,7 +333,7 @@ def test_entries_that_are_no_probabilities_stay_within_the_bins(instruction_set,
     table, accept = np.full((9, n_classes), 0.25), np.arange(9) % 2 == 0
     table[4, ::2] = entry
     found = []
-    for add in (exact.add_class_units, fused.add_class_units):
+    for add in (exact.add_probabilities_in_units, fused.add_probabilities_in_units):
         guarded = np.full(3 * n_sums * n_bins, 7, dtype=np.int64)
         above = guarded[n_sums * n_bins : 2 * n_sums * n_bins]
         above[:] = 0
@@ -370,7 +372,7 @@ def test_probabilities_are_brought_inside_as_by_the_definition(dtype, block):
     ).astype(dtype)
     expected, wide = out.copy(), np.repeat(out, 2, axis=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "takes_whole_blocks", False)
+        patch.setattr(kernels, "uses_c_kernels", False)
         kernels.clip_probabilities(expected, block)
     for found in (out, wide[:, ::2]):  # the last by NumPy: its rows are not side by side
         kernels.clip_probabilities(found, block)
@@ -388,7 +390,7 @@ def fill_in_two_steps(block, uniform_weight, curve):
     else:
         fused.softmax(block, 0.7, out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "takes_whole_blocks", False)
+        patch.setattr(kernels, "uses_c_kernels", False)
         kernels.clip_probabilities(out, block)
     return out
 

@@ -123,10 +123,12 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
     for start in range(0, 2017, 20):  # strips of 100 elements
         here = (chosen >= start) & (chosen < start + 20)
         if here.any():
-            total += kernels.tempered_loss(table[chosen[here]], labels[here], weights[here], 0.7)
+            total += kernels.tempered_loss_and_derivatives(
+                table[chosen[here]], labels[here], weights[here], 0.7
+            )
     with open_executor(threads) as pool:
         rows = Rows(table, row_mask=keep, executor=pool)
-        loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
+        loss = partial(kernels.tempered_loss_and_derivatives, inverse_temperature=0.7)
         assert rows.sum(loss, labels, weights).tobytes() == total.tobytes()
         for score in (
             kernels.entropy,

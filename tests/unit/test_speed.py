@@ -21,7 +21,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate import LogitsData
 from metacal.gate.calibrate import calibrate
 from metacal.kernels import numpy as definition
-from metacal.kernels.buffers import as_fast_floats
+from metacal.kernels.buffers import widen_float16
 from metacal.maps.composed import fit_composed
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -130,7 +130,7 @@ def test_the_first_bad_row_is_found(dtype, n_classes, bad):
 def test_half_precision_is_converted_exactly():
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     every = every[~np.isnan(every) & (every < np.inf)].reshape(1, -1)
-    np.testing.assert_array_equal(as_fast_floats(every), every.astype(np.float32))
+    np.testing.assert_array_equal(widen_float16(every), every.astype(np.float32))
 
 
 # --- a buffer of the caller's --------------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ from scipy.special import softmax
 import metacal as mc
 from metacal import datasets, kernels
 from metacal.kernels.columns import (
+    GAP_VARIANCE,
     IS_CORRECT,
     LABEL_GAP,
-    MEAN,
-    TAIL,
-    THIRD,
-    VARIANCE,
+    MEAN_GAP,
+    OTHERS_SUM,
+    THIRD_CUMULANT,
     confidence_log_odds,
-    mixture_loss_sums,
+    mixture_loss_and_derivatives,
 )
 from metacal.maps.composed import ComposedMap, compute_log_probability_rows, fit_composed
 from metacal.maps.temperature import fit_temperature
@@ -109,7 +109,7 @@ def test_the_kernel_is_the_derivative_of_its_own_loss():
     def sums(log_b, uniform):
         walked = float(np.exp(log_b))
         columns = kernels.temperature_statistics(logits, labels, walked).T
-        return mixture_loss_sums(np, columns, weights, walked, walked, uniform)
+        return mixture_loss_and_derivatives(np, columns, weights, walked, walked, uniform)
 
     here, step = sums(-0.3, 0.05), 1e-5
     along = (sums(-0.3 + step, 0.05) - sums(-0.3 - step, 0.05)) / (2.0 * step)
@@ -141,14 +141,16 @@ def test_the_c_kernel_says_the_same_row_by_row(dtype, k):
     scale = np.abs(other).max(axis=0)
     np.testing.assert_allclose(ours / scale, other / scale, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(ours[:, IS_CORRECT], table.argmax(axis=1) == labels)
-    loss = np.log1p(ours[:, TAIL]) - 0.7 * ours[:, LABEL_GAP]
+    loss = np.log1p(ours[:, OTHERS_SUM]) - 0.7 * ours[:, LABEL_GAP]
     sums = [
         loss.sum(),
-        (ours[:, MEAN] - ours[:, LABEL_GAP]).sum(),
-        ours[:, VARIANCE].sum(),
-        ours[:, THIRD].sum(),
+        (ours[:, MEAN_GAP] - ours[:, LABEL_GAP]).sum(),
+        ours[:, GAP_VARIANCE].sum(),
+        ours[:, THIRD_CUMULANT].sum(),
     ]
-    np.testing.assert_allclose(sums, fused.tempered_loss(table, labels, None, 0.7), rtol=1e-6)
+    np.testing.assert_allclose(
+        sums, fused.tempered_loss_and_derivatives(table, labels, None, 0.7), rtol=1e-6
+    )
 
 
 def test_what_a_walk_sees_holds_at_temperatures_nearby():
@@ -156,9 +158,9 @@ def test_what_a_walk_sees_holds_at_temperatures_nearby():
     logits = random.normal(0.0, 3.0, (200, 6))
     labels = random.integers(6, size=200)
     columns, there = (kernels.temperature_statistics(logits, labels, b).T for b in (0.7, 0.71))
-    near = mixture_loss_sums(np, columns, None, 0.7, 0.71, 0.05)
+    near = mixture_loss_and_derivatives(np, columns, None, 0.7, 0.71, 0.05)
     np.testing.assert_allclose(
-        near, mixture_loss_sums(np, there, None, 0.71, 0.71, 0.05), rtol=1e-4
+        near, mixture_loss_and_derivatives(np, there, None, 0.71, 0.71, 0.05), rtol=1e-4
     )
     odds = [
         confidence_log_odds(np, seen, walked, 0.71, 0.05)

@@ -50,7 +50,7 @@ MAX_COINCIDENCE_PROBABILITY = 1e-5
 #: A sketch has at most this many row hashes. It detects an overlap of about 17 of them.
 SKETCH_SIZE = 256
 #: Scores are rounded to this grid in `data_hash`, because kernels differ in their last bits.
-_COARSE_GRID = Grid(RELATIVE_GRID.floor, bits=12)
+_COARSE_GRID = Grid(RELATIVE_GRID.even_below, bits=12)
 #: Rows are hashed in blocks of this size, which fit into the cache of a core.
 _BLOCK_SIZE = 1 << 16
 #: Number of rows of the first block. From then on the hashes of a sketch are bounded.

@@ -358,7 +358,7 @@ class _ConfidenceOfPrediction:
     @property
     def takes_whole_blocks(self) -> bool:
         """Whether it takes blocks of any size."""
-        return kernels.takes_whole_blocks and self.calibration_map.allows_any_block_size
+        return kernels.uses_c_kernels and self.calibration_map.allows_any_block_size
 
     def __call__(
         self, block: NDArray[Any], decision_offsets: NDArray[np.float64], rows: Codes | None = None

@@ -75,9 +75,9 @@ def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
 
 
 host_kernels, reason = _choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
-#: Whether the kernels take blocks of any size. Those of NumPy need strips, whose intermediate
-#: results fit into the cache.
-takes_whole_blocks = hasattr(host_kernels, "is_readable_without_copy")
+#: Whether the C kernels are used, which take blocks of any size. The kernels in NumPy need small
+#: blocks, whose intermediate results fit into the cache.
+uses_c_kernels = hasattr(host_kernels, "is_readable_without_copy")
 
 
 def is_device_tensor(table: Any) -> bool:
@@ -142,15 +142,15 @@ def _run_on_row_ranges(
     return results
 
 
-def mixture_loss_sums(
+def mixture_loss_and_derivatives(
     columns: Any,
     weights: Any,
-    expansion_b: float,
+    b_of_statistics: float,
     b: float,
     uniform_weight: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
-    """Sum the loss of a temperature with a uniform component, and its derivatives, over rows.
+    """Sum the loss of uniform temperature scaling and its derivatives over rows.
 
     The rows are added in parts of a fixed size, so the bits do not depend on the number of threads.
 
@@ -162,11 +162,11 @@ def mixture_loss_sums(
     weights : array or tensor of shape (n_rows,) or None
         Row weights.
 
-    expansion_b : float
+    b_of_statistics : float
         Inverse temperature at which the columns were computed.
 
     b : float
-        Inverse temperature, near `expansion_b`.
+        Inverse temperature, near `b_of_statistics`.
 
     uniform_weight : float
         Weight of the uniform distribution.
@@ -179,30 +179,30 @@ def mixture_loss_sums(
     array of shape (6,)
     """
     if is_device_tensor(columns):
-        device_sums = device_kernels().mixture_loss_sums(
-            columns, weights, expansion_b, b, uniform_weight
+        device_sums = device_kernels().mixture_loss_and_derivatives(
+            columns, weights, b_of_statistics, b, uniform_weight
         )
         return device_sums.cpu().numpy()
     kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
     sum_row_range = partial(
-        kernels.mixture_loss_sums, columns, weights, expansion_b, b, uniform_weight
+        kernels.mixture_loss_and_derivatives, columns, weights, b_of_statistics, b, uniform_weight
     )
     return np.asarray(sum(_run_on_row_ranges(pool, sum_row_range, columns.shape[1])))
 
 
 def confidence_log_odds(
     columns: Any,
-    expansion_b: float,
+    b_of_statistics: float,
     b: float,
     uniform_weight: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
-    """Compute the log-odds of the confidence of each row, and return them on the host.
+    """Compute the log-odds of the confidence of each row as an array on the host.
 
     Parameters
     ----------
-    columns, expansion_b, b, uniform_weight, pool
-        As in `mixture_loss_sums`.
+    columns, b_of_statistics, b, uniform_weight, pool
+        As in `mixture_loss_and_derivatives`.
 
     Returns
     -------
@@ -211,13 +211,13 @@ def confidence_log_odds(
     if is_device_tensor(columns):
         torch = device_kernels().torch
         return np.asarray(
-            _confidence_log_odds_formula(torch, columns, expansion_b, b, uniform_weight).cpu()
+            _confidence_log_odds_formula(torch, columns, b_of_statistics, b, uniform_weight).cpu()
         )
     # The C kernel would copy columns that are not contiguous.
     kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
     log_odds = np.empty(columns.shape[1])
     write_row_range = partial(
-        kernels.confidence_log_odds, columns, expansion_b, b, uniform_weight, out=log_odds
+        kernels.confidence_log_odds, columns, b_of_statistics, b, uniform_weight, out=log_odds
     )
     _run_on_row_ranges(pool, write_row_range, len(log_odds))
     return log_odds
@@ -249,9 +249,10 @@ def can_pass_whole_blocks(function: Callable[..., Any], table: Any) -> bool:
 
 
 def _dispatch_to_device(host_kernel: Callable[..., Any]) -> Any:
-    """Return a kernel that calls `host_kernel` for arrays and its namesake in torch.py for tensors.
+    """Return a kernel that also accepts tensors on a device.
 
-    A kernel with a parameter `rows` takes whole blocks.
+    It calls `host_kernel` for arrays, and the function of the same name in `kernels/torch.py` for
+    tensors. A kernel with a parameter `rows` takes whole blocks.
     """
     name = host_kernel.__name__
 
@@ -264,7 +265,8 @@ def _dispatch_to_device(host_kernel: Callable[..., Any]) -> Any:
     # Pickle looks up the kernel by its name in this module.
     kernel.__module__ = __name__
     kernel.reads_tensors = True  # type: ignore[attr-defined]
-    kernel.takes_whole_blocks = "rows" in signature(host_kernel).parameters  # type: ignore[attr-defined]
+    takes_row_indices = "rows" in signature(host_kernel).parameters
+    kernel.takes_whole_blocks = takes_row_indices  # type: ignore[attr-defined]
     return kernel
 
 
@@ -307,7 +309,7 @@ def write_mixture(
     out: Array,
     extra_term: Any = None,
 ) -> None:
-    """Write w·softmax(b·x) + ε/K + extra term of each row into `out`, keeping the prediction.
+    """Write w·softmax(b·x) + ε/K + extra term into `out` without changing predictions.
 
     Parameters
     ----------
@@ -393,7 +395,7 @@ def try_writing_clipped_probabilities(
     bool
         False if no kernel supports the block. Nothing is written then.
     """
-    if not takes_whole_blocks or not isinstance(block, np.ndarray):
+    if not uses_c_kernels or not isinstance(block, np.ndarray):
         return False
     limits = probability_limits(np.finfo(out.dtype))
     host_kernels.write_limited_probabilities(
@@ -420,8 +422,8 @@ def clip_probabilities(out: Array, block: Array, is_possible: Flags | None = Non
     smallest, largest = probability_limits(np.finfo(out.dtype))
     if (
         is_possible is None
-        and takes_whole_blocks
-        and host_kernels.clip_in_place(block, smallest, largest, out)
+        and uses_c_kernels
+        and host_kernels.try_to_clip_in_place(block, smallest, largest, out)
     ):
         return
     is_within_limits = not out.size or (out.min() >= smallest and out.max() <= largest)
@@ -462,7 +464,7 @@ class FormulaKernel:
     @property
     def takes_whole_blocks(self) -> bool:
         """Whether it takes blocks of any size."""
-        return self.host_kernel is not None and takes_whole_blocks
+        return self.host_kernel is not None and uses_c_kernels
 
     def __call__(self, block: Any, **options: Any) -> Any:
         """Return the score of each row, NaN for a row with NaN, +inf, or every class masked."""
@@ -492,8 +494,8 @@ round_to_grid = _dispatch_to_device(host_kernels.round_to_grid)
 predict_classes = _dispatch_to_device(host_kernels.predict_classes)
 softmax = _dispatch_to_device(host_kernels.softmax)
 softmax_with_curve = _dispatch_to_device(host_kernels.softmax_with_curve)
-tempered_loss = _dispatch_to_device(host_kernels.tempered_loss)
+tempered_loss_and_derivatives = _dispatch_to_device(host_kernels.tempered_loss_and_derivatives)
 temperature_statistics = _dispatch_to_device(host_kernels.temperature_statistics)
 ensemble_label_probabilities = host_kernels.ensemble_label_probabilities
-ensemble_label_probabilities.takes_whole_blocks = takes_whole_blocks
+ensemble_label_probabilities.takes_whole_blocks = uses_c_kernels
 inspect_logits = _dispatch_to_device(host_kernels.inspect_logits)

@@ -27,7 +27,16 @@ from numpy.typing import NDArray
 #: Indices of the columns of `temperature_statistics`: Σ e^{bd} - 1 with d = x - max x, the first four cumulants
 #: of d under softmax(b·x), d of the true class, the number of possible classes, and whether the
 #: prediction is correct.
-TAIL, MEAN, VARIANCE, THIRD, FOURTH, LABEL_GAP, N_POSSIBLE, IS_CORRECT = range(8)
+(
+    OTHERS_SUM,
+    MEAN_GAP,
+    GAP_VARIANCE,
+    THIRD_CUMULANT,
+    FOURTH_CUMULANT,
+    LABEL_GAP,
+    N_POSSIBLE,
+    IS_CORRECT,
+) = range(8)
 #: Smallest ratio of the predicted class to any other class, so that there is never a tie.
 MIN_PREDICTION_RATIO = 1.0 + 1e-6
 #: Largest exponent of `exp` that does not overflow.
@@ -76,13 +85,13 @@ def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]
     -------
     log_sum_exp, first_derivative, second_derivative : arrays of shape (n_rows,)
     """
-    log_sum_exp = library.log1p(columns[TAIL])
-    mean = columns[MEAN]
-    variance = columns[VARIANCE]
+    log_sum_exp = library.log1p(columns[OTHERS_SUM])
+    mean = columns[MEAN_GAP]
+    variance = columns[GAP_VARIANCE]
     if isinstance(step, float) and step == 0.0:
         return log_sum_exp, mean, variance
-    third_cumulant = columns[THIRD]
-    fourth_cumulant = columns[FOURTH]
+    third_cumulant = columns[THIRD_CUMULANT]
+    fourth_cumulant = columns[FOURTH_CUMULANT]
     log_sum_exp = log_sum_exp + step * (
         mean
         + step * (0.5 * variance + step * (third_cumulant / 6.0 + (step / 24.0) * fourth_cumulant))
@@ -94,8 +103,13 @@ def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]
     return log_sum_exp.clip(0.0), first_derivative, second_derivative.clip(0.0)
 
 
-def mixture_loss_sums(
-    library: Any, columns: Any, weights: Any, expansion_b: float, b: float, uniform_weight: float
+def mixture_loss_and_derivatives(
+    library: Any,
+    columns: Any,
+    weights: Any,
+    b_of_statistics: float,
+    b: float,
+    uniform_weight: float,
 ) -> Any:
     """Sum the loss -log q over rows, with its gradient in (log b, ε) and its curvature.
 
@@ -118,7 +132,7 @@ def mixture_loss_sums(
     weights : array or tensor of shape (n_rows,) or None
         Row weights.
 
-    expansion_b : float
+    b_of_statistics : float
         Inverse temperature at which the columns were computed, near b.
 
     b : float
@@ -134,7 +148,7 @@ def mixture_loss_sums(
     """
     label_gap = columns[LABEL_GAP]
     uniform_probability = 1.0 / columns[N_POSSIBLE]
-    log_sum_exp, mean_gap, gap_variance = log_partition(library, columns, step=b - expansion_b)
+    log_sum_exp, mean_gap, gap_variance = log_partition(library, columns, step=b - b_of_statistics)
     softmax_p = library.exp(b * label_gap - log_sum_exp)
     mixture_p = (1.0 - uniform_weight) * softmax_p + uniform_weight * uniform_probability
     inverse_mixture_p = 1.0 / mixture_p
@@ -167,21 +181,21 @@ def mixture_loss_sums(
 
 
 def confidence_log_odds(
-    library: Any, columns: Any, expansion_b: float, b: float, uniform_weight: float
+    library: Any, columns: Any, b_of_statistics: float, b: float, uniform_weight: float
 ) -> Any:
     """Compute log(max q / (1 - max q)) of each row without cancellation, for ε above 0.
 
     Parameters
     ----------
-    library, columns, expansion_b, b, uniform_weight
-        As in `mixture_loss_sums`.
+    library, columns, b_of_statistics, b, uniform_weight
+        As in `mixture_loss_and_derivatives`.
 
     Returns
     -------
     array or tensor of shape (n_rows,)
     """
     uniform_probability = 1.0 / columns[N_POSSIBLE]
-    log_sum_exp, _, _ = log_partition(library, columns, step=b - expansion_b)
+    log_sum_exp, _, _ = log_partition(library, columns, step=b - b_of_statistics)
     largest_p = (1.0 - uniform_weight) * library.exp(
         -log_sum_exp
     ) + uniform_weight * uniform_probability
@@ -224,12 +238,12 @@ class Curve:
         return self.intercept + np.append(0.0, np.cumsum(rises))
 
     @cached_property
-    def packed(self) -> NDArray[np.float64]:
+    def knots_slopes_heights(self) -> NDArray[np.float64]:
         """Knots, slopes and heights in one array, for the C kernel."""
         return np.concatenate([self.knots, self.slopes, self.heights])
 
     @cached_property
-    def pieces(self) -> NDArray[np.float64]:
+    def packed_pieces(self) -> NDArray[np.float64]:
         """First and last knot, height and slope at the first knot, and slope at the last knot.
 
         Four numbers of each piece between two knots follow: left knot, width, slope at the left knot,
@@ -265,7 +279,7 @@ class RowMap:
     """Map whose probabilities follow from few numbers of each row, for one pass over a table.
 
     The map is (1 - ε)·softmax(b·x) + ε/K. With a curve, the largest probability is then mapped by
-    the curve, as in `curve_adjustment`.
+    the curve, as in `compute_curve_factors`.
 
     Attributes
     ----------
@@ -284,7 +298,7 @@ class RowMap:
     curve: Curve | None = None
 
 
-def curve_adjustment(
+def compute_curve_factors(
     library: Any,
     others_sum: Any,
     second_largest: Any,

@@ -56,7 +56,7 @@ def units_to_integers(values: Float, unit: float) -> NDArray[np.int64]:
     return (values / unit).astype(np.int64)
 
 
-def add_class_units(
+def add_probabilities_in_units(
     block: Array, is_accepted: Flags, edges: Float, class_sums: Float, cell_sums: NDArray[np.int64]
 ) -> None:
     """Add the probabilities of a block exactly, separately for rejected and accepted rows.

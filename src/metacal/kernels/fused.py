@@ -61,7 +61,7 @@ def softmax_with_curve(
         _as_readable(block),
         inverse_temperature,
         uniform_weight,
-        curve.packed,
+        curve.knots_slopes_heights,
         *_NO_LIMITS,
     )
     _write_probabilities(write, out)
@@ -101,7 +101,7 @@ def write_limited_probabilities(
     if curve is None and uniform_weight == 0.0:
         write = partial(_fused.softmax, table, None, inverse_temperature, *limits)
     else:
-        packed_curve = None if curve is None else curve.packed
+        packed_curve = None if curve is None else curve.knots_slopes_heights
         write = partial(
             _fused.lifted, table, inverse_temperature, uniform_weight, packed_curve, *limits
         )
@@ -118,7 +118,9 @@ def _write_probabilities(write: Callable[[Array], None], out: Array) -> None:
     out[...] = buffer
 
 
-def clip_in_place(block: Array, min_probability: float, max_probability: float, out: Array) -> bool:
+def try_to_clip_in_place(
+    block: Array, min_probability: float, max_probability: float, out: Array
+) -> bool:
     """Clip the probabilities of a block in place.
 
     Parameters
@@ -143,7 +145,7 @@ def clip_in_place(block: Array, min_probability: float, max_probability: float, 
     return is_supported
 
 
-def tempered_loss(
+def tempered_loss_and_derivatives(
     block: Array,
     labels: Codes,
     weights: Float | None,
@@ -262,16 +264,16 @@ def write_scores_and_correctness(
         is_unvalidated,
         as_column(labels, np.int64),
         grid.n_dropped_bits,
-        grid.floor,
+        grid.even_below,
         scores,
         is_correct,
     )
 
 
-def add_class_units(
+def add_probabilities_in_units(
     block: Array, is_accepted: Flags, edges: Float, class_sums: Float, cell_sums: NDArray[np.int64]
 ) -> None:
-    """Add the probabilities of a block exactly, as `kernels.exact.add_class_units` does."""
+    """Add the probabilities of a block exactly, as `kernels.exact.add_probabilities_in_units` does."""
     decisions = np.ascontiguousarray(is_accepted, dtype=bool)
     _fused.class_units(
         _as_readable(block), decisions, edges, class_sums.reshape(-1), cell_sums.reshape(-1)
@@ -281,13 +283,13 @@ def add_class_units(
 def round_to_grid(values: Float, grid: Grid) -> Float:
     """Return the nearest grid point of each value, as `Grid.round` does."""
     result = np.empty(len(values))
-    _fused.rounded(as_column(values), grid.n_dropped_bits, grid.floor, result)
+    _fused.rounded(as_column(values), grid.n_dropped_bits, grid.even_below, result)
     return result
 
 
 def confidence_log_odds(
     columns: Float,
-    expansion_b: float,
+    b_of_statistics: float,
     b: float,
     uniform_weight: float,
     start: int,
@@ -295,7 +297,7 @@ def confidence_log_odds(
     out: Float,
 ) -> None:
     """Write `kernels.columns.confidence_log_odds` of the rows from `start` up to `stop`."""
-    _fused.log_odds(columns, b - expansion_b, uniform_weight, start, stop, out)
+    _fused.log_odds(columns, b - b_of_statistics, uniform_weight, start, stop, out)
 
 
 def bin_linearly(
@@ -321,18 +323,18 @@ def bin_linearly(
     return sums
 
 
-def mixture_loss_sums(
+def mixture_loss_and_derivatives(
     columns: Float,
     weights: Float | None,
-    expansion_b: float,
+    b_of_statistics: float,
     b: float,
     uniform_weight: float,
     start: int,
     stop: int,
 ) -> Float:
-    """Compute `kernels.columns.mixture_loss_sums` over the rows from `start` up to `stop`."""
+    """Compute `kernels.columns.mixture_loss_and_derivatives` over the rows from `start` up to `stop`."""
     sums = np.empty(6)
-    step = b - expansion_b
+    step = b - b_of_statistics
     _fused.mixed_sums(
         as_column(columns), as_column(weights), b, step, uniform_weight, start, stop, sums
     )

@@ -68,7 +68,7 @@ def hash_scores(
         Correctness of the predictions.
 
     coarse_grid, fine_grid : Grid
-        Grids of the two hashes, which have the same floor.
+        Grids of the two hashes, which are even below the same size.
 
     bound : int
         Largest hash to return.
@@ -86,7 +86,7 @@ def hash_scores(
     n_hashes = _fused.hash_scores(
         as_column(scores),
         np.ascontiguousarray(is_correct, dtype=bool),
-        coarse_grid.floor,
+        coarse_grid.even_below,
         coarse_grid.n_dropped_bits,
         fine_grid.n_dropped_bits,
         bound,

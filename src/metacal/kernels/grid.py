@@ -33,20 +33,20 @@ from numpy.typing import NDArray
 #: Number of bits of the fraction of a float64.
 _FRACTION_BITS = 52
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
-_SIGN_SHIFT = np.uint64(63)
+_SIGN_BIT_INDEX = np.uint64(63)
 _ALL_BITS = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Grid of floats: `bits` bits after the leading one, and even steps below `floor` in size.
+    """Floats with `bits` bits after the leading one, and with even steps near zero.
 
-    The even steps are multiples of floor·2^-bits. The largest float stands for the next power of
+    The even steps are multiples of even_below·2^-bits. The largest float stands for the next power of
     two, which is not a float.
 
     Attributes
     ----------
-    floor : float
+    even_below : float
         Size below which the grid is even.
 
     bits : int
@@ -54,14 +54,14 @@ class Grid:
 
     Examples
     --------
-    >>> grid = Grid(floor=1.0, bits=2)
+    >>> grid = Grid(even_below=1.0, bits=2)
     >>> grid.round(np.array([0.1, 0.2, 1.1, 1.2, -1.125, 40.0, 44.0, np.nan]))
     array([ 0.  ,  0.25,  1.  ,  1.25, -1.25, 40.  , 40.  ,   nan])
     >>> grid.make_robust_to_rounding(1.25), grid.make_robust_to_rounding(1.3), grid.make_robust_to_rounding(-0.5)
     (1.375, 1.375, -0.375)
     """
 
-    floor: float
+    even_below: float
     bits: int = 30
 
     @property
@@ -71,11 +71,11 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """Distance between grid points below the floor."""
-        return self.floor * 2.0**-self.bits
+        """Distance between grid points whose size is below `even_below`."""
+        return self.even_below * 2.0**-self.bits
 
     def round(self, values: Any) -> NDArray[np.float64]:
-        """Return the nearest grid point of each value, the lower one for ties.
+        """Round each value to the nearest grid point, down for ties.
 
         NaN and infinities are unchanged. Read as integers, floats of one sign are in order, and the
         grid points are the multiples of 2^dropped. Adding half of 2^dropped and removing the lower
@@ -86,18 +86,18 @@ class Grid:
         result = raw_values.copy(order="C")
         # The bit patterns share the memory of the result.
         bit_patterns = result.view(np.uint64)
-        almost_half_step = np.uint64((1 << (self.n_dropped_bits - 1)) - 1)
-        sign_bits = bit_patterns >> _SIGN_SHIFT
-        bit_patterns += sign_bits + almost_half_step
+        just_below_half_step = np.uint64((1 << (self.n_dropped_bits - 1)) - 1)
+        sign_bits = bit_patterns >> _SIGN_BIT_INDEX
+        bit_patterns += sign_bits + just_below_half_step
         kept_bits = np.uint64(-1 << self.n_dropped_bits & _ALL_BITS)
         bit_patterns &= kept_bits
         magnitudes = np.abs(raw_values)
         if not raw_values.size or (
-            magnitudes.min() >= self.floor and magnitudes.max() < _LARGEST_FLOAT / 2
+            magnitudes.min() >= self.even_below and magnitudes.max() < _LARGEST_FLOAT / 2
         ):
             return result
         # Some value is small, very large, or NaN, for which the comparisons are false.
-        is_small = magnitudes < self.floor
+        is_small = magnitudes < self.even_below
         n_steps = raw_values[is_small] / self.step
         nearest = np.rint(n_steps)
         is_rounded_up_tie = nearest - n_steps == 0.5
@@ -114,7 +114,7 @@ class Grid:
         """
         if not math.isfinite(threshold) or threshold == _LARGEST_FLOAT:
             return threshold
-        if -self.floor <= threshold < self.floor:
+        if -self.even_below <= threshold < self.even_below:
             return (math.floor(threshold / self.step) + 0.5) * self.step
         (bit_pattern,) = struct.unpack("<q", struct.pack("<d", abs(threshold)))
         if threshold < 0:
@@ -132,6 +132,6 @@ class Grid:
 #: Grid of scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each
 #: kernel in another way, and a row may have a million of them. Below 1e-289 the grid is therefore
 #: even, and e^-690 is rounded to 0.
-RELATIVE_GRID = Grid(floor=2.0**-960)
+RELATIVE_GRID = Grid(even_below=2.0**-960)
 #: Grid of scores that are sums of terms of either sign: the energy and learned scores.
-ABSOLUTE_GRID = Grid(floor=1.0)
+ABSOLUTE_GRID = Grid(even_below=1.0)

@@ -21,21 +21,23 @@ import numpy as np
 
 from metacal.formulas import Array, Codes, Float
 from metacal.formulas.logits import LARGEST_FINITE_MASK
-from metacal.kernels.buffers import as_fast_floats, thread_buffers
-from metacal.kernels.columns import Curve, cumulants, curve_adjustment
+from metacal.kernels.buffers import thread_buffers, widen_float16
+from metacal.kernels.columns import Curve, compute_curve_factors, cumulants
 from metacal.kernels.grid import Grid
 from metacal.kernels.numpy_columns import bin_linearly as bin_linearly
 from metacal.kernels.numpy_columns import confidence_log_odds as confidence_log_odds
-from metacal.kernels.numpy_columns import mixture_loss_sums as mixture_loss_sums
+from metacal.kernels.numpy_columns import (
+    mixture_loss_and_derivatives as mixture_loss_and_derivatives,
+)
 
-#: Exponents below which exp is 0, by type. Smaller exponents are clipped, as 0 · (-inf) is NaN.
+#: Exponents below which exp is 0, by type. Smaller exponents are clipped, because 0 · (-inf) is NaN.
 _UNDERFLOW_EXPONENT = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
 
-# Bits of the largest float16 that may stand for a mask, and of -inf.
-_HALF_LARGEST_MASK, _HALF_MINUS_INFINITY_BITS = np.array(
+# Bits of float16 numbers: of the largest one that may stand for a mask, and of -inf.
+_BITS_OF_LARGEST_MASK, _BITS_OF_MINUS_INFINITY = np.array(
     [LARGEST_FINITE_MASK, -np.inf], np.float16
 ).view(np.uint16)
-_HALF_EXPONENT_BITS = 0x7C00
+_FLOAT16_EXPONENT_BITS = 0x7C00
 
 #: Largest number of classes of a block that is transposed before its rows are summed.
 _MAX_TRANSPOSED_CLASSES = 128
@@ -50,7 +52,7 @@ def _work_type(block: Array) -> np.dtype[Any]:
 @np.errstate(invalid="ignore", over="ignore")
 def _gaps_and_largest(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Return the gaps d = x - max x of each row in a buffer, and max x of shape (n_rows, 1)."""
-    block = as_fast_floats(block)
+    block = widen_float16(block)
     gaps = thread_buffers.get_array("gaps", block.shape, dtype)
     largest = block.max(axis=1, keepdims=True)
     if block.dtype == dtype:
@@ -119,7 +121,7 @@ def round_to_grid(values: Any, grid: Grid) -> Float:
 
 def predict_classes(block: Array) -> Codes:
     """Return ŷ = argmax x of each row, the lowest index for ties."""
-    return np.asarray(as_fast_floats(block).argmax(axis=1))
+    return np.asarray(widen_float16(block).argmax(axis=1))
 
 
 def entropy(block: Array) -> Float:
@@ -130,21 +132,21 @@ def entropy(block: Array) -> Float:
     rounding.
     """
     gaps, exponentials, largest = _gaps_without_prediction(block)
-    mass = exponentials.sum(axis=1)
+    others_sum = exponentials.sum(axis=1)
     with np.errstate(invalid="ignore"):
-        moment = np.einsum("ij,ij->i", exponentials, gaps)
-    if np.isnan(moment).any():
+        others_moment = np.einsum("ij,ij->i", exponentials, gaps)
+    if np.isnan(others_moment).any():
         # A masked class gave 0 · (-inf), which must be 0.
         np.maximum(gaps, _UNDERFLOW_EXPONENT[gaps.dtype], out=gaps)
-        moment = np.einsum("ij,ij->i", exponentials, gaps)
-    return _nan_for_invalid_rows(np.log1p(mass) - moment / (1.0 + mass), largest)
+        others_moment = np.einsum("ij,ij->i", exponentials, gaps)
+    return _nan_for_invalid_rows(np.log1p(others_sum) - others_moment / (1.0 + others_sum), largest)
 
 
 def one_minus_max_probability(block: Array) -> Float:
     """Compute 1 - max p = S / (1 + S) of each row without cancellation."""
     _, exponentials, largest = _gaps_without_prediction(block)
-    mass = exponentials.sum(axis=1)
-    return _nan_for_invalid_rows(mass / (1.0 + mass), largest)
+    others_sum = exponentials.sum(axis=1)
+    return _nan_for_invalid_rows(others_sum / (1.0 + others_sum), largest)
 
 
 @np.errstate(invalid="ignore", over="ignore")
@@ -153,16 +155,17 @@ def negative_margin(block: Array) -> Float:
 
     It is the most negative float if every other class is masked.
     """
-    block = as_fast_floats(block)
-    other_logits = thread_buffers.get_array("gaps", block.shape, block.dtype)
+    block = widen_float16(block)
+    other_logits = thread_buffers.get_array("other logits", block.shape, block.dtype)
     np.copyto(other_logits, block)
     rows = np.arange(len(block))
     predictions = block.argmax(axis=1)
     other_logits[rows, predictions] = -np.inf
     largest = block[rows, predictions].astype(np.float64)
-    margin = other_logits.max(axis=1).astype(np.float64)
-    margin -= largest
-    return _nan_for_invalid_rows(np.maximum(margin, -np.finfo(np.float64).max), largest)
+    gap_of_second = other_logits.max(axis=1).astype(np.float64)
+    gap_of_second -= largest
+    lowest_float = -np.finfo(np.float64).max
+    return _nan_for_invalid_rows(np.maximum(gap_of_second, lowest_float), largest)
 
 
 @np.errstate(invalid="ignore")
@@ -222,7 +225,7 @@ def softmax_with_curve(
     second_largest = out.max(axis=1).astype(np.float64)
     # For a row with one possible class, the formula divides by 0.
     with np.errstate(divide="ignore", invalid="ignore"):
-        scale, shift, prediction_p = curve_adjustment(
+        scale, shift, prediction_p = compute_curve_factors(
             np, others_sum, second_largest, 1.0 / n_possible, uniform_weight, curve.value
         )
     out *= scale[:, None].astype(out.dtype)
@@ -232,7 +235,7 @@ def softmax_with_curve(
     out[rows, predictions] = prediction_p
 
 
-def tempered_loss(
+def tempered_loss_and_derivatives(
     block: Array, labels: Codes, weights: Float | None, inverse_temperature: float
 ) -> Float:
     """Sum the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
@@ -317,18 +320,18 @@ def temperature_statistics(block: Array, labels: Codes, inverse_temperature: flo
     exponents = gaps
     exponents *= exponents.dtype.type(inverse_temperature)
     terms = _exp_in_buffer(exponents)
-    # The term of the largest logit is 1. The tail is the sum of the other terms.
+    # The sum omits the largest logit, whose term is 1.
     is_largest = exponents == 0.0
     terms[is_largest] = 0.0
     n_other_largest = is_largest.sum(axis=class_axis) - 1
-    tail = terms.sum(axis=class_axis).astype(np.float64) + n_other_largest
+    others_sum = terms.sum(axis=class_axis).astype(np.float64) + n_other_largest
     moments = []
     for power in (1, 2, 3, 4):
-        # After each product, the terms are e^{bd}·(bd)^power.
+        # This multiplies the terms by b·d again, so they are e^{bd}·(bd)^power.
         moment_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
-        moments.append(moment_sum / ((1.0 + tail) * inverse_temperature**power))
+        moments.append(moment_sum / ((1.0 + others_sum) * inverse_temperature**power))
     is_correct = predict_classes(block) == labels
-    statistics = (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
+    statistics = (others_sum, *cumulants(*moments), label_gaps, n_possible, is_correct)
     # The values of a column are contiguous.
     columns = np.empty((len(statistics), len(block)))
     for column, values in zip(columns, statistics):
@@ -375,17 +378,19 @@ def inspect_logits(block: Array) -> tuple[int | None, bool]:
         Whether a finite logit is so low that it may stand for a mask (`formulas.logits`).
     """
     # The bits of float16 are inspected, because NumPy's float16 arithmetic is sixty times slower.
-    half_bits = block.view(np.uint16) if block.dtype == np.float16 else None
-    may_be_invalid = half_bits is None or bool(
-        ((half_bits & _HALF_EXPONENT_BITS) == _HALF_EXPONENT_BITS).any()
+    float16_bits = block.view(np.uint16) if block.dtype == np.float16 else None
+    may_be_invalid = float16_bits is None or bool(
+        ((float16_bits & _FLOAT16_EXPONENT_BITS) == _FLOAT16_EXPONENT_BITS).any()
     )
     if may_be_invalid:
         is_valid = np.isfinite(block.max(axis=1))
         if not is_valid.all():
             return int(is_valid.argmin()), False
-    if half_bits is not None:
+    if float16_bits is not None:
         # The bits of negative numbers increase with their size.
-        may_be_mask = (half_bits >= _HALF_LARGEST_MASK) & (half_bits < _HALF_MINUS_INFINITY_BITS)
+        may_be_mask = (float16_bits >= _BITS_OF_LARGEST_MASK) & (
+            float16_bits < _BITS_OF_MINUS_INFINITY
+        )
         return None, bool(may_be_mask.any())
     if block.min(initial=0.0) > LARGEST_FINITE_MASK:
         return None, False

@@ -11,21 +11,21 @@ from metacal.kernels import columns as column_formulas
 _CHUNK_ROWS = 1 << 15
 
 
-def mixture_loss_sums(
+def mixture_loss_and_derivatives(
     columns: Float,
     weights: Float | None,
-    expansion_b: float,
+    b_of_statistics: float,
     b: float,
     uniform_weight: float,
     start: int,
     stop: int,
 ) -> Float:
-    """Compute `kernels.columns.mixture_loss_sums` over the rows from `start` up to `stop`.
+    """Compute `kernels.columns.mixture_loss_and_derivatives` over the rows from `start` up to `stop`.
 
     Parameters
     ----------
-    columns, weights, expansion_b, b, uniform_weight
-        As in `kernels.columns.mixture_loss_sums`.
+    columns, weights, b_of_statistics, b, uniform_weight
+        As in `kernels.columns.mixture_loss_and_derivatives`.
 
     start, stop : int
         Rows to sum.
@@ -37,15 +37,15 @@ def mixture_loss_sums(
     part_weights = None if weights is None else weights[start:stop]
     part_columns = columns[:, start:stop]
     return np.asarray(
-        column_formulas.mixture_loss_sums(
-            np, part_columns, part_weights, expansion_b, b, uniform_weight
+        column_formulas.mixture_loss_and_derivatives(
+            np, part_columns, part_weights, b_of_statistics, b, uniform_weight
         )
     )
 
 
 def confidence_log_odds(
     columns: Float,
-    expansion_b: float,
+    b_of_statistics: float,
     b: float,
     uniform_weight: float,
     start: int,
@@ -56,7 +56,7 @@ def confidence_log_odds(
 
     Parameters
     ----------
-    columns, expansion_b, b, uniform_weight
+    columns, b_of_statistics, b, uniform_weight
         As in `kernels.columns.confidence_log_odds`.
 
     start, stop : int
@@ -66,7 +66,7 @@ def confidence_log_odds(
         Buffer of all rows.
     """
     out[start:stop] = column_formulas.confidence_log_odds(
-        np, columns[:, start:stop], expansion_b, b, uniform_weight
+        np, columns[:, start:stop], b_of_statistics, b, uniform_weight
     )
 
 

@@ -28,16 +28,16 @@ from metacal.formulas.logits import (
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton_acceptance
 from metacal.kernels import triton_columns as fused_columns
-from metacal.kernels import triton_mixed as fused_mixed
+from metacal.kernels import triton_mixed as fused_row_statistics
 from metacal.kernels.columns import (
+    GAP_VARIANCE,
     LABEL_GAP,
-    MEAN,
-    TAIL,
-    THIRD,
-    VARIANCE,
+    MEAN_GAP,
+    OTHERS_SUM,
+    THIRD_CUMULANT,
     cumulants,
 )
-from metacal.kernels.columns import mixture_loss_sums as plain_mixture_loss_sums
+from metacal.kernels.columns import mixture_loss_and_derivatives as plain_mixture_loss
 from metacal.kernels.torch_chunks import iterate_chunks, predict_chunk, work_type
 from metacal.kernels.torch_decisions import decide_rows as decide_rows
 from metacal.kernels.torch_decisions import limit_chunk
@@ -65,20 +65,24 @@ def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
     return gaps.sub_(gaps.amax(dim=1, keepdim=True))
 
 
-# --- implementations of the functions in numpy.py ---------------------------------------------
-
-
-def tempered_loss(
+def tempered_loss_and_derivatives(
     block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float
 ) -> Tensor:
     """Sum the negative log-likelihood of softmax(b·x) and its first three derivatives in b."""
-    fused_sums = fused_mixed.tempered_loss(block, labels, weights, inverse_temperature)
+    fused_sums = fused_row_statistics.tempered_loss_and_derivatives(
+        block, labels, weights, inverse_temperature
+    )
     if fused_sums is not None:
         return fused_sums
     columns = temperature_statistics(block, labels, inverse_temperature).T
-    loss = torch.log1p(columns[TAIL]) - inverse_temperature * columns[LABEL_GAP]
+    loss = torch.log1p(columns[OTHERS_SUM]) - inverse_temperature * columns[LABEL_GAP]
     row_derivatives = torch.stack(
-        [loss, columns[MEAN] - columns[LABEL_GAP], columns[VARIANCE], columns[THIRD]]
+        [
+            loss,
+            columns[MEAN_GAP] - columns[LABEL_GAP],
+            columns[GAP_VARIANCE],
+            columns[THIRD_CUMULANT],
+        ]
     )
     if weights is not None:
         row_derivatives = row_derivatives * weights
@@ -87,7 +91,9 @@ def tempered_loss(
 
 def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
     """Compute the statistics of each row that determine its loss at nearby temperatures."""
-    fused_statistics = fused_mixed.temperature_statistics(block, labels, inverse_temperature)
+    fused_statistics = fused_row_statistics.temperature_statistics(
+        block, labels, inverse_temperature
+    )
     if fused_statistics is not None:
         return fused_statistics
     chunks = []
@@ -96,46 +102,45 @@ def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: f
         label_gaps = gaps.gather(1, labels[rows, None])[:, 0]
         n_possible = (gaps > -math.inf).sum(dim=1)
         is_largest = gaps == 0.0
-        gaps.clamp_(min=fused_mixed.underflow_gap(block, inverse_temperature))
+        gaps.clamp_(min=fused_row_statistics.underflow_gap(block, inverse_temperature))
         terms = gaps.mul(inverse_temperature).exp_().masked_fill_(is_largest, 0.0)
         n_other_largest = is_largest.sum(dim=1) - 1
-        tail = terms.sum(dim=1, dtype=torch.float64) + n_other_largest
+        others_sum = terms.sum(dim=1, dtype=torch.float64) + n_other_largest
         moments = []
         for _ in range(4):
             moment_sum = terms.mul_(gaps).sum(dim=1, dtype=torch.float64)
-            moments.append(moment_sum / (1.0 + tail))
+            moments.append(moment_sum / (1.0 + others_sum))
         is_correct = predict_chunk(block[rows]) == labels[rows]
-        columns = (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
+        columns = (others_sum, *cumulants(*moments), label_gaps, n_possible, is_correct)
         chunks.append(torch.stack([column.to(torch.float64) for column in columns], dim=1))
     return torch.cat(chunks)
 
 
-def mixture_loss_sums(
-    columns: Tensor, weights: Tensor | None, expansion_b: float, b: float, uniform_weight: float
+def mixture_loss_and_derivatives(
+    columns: Tensor, weights: Tensor | None, b_of_statistics: float, b: float, uniform_weight: float
 ) -> Tensor:
-    """Compute `kernels.columns.mixture_loss_sums` over contiguous columns on a device.
+    """Compute `kernels.columns.mixture_loss_and_derivatives` over contiguous columns on a device.
 
     Parameters
     ----------
-    columns, weights, expansion_b, b, uniform_weight
-        As in `kernels.columns.mixture_loss_sums`.
+    columns, weights, b_of_statistics, b, uniform_weight
+        As in `kernels.columns.mixture_loss_and_derivatives`.
 
     Returns
     -------
     tensor of shape (6,)
     """
-    fused_sums = fused_columns.mixture_loss_sums(columns, weights, expansion_b, b, uniform_weight)
+    fused_sums = fused_columns.mixture_loss_and_derivatives(
+        columns, weights, b_of_statistics, b, uniform_weight
+    )
     if fused_sums is not None:
         return fused_sums
-    return plain_mixture_loss_sums(torch, columns, weights, expansion_b, b, uniform_weight)
+    return plain_mixture_loss(torch, columns, weights, b_of_statistics, b, uniform_weight)
 
 
 def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
     """Return for each row whether its true class is not masked."""
     return block.gather(1, labels[:, None])[:, 0] > -math.inf
-
-
-# --- validation and conversion on the device ----------------------------------------------------
 
 
 def move_to_device_of(values: Any, table: Tensor) -> Tensor:
@@ -183,7 +188,7 @@ def empty_probabilities(table: Tensor) -> Tensor:
 
 
 def overlaps_partially(table: Any, out: Tensor) -> bool:
-    """Check whether two tables share memory without being exactly the same memory."""
+    """Check whether two tables share some memory, but are not the same view of it."""
     if not isinstance(table, Tensor) or table.device != out.device:
         return False
     table_start, table_stop = _memory_range(table)
@@ -228,8 +233,9 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
 
     Unlike on the host, -inf counts as a possible mask.
     """
+    # With an infinite threshold, the codes only tell which rows have to be inspected.
     codes = triton_acceptance.acceptance_codes(
-        table, "negative_margin", math.inf, LARGEST_FINITE_MASK
+        table, "negative_margin", threshold=math.inf, largest_mask=LARGEST_FINITE_MASK
     )
     if codes is not None and not bool((codes == NEEDS_INSPECTION).any()):
         return None, False
@@ -237,10 +243,10 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
     is_invalid = ~torch.isfinite(largest)
     may_hold_masks = (smallest <= LARGEST_FINITE_MASK).any()
     # Copying both flags to the host as one number waits for the device only once.
-    packed_flags = int(2 * is_invalid.any() + may_hold_masks)
-    has_invalid_row = bool(packed_flags & 2)
+    two_flags = int(2 * is_invalid.any() + may_hold_masks)
+    has_invalid_row = bool(two_flags & 2)
     invalid_row = int(is_invalid.to(torch.uint8).argmax()) if has_invalid_row else None
-    return invalid_row, bool(packed_flags & 1)
+    return invalid_row, bool(two_flags & 1)
 
 
 def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from metacal.formulas.logits import LARGEST_FINITE_MASK
 from metacal.formulas.probabilities import probability_limits
 from metacal.kernels import triton_decisions as fused
-from metacal.kernels.columns import Curve, RowMap, curve_adjustment
+from metacal.kernels.columns import Curve, RowMap, compute_curve_factors
 from metacal.kernels.torch_chunks import iterate_chunks, work_type
 from metacal.kernels.torch_scores import (
     ACCEPTED,
@@ -30,21 +30,21 @@ from metacal.kernels.triton_decisions import DecisionBuffers
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    _write(block, RowMap(inverse_temperature), out, limits=False)
+    _write(block, RowMap(inverse_temperature), out, with_limits=False)
 
 
 def mixture_softmax(
     block: Tensor, inverse_temperature: float, uniform_weight: float, out: Tensor
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`."""
-    _write(block, RowMap(inverse_temperature, uniform_weight), out, limits=False)
+    _write(block, RowMap(inverse_temperature, uniform_weight), out, with_limits=False)
 
 
 def softmax_with_curve(
     block: Tensor, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Tensor
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
-    _write(block, RowMap(inverse_temperature, uniform_weight, curve), out, limits=False)
+    _write(block, RowMap(inverse_temperature, uniform_weight, curve), out, with_limits=False)
 
 
 def write_probabilities(block: Tensor, row_map: RowMap, out: Tensor) -> None:
@@ -61,7 +61,7 @@ def write_probabilities(block: Tensor, row_map: RowMap, out: Tensor) -> None:
     out : tensor of shape (n_rows, n_classes)
         Buffer for the result, which may be the block itself.
     """
-    _write(block, row_map, out, limits=True)
+    _write(block, row_map, out, with_limits=True)
 
 
 def write_probabilities_if_valid(block: Tensor, row_map: RowMap, out: Tensor) -> bool:
@@ -79,7 +79,7 @@ def write_probabilities_if_valid(block: Tensor, row_map: RowMap, out: Tensor) ->
         validated in the same pass. The content of `out` is then undefined.
     """
     needs_inspection = torch.zeros(1, dtype=torch.int32, device=block.device)
-    was_launched = fused.probabilities(
+    was_launched = fused.try_to_write_probabilities(
         block,
         row_map,
         out,
@@ -98,7 +98,7 @@ def decide_rows(
     *,
     rejected_are_uniform: bool,
 ) -> DecisionBuffers:
-    """Write the final probabilities of a map, and decide on each row, in one pass.
+    """Write final probabilities and decide on each row, in one pass if possible.
 
     Parameters
     ----------
@@ -120,42 +120,41 @@ def decide_rows(
     DecisionBuffers
     """
     if formula in FUSED_SCORES:
-        columns = DecisionBuffers.allocate(block, out.dtype)
-        if fused.decisions(
+        buffers = DecisionBuffers.allocate(block, out.dtype)
+        if fused.try_to_write_decisions(
             block,
             row_map,
             out,
-            columns,
+            buffers,
             score=formula.__name__,
             threshold=threshold,
             rejected_are_uniform=rejected_are_uniform,
         ):
-            return columns
+            return buffers
     predictions = torch.empty(len(block), dtype=torch.int64, device=block.device)
     scores = score_by_formula(block, formula, predictions_out=predictions)
     codes = compare_with_threshold(scores, threshold)
     write_probabilities(block, row_map, out)
-    has_equal_p = codes == NEEDS_INSPECTION
+    has_no_score = codes == NEEDS_INSPECTION
     equal_p = 1.0 / block.shape[1]
-    confidence = out.gather(1, predictions[:, None])[:, 0].masked_fill_(has_equal_p, equal_p)
-    if rejected_are_uniform:
-        has_equal_p = codes != ACCEPTED
+    confidence = out.gather(1, predictions[:, None])[:, 0].masked_fill_(has_no_score, equal_p)
+    is_uniform_row = codes != ACCEPTED if rejected_are_uniform else has_no_score
     for rows in iterate_chunks(block):
-        out[rows].masked_fill_(has_equal_p[rows, None], equal_p)
+        out[rows].masked_fill_(is_uniform_row[rows, None], equal_p)
     return DecisionBuffers(
         scores=scores, predictions=predictions, confidence=confidence, acceptance_codes=codes
     )
 
 
-def _write(block: Tensor, row_map: RowMap, out: Tensor, *, limits: bool) -> None:
+def _write(block: Tensor, row_map: RowMap, out: Tensor, *, with_limits: bool) -> None:
     """Write the probabilities of a map, with or without limits, into `out`."""
-    if fused.probabilities(block, row_map, out, limits=limits):
+    if fused.try_to_write_probabilities(block, row_map, out, with_limits=with_limits):
         return
     for rows in iterate_chunks(block):
-        out[rows] = _map_chunk(block[rows], row_map, limits=limits)
+        out[rows] = _map_chunk(block[rows], row_map, with_limits=with_limits)
 
 
-def _map_chunk(chunk: Tensor, row_map: RowMap, *, limits: bool) -> Tensor:
+def _map_chunk(chunk: Tensor, row_map: RowMap, *, with_limits: bool) -> Tensor:
     """Compute the probabilities of a chunk of rows.
 
     Parameters
@@ -166,7 +165,7 @@ def _map_chunk(chunk: Tensor, row_map: RowMap, *, limits: bool) -> Tensor:
     row_map : RowMap
         Map.
 
-    limits : bool
+    with_limits : bool
         Whether to keep the probabilities of possible classes away from 0 and 1.
 
     Returns
@@ -179,15 +178,15 @@ def _map_chunk(chunk: Tensor, row_map: RowMap, *, limits: bool) -> Tensor:
     largest = chunk.amax(dim=1, keepdim=True)
     is_largest = chunk == largest
     dtype = work_type(chunk)
-    terms = chunk.to(dtype, copy=True).sub_(largest.to(dtype))
+    other_exponentials = chunk.to(dtype, copy=True).sub_(largest.to(dtype))
     predictions = is_largest.to(torch.uint8).argmax(dim=1, keepdim=True)
     # The sum omits the predicted class, which preserves the digits of confident rows.
-    terms.mul_(row_map.inverse_temperature).exp_().scatter_(1, predictions, 0.0)
-    tail = terms.sum(dim=1, keepdim=True, dtype=torch.float64)
-    tail = torch.where(torch.isfinite(largest), tail, math.nan)
-    factors = _row_factors(terms, tail, n_possible, row_map)
+    other_exponentials.mul_(row_map.inverse_temperature).exp_().scatter_(1, predictions, 0.0)
+    others_sum = other_exponentials.sum(dim=1, keepdim=True, dtype=torch.float64)
+    others_sum = torch.where(torch.isfinite(largest), others_sum, math.nan)
+    factors = _row_factors(other_exponentials, others_sum, n_possible, row_map)
     scale, shift, prediction_p = (factor.to(dtype) for factor in factors)
-    p = terms.mul_(scale)
+    p = other_exponentials.mul_(scale)
     if row_map.uniform_weight != 0.0:
         p.addcmul_(is_possible.to(dtype), shift)
     if row_map.curve is None:
@@ -197,21 +196,21 @@ def _map_chunk(chunk: Tensor, row_map: RowMap, *, limits: bool) -> Tensor:
     else:
         p.masked_fill_(~is_possible, 0.0)
     p.scatter_(1, predictions, prediction_p)
-    return limit_chunk(p, is_possible, n_possible) if limits else p
+    return limit_chunk(p, is_possible, n_possible) if with_limits else p
 
 
 def _row_factors(
-    terms: Tensor, tail: Tensor, n_possible: Tensor, row_map: RowMap
+    other_exponentials: Tensor, others_sum: Tensor, n_possible: Tensor, row_map: RowMap
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the factors with which the terms of a row become probabilities.
+    """Compute the numbers of each row that turn exponentials into probabilities.
 
     Parameters
     ----------
-    terms : tensor of shape (n_rows, n_classes)
+    other_exponentials : tensor of shape (n_rows, n_classes)
         e^{b·(x - max x)} of each class, but 0 for the predicted class.
 
-    tail : tensor of shape (n_rows, 1)
-        Sum of the terms.
+    others_sum : tensor of shape (n_rows, 1)
+        Sum of the exponentials.
 
     n_possible : tensor of shape (n_rows, 1)
         Number of possible classes.
@@ -222,19 +221,19 @@ def _row_factors(
     Returns
     -------
     scale, shift, prediction_p : tensors of shape (n_rows, 1)
-        The other classes become term·scale + shift, and the predicted class `prediction_p`.
+        The other classes become exponential·scale + shift, and the predicted class `prediction_p`.
     """
     uniform_weight = row_map.uniform_weight
     uniform_probability = 1.0 / n_possible.to(torch.float64)
-    total = 1.0 + tail
+    total = 1.0 + others_sum
     if row_map.curve is None:
         scale = (1.0 - uniform_weight) / total
         shift = uniform_weight * uniform_probability
         return scale, shift, scale + shift
-    second_largest = terms.amax(dim=1, keepdim=True).to(torch.float64)
-    scale, shift, prediction_p = curve_adjustment(
+    second_largest = other_exponentials.amax(dim=1, keepdim=True).to(torch.float64)
+    scale, shift, prediction_p = compute_curve_factors(
         torch,
-        tail / total,
+        others_sum / total,
         second_largest / total,
         uniform_probability,
         uniform_weight,

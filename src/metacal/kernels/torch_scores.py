@@ -135,17 +135,17 @@ def compare_with_threshold(scores: Tensor, threshold: float) -> Tensor:
 
 def round_to_grid(values: Tensor, grid: Grid) -> Tensor:
     """Return the nearest grid point of each value, as `Grid.round` does."""
-    almost_half_step = (1 << (grid.n_dropped_bits - 1)) - 1
+    just_below_half_step = (1 << (grid.n_dropped_bits - 1)) - 1
     bit_patterns = values.view(torch.int64)
     is_negative = bit_patterns < 0
-    shifted_patterns = bit_patterns + almost_half_step + is_negative
+    shifted_patterns = bit_patterns + just_below_half_step + is_negative
     result = (shifted_patterns & (-1 << grid.n_dropped_bits)).view(torch.float64)
     result = result.clamp(min=_LOWEST_FLOAT, max=-_LOWEST_FLOAT)
     n_steps = values / grid.step
     nearest = n_steps.round()
     is_rounded_up_tie = nearest - n_steps == 0.5
     small_result = (nearest - is_rounded_up_tie.to(nearest.dtype)) * grid.step
-    result = torch.where(values.abs() < grid.floor, small_result, result)
+    result = torch.where(values.abs() < grid.even_below, small_result, result)
     return torch.where(torch.isfinite(values), result, values)
 
 

@@ -52,7 +52,7 @@ _EXACT_TILE_COLUMNS = 256
 def acceptance_codes(
     block: Tensor, kind: str, threshold: float, largest_mask: float | None = None
 ) -> Tensor | None:
-    """Compute the codes of `kernels.torch.acceptance_codes` without storing the scores.
+    """Compare the score of each row with a threshold without storing the score.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def acceptance_codes(
     Returns
     -------
     tensor of uint8 of shape (n_rows,) or None
-        None if Triton cannot run.
+        Codes as in `kernels.torch.acceptance_codes`, None if Triton cannot run.
     """
     codes = torch.empty(len(block), dtype=torch.uint8, device=block.device)
     layout = _Layout(block, max_register_classes=fused.MAX_REGISTER_CLASSES)
@@ -92,7 +92,7 @@ def acceptance_codes(
 
 
 @jit
-def _sum_exactly(
+def _sum_in_double(
     row_addresses,
     row_mask,
     n_classes,
@@ -103,33 +103,33 @@ def _sum_exactly(
     TILE_COLUMNS: tl.constexpr,
     PADDED_CLASSES: tl.constexpr,
 ):
-    """Return the sums of `_score_from_sums` in float64."""
+    """Return Σ e^u and Σ u·e^u over the other classes in float64, as `_score_from_sums` needs them."""
     columns = tl.arange(0, TILE_COLUMNS)
     reference = tl.where(second == float("-inf"), 0.0, second)[:, None]
-    mass_per_column = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float64)
-    moment_per_column = mass_per_column
+    exp_u_per_column = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float64)
+    u_exp_u_per_column = exp_u_per_column
     for tile_start in tl.range(0, PADDED_CLASSES, TILE_COLUMNS):
         x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
         exp_u, u = _exp_relative_to_second(x, reference, tile_start + columns, prediction)
-        mass_per_column += exp_u
-        moment_per_column += exp_u * u
-    return tl.sum(mass_per_column, axis=1), tl.sum(moment_per_column, axis=1)
+        exp_u_per_column += exp_u
+        u_exp_u_per_column += exp_u * u
+    return tl.sum(exp_u_per_column, axis=1), tl.sum(u_exp_u_per_column, axis=1)
 
 
 @jit
-def _approximate_score(KIND: tl.constexpr, largest, tail, moment):
-    """Compute a score from sums relative to the largest logit, and the scale of its error."""
-    other_p = tail / (1.0 + tail)
+def _approximate_score(KIND: tl.constexpr, largest, others_sum, others_moment):
+    """Compute a score from float32 sums, and the number to which its error is proportional."""
+    other_p = others_sum / (1.0 + others_sum)
     if KIND == "one_minus_max_probability":
         score = other_p
-        scale = score
+        error_scale = score
     elif KIND == "entropy":
-        score = _log1p(tail) - moment / (1.0 + tail)
-        scale = score
+        score = _log1p(others_sum) - others_moment / (1.0 + others_sum)
+        error_scale = score
     else:
-        score = -(largest.to(tl.float64) + _log1p(tail))
-        scale = other_p
-    return score, scale
+        score = -(largest.to(tl.float64) + _log1p(others_sum))
+        error_scale = other_p
+    return score, error_scale
 
 
 @jit
@@ -154,7 +154,8 @@ def _acceptance_kernel(
     """Compare the score of each row with the threshold."""
     LOG2_OF_E: tl.constexpr = 1.4426950408889634
     LOG_OF_2: tl.constexpr = 0.6931471805599453
-    # The margin is larger than the error of the approximate score; see the docstring of the module.
+    # This margin times `error_scale` is larger than the error of the approximate score, see the
+    # docstring of the module.
     MARGIN: tl.constexpr = 0.0078125
     ROUNDING_MARGIN: tl.constexpr = 9.1e-13
     SMALLEST_MARGIN: tl.constexpr = 8e-28
@@ -164,11 +165,11 @@ def _acceptance_kernel(
     b_log2 = tl.full([], LOG2_OF_E, tl.float32)
     if N_TILES == 1:
         x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
-        largest, prediction, second, tail, moment, _, lowest = summarise_tile(
+        largest, prediction, second, others_sum, moment, _, lowest = summarise_tile(
             x, columns, b_log2, tl.float32, KIND == "entropy", False, FINDS_MASKS
         )
     else:
-        largest, prediction, second, tail, moment, _, lowest = summarise_rows(
+        largest, prediction, second, others_sum, moment, _, lowest = summarise_rows(
             row_addresses,
             row_mask,
             columns,
@@ -185,7 +186,7 @@ def _acceptance_kernel(
             STAGES,
         )
     # A row with NaN, +inf, or every class masked has no score.
-    is_valid = (tail == tail) & (largest < float("inf")) & (largest > float("-inf"))
+    is_valid = (others_sum == others_sum) & (largest < float("inf")) & (largest > float("-inf"))
     if FINDS_MASKS:
         is_valid &= ~(lowest <= largest_mask)
     threshold = tl.full([], threshold_bits, tl.int64).to(tl.float64, bitcast=True)
@@ -194,12 +195,12 @@ def _acceptance_kernel(
         score = _score_from_sums(KIND, largest, second, no_sum, no_sum)
     else:
         score, scale = _approximate_score(
-            KIND, largest, tail.to(tl.float64), moment.to(tl.float64) * LOG_OF_2
+            KIND, largest, others_sum.to(tl.float64), moment.to(tl.float64) * LOG_OF_2
         )
         margin = MARGIN * scale + ROUNDING_MARGIN * tl.abs(score) + SMALLEST_MARGIN
         needs_exact_score = row_mask & is_valid & (tl.abs(score - threshold) <= margin)
         if tl.max(tl.where(needs_exact_score, 1, 0), axis=0) > 0:
-            mass, exact_moment = _sum_exactly(
+            sum_of_exp_u, sum_of_u_exp_u = _sum_in_double(
                 row_addresses,
                 row_mask,
                 n_classes,
@@ -210,6 +211,6 @@ def _acceptance_kernel(
                 EXACT_TILE_COLUMNS,
                 N_TILES * TILE_COLUMNS,
             )
-            exact_score = _score_from_sums(KIND, largest, second, mass, exact_moment)
+            exact_score = _score_from_sums(KIND, largest, second, sum_of_exp_u, sum_of_u_exp_u)
             score = tl.where(needs_exact_score, exact_score, score)
     tl.store(codes + rows, _acceptance_code(score, is_valid, threshold_bits), mask=row_mask)

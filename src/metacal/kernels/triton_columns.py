@@ -18,15 +18,15 @@ from metacal.kernels.triton_mixed import _load_weights, _store_program_sum
 _ROWS_PER_PROGRAM = 1024
 
 
-def mixture_loss_sums(
-    columns: Tensor, weights: Tensor | None, expansion_b: float, b: float, uniform_weight: float
+def mixture_loss_and_derivatives(
+    columns: Tensor, weights: Tensor | None, b_of_statistics: float, b: float, uniform_weight: float
 ) -> Tensor | None:
-    """Compute `columns.mixture_loss_sums` in one launch instead of thirty.
+    """Compute `columns.mixture_loss_and_derivatives` in one launch instead of thirty.
 
     Parameters
     ----------
-    columns, weights, expansion_b, b, uniform_weight
-        As in `kernels.columns.mixture_loss_sums`.
+    columns, weights, b_of_statistics, b, uniform_weight
+        As in `kernels.columns.mixture_loss_and_derivatives`.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def mixture_loss_sums(
     program_sums = torch.empty((6, n_programs), dtype=torch.float64, device=columns.device)
     unused_tensor = columns
     b_high, b_low = _split_float(b)
-    step_high, step_low = _split_float(b - expansion_b)
+    step_high, step_low = _split_float(b - b_of_statistics)
     uniform_high, uniform_low = _split_float(uniform_weight)
     was_launched = fused.launch_kernel(
         _mixture_loss_kernel,
@@ -57,7 +57,7 @@ def mixture_loss_sums(
         uniform_low=uniform_low,
         n_rows=n_rows,
         HAS_WEIGHTS=weights is not None,
-        HAS_STEP=b != expansion_b,
+        HAS_STEP=b != b_of_statistics,
         PROGRAM_ROWS=_ROWS_PER_PROGRAM,
         num_warps=4,
     )
@@ -80,7 +80,7 @@ def _mixture_loss_kernel(
     HAS_STEP: tl.constexpr,
     PROGRAM_ROWS: tl.constexpr,
 ):
-    """Sum -log q with its gradient and curvature, as `columns.mixture_loss_sums` does."""
+    """Sum -log q with its gradient and curvature, as `columns.mixture_loss_and_derivatives` does."""
     rows = tl.program_id(0) * PROGRAM_ROWS + tl.arange(0, PROGRAM_ROWS)
     row_mask = rows < n_rows
     column_address = columns + rows

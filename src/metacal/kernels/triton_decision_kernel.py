@@ -15,32 +15,37 @@ from metacal.kernels.triton_sweep import summarise_rows, summarise_tile
 
 @jit
 def _curve_value(z, curve, N_PIECES: tl.constexpr):
-    """Evaluate `columns.Curve.value` from the numbers of `columns.Curve.pieces`."""
+    """Evaluate a curve from the array `columns.Curve.packed_pieces`."""
+    # Two knots, one height and two slopes, then the left knot, the width, the left slope and half of
+    # the change of the slope of each piece.
     first_knot = tl.load(curve)
     last_knot = tl.load(curve + 1)
     value = tl.load(curve + 2) + tl.load(curve + 3) * tl.minimum(z - first_knot, 0.0)
     value += tl.load(curve + 4) * tl.maximum(z - last_knot, 0.0)
     for piece in range(N_PIECES):
-        numbers = curve + 5 + 4 * piece
-        distance = tl.maximum(z - tl.load(numbers), 0.0)
-        distance = tl.minimum(distance, tl.load(numbers + 1))
-        value += distance * (tl.load(numbers + 2) + tl.load(numbers + 3) * distance)
+        piece_address = curve + 5 + 4 * piece
+        distance = tl.maximum(z - tl.load(piece_address), 0.0)
+        distance = tl.minimum(distance, tl.load(piece_address + 1))
+        value += distance * (tl.load(piece_address + 2) + tl.load(piece_address + 3) * distance)
     return value
 
 
 @jit
-def _curve_factors(tail, second_term, n_possible, uniform_weight, curve, N_PIECES: tl.constexpr):
-    """Compute the factors of a map with a curve as `columns.curve_adjustment` does.
+def _curve_factors(
+    others_sum, second_exponential, n_possible, uniform_weight, curve, N_PIECES: tl.constexpr
+):
+    """Compute the factors of a map with a curve, as `columns.compute_curve_factors` does.
 
-    `tail` is the sum of the terms w of the other classes, and `second_term` the largest of them.
+    `others_sum` is the sum of e^{b·(x - max x)} over the other classes, and `second_exponential` the
+    largest of these terms.
     """
     MAX_EXPONENT: tl.constexpr = 700.0
     MIN_PREDICTION_RATIO: tl.constexpr = 1.000001
     uniform_p = 1.0 / n_possible
-    softmax_factor = (1.0 - uniform_weight) / (1.0 + tail)
-    mixed_others = softmax_factor * tail + uniform_weight * (1.0 - uniform_p)
+    softmax_factor = (1.0 - uniform_weight) / (1.0 + others_sum)
+    mixed_others = softmax_factor * others_sum + uniform_weight * (1.0 - uniform_p)
     mixed_prediction = softmax_factor + uniform_weight * uniform_p
-    mixed_second = softmax_factor * second_term + uniform_weight * uniform_p
+    mixed_second = softmax_factor * second_exponential + uniform_weight * uniform_p
     log_odds = tl.log(mixed_prediction) - tl.log(mixed_others)
     new_log_odds = _curve_value(log_odds, curve, N_PIECES)
     odds = tl.exp(-tl.minimum(tl.abs(new_log_odds), MAX_EXPONENT))
@@ -61,14 +66,19 @@ def _curve_factors(tail, second_term, n_possible, uniform_weight, curve, N_PIECE
 
 
 @jit
-def _row_factors(MAP: tl.constexpr, tail, second_term, n_possible, uniform_weight, curve, N_PIECES):
-    """Return scale and shift of the other classes, and the probability of the predicted class."""
+def _row_factors(
+    MAP: tl.constexpr, others_sum, second_exponential, n_possible, uniform_weight, curve, N_PIECES
+):
+    """Return the numbers of each row that turn exponentials into probabilities.
+
+    Another class gets the probability e^{b·(x - max x)}·scale + shift.
+    """
     if MAP == "curve":
         scale, shift, prediction_p = _curve_factors(
-            tail, second_term, n_possible, uniform_weight, curve, N_PIECES
+            others_sum, second_exponential, n_possible, uniform_weight, curve, N_PIECES
         )
     else:
-        scale = (1.0 - uniform_weight) / (1.0 + tail)
+        scale = (1.0 - uniform_weight) / (1.0 + others_sum)
         shift = uniform_weight / n_possible
         prediction_p = scale + shift
     return scale, shift, prediction_p
@@ -165,11 +175,11 @@ def decision_kernel(
     b_log2 = (b_double * LOG2_OF_E).to(WORK_TYPE)
     if N_TILES == 1:
         x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
-        largest, prediction, second, tail, _, n_possible, lowest = summarise_tile(
+        largest, prediction, second, others_sum, _, n_possible, lowest = summarise_tile(
             x, columns, b_log2, WORK_TYPE, False, True, FINDS_MASKS
         )
     else:
-        largest, prediction, second, tail, _, n_possible, lowest = summarise_rows(
+        largest, prediction, second, others_sum, _, n_possible, lowest = summarise_rows(
             row_addresses,
             row_mask,
             columns,
@@ -187,21 +197,21 @@ def decision_kernel(
         )
     # A row with NaN, +inf, or every class masked has no score and the probabilities NaN.
     is_finite = (largest < float("inf")) & (largest > float("-inf"))
-    has_invalid_logit = tail != tail
+    has_invalid_logit = others_sum != others_sum
     if FINDS_MASKS:
         has_invalid_logit |= lowest <= largest_mask
     if REPORTS:
         is_reported = row_mask & (has_invalid_logit | ~is_finite)
         has_reported_row = tl.max(tl.where(is_reported, 1, 0), axis=0) > 0
         tl.store(needs_inspection, 1, mask=has_reported_row)
-    tail = tl.where(is_finite, tail.to(tl.float64), float("nan"))
-    is_valid = tail == tail
+    others_sum = tl.where(is_finite, others_sum.to(tl.float64), float("nan"))
+    is_valid = others_sum == others_sum
     second_gap = second.to(tl.float64) - largest.to(tl.float64)
-    second_term = tl.where(n_possible > 1, tl.exp(second_gap * b_double), 0.0)
+    second_exponential = tl.where(n_possible > 1, tl.exp(second_gap * b_double), 0.0)
     scale, shift, prediction_p = _row_factors(
         MAP,
-        tail,
-        second_term,
+        others_sum,
+        second_exponential,
         n_possible.to(tl.float64),
         _join_floats(uniform_high, uniform_low),
         curve,
@@ -220,24 +230,24 @@ def decision_kernel(
     equal_p = _join_floats(equal_high, equal_low).to(WORK_TYPE)
     has_equal_p = tl.zeros([TILE_ROWS], tl.int32) > 0
     if SCORE != "none":
-        mass = tl.zeros([TILE_ROWS], tl.float64)
-        moment = mass
+        sum_of_exp_u = tl.zeros([TILE_ROWS], tl.float64)
+        sum_of_u_exp_u = sum_of_exp_u
         if SCORE != "negative_margin":
             reference = tl.where(second == float("-inf"), 0.0, second)[:, None]
             if N_TILES > 1:
                 x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
-            mass_per_column, u = _exp_relative_to_second(x, reference, columns, prediction)
-            moment_per_column = mass_per_column * u
+            exp_u_per_column, u = _exp_relative_to_second(x, reference, columns, prediction)
+            u_exp_u_per_column = exp_u_per_column * u
             for tile_start in tl.range(
                 TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES
             ):
                 x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
                 exp_u, u = _exp_relative_to_second(x, reference, tile_start + columns, prediction)
-                mass_per_column += exp_u
-                moment_per_column += exp_u * u
-            mass = tl.sum(mass_per_column, axis=1)
-            moment = tl.sum(moment_per_column, axis=1)
-        score = _score_from_sums(SCORE, largest, second, mass, moment)
+                exp_u_per_column += exp_u
+                u_exp_u_per_column += exp_u * u
+            sum_of_exp_u = tl.sum(exp_u_per_column, axis=1)
+            sum_of_u_exp_u = tl.sum(u_exp_u_per_column, axis=1)
+        score = _score_from_sums(SCORE, largest, second, sum_of_exp_u, sum_of_u_exp_u)
         is_scored = is_finite & ~has_invalid_logit
         code = _acceptance_code(score, is_scored, threshold_bits)
         has_equal_p = ~is_scored

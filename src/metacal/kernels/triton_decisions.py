@@ -70,16 +70,16 @@ class DecisionBuffers:
         )
 
 
-def probabilities(
+def try_to_write_probabilities(
     block: Tensor,
     row_map: RowMap,
     out: Tensor,
     *,
-    limits: bool = True,
+    with_limits: bool = True,
     largest_mask: float | None = None,
     needs_inspection: Tensor | None = None,
 ) -> bool:
-    """Write the probabilities of a map into `out`.
+    """Write the probabilities of a map into `out` if Triton can run.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def probabilities(
     out : tensor of shape (n_rows, n_classes)
         Buffer for the result, which may be the block itself.
 
-    limits : bool, default=True
+    with_limits : bool, default=True
         Whether to keep the probabilities of possible classes away from 0 and 1.
 
     largest_mask : float, default=None
@@ -106,17 +106,17 @@ def probabilities(
     bool
         False if Triton cannot run.
     """
-    return _launch(
+    return _launch_decision_kernel(
         block,
         row_map,
         out,
-        limits=limits,
+        with_limits=with_limits,
         largest_mask=largest_mask,
         needs_inspection=needs_inspection,
     )
 
 
-def decisions(
+def try_to_write_decisions(
     block: Tensor,
     row_map: RowMap,
     out: Tensor,
@@ -126,12 +126,12 @@ def decisions(
     threshold: float,
     rejected_are_uniform: bool,
 ) -> bool:
-    """Write the probabilities of a map and the decision on each row.
+    """Write probabilities and the decision on each row if Triton can run.
 
     Parameters
     ----------
     block, row_map, out
-        As in `probabilities`.
+        As in `try_to_write_probabilities`.
 
     buffers : DecisionBuffers
         Columns to write.
@@ -151,7 +151,7 @@ def decisions(
     bool
         False if Triton cannot run.
     """
-    return _launch(
+    return _launch_decision_kernel(
         block,
         row_map,
         out,
@@ -162,7 +162,7 @@ def decisions(
     )
 
 
-def _launch(
+def _launch_decision_kernel(
     block: Tensor,
     row_map: RowMap,
     out: Tensor,
@@ -171,7 +171,7 @@ def _launch(
     score: str = "none",
     threshold: float = math.inf,
     uniform_rows: str = "none",
-    limits: bool = True,
+    with_limits: bool = True,
     largest_mask: float | None = None,
     needs_inspection: Tensor | None = None,
 ) -> bool:
@@ -216,8 +216,8 @@ def _launch(
         N_PIECES=0 if curve is None else len(curve.knots) - 1,
         SCORE=score,
         UNIFORM_ROWS=uniform_rows,
-        SMALLEST=smallest if limits else 0.0,
-        LARGEST=largest if limits else 2.0,
+        SMALLEST=smallest if with_limits else 0.0,
+        LARGEST=largest if with_limits else 2.0,
         FINDS_MASKS=largest_mask is not None,
         REPORTS=needs_inspection is not None,
         STAGES=fused.PIPELINE_STAGES,
@@ -233,8 +233,8 @@ def _map_kind(row_map: RowMap) -> str:
 
 
 def _curve_on_device(curve: Curve, device: torch.device) -> Tensor:
-    """Return the numbers of a curve on a device, to which they are copied once."""
+    """Return the packed pieces of a curve on a device, to which they are copied once."""
     tensor_by_device = _device_curves.setdefault(curve, {})
     if device not in tensor_by_device:
-        tensor_by_device[device] = torch.tensor(curve.pieces, device=device)
+        tensor_by_device[device] = torch.tensor(curve.packed_pieces, device=device)
     return tensor_by_device[device]

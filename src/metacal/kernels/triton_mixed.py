@@ -29,10 +29,10 @@ def underflow_gap(block: Tensor, inverse_temperature: float) -> float:
     return underflow_exponent / inverse_temperature
 
 
-def tempered_loss(
+def tempered_loss_and_derivatives(
     block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float
 ) -> Tensor | None:
-    """Sum the negative log-likelihood and its first three derivatives in b over rows."""
+    """Sum the negative log-likelihood of softmax(b·x) and its first three derivatives in b."""
     layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES)
     program_sums = torch.empty((4, layout.n_programs), dtype=torch.float64, device=block.device)
     was_launched = _launch_row_statistics_kernel(
@@ -84,7 +84,8 @@ def _launch_row_statistics_kernel(
         Division of the block.
 
     kind : {"loss_sums", "temperature_statistics"}
-        Statistics to compute: sums of `tempered_loss`, or columns of the function of this name.
+        Statistics to compute: the sums of `tempered_loss_and_derivatives`, or the columns of
+        `temperature_statistics`.
 
     block : tensor of shape (n_rows, n_classes)
         Logits.

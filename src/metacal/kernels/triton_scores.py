@@ -223,29 +223,29 @@ def _score_kernel(
     else:
         if STORES_PREDICTIONS:
             tl.store(predictions + rows, stored_prediction, mask=row_mask)
-        mass = tl.zeros([TILE_ROWS], tl.float64)
-        moment = mass
+        sum_of_exp_u = tl.zeros([TILE_ROWS], tl.float64)
+        sum_of_u_exp_u = sum_of_exp_u
         if KIND != "negative_margin":
             reference = tl.where(second == float("-inf"), 0.0, second)[:, None]
             if N_TILES > 1:
                 x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
-            mass_per_column, u = _exp_relative_to_second(x, reference, columns, prediction)
-            moment_per_column = mass_per_column * u
+            exp_u_per_column, u = _exp_relative_to_second(x, reference, columns, prediction)
+            u_exp_u_per_column = exp_u_per_column * u
             for tile_start in tl.range(
                 TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES
             ):
                 x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
                 exp_u, u = _exp_relative_to_second(x, reference, tile_start + columns, prediction)
-                mass_per_column += exp_u
-                moment_per_column += exp_u * u
-            mass = tl.sum(mass_per_column, axis=1)
-            moment = tl.sum(moment_per_column, axis=1)
-        value = _score_from_sums(KIND, largest, second, mass, moment)
+                exp_u_per_column += exp_u
+                u_exp_u_per_column += exp_u * u
+            sum_of_exp_u = tl.sum(exp_u_per_column, axis=1)
+            sum_of_u_exp_u = tl.sum(u_exp_u_per_column, axis=1)
+        value = _score_from_sums(KIND, largest, second, sum_of_exp_u, sum_of_u_exp_u)
         tl.store(out + rows, tl.where(is_valid, value, float("nan")), mask=row_mask)
 
 
 @jit
-def _score_from_sums(KIND: tl.constexpr, largest, second, mass_to_second, moment_to_second):
+def _score_from_sums(KIND: tl.constexpr, largest, second, sum_of_exp_u, sum_of_u_exp_u):
     """Compute a score from the sums of e^u and u·e^u relative to the second largest logit."""
     LOWEST_FLOAT64: tl.constexpr = -1.7976931348623157e308
     MIN_GAP: tl.constexpr = -800.0
@@ -257,14 +257,14 @@ def _score_from_sums(KIND: tl.constexpr, largest, second, mass_to_second, moment
         # The sums are made relative to the largest logit.
         gap = tl.maximum(gap, MIN_GAP)
         scale = tl.where(is_only_class, 0.0, tl.exp(gap))
-        moment = scale * (moment_to_second + gap * mass_to_second)
-        mass = scale * mass_to_second
+        others_moment = scale * (sum_of_u_exp_u + gap * sum_of_exp_u)
+        others_sum = scale * sum_of_exp_u
         if KIND == "entropy":
-            value = _log1p(mass) - moment / (1.0 + mass)
+            value = _log1p(others_sum) - others_moment / (1.0 + others_sum)
         elif KIND == "one_minus_max_probability":
-            value = mass / (1.0 + mass)
+            value = others_sum / (1.0 + others_sum)
         else:
-            value = -(largest.to(tl.float64) + _log1p(mass))
+            value = -(largest.to(tl.float64) + _log1p(others_sum))
     return value
 
 

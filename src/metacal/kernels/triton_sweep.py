@@ -2,8 +2,8 @@
 # mypy: allow-incomplete-defs, allow-any-generics
 """Numbers of each row that the kernels in Triton compute in one sweep over its logits.
 
-The *tail* of a row is the sum of e^{b·(x - max x)} over all classes but the predicted one. Leaving
-out the predicted class preserves the digits of confident rows.
+The sum over *others*, `others_sum`, is the sum of e^{b·(x - max x)} over all classes but the
+predicted one. Leaving out the predicted class preserves the digits of confident rows.
 
 A sweep over several tiles does not know the largest logit until its end. Each column of the tile
 therefore holds back the largest of its logits so far, and adds the smaller of this one and the next
@@ -17,12 +17,12 @@ from metacal.kernels.triton import _load_tile, jit, tl
 
 
 @jit
-def _add_term(smaller, reference, b_log2, TERM_TYPE: tl.constexpr):
-    """Return 2^v and v of logits relative to a reference, v being at least `MIN_POWER`."""
+def _exp2_of_scaled_gap(x, reference, b_log2, TERM_TYPE: tl.constexpr):
+    """Return 2^v and v of logits relative to a reference, v being at least `MIN_EXPONENT`."""
     # 2^-150 is 0 in float32, and negligible in a sum of float64.
-    MIN_POWER: tl.constexpr = -1100.0 if tl.float64 == TERM_TYPE else -150.0
-    power = (smaller - reference[:, None]).to(TERM_TYPE) * b_log2
-    return tl.exp2(power), tl.maximum(power, MIN_POWER)
+    MIN_EXPONENT: tl.constexpr = -1100.0 if tl.float64 == TERM_TYPE else -150.0
+    exponent = (x - reference[:, None]).to(TERM_TYPE) * b_log2
+    return tl.exp2(exponent), tl.maximum(exponent, MIN_EXPONENT)
 
 
 @jit
@@ -35,25 +35,25 @@ def summarise_tile(
     COUNTS_CLASSES: tl.constexpr,
     FINDS_MASKS: tl.constexpr,
 ):
-    """Return the numbers of rows that one tile contains; see `summarise_rows`."""
+    """Compute the results of `summarise_rows` for rows that one tile contains."""
     LARGEST_INT32: tl.constexpr = 2147483647
     largest = tl.max(x, axis=1)
     prediction = tl.min(tl.where(x == largest[:, None], columns[None, :], LARGEST_INT32), axis=1)
     others = tl.where(columns[None, :] == prediction[:, None], float("-inf"), x)
     second = tl.max(others, axis=1)
     # NaN remains NaN in the sum. The comparison above is false for NaN.
-    w, power = _add_term(others, largest, b_log2, TERM_TYPE)
-    tail = tl.sum(w, axis=1)
-    moment = tail
+    exponential, exponent = _exp2_of_scaled_gap(others, largest, b_log2, TERM_TYPE)
+    others_sum = tl.sum(exponential, axis=1)
+    moment = others_sum
     if SUMS_MOMENT:
-        moment = tl.sum(w * power, axis=1)
+        moment = tl.sum(exponential * exponent, axis=1)
     n_possible = prediction
     if COUNTS_CLASSES:
         n_possible = tl.sum(tl.where(x > float("-inf"), 1, 0), axis=1)
     lowest = largest
     if FINDS_MASKS:
         lowest = tl.min(tl.where(x == float("-inf"), 0.0, x), axis=1)
-    return largest, prediction, second, tail, moment, n_possible, lowest
+    return largest, prediction, second, others_sum, moment, n_possible, lowest
 
 
 @jit
@@ -74,24 +74,24 @@ def _sweep_tiles(
     N_TILES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Return the numbers of `summarise_rows`, with the sums relative to a reference."""
+    """Compute the results of `summarise_rows`, with the sums relative to a reference."""
     LARGEST_INT32: tl.constexpr = 2147483647
     WORK_TYPE: tl.constexpr = tl.float64 if IS_DOUBLE else tl.float32
     shape: tl.constexpr = [TILE_ROWS, TILE_COLUMNS]
     largest_per_column = tl.full(shape, float("-inf"), WORK_TYPE)
     second_per_column = tl.full(shape, float("-inf"), WORK_TYPE)
     lowest_per_column = tl.zeros(shape, WORK_TYPE)
-    tail_per_column = tl.zeros(shape, TERM_TYPE)
+    others_sum_per_column = tl.zeros(shape, TERM_TYPE)
     moment_per_column = tl.zeros(shape, TERM_TYPE)
     start_of_largest = tl.zeros(shape, tl.int32)
     possible_per_column = tl.zeros(shape, tl.int32)
     for tile_start in tl.range(0, N_TILES * TILE_COLUMNS, TILE_COLUMNS, num_stages=STAGES):
         x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
         smaller = tl.minimum(largest_per_column, x, propagate_nan=tl.PropagateNan.ALL)
-        w, power = _add_term(smaller, reference, b_log2, TERM_TYPE)
-        tail_per_column += w
+        exponential, exponent = _exp2_of_scaled_gap(smaller, reference, b_log2, TERM_TYPE)
+        others_sum_per_column += exponential
         if SUMS_MOMENT:
-            moment_per_column += w * power
+            moment_per_column += exponential * exponent
         second_per_column = tl.maximum(second_per_column, smaller)
         start_of_largest = tl.where(x > largest_per_column, tile_start, start_of_largest)
         largest_per_column = tl.maximum(largest_per_column, x)
@@ -108,12 +108,12 @@ def _sweep_tiles(
     has_prediction = index_of_largest == prediction[:, None]
     held_back = tl.where(has_prediction, float("-inf"), largest_per_column)
     second = tl.max(tl.maximum(held_back, second_per_column), axis=1)
-    w, power = _add_term(held_back, reference, b_log2, TERM_TYPE)
-    tail = tl.sum(tail_per_column + w, axis=1)
-    moment = tl.sum(moment_per_column + w * power, axis=1)
+    exponential, exponent = _exp2_of_scaled_gap(held_back, reference, b_log2, TERM_TYPE)
+    others_sum = tl.sum(others_sum_per_column + exponential, axis=1)
+    moment = tl.sum(moment_per_column + exponential * exponent, axis=1)
     n_possible = tl.sum(possible_per_column, axis=1)
     lowest = tl.min(lowest_per_column, axis=1)
-    return largest, prediction, second, tail, moment, n_possible, lowest
+    return largest, prediction, second, others_sum, moment, n_possible, lowest
 
 
 @jit
@@ -140,11 +140,11 @@ def summarise_rows(
     N_TILES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Compute the numbers of rows of several tiles.
+    """Compute the largest logits, sums and counts of rows that span several tiles.
 
-    Returns largest logit, prediction, second largest logit, tail, Σ e^v·v/log 2 over the terms e^v
-    of the tail, number of possible classes, and lowest finite logit or 0. The tail is NaN if a logit
-    is NaN.
+    Returns largest logit, prediction, second largest logit, sum of e^v over the other classes, sum
+    of e^v·v/log 2 over the other classes, number of possible classes, and lowest finite logit or 0.
+    Here v = b·(x - max x). The sum of e^v is NaN if a logit is NaN.
     """
     LOG_OF_2: tl.constexpr = 0.6931471805599453
     # Sums of terms up to this power of 2 do not overflow, and keep the digits that
@@ -153,7 +153,7 @@ def summarise_rows(
     first_tile = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
     first_largest = tl.max(first_tile, axis=1)
     reference = _replace_infinite(first_largest)
-    largest, prediction, second, tail, moment, n_possible, lowest = _sweep_tiles(
+    largest, prediction, second, others_sum, moment, n_possible, lowest = _sweep_tiles(
         row_addresses,
         row_mask,
         columns,
@@ -171,11 +171,11 @@ def summarise_rows(
         STAGES,
     )
     may_overflow = (second - reference).to(TERM_TYPE) * b_log2 > MAX_POWER
-    # The reference 0 may lie far above all logits.
+    # 0, which replaces an infinite reference, may lie far above all logits.
     may_overflow |= reference != first_largest
     if tl.max(tl.where(may_overflow, 1, 0), axis=0) > 0:
         reference = tl.where(may_overflow, _replace_infinite(largest), reference)
-        largest, prediction, second, tail, moment, n_possible, lowest = _sweep_tiles(
+        largest, prediction, second, others_sum, moment, n_possible, lowest = _sweep_tiles(
             row_addresses,
             row_mask,
             columns,
@@ -193,9 +193,9 @@ def summarise_rows(
             STAGES,
         )
     gap = reference.to(tl.float64) - largest.to(tl.float64)
-    power_of_gap = gap * b_log2.to(tl.float64)
-    factor = tl.exp(power_of_gap * LOG_OF_2)
-    tail_of_reference = tail.to(tl.float64)
-    tail_of_largest = tail_of_reference * factor
-    moment_of_largest = (moment.to(tl.float64) + power_of_gap * tail_of_reference) * factor
-    return largest, prediction, second, tail_of_largest, moment_of_largest, n_possible, lowest
+    gap_exponent = gap * b_log2.to(tl.float64)
+    factor = tl.exp(gap_exponent * LOG_OF_2)
+    others_sum_of_reference = others_sum.to(tl.float64)
+    others_sum_of_largest = others_sum_of_reference * factor
+    moment_of_largest = (moment.to(tl.float64) + gap_exponent * others_sum_of_reference) * factor
+    return largest, prediction, second, others_sum_of_largest, moment_of_largest, n_possible, lowest

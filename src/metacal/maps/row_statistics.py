@@ -21,9 +21,9 @@ from metacal.formulas import Codes, Float
 from metacal.kernels.columns import (
     IS_CORRECT,
     LABEL_GAP,
-    MEAN,
+    MEAN_GAP,
     N_POSSIBLE,
-    TAIL,
+    OTHERS_SUM,
     log_partition,
 )
 from metacal.maps.labelled import LabelledRows
@@ -82,7 +82,7 @@ class RowStatistics:
         log_b, uniform = point
         # The loss of a row whose true class is masked is infinite.
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            loss_and_derivative_sums = kernels.mixture_loss_sums(
+            loss_and_derivative_sums = kernels.mixture_loss_and_derivatives(
                 self.columns,
                 self.weights,
                 self.inverse_temperature,
@@ -112,12 +112,12 @@ class RowStatistics:
     @property
     def exp_sum_of_others(self) -> Any:
         """Sum of e^{b₀ d} over the classes but the predicted one, with d = x - max x."""
-        return self.columns[TAIL]
+        return self.columns[OTHERS_SUM]
 
     @property
     def mean_gap(self) -> Any:
         """Mean of the gaps d = x - max x under softmax(b₀ x)."""
-        return self.columns[MEAN]
+        return self.columns[MEAN_GAP]
 
     @property
     def label_gap_to_max(self) -> Any:

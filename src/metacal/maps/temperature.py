@@ -246,7 +246,7 @@ def _check_margin(margin: float) -> None:
 
 def _sum_loss_derivatives(sample: LabelledRows, masked_labels_dropped: bool, b: float) -> Float:
     """Sum the loss over the rows, and its first three derivatives in b."""
-    compute_derivatives = partial(kernels.tempered_loss, inverse_temperature=b)
+    compute_derivatives = partial(kernels.tempered_loss_and_derivatives, inverse_temperature=b)
     loss_and_derivatives = sample.rows.sum(compute_derivatives, sample.labels, sample.weights)
     _, slope, _, _ = loss_and_derivatives
     if np.isfinite(slope):

@@ -47,7 +47,9 @@ _UNITS_PER_PROBABILITY_ONE = round(1.0 / exact.UNITS[0])
 #: Index of the coarse units in the first axis of the sums.
 _COARSE = 0
 #: Kernel that adds a block of rows to the sums of each class and cell.
-_add_block_to_unit_sums = getattr(host_kernels, "add_class_units", exact.add_class_units)
+_add_block_to_unit_sums = getattr(
+    host_kernels, "add_probabilities_in_units", exact.add_probabilities_in_units
+)
 
 
 @dataclass(frozen=True, eq=False)

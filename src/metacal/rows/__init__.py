@@ -293,7 +293,7 @@ class Rows(Strips):
         is_local = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
         if not is_local or self.row_mask is not None or not isinstance(self.table, np.ndarray):
             return False
-        return kernels.takes_whole_blocks and bool(
+        return kernels.uses_c_kernels and bool(
             kernels.host_kernels.is_readable_without_copy(self.table)
         )
 
@@ -349,7 +349,7 @@ class Rows(Strips):
         array
         """
         columns = (out, *other_columns)
-        can_pass_whole_blocks = kernels.takes_whole_blocks and not self._must_copy_rows
+        can_pass_whole_blocks = kernels.uses_c_kernels and not self._must_copy_rows
         writing = ColumnWriting(
             fn, takes_whole_blocks=allows_any_block_size and can_pass_whole_blocks
         )

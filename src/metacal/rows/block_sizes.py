@@ -62,7 +62,7 @@ def choose_strips_per_block(
     if isinstance(source_table, StoredTable):
         return max(1, READ_ELEMENTS // (strips.rows_per_strip * strips.n_classes))
     if executor is None or not isinstance(source_table, np.ndarray):
-        if isinstance(source_table, np.ndarray) and kernels.takes_whole_blocks:
+        if isinstance(source_table, np.ndarray) and kernels.uses_c_kernels:
             return default_strips_per_block * _KERNEL_BLOCK_FACTOR
         return default_strips_per_block
 

@@ -163,7 +163,7 @@ class RowSubset(StoredTable):
         self.row_indices = np.ascontiguousarray(row_indices)
         #: Whether a kernel can read the selected rows directly from the table, without a copy.
         self.is_readable_without_copy = (
-            kernels.takes_whole_blocks
+            kernels.uses_c_kernels
             and isinstance(table, np.ndarray)
             and kernels.host_kernels.is_readable_without_copy(table)
         )

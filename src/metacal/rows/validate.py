@@ -315,9 +315,7 @@ def can_defer_validation(table: Any, input_kind: str) -> bool:
     >>> can_defer_validation(np.zeros((2, 3)), "probabilities")
     False
     """
-    return input_kind == "logits" and (
-        kernels.takes_whole_blocks or kernels.is_device_tensor(table)
-    )
+    return input_kind == "logits" and (kernels.uses_c_kernels or kernels.is_device_tensor(table))
 
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:

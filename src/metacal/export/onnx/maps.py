@@ -29,7 +29,7 @@ from metacal.export.onnx.operations import (
 from metacal.formulas import curves, parts, temperature
 from metacal.formulas.logits import limit_logits_formula
 from metacal.formulas.probabilities import limit_probabilities, probability_limits
-from metacal.kernels.columns import curve_adjustment
+from metacal.kernels.columns import compute_curve_factors
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
@@ -232,7 +232,7 @@ def _append_spline_on_temperature(
     other_probs = xp.replace_class_entry(tempered_probs, prediction, 0.0)
     sum_of_others = xp.sum(other_probs)
     largest_other = xp.max(other_probs)
-    scale, shift, top_prob = curve_adjustment(
+    scale, shift, top_prob = compute_curve_factors(
         double_xp,
         double_xp.cast(sum_of_others),
         double_xp.cast(largest_other),

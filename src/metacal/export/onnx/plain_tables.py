@@ -194,7 +194,7 @@ class _CurveAdjustment:
 def _append_curve_adjustment(
     double_xp: OnnxOperations, fitted: Any, gap_factor: GraphValue, sum_in_units: GraphValue
 ) -> _CurveAdjustment:
-    """Append `metacal.kernels.columns.curve_adjustment` with fewer nodes.
+    """Append `metacal.kernels.columns.compute_curve_factors` with fewer nodes.
 
     There, the mixed probabilities are multiples of 1 / (1 + g S). Only their ratios matter, so this
     factor is left out here. All numbers of a row have the shape (n,).
