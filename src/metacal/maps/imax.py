@@ -41,13 +41,13 @@ from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
 
-#: Largest absolute value of the log-odds; p is then 1.3e-14 or 1 - 1.3e-14.
+#: Largest absolute value of the log-odds, which corresponds to p = 1.3e-14 or 1 - 1.3e-14.
 _MAX_LOG_ODDS = 32
 #: Number of cells per unit of the log-odds.
 _CELLS_PER_UNIT = 32
 #: Largest number of cell groups, small enough to compare every pair of groups.
 _MAX_GROUPS = 256
-#: Distance above a group number that is attributed to rounding.
+#: Rounding error of a group number, so that a number just above an integer is not rounded up.
 _ROUNDING_ERROR = 1e-9
 
 

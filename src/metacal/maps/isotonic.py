@@ -152,13 +152,13 @@ def fit_irm(
 ) -> SharedMap:
     """Fit IRM: one isotonic curve for the pooled probabilities of all classes.
 
-    Each row and class give a *pair*: the probability p_k, and whether k is the true class. A
-    pair is *positive* if k is the true class.
+    The curve is fitted to the probabilities of all classes in all rows. The outcome of a
+    probability is 1 if the class is the true one, else 0.
 
     The blend with `prior_rows` of `fit_isotonic` makes the curve strictly increasing. The
-    constant pieces of isotonic regression begin at positive pairs. It is therefore found
-    exactly from the n probabilities of the true classes and the weights of the other pairs
-    between them, in two passes, O(n K log) time and O(n) memory.
+    constant pieces of isotonic regression begin at probabilities of true classes. It is
+    therefore found exactly from these n probabilities and the weights of the others between
+    them, in two passes, O(n K log) time and O(n) memory.
 
     Parameters
     ----------
@@ -188,14 +188,13 @@ def fit_irm(
         identity_curve = make_identity_curve()
         return SharedMap(identity_curve.knots, identity_curve.values, inverse_temperature)
 
-    # A pair is a row with one of its classes. It is positive if the class is the true one.
-    unmasked_positive_pairs = BinaryColumn(
+    unmasked_true_classes = BinaryColumn(
         probability=true_probability[is_unmasked],
         outcome=np.ones(int(is_unmasked.sum())),
         weight=row_weights[is_unmasked],
     )
-    positive_pairs = merge_equal_probabilities(unmasked_positive_pairs)
-    pieces = _fit_constant_pieces(rows, row_weights, positive_pairs, inverse_temperature)
+    true_class_points = merge_equal_probabilities(unmasked_true_classes)
+    pieces = _fit_constant_pieces(rows, row_weights, true_class_points, inverse_temperature)
     piece_ends = _find_piece_ends(rows, pieces.starts, inverse_temperature)
     knots = np.stack([pieces.starts, piece_ends], axis=1).ravel()
     values_at_both_ends = np.repeat(pieces.values, 2)
@@ -222,9 +221,13 @@ class _ConstantPieces(NamedTuple):
 
 
 def _fit_constant_pieces(
-    rows: Rows, row_weights: Float, positive_pairs: DistinctPoints, inverse_temperature: float
+    rows: Rows, row_weights: Float, true_class_points: DistinctPoints, inverse_temperature: float
 ) -> _ConstantPieces:
     """Fit the constant pieces of an isotonic regression to all classes.
+
+    The probabilities of the true classes divide [0, 1] into intervals that include their left
+    end. In an interval, every later probability is that of a false class. Pooling the interval
+    therefore changes no isotonic regression.
 
     Parameters
     ----------
@@ -234,36 +237,31 @@ def _fit_constant_pieces(
     row_weights : array of shape (n_rows,)
         Weight of each row.
 
-    positive_pairs : DistinctPoints
-        Probabilities of the true classes.
+    true_class_points : DistinctPoints
+        Distinct probabilities of the true classes.
 
     inverse_temperature : float
         Inverse temperature applied first.
 
     Returns
     -------
-    piece_starts : array of shape (n_pieces,)
-        First probability of each constant piece.
-
-    piece_values : array of shape (n_pieces,)
-        Value of the fit on each piece.
+    _ConstantPieces
     """
-    positive_p = positive_pairs.probability
-    # Group 0 lies below the first positive pair. Group i starts at the i-th positive pair.
-    weight_of_group = rows.sum(
-        partial(
-            _sum_weights_between_cuts, cuts=positive_p, inverse_temperature=inverse_temperature
-        ),
-        row_weights,
+    interval_starts = np.append(0.0, true_class_points.probability)
+    sum_weights_by_interval = partial(
+        _sum_weights_between_cuts,
+        cuts=true_class_points.probability,
+        inverse_temperature=inverse_temperature,
     )
-    positive_weight_of_group = np.append(0.0, positive_pairs.positive_weight)
-    start_of_group = np.append(0.0, positive_p)
-    has_weight = weight_of_group > 0.0
-    frequency = positive_weight_of_group[has_weight] / weight_of_group[has_weight]
-    fitted_frequency = isotonic_regression(frequency, weights=weight_of_group[has_weight]).x
-    starts_piece = np.append(True, np.diff(fitted_frequency) > 0.0)
+    interval_weight = rows.sum(sum_weights_by_interval, row_weights)
+    true_class_weight = np.append(0.0, true_class_points.positive_weight)
+    has_weight = interval_weight > 0.0
+    frequency = true_class_weight[has_weight] / interval_weight[has_weight]
+    fitted_frequency = isotonic_regression(frequency, weights=interval_weight[has_weight]).x
+    is_piece_start = np.append(True, np.diff(fitted_frequency) > 0.0)
     return _ConstantPieces(
-        starts=start_of_group[has_weight][starts_piece], values=fitted_frequency[starts_piece]
+        starts=interval_starts[has_weight][is_piece_start],
+        values=fitted_frequency[is_piece_start],
     )
 
 

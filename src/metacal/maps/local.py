@@ -43,7 +43,7 @@ from metacal.rows import Rows
 
 #: Features of the tempered logits of a row, in the order of the coefficients.
 FEATURES = ("entropy", "log(1 + margin)", "log(1 + norm)")
-#: Lower limit of a scaled gap d in the product d e^d, because 0 * (-inf) is NaN.
+#: Smallest scaled gap d. It replaces -inf, for which the product d e^d would be NaN.
 _MIN_SCALED_GAP = -800.0
 #: Ridge on the unpenalised intercept per unit of weight, so that the Hessian can be inverted.
 _RIDGE_PER_ROW = 1e-12

@@ -64,10 +64,10 @@ class LogisticMap(OneVsRestMap):
     def check(self) -> None:
         """Raise InputError unless every class has finite parameters and valid slopes."""
         slopes = [getattr(self, name) for name in self.slopes]
-        for parameters in (self.intercept, *slopes):
-            is_flat = parameters.ndim == 1 and len(parameters) > 0
-            has_same_shape = parameters.shape == self.intercept.shape
-            if not is_flat or not has_same_shape or not np.isfinite(parameters).all():
+        for parameter in (self.intercept, *slopes):
+            is_flat = parameter.ndim == 1 and len(parameter) > 0
+            has_same_shape = parameter.shape == self.intercept.shape
+            if not is_flat or not has_same_shape or not np.isfinite(parameter).all():
                 raise InputError(
                     "The arrays of a logistic map must be 1-D and finite, with one entry for"
                     " each class."
@@ -187,10 +187,15 @@ def fit_platt_scaling(rows: Rows, labels: Codes, weights: Weights = None) -> Pla
     is_masked_everywhere = curve_weights.total == 0.0
     start_slope = np.where(is_masked_everywhere, 1.0, 0.0)
     start_intercept = curve_weights.compute_smoothed_log_odds()
+    compute_derivatives = partial(
+        _sum_derivatives, sample, _compute_log_odds_features, smoothed_targets
+    )
+    slope_is_nonnegative = True
+    intercept_is_nonnegative = False
     theta, _ = minimise_by_newton(
-        partial(_sum_derivatives, sample, _compute_log_odds_features, smoothed_targets),
+        compute_derivatives,
         start=np.stack([start_slope, start_intercept], axis=1),
-        is_nonnegative=np.array([True, False]),
+        is_nonnegative=np.array([slope_is_nonnegative, intercept_is_nonnegative]),
         total_weights=curve_weights.total,
         method_name="Platt scaling",
     )

@@ -239,24 +239,16 @@ class _MemberFitter:
         member = self.requested.get(name) or MEMBERS[name]
         if member.input_member is not None:
             self.fit_member(member.input_member)
-        input_sample = self._get_input_sample(member)
+        input_sample = self._transform_by_input_member(member)
         has_given_strength = "regularisation" in member.options
         if member.method in _FIT_PATH_FUNCTIONS and has_given_strength:
-            new_maps = self._fit_with_other_strengths(name, member, input_sample)
+            maps_of_input = self._fit_all_strengths(name, member, input_sample)
         else:
-            fit_map = METHODS[member.method].get_fit_function()
-            training_sample = _limit_rows(input_sample, member)
-            fitted = fit_map(
-                training_sample.rows,
-                training_sample.labels,
-                training_sample.weights,
-                **member.options,
-            )
-            new_maps = {name: fitted}
-        for new_name, fitted in new_maps.items():
-            self.maps[new_name] = self._compose_with_input(member, fitted)
+            maps_of_input = {name: _fit_method(member, input_sample)}
+        for fitted_name, map_of_input in maps_of_input.items():
+            self.maps[fitted_name] = self._compose_with_input_map(member, map_of_input)
 
-    def _get_input_sample(self, member: Member) -> LabelledRows:
+    def _transform_by_input_member(self, member: Member) -> LabelledRows:
         """Return the rows to which a member is fitted, transformed by its input member."""
         input_member = member.input_member
         if input_member is None:
@@ -266,7 +258,7 @@ class _MemberFitter:
             self.transformed_samples[input_member] = replace(self.sample, rows=rows)
         return self.transformed_samples[input_member]
 
-    def _fit_with_other_strengths(
+    def _fit_all_strengths(
         self, name: str, member: Member, input_sample: LabelledRows
     ) -> dict[str, Map]:
         """Fit a member and all requested members that differ only in their strength."""
@@ -285,11 +277,11 @@ class _MemberFitter:
             map_by_name[other_name] = map_by_strength[strength]
         return map_by_name
 
-    def _compose_with_input(self, member: Member, fitted: Map) -> Map:
+    def _compose_with_input_map(self, member: Member, fitted: Map) -> Map:
         """Compose a fitted map with the map of its input member."""
         if member.input_member is not None:
             return ComposedMap(self.maps[member.input_member], fitted)
-        # A new row can be an outlier even if these rows contain none.
+        # New rows can contain outliers even if the rows of the fit contain none.
         return ensure_min_uniform_component(fitted, self.sample.rows, self.sample.weights)
 
 
@@ -303,6 +295,16 @@ def _get_member(name: str) -> Member:
             f" {', '.join(dict.fromkeys([*MEMBERS, *METHODS]))}."
         )
     return Member(name)
+
+
+def _fit_method(member: Member, input_sample: LabelledRows) -> Map:
+    """Fit the method of a member with its options."""
+    fit = METHODS[member.method].get_fit_function()
+    training_sample = _limit_rows(input_sample, member)
+    fitted: Map = fit(
+        training_sample.rows, training_sample.labels, training_sample.weights, **member.options
+    )
+    return fitted
 
 
 def _limit_rows(sample: LabelledRows, member: Member) -> LabelledRows:

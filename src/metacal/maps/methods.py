@@ -138,7 +138,7 @@ class Method:
 
 
 def _build_method(
-    name: str, estimator: str, fit: str, map: str, *, fits_from_sums: bool = True
+    name: str, estimator_path: str, fit_path: str, map_path: str, *, fits_from_sums: bool = True
 ) -> Method:
     """Build a method of this package.
 
@@ -147,13 +147,13 @@ def _build_method(
     name : str
         Name of the method.
 
-    estimator : str
+    estimator_path : str
         "module:class" below `metacal.estimators`.
 
-    fit : str
+    fit_path : str
         "module:function" below `metacal.maps`.
 
-    map : str
+    map_path : str
         "module:class" below `metacal.maps`, or a class in the module of the fit function.
 
     fits_from_sums : bool, default=True
@@ -163,14 +163,14 @@ def _build_method(
     -------
     Method
     """
-    if ":" not in map:
-        fit_module, _, _ = fit.partition(":")
-        map = f"{fit_module}:{map}"
+    if ":" not in map_path:
+        module_of_fit, _, _ = fit_path.partition(":")
+        map_path = f"{module_of_fit}:{map_path}"
     return Method(
         name=name,
-        estimator=f"metacal.estimators.{estimator}",
-        map=f"metacal.maps.{map}",
-        fit=f"metacal.maps.{fit}",
+        estimator=f"metacal.estimators.{estimator_path}",
+        map=f"metacal.maps.{map_path}",
+        fit=f"metacal.maps.{fit_path}",
         fits_from_sums=fits_from_sums,
     )
 

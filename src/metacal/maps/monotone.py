@@ -44,7 +44,7 @@ the rarer of two classes, or the correct predictions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -69,8 +69,6 @@ _N_CELLS = 2048
 _NEGLIGIBLE_WEIGHT = 1e-4
 #: Largest distance of the sum of the weights of a saved map from one.
 _MAX_WEIGHT_SUM_ERROR = 1e-6
-#: Suffixes of the fields of the curves in the log-odds and in the shrunken log-odds.
-_FAMILY_SUFFIXES = ("", "_2")
 #: Weight of the class frequency in the identity map.
 _IDENTITY_FREQUENCY_WEIGHT = 1e-12
 
@@ -146,14 +144,18 @@ class MonotoneMap(TemperedMap):
         check_positive("n_rows", self.n_rows)
         frequency = self.level
         frequency_weight = self.rest
+        curves = _WeightedCurves(self.low, self.width, self.rise, self.start, self.weight)
+        shrunken_curves = _WeightedCurves(
+            self.low_2, self.width_2, self.rise_2, self.start_2, self.weight_2
+        )
+        if not curves.are_valid() or not shrunken_curves.are_valid():
+            raise InputError(
+                "The curves of a monotone map must not decrease, and their weights must"
+                " not be negative."
+            )
         total_weight = frequency_weight
-        for suffix in _FAMILY_SUFFIXES:
-            if not self._has_valid_curves(suffix):
-                raise InputError(
-                    "The curves of a monotone map must not decrease, and their weights must"
-                    " not be negative."
-                )
-            total_weight += float(getattr(self, "weight" + suffix).sum())
+        total_weight += float(curves.curve_weights.sum())
+        total_weight += float(shrunken_curves.curve_weights.sum())
         sums_to_one = abs(total_weight - 1.0) <= _MAX_WEIGHT_SUM_ERROR
         are_fractions = 0.0 < frequency < 1.0 and 0.0 < frequency_weight < 1.0
         if not sums_to_one or not are_fractions:
@@ -161,24 +163,51 @@ class MonotoneMap(TemperedMap):
                 f"The weights of a monotone map must sum to 1, but they sum to {total_weight:.6g}."
             )
 
-    def _has_valid_curves(self, suffix: str) -> bool:
-        """Check the shapes and values of one family of curves, the fields with a suffix."""
-        piece_starts = getattr(self, "low" + suffix)
-        piece_widths = getattr(self, "width" + suffix)
-        piece_rises = getattr(self, "rise" + suffix)
-        start_values = getattr(self, "start" + suffix)
-        curve_weights = getattr(self, "weight" + suffix)
-        if piece_starts.ndim != 1 or start_values.ndim != 1 or len(piece_starts) == 0:
+
+@dataclass(frozen=True)
+class _WeightedCurves:
+    """Curves that are linear on the same pieces, with their weights in the average.
+
+    Attributes
+    ----------
+    piece_starts, piece_widths : arrays of shape (n_pieces,)
+        Left ends and widths of the pieces.
+
+    piece_rises : array of shape (n_pieces, n_curves)
+        Rise of each curve over each piece.
+
+    start_values : array of shape (n_curves,)
+        Value of each curve at the left end of the first piece.
+
+    curve_weights : array of shape (n_curves,)
+        Weight of each curve in the average.
+    """
+
+    piece_starts: Float
+    piece_widths: Float
+    piece_rises: Float
+    start_values: Float
+    curve_weights: Float
+
+    def are_valid(self) -> bool:
+        """Check that the shapes match, no curve decreases and no weight is negative."""
+        if self.piece_starts.ndim != 1 or self.start_values.ndim != 1:
             return False
-        if piece_starts.shape != piece_widths.shape or curve_weights.shape != start_values.shape:
+        n_pieces = len(self.piece_starts)
+        if n_pieces == 0:
             return False
-        if piece_rises.shape != (len(piece_starts), len(start_values)):
+        if self.piece_widths.shape != self.piece_starts.shape:
             return False
-        if not (piece_widths > 0.0).all():
+        if self.curve_weights.shape != self.start_values.shape:
             return False
-        if not (piece_rises >= 0.0).all() or not (curve_weights >= 0.0).all():
+        if self.piece_rises.shape != (n_pieces, len(self.start_values)):
             return False
-        return bool(np.isfinite([*piece_starts, *start_values, piece_rises.sum()]).all())
+        if not (self.piece_widths > 0.0).all():
+            return False
+        if not (self.piece_rises >= 0.0).all() or not (self.curve_weights >= 0.0).all():
+            return False
+        total_rise = self.piece_rises.sum()
+        return bool(np.isfinite([*self.piece_starts, *self.start_values, total_rise]).all())
 
 
 @dataclass(frozen=True)
@@ -249,39 +278,47 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     curve_weights, shrunken_curve_weights = _divide_by_evidence(
         1.0 - frequency.weight, family, shrunken_family
     )
-    return MonotoneMap(
+    return _build_monotone_map(
         inverse_temperature=inverse_temperature,
-        two_classes=has_two_classes,
-        turned=first_is_positive,
+        has_two_classes=has_two_classes,
+        first_is_positive=first_is_positive,
         n_rows=n_rows,
-        level=frequency.value,
-        rest=frequency.weight,
-        **_build_curve_fields(family, curve_weights, suffix=""),
-        **_build_curve_fields(shrunken_family, shrunken_curve_weights, suffix="_2"),
+        frequency=frequency,
+        curves=_select_used_curves(family, curve_weights),
+        shrunken_curves=_select_used_curves(shrunken_family, shrunken_curve_weights),
     )
 
 
 def make_identity_monotone_map() -> MonotoneMap:
-    """Return the map for two classes that changes probabilities by less than 1e-12.
+    """Return a map for two classes that changes no probability by more than 1e-12.
 
     Examples
     --------
     >>> make_identity_monotone_map()(np.array([[0.0, 2.0]])).round(3)
     array([[0.119, 0.881]])
     """
-    knots = np.array([-0.5, 0.5])
-    first_value_and_rise = np.array([[-0.5, 1.0]])
-    identity_line = CurveFamily(knots, theta=first_value_and_rise, log_evidence=np.zeros(1))
-    line_weight = np.array([1.0 - _IDENTITY_FREQUENCY_WEIGHT])
-    return MonotoneMap(
+    frequency = _ClassFrequency(value=0.5, weight=_IDENTITY_FREQUENCY_WEIGHT)
+    identity_line = _WeightedCurves(
+        piece_starts=np.array([-0.5]),
+        piece_widths=np.array([1.0]),
+        piece_rises=np.array([[1.0]]),
+        start_values=np.array([-0.5]),
+        curve_weights=np.array([1.0 - frequency.weight]),
+    )
+    no_curves = replace(
+        identity_line,
+        piece_rises=np.zeros((1, 0)),
+        start_values=np.zeros(0),
+        curve_weights=np.zeros(0),
+    )
+    return _build_monotone_map(
         inverse_temperature=1.0,
-        two_classes=True,
-        turned=False,
+        has_two_classes=True,
+        first_is_positive=False,
         n_rows=1.0,
-        level=0.5,
-        rest=_IDENTITY_FREQUENCY_WEIGHT,
-        **_build_curve_fields(identity_line, line_weight, suffix=""),
-        **_build_curve_fields(identity_line, np.zeros(1), suffix="_2"),
+        frequency=frequency,
+        curves=identity_line,
+        shrunken_curves=no_curves,
     )
 
 
@@ -405,34 +442,69 @@ def _divide_by_evidence(
     return np.split(curve_weights, 2)
 
 
-def _build_curve_fields(family: CurveFamily, curve_weights: Float, suffix: str) -> dict[str, Float]:
-    """Return the fields of a monotone map that hold the curves with positive weight.
+def _select_used_curves(family: CurveFamily, curve_weights: Float) -> _WeightedCurves:
+    """Return the curves of a family that have a positive weight, with their weights."""
+    is_used = curve_weights > 0.0
+    theta = family.theta[is_used]
+    rises = np.maximum(theta[:, 1:], 0.0).T
+    return _WeightedCurves(
+        piece_starts=family.knots[:-1],
+        piece_widths=np.diff(family.knots),
+        # Arrays that are loaded from a file are contiguous, so this array is made contiguous, too.
+        piece_rises=np.ascontiguousarray(rises),
+        start_values=theta[:, 0],
+        curve_weights=curve_weights[is_used],
+    )
+
+
+def _build_monotone_map(
+    *,
+    inverse_temperature: float,
+    has_two_classes: bool,
+    first_is_positive: bool,
+    n_rows: float,
+    frequency: _ClassFrequency,
+    curves: _WeightedCurves,
+    shrunken_curves: _WeightedCurves,
+) -> MonotoneMap:
+    """Build the map, whose fields have the short names of saved files.
 
     Parameters
     ----------
-    family : CurveFamily
-        Fitted curves.
+    inverse_temperature, n_rows : float
+        See `MonotoneMap`.
 
-    curve_weights : array of shape (n_curves,)
-        Weight of each curve in the average.
+    has_two_classes : bool
+        Whether the curves give the probability of one of two classes.
 
-    suffix : {"", "_2"}
-        Suffix of the field names.
+    first_is_positive : bool
+        Whether it is the first of two classes.
+
+    frequency : _ClassFrequency
+        Frequency of the class and its weight in the average.
+
+    curves, shrunken_curves : _WeightedCurves
+        Curves of the log-odds and of the shrunken log-odds.
 
     Returns
     -------
-    dict
-        Arrays by field name.
+    MonotoneMap
     """
-    is_used = curve_weights > 0.0
-    theta = family.theta[is_used]
-    start_values = theta[:, 0]
-    rises = np.maximum(theta[:, 1:], 0.0).T
-    return {
-        "low" + suffix: family.knots[:-1],
-        "width" + suffix: np.diff(family.knots),
-        # Arrays that are loaded from a file are contiguous, so this array is made contiguous, too.
-        "rise" + suffix: np.ascontiguousarray(rises),
-        "start" + suffix: start_values,
-        "weight" + suffix: curve_weights[is_used],
-    }
+    return MonotoneMap(
+        inverse_temperature=inverse_temperature,
+        two_classes=has_two_classes,
+        turned=first_is_positive,
+        n_rows=n_rows,
+        level=frequency.value,
+        rest=frequency.weight,
+        low=curves.piece_starts,
+        width=curves.piece_widths,
+        rise=curves.piece_rises,
+        start=curves.start_values,
+        weight=curves.curve_weights,
+        low_2=shrunken_curves.piece_starts,
+        width_2=shrunken_curves.piece_widths,
+        rise_2=shrunken_curves.piece_rises,
+        start_2=shrunken_curves.start_values,
+        weight_2=shrunken_curves.curve_weights,
+    )

@@ -39,6 +39,8 @@ _N_STATISTICS = 8
 #: Number of inverse temperatures whose statistics are cached, for large and for small samples.
 _LARGE_CACHE_SIZE = 2
 _SMALL_CACHE_SIZE = 8
+#: Smallest number of rows whose statistics stay on the device of the table.
+_MIN_ROWS_ON_DEVICE = MIN_ROWS_TO_SAMPLE_TWICE
 
 
 @dataclass(frozen=True)
@@ -200,27 +202,17 @@ def make_row_statistics_function(sample: LabelledRows) -> ComputeRowStatistics:
     function
     """
     rows = sample.rows
-    labels = sample.labels
     thread_pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
     # Sums over few rows are faster on the host than on a device.
-    is_large = len(rows) >= MIN_ROWS_TO_SAMPLE_TWICE
-    weights = sample.weights if is_large else to_numpy(sample.weights)
-
-    cache_size = _LARGE_CACHE_SIZE if is_large else _SMALL_CACHE_SIZE
+    keep_on_device = len(rows) >= _MIN_ROWS_ON_DEVICE
+    weights = sample.weights if keep_on_device else to_numpy(sample.weights)
+    cache_size = _LARGE_CACHE_SIZE if keep_on_device else _SMALL_CACHE_SIZE
 
     @lru_cache(maxsize=cache_size)
     def compute_row_statistics(inverse_temperature: float) -> RowStatistics:
-        if rows.gives_kernels_whole_blocks:
-            # Each thread writes its rows directly into the shared columns.
-            statistic_columns: Any = np.empty((_N_STATISTICS, len(rows)))
-            write_block = partial(_write_statistics, inverse_temperature)
-            rows.fill_columns(write_block, statistic_columns.T, labels, allows_any_block_size=True)
-        else:
-            kernel = partial(
-                kernels.temperature_statistics, inverse_temperature=inverse_temperature
-            )
-            statistics_table = rows.compute_column(kernel, labels, keep_on_device=is_large)
-            statistic_columns = _transpose_contiguously(statistics_table)
+        statistic_columns = _compute_statistic_columns(
+            rows, sample.labels, inverse_temperature, keep_on_device=keep_on_device
+        )
         return RowStatistics(
             columns=statistic_columns,
             weights=weights,
@@ -229,6 +221,45 @@ def make_row_statistics_function(sample: LabelledRows) -> ComputeRowStatistics:
         )
 
     return compute_row_statistics
+
+
+def _compute_statistic_columns(
+    rows: Rows, labels: Codes, inverse_temperature: float, *, keep_on_device: bool
+) -> Any:
+    """Compute the statistics of each row in one pass over the table.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array or tensor of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    inverse_temperature : float
+        Inverse temperature at which the statistics are computed.
+
+    keep_on_device : bool
+        Whether the statistics of a table on a device stay on the device.
+
+    Returns
+    -------
+    array or tensor of shape (8, n_rows)
+    """
+    if rows.gives_kernels_whole_blocks:
+        # Each thread writes the statistics of its rows directly into the shared columns.
+        statistic_columns = np.empty((_N_STATISTICS, len(rows)))
+        statistics_of_rows = statistic_columns.T
+        write_statistics = partial(_write_statistics, inverse_temperature)
+        rows.fill_columns(write_statistics, statistics_of_rows, labels, allows_any_block_size=True)
+        return statistic_columns
+    compute_statistics = partial(
+        kernels.temperature_statistics, inverse_temperature=inverse_temperature
+    )
+    statistics_of_rows = rows.compute_column(
+        compute_statistics, labels, keep_on_device=keep_on_device
+    )
+    return _transpose_contiguously(statistics_of_rows)
 
 
 def _transpose_contiguously(table: Any) -> Any:

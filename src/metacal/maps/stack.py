@@ -39,9 +39,9 @@ _FEW_ROWS = 1_000
 #: Number of folds for many classes, whose fits are slow for any number of rows.
 _N_FOLDS_MANY_CLASSES = 3
 _MANY_CLASSES = 300
-#: Number of held-out rows that suffice to weight a dozen members.
+#: Number of held-out rows that suffice to estimate the weights of a dozen members.
 _MAX_HELD_OUT_ROWS = 10_000
-#: Number of held-out table entries that suffice to weight a dozen members.
+#: Number of held-out table entries that suffice to estimate the weights of a dozen members.
 _MAX_HELD_OUT_ENTRIES = 1 << 18
 #: Number of rows that are held out if available, whatever the number of classes.
 _MIN_HELD_OUT_ROWS = 2_000
@@ -261,7 +261,7 @@ def fit_weighted_stack(
         )
         losses = _compute_mean_losses(names, out_of_fold)
     else:
-        # The first candidate is used alone; one row that it predicts gives it weight one.
+        # The first candidate is used alone. One row of probability one gives it all the weight.
         names = names[:1]
         out_of_fold = _OutOfFoldProbabilities(table=np.ones((1, 1)), weights=None)
         losses = {}
@@ -277,7 +277,7 @@ def fit_weighted_stack(
     maps_by_name = fit(used_names, sample.rows, sample.labels, sample.weights)
     all_keep_predictions = all(fitted.preserves_accuracy for fitted in maps_by_name.values())
     if keep_predictions and not all_keep_predictions:
-        candidate_weights = _reweight_prediction_preserving(
+        candidate_weights = _compute_weights_without_prediction_changes(
             names, maps_by_name, out_of_fold, priors
         )
     stack, member_names = _build_stack(names, maps_by_name, candidate_weights)
@@ -330,7 +330,7 @@ def _get_candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePri
     )
 
 
-def _reweight_prediction_preserving(
+def _compute_weights_without_prediction_changes(
     names: Sequence[str],
     maps_by_name: dict[str, Map],
     out_of_fold: _OutOfFoldProbabilities,
@@ -356,6 +356,7 @@ def _reweight_prediction_preserving(
     -------
     array of shape (n_candidates,)
     """
+    # Candidates without weight were not fitted, so they have no map.
     preserves_predictions = np.array(
         [name in maps_by_name and maps_by_name[name].preserves_accuracy for name in names]
     )
@@ -402,6 +403,7 @@ def _compute_out_of_fold_probabilities(
         Rows to which every candidate gives probability zero are omitted, because they do not
         distinguish the candidates.
     """
+    # In a large table, a few of the folds hold out enough rows.
     n_used_folds = _count_used_folds(sample, n_splits)
     fold_of_row = draw_random_folds(len(sample.labels), n_splits, random_state)
     tables_of_folds = []
@@ -415,20 +417,32 @@ def _compute_out_of_fold_probabilities(
             maps_by_name = fit(
                 training_sample.rows, training_sample.labels, training_sample.weights
             )
-        columns_of_candidates = []
-        for fitted in maps_by_name.values():
-            compute_true_class_probability = partial(_compute_true_class_probability, fitted)
-            candidate_column = test_sample.rows.compute_column(
-                compute_true_class_probability, test_sample.labels
-            )
-            columns_of_candidates.append(candidate_column)
-        tables_of_folds.append(np.stack(columns_of_candidates, axis=1))
+        tables_of_folds.append(_tabulate_true_class_probabilities(maps_by_name, test_sample))
         held_out_rows_of_folds.append(np.flatnonzero(fold_of_row == fold))
     probability_table = np.concatenate(tables_of_folds)
     is_informative = probability_table.max(axis=1) > 0.0
     informative_rows = np.concatenate(held_out_rows_of_folds)[is_informative]
     weights = None if sample.weights is None else sample.weights[informative_rows]
     return _OutOfFoldProbabilities(probability_table[is_informative], weights)
+
+
+def _tabulate_true_class_probabilities(
+    maps_by_name: dict[str, Map], test_sample: LabelledRows
+) -> Float:
+    """Compute the probability that each map gives the true class of each row.
+
+    Returns
+    -------
+    array of shape (n_rows, n_maps)
+    """
+    probability_columns = []
+    for fitted in maps_by_name.values():
+        compute_probability = partial(_compute_true_class_probability, fitted)
+        probability_column = test_sample.rows.compute_column(
+            compute_probability, test_sample.labels
+        )
+        probability_columns.append(probability_column)
+    return np.stack(probability_columns, axis=1)
 
 
 def _count_used_folds(sample: LabelledRows, n_splits: int) -> int:

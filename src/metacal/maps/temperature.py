@@ -32,13 +32,13 @@ _MIN_LOG_ODDS = 1e-3
 _MAX_LOG_ODDS = 100.0
 #: Relative accuracy of b for small tables.
 TOLERANCE = 1e-9
-#: Relative accuracy of b if a sample gave the starting point. One pass often reaches it.
+#: Relative accuracy of b on all rows if the search starts from the solution on a sample.
 _TOLERANCE_AFTER_SAMPLE = 1e-6
 #: Relative accuracy of the solution on a sample, whose sampling error is much larger.
 SAMPLE_TOLERANCE = 1e-3
 #: Smallest number of rows for which a first sample is used.
 _MIN_ROWS_TO_SAMPLE = 4_000
-#: Size of the first sample in table entries, within the bounds on its number of rows.
+#: Number of table entries in the first sample, unless it has too few or too many rows.
 _FIRST_SAMPLE_ENTRIES = 1 << 18
 _FIRST_SAMPLE_MIN_ROWS = 250
 _FIRST_SAMPLE_MAX_ROWS = 1_000

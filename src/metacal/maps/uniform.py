@@ -51,7 +51,7 @@ from metacal.rows import Rows
 MAX_UNIFORM = 1.0 - 2.0**-10
 #: Approximate number of rows on which the starting points are compared.
 _FIRST_SAMPLE_ROWS = 1_000
-#: Largest number of rows used, which determines T to a relative error of 1e-4.
+#: Largest number of rows used. They determine T to a relative error of 1e-4.
 _MAX_ROWS = 1 << 21
 
 
@@ -149,15 +149,18 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     sample = sample.drop_zero_weight_rows()
     stride = math.ceil(len(sample.rows) / _MAX_ROWS)
     sample = sample.every_nth_row(stride).move_labels_to_device_of_logits()
-    subsamples = _build_nested_samples(sample)
-    is_sampled = len(subsamples) > 1
-    smallest_sample = subsamples[0]
+    growing_samples = _build_growing_samples(sample)
+    is_sampled = len(growing_samples) > 1
+    smallest_sample = growing_samples[0]
     margin = compute_typical_margin(smallest_sample.rows)
     plain_inverse_temperature = _fit_plain_temperature(
         smallest_sample, margin, is_sampled=is_sampled
     )
-    statistics_functions = [make_row_statistics_function(subsample) for subsample in subsamples]
+    statistics_functions = [
+        make_row_statistics_function(subsample) for subsample in growing_samples
+    ]
     if margin == 0.0:
+        # The median margin can be zero in the smallest sample but not in all rows.
         margin = compute_typical_margin(sample.rows)
     if margin == 0.0:
         # All logits of every row are equal, so no temperature changes anything.
@@ -178,7 +181,7 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     return UniformFit(fitted, search_result.statistics)
 
 
-def _build_nested_samples(sample: LabelledRows) -> list[LabelledRows]:
+def _build_growing_samples(sample: LabelledRows) -> list[LabelledRows]:
     """Build samples of increasing size, the last of which contains all rows."""
     n_rows = len(sample.rows)
     first_stride = max(1, n_rows // _FIRST_SAMPLE_ROWS)

@@ -33,7 +33,7 @@ _MAX_LOG_B_DISTANCE = 0.5
 _ERROR_ORDER = 4
 #: A search on a small table stops at this estimated error.
 _MAX_ERROR = 1e-10
-#: A search on all rows that starts from the minimum of a sample stops at this error.
+#: A search on all rows stops at this error if it starts from the minimum of a sample.
 _MAX_ERROR_AFTER_SAMPLE = 1e-7
 #: A search on a sample stops at this error.
 _SAMPLE_MAX_ERROR = 1e-4
