@@ -33,7 +33,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +41,13 @@ from scipy.special import bdtrc, gammaln
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
 #: New rows are mistaken for calibration rows with at most this probability.
 MAX_COINCIDENCE_PROBABILITY = 1e-5
-#: A sketch has at most this many row hashes. It detects an overlap of about 17 of them.
+#: A sketch has at most this many row hashes. An overlap is detected if about 17 of them occur again.
 SKETCH_SIZE = 256
 #: Scores are rounded to this grid in `data_hash`, because kernels differ in their last bits.
 _COARSE_GRID = Grid(RELATIVE_GRID.even_below, bits=12)
@@ -59,7 +59,7 @@ _FIRST_BLOCK_SIZE = 1 << 12
 _LARGEST_HASH = 2**64 - 1
 #: Number of hexadecimal digits of a row hash.
 _HASH_DIGITS = 16
-#: A sketch stores the count of a row hash, or this number if the count is larger.
+#: Larger counts of a row hash are stored as this number, so that each count is one digit.
 _LARGEST_STORED_COUNT = 3
 
 
@@ -133,7 +133,7 @@ class RowSketch:
                 "A sketch of rows must have one hash of 16 hexadecimal digits for each count."
             )
         row_hashes = self.hash_values
-        largest_hash = np.uint64(int(self.bound, base=16))
+        largest_hash = np.uint64(self.largest_covered_hash)
         is_strictly_rising = bool((row_hashes[1:] > row_hashes[:-1]).all())
         is_within_bound = bool((row_hashes <= largest_hash).all())
         if n_hashes > SKETCH_SIZE or not is_strictly_rising or not is_within_bound:
@@ -151,6 +151,16 @@ class RowSketch:
     def hash_values(self) -> NDArray[np.uint64]:
         """The distinct row hashes as integers, in rising order."""
         return np.frombuffer(bytes.fromhex(self.hashes), dtype=">u8").astype(np.uint64)
+
+    @property
+    def hash_counts(self) -> NDArray[np.uint8]:
+        """How many calibration rows have each hash of `hash_values`, at most 3."""
+        return np.frombuffer(self.counts.encode(), dtype=np.uint8) - ord("0")
+
+    @property
+    def largest_covered_hash(self) -> int:
+        """The bound as an integer."""
+        return int(self.bound, base=16)
 
     def count_common_rows(self, scores: Float) -> int:
         """Estimate how many rows of a sample are among the calibration rows.
@@ -172,34 +182,26 @@ class RowSketch:
         >>> sketch.count_common_rows(scores[2000:]), abs(sketch.count_common_rows(scores[1000:]) - 1000) < 150
         (0, True)
         """
-        largest_hash = int(self.bound, 16)
-        new_hashes, n_new_rows_by_hash = _count_hashes_up_to(largest_hash, scores)
-        # The counts are stored as a text of digits.
-        n_fit_rows_by_hash = np.frombuffer(self.counts.encode(), dtype=np.uint8) - ord("0")
-        _, fit_index, new_index = np.intersect1d(
-            self.hash_values, new_hashes, assume_unique=True, return_indices=True
+        new_hashes, new_hash_counts = _count_hashes_up_to(self.largest_covered_hash, scores)
+        pairs = _count_equal_pairs(
+            self.hash_values,
+            self.hash_counts,
+            other_hashes=new_hashes,
+            other_counts=new_hash_counts,
         )
-        # A pair is two rows whose common score occurs nowhere else.
-        # The pair is split if each sample has one of its two rows.
-        occurs_once_in_fit = n_fit_rows_by_hash[fit_index] == 1
-        occurs_once_in_new = n_new_rows_by_hash[new_index] == 1
-        n_split_pairs = int((occurs_once_in_fit & occurs_once_in_new).sum())
-        if n_split_pairs == 0:
+        if pairs.n_across_samples == 0:
             return 0
-        n_pairs_in_fit = _count_pairs_of_one_sample(n_fit_rows_by_hash, common_index=fit_index)
-        n_pairs_in_new = _count_pairs_of_one_sample(n_new_rows_by_hash, common_index=new_index)
-        n_unsplit_pairs = n_pairs_in_fit + n_pairs_in_new
-        n_pairs = n_split_pairs + n_unsplit_pairs
-        # If the samples are independent, each pair is split with a probability of at most 1/2.
-        p_value = bdtrc(n_split_pairs - 1, n_pairs, 0.5)
+        # For independent samples, each pair lies across both with a probability of at most 1/2.
+        n_pairs = pairs.n_across_samples + pairs.n_within_samples
+        p_value = bdtrc(pairs.n_across_samples - 1, n_pairs, 0.5)
         if p_value > MAX_COINCIDENCE_PROBABILITY:
             return 0
-        # By coincidence, about as many pairs are split as are not, so these are subtracted.
-        n_common_hashes = max(1, n_split_pairs - n_unsplit_pairs)
-        n_unrepeated_hashes = int((n_fit_rows_by_hash == 1).sum())
-        common_share = n_common_hashes / n_unrepeated_hashes
-        n_common_rows = round(common_share * self.n_rows)
-        return max(1, min(n_common_rows, self.n_rows, len(scores)))
+        # About as many pairs lie across both samples by coincidence as lie within one of them.
+        n_reused_hashes = max(1, pairs.n_across_samples - pairs.n_within_samples)
+        n_hashes_of_single_rows = int((self.hash_counts == 1).sum())
+        reused_share = n_reused_hashes / n_hashes_of_single_rows
+        n_reused_rows = round(reused_share * self.n_rows)
+        return max(1, min(n_reused_rows, self.n_rows, len(scores)))
 
 
 def _is_hexadecimal(text: str, *, n_digits: int) -> bool:
@@ -207,23 +209,51 @@ def _is_hexadecimal(text: str, *, n_digits: int) -> bool:
     return re.fullmatch(f"[0-9a-f]{{{n_digits}}}", text) is not None
 
 
-def _count_pairs_of_one_sample(hash_counts: NDArray[Any], *, common_index: Codes) -> int:
-    """Count pairs of rows with the same hash that only one of two samples contains.
+class _EqualPairs(NamedTuple):
+    """Numbers of pairs of rows whose hash occurs exactly twice in two samples together.
+
+    Attributes
+    ----------
+    n_across_samples : int
+        Number of pairs with one row in each sample.
+    n_within_samples : int
+        Number of pairs with both rows in the same sample.
+    """
+
+    n_across_samples: int
+    n_within_samples: int
+
+
+def _count_equal_pairs(
+    hashes: NDArray[np.uint64],
+    counts: NDArray[np.uint8],
+    *,
+    other_hashes: NDArray[np.uint64],
+    other_counts: NDArray[np.int64],
+) -> _EqualPairs:
+    """Count the hashes that occur exactly twice in two samples of rows together.
 
     Parameters
     ----------
-    hash_counts : ndarray of int
-        Number of rows of the sample with each hash.
-    common_index : ndarray of int
-        Index of the hashes that rows of the other sample have too.
+    hashes, other_hashes : ndarray of uint64
+        Distinct row hashes of each sample.
+    counts, other_counts : ndarray of int
+        How many rows of the sample have each hash.
 
     Returns
     -------
-    int
+    _EqualPairs
     """
-    n_pairs = (hash_counts == 2).sum()
-    n_common_pairs = (hash_counts[common_index] == 2).sum()
-    return int(n_pairs - n_common_pairs)
+    _, common_index, other_common_index = np.intersect1d(
+        hashes, other_hashes, assume_unique=True, return_indices=True
+    )
+    occurs_once_in_both = (counts[common_index] == 1) & (other_counts[other_common_index] == 1)
+    n_twice_in_sample_only = np.count_nonzero(np.delete(counts, common_index) == 2)
+    n_twice_in_other_only = np.count_nonzero(np.delete(other_counts, other_common_index) == 2)
+    return _EqualPairs(
+        n_across_samples=int(np.count_nonzero(occurs_once_in_both)),
+        n_within_samples=int(n_twice_in_sample_only + n_twice_in_other_only),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +285,7 @@ class Fingerprint:
         )
 
     @property
-    def bound(self) -> int:
+    def largest_sketch_hash(self) -> int:
         """The largest row hash that the sketch of these rows covers."""
         if len(self.hashes) <= SKETCH_SIZE:
             return _LARGEST_HASH
@@ -268,13 +298,13 @@ class Fingerprint:
 
     @property
     def sketch(self) -> RowSketch:
-        """Sample of the rows, in the form that a gate stores."""
+        """Sketch of the rows, in the text form that a gate stores."""
         big_endian_hashes = self.hashes[:SKETCH_SIZE].astype(">u8")
         stored_counts = np.minimum(self.counts[:SKETCH_SIZE], _LARGEST_STORED_COUNT)
         ascii_digits = (stored_counts + ord("0")).astype(np.uint8)
         return RowSketch(
             n_rows=self.digest.n_rows,
-            bound=f"{self.bound:0{_HASH_DIGITS}x}",
+            bound=f"{self.largest_sketch_hash:0{_HASH_DIGITS}x}",
             hashes=big_endian_hashes.tobytes().hex(),
             counts=ascii_digits.tobytes().decode("ascii"),
         )
@@ -313,17 +343,23 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     stop = _FIRST_BLOCK_SIZE
     while start < len(correct):
         block = slice(start, stop)
-        # Only hashes up to the bound can enter the sketch.
-        block_digest, sketch_hashes = _hash_block(
-            scores[block], correct[block], bound=fingerprint.bound
+        # Larger hashes cannot enter the sketch of all rows.
+        block_digest, smallest_hashes = _hash_block(
+            scores[block], correct[block], largest_hash=fingerprint.largest_sketch_hash
         )
-        distinct_hashes, hash_counts = np.unique(sketch_hashes, return_counts=True)
-        fingerprint += Fingerprint(digest=block_digest, hashes=distinct_hashes, counts=hash_counts)
+        distinct_hashes, hash_counts = np.unique(smallest_hashes, return_counts=True)
+        block_fingerprint = Fingerprint(
+            digest=block_digest, hashes=distinct_hashes, counts=hash_counts
+        )
+        # The sum is the fingerprint of the rows of all blocks so far.
+        fingerprint += block_fingerprint
         start, stop = stop, stop + _BLOCK_SIZE
     return fingerprint
 
 
-def _hash_block(scores: Any, correct: Flags, bound: int) -> tuple[RowsDigest, NDArray[np.uint64]]:
+def _hash_block(
+    scores: Any, correct: Flags, *, largest_hash: int
+) -> tuple[RowsDigest, NDArray[np.uint64]]:
     """Return the digest of a block of rows, and the hashes of its finely rounded scores.
 
     Parameters
@@ -332,8 +368,8 @@ def _hash_block(scores: Any, correct: Flags, bound: int) -> tuple[RowsDigest, ND
         Ranking score of each row.
     correct : array of bool, shape (n_rows,)
         Whether each prediction is correct.
-    bound : int
-        Largest hash to return.
+    largest_hash : int
+        Larger hashes are not returned.
 
     Returns
     -------
@@ -342,11 +378,11 @@ def _hash_block(scores: Any, correct: Flags, bound: int) -> tuple[RowsDigest, ND
     """
     hash_scores = getattr(kernels.host_kernels, "hash_scores", None)
     if hash_scores is not None:
-        sums, hashes = hash_scores(scores, correct, _COARSE_GRID, RELATIVE_GRID, bound)
+        sums, hashes = hash_scores(scores, correct, _COARSE_GRID, RELATIVE_GRID, largest_hash)
         return RowsDigest(len(correct), sums), hashes
     digest = digest_rows(_hash_coarse_scores(scores, correct))
     hashes = _hash_fine_scores(scores)
-    return digest, hashes[hashes <= np.uint64(bound)]
+    return digest, hashes[hashes <= np.uint64(largest_hash)]
 
 
 def hash_in_order(scores: Any) -> str:
@@ -395,12 +431,11 @@ def find_fit_rows(
     if correct is not None:
         correct = np.asarray(correct, dtype=bool)
         if _matches_data_hash(data_hash, scores, correct):
-            n_fit_rows = min(sketch.n_rows, n_rows)
-            return FitRows(n_fit_rows, n_rows, is_estimate=False)
+            return FitRows(n_fit_rows=min(sketch.n_rows, n_rows), n_rows=n_rows, is_estimate=False)
     n_common_rows = sketch.count_common_rows(scores)
     if n_common_rows == 0:
         return None
-    return FitRows(n_common_rows, n_rows, is_estimate=True)
+    return FitRows(n_fit_rows=n_common_rows, n_rows=n_rows, is_estimate=True)
 
 
 def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
@@ -419,12 +454,14 @@ def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
     return bool(is_unlikely_by_chance)
 
 
-def _count_hashes_up_to(bound: int, scores: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the distinct row hashes up to a bound, and how many rows have each."""
+def _count_hashes_up_to(
+    largest_hash: int, scores: Any
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the distinct row hashes up to a largest one, and how many rows have each."""
 
     def hash_block(block_scores: Any) -> NDArray[np.uint64]:
         block_hashes = _hash_fine_scores(block_scores)
-        return block_hashes[block_hashes <= np.uint64(bound)]
+        return block_hashes[block_hashes <= np.uint64(largest_hash)]
 
     return np.unique(_hash_in_blocks(hash_block, scores), return_counts=True)
 

@@ -38,6 +38,7 @@ from metacal.rows.arrays import check_fraction
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
     from metacal.certificates.counts import Traffic
+    from metacal.certificates.quantity import Quantity
     from metacal.certificates.subgroups import (
         Name,
         SubgroupCertificate,
@@ -65,7 +66,7 @@ class ReviewRate(NamedTuple):
 
     @classmethod
     def from_threshold_counts(
-        cls, n_rows: int, n_accepted: int, threshold: float, *, is_accepted_score: bool
+        cls, n_rows: int, n_accepted: int, threshold: float, *, threshold_is_accepted_score: bool
     ) -> Self:
         """Return the distribution of the review rate of a threshold, given its counts.
 
@@ -75,7 +76,7 @@ class ReviewRate(NamedTuple):
             Number of calibration rows, and of those at or below the threshold.
         threshold : float
             The threshold; no row is reviewed if it is +inf, and all rows if it is -inf.
-        is_accepted_score : bool
+        threshold_is_accepted_score : bool
             Whether the threshold is the score of an accepted row. If not, it lies just below the
             score of the first rejected row.
 
@@ -90,13 +91,17 @@ class ReviewRate(NamedTuple):
         if accepts_no_row:
             return cls(n_rows, a=1.0, b=0.0)
         n_rejected = n_rows - n_accepted
-        if is_accepted_score:
+        if threshold_is_accepted_score:
             return cls(n_rows, a=n_rejected + 1.0, b=n_accepted)
+        # Without a rejected row, `a` would be 0, which means that no row is ever reviewed.
         return cls(n_rows, a=max(1.0, n_rejected), b=n_accepted + 1.0)
 
     @classmethod
     def approximate_mixture(cls, components: Sequence[ReviewRate]) -> ReviewRate:
-        """Return the beta distribution with the mean and variance of a mixture.
+        """Return the beta distribution with the mean and variance of a mixture of components.
+
+        A random row belongs to component j with an unknown probability w_j, estimated from the
+        numbers of calibration rows.
 
         >>> ReviewRate.approximate_mixture([ReviewRate(100, 10, 91), ReviewRate(100, 0, 1)])
         ReviewRate(n_calibration_rows=200, a=9.99..., b=191.9...)
@@ -107,18 +112,18 @@ class ReviewRate(NamedTuple):
         rate_means = a / (a + b)
         rate_second_moments = rate_means * (a + 1.0) / (a + b + 1.0)
         # If a = 0 or b = 0, the rate is always 0 or 1, so that its square has the same mean.
-        is_degenerate = a * b == 0.0
-        rate_second_moments = np.where(is_degenerate, rate_means, rate_second_moments)
-        # The unknown weights w of the components have the posterior Dirichlet(n_rows + 1/2).
+        is_constant_rate = a * b == 0.0
+        rate_second_moments = np.where(is_constant_rate, rate_means, rate_second_moments)
+        # The weights w of the mixture have the posterior distribution Dirichlet(n_rows + 1/2).
         dirichlet_weights = n_rows + 0.5
         weight_sum = float(dirichlet_weights.sum())
         mean = float(dirichlet_weights @ rate_means) / weight_sum
         # E[(Σ w_j R_j)²] is (Σ E[w_j R_j])², with E[w_j² R_j²] in place of each E[w_j R_j]².
-        diagonal_excess = (
+        diagonal_corrections = (
             dirichlet_weights * (dirichlet_weights + 1.0) * rate_second_moments
             - (dirichlet_weights * rate_means) ** 2
         )
-        scaled_second_moment = (weight_sum * mean) ** 2 + float(diagonal_excess.sum())
+        scaled_second_moment = (weight_sum * mean) ** 2 + float(diagonal_corrections.sum())
         variance = scaled_second_moment / (weight_sum * (weight_sum + 1.0)) - mean**2
         a_plus_b = 1.0
         if 0.0 < mean < 1.0:
@@ -127,7 +132,7 @@ class ReviewRate(NamedTuple):
 
 
 def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = None) -> ReviewRate:
-    """Estimate the share of rows that goes to review, of all or of one class or group.
+    """Estimate the review rate of all rows, or of the rows of one class or group.
 
     Parameters
     ----------
@@ -155,23 +160,31 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
             f" {subgroup_name!r}. Leave out the subgroup, or fit the gate with PerClass or"
             " PerGroup."
         )
+    return _estimate_review_rate_of_all_rows(certificate)
+
+
+def _estimate_review_rate_of_all_rows(certificate: Certificate) -> ReviewRate:
+    """Estimate the review rate of a gate that has the same threshold for all rows."""
     if certificate.accepts_everything:
         threshold = math.inf
     else:
-        # A cascade can reject rows even if its first threshold is +inf, so it is made finite.
-        largest_finite_threshold = sys.float_info.max
-        threshold = min(certificate.threshold, largest_finite_threshold)
-    row_rate = _estimate_review_rate_from_counts(certificate, certificate.traffic, threshold)
-    # The rows of a cluster are dependent, so each cluster is only counted as a single row.
+        # The threshold of the first model of a cascade may be +inf, although people review rows of
+        # the cascade. An infinite threshold would state that no row is reviewed.
+        threshold = min(certificate.threshold, sys.float_info.max)
+    rate_of_independent_rows = _estimate_review_rate_from_counts(
+        certificate.quantity, certificate.traffic, threshold
+    )
+    # Rows of a cluster are dependent. In the worst case, every cluster has the largest size, and
+    # its rows say no more about the review rate than one row does.
     max_cluster_size = certificate.design.largest_cluster_size or 1
     return ReviewRate(
-        row_rate.n_calibration_rows,
-        a=_divide_beta_parameter(row_rate.a, max_cluster_size),
-        b=_divide_beta_parameter(row_rate.b, max_cluster_size),
+        rate_of_independent_rows.n_calibration_rows,
+        a=_reduce_beta_parameter(rate_of_independent_rows.a, max_cluster_size),
+        b=_reduce_beta_parameter(rate_of_independent_rows.b, max_cluster_size),
     )
 
 
-def _divide_beta_parameter(parameter: float, max_cluster_size: int) -> float:
+def _reduce_beta_parameter(parameter: float, max_cluster_size: int) -> float:
     """Divide a beta parameter by the size of the largest cluster, but not to below 1."""
     if parameter > 1.0:
         return max(1.0, parameter / max_cluster_size)
@@ -181,7 +194,7 @@ def _divide_beta_parameter(parameter: float, max_cluster_size: int) -> float:
 def _estimate_subgroup_review_rate(
     certificate: Certificate, subgroups: SubgroupCertificates, subgroup_name: Name | None
 ) -> ReviewRate:
-    """Estimate the review rate of a class or group, or of all rows as a mixture."""
+    """Estimate the review rate of a class or group, or of all of them as a mixture."""
     if subgroup_name is None:
         selected_subgroups = [subgroup for subgroup in subgroups.items if subgroup.n_rows > 0]
     else:
@@ -193,40 +206,57 @@ def _estimate_subgroup_review_rate(
             f"Unknown {subgroups.by} {subgroup_name!r}. Pass one of"
             f" {', '.join(map(str, subgroups.names))}."
         )
-    # Only some rows of a pooled subgroup are tested. Its untested rows count here as well.
+    # Every row of a separate subgroup is tested, so all untested rows are in the pooled subgroup.
+    # They do not count for its review rate, but for its share of all rows.
     n_tested_rows = sum(subgroup.n_rows for subgroup in subgroups.items)
-    n_untested_rows = certificate.n_rows - n_tested_rows
+    n_untested_pooled_rows = certificate.n_rows - n_tested_rows
     subgroup_rates = []
     for subgroup in selected_subgroups:
-        subgroup_rate = _estimate_review_rate_from_counts(certificate, subgroup, subgroup.threshold)
-        is_pooled = len(subgroup.names) > 1
-        if is_pooled:
-            n_pooled_rows = subgroup_rate.n_calibration_rows + n_untested_rows
+        subgroup_rate = _estimate_review_rate_from_counts(
+            certificate.quantity, subgroup, subgroup.threshold
+        )
+        if subgroup.is_pooled:
+            n_pooled_rows = subgroup_rate.n_calibration_rows + n_untested_pooled_rows
             subgroup_rate = subgroup_rate._replace(n_calibration_rows=n_pooled_rows)
         subgroup_rates.append(subgroup_rate)
     return ReviewRate.approximate_mixture(subgroup_rates)
 
 
 def _estimate_review_rate_from_counts(
-    certificate: Certificate, counts: Traffic | SubgroupCertificate, threshold: float
+    quantity: Quantity, counts: Traffic | SubgroupCertificate, threshold: float
 ) -> ReviewRate:
-    """Estimate a review rate from counts, by the rule that chose the threshold.
+    """Estimate the review rate of rows that have the same threshold.
 
-    The threshold is an order statistic of the scores of the correct rows (miscoverage) or of all
-    rows (review rate), or lies just below a rejected row (other quantities).
+    How the threshold was chosen depends on the quantity. If only rejections can break the promise,
+    the threshold is the score of the last accepted row: of the correct rows if labels are needed
+    (miscoverage), else of all rows (review rate). For other quantities, it lies just below the
+    score of the first rejected row.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Quantity that the promise limits.
+    counts : Traffic or SubgroupCertificate
+        Counts of the rows.
+    threshold : float
+        Threshold of these rows.
+
+    Returns
+    -------
+    ReviewRate
     """
-    quantity = certificate.quantity
-    is_order_statistic_of_correct_rows = quantity.limits_only_rejections and quantity.needs_labels
-    if not is_order_statistic_of_correct_rows:
+    depends_only_on_correct_rows = quantity.limits_only_rejections and quantity.needs_labels
+    if not depends_only_on_correct_rows:
         return ReviewRate.from_threshold_counts(
             counts.n_rows,
             counts.n_accepted,
             threshold,
-            is_accepted_score=quantity.limits_only_rejections,
+            threshold_is_accepted_score=quantity.limits_only_rejections,
         )
     rate_of_correct = ReviewRate.from_threshold_counts(
-        counts.n_correct, counts.n_correct_accepted, threshold, is_accepted_score=True
+        counts.n_correct, counts.n_correct_accepted, threshold, threshold_is_accepted_score=True
     )
+    # The incorrect rows did not influence the threshold, so that they are a binomial sample.
     n_incorrect = counts.n_rows - counts.n_correct
     if n_incorrect == 0:
         return rate_of_correct

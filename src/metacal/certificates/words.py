@@ -54,10 +54,10 @@ _FOLDS_ARE_ALIKE = (
     " scored the rows"
 )
 
-#: Text after "on average over calibration sets", if every calibration set certifies a threshold.
-_ABOUT_HALF_EXCEED = " (about half of them may exceed it)"
-#: Text after "on average over calibration sets", if some calibration sets certify nothing.
-_ABOUT_HALF_OF_CERTIFYING_MISS = (
+#: End of the sentence "..., on average over calibration sets".
+#: The first text is used if every calibration set certifies a threshold, the second otherwise.
+_CAVEAT_IF_ALWAYS_CERTIFIED = " (about half of them may exceed it)"
+_CAVEAT_IF_NOT_ALWAYS_CERTIFIED = (
     ", one that certifies nothing counting as kept (about half of the others may miss it)"
 )
 
@@ -145,12 +145,15 @@ def _state_guarantee(certificate: Certificate, claim: str) -> str:
             confidence_text = f"with about {format_percent_floor(confidence_level)} confidence"
         return f"{claim}, {confidence_text} {_explain_approximation(certificate)}"
     if guarantee == "in expectation":
-        # If no accepted row can break a promise, every calibration set certifies some threshold.
-        always_certifies = all(
+        # If only rejections can break the promise, accepting every row keeps it. Every calibration
+        # set then certifies some threshold.
+        is_always_certified = all(
             quantity.limits_only_rejections for quantity, _ in certificate.limits
         )
-        explanation = _ABOUT_HALF_EXCEED if always_certifies else _ABOUT_HALF_OF_CERTIFYING_MISS
-        return f"{claim}, on average over calibration sets{explanation}"
+        caveat = _CAVEAT_IF_NOT_ALWAYS_CERTIFIED
+        if is_always_certified:
+            caveat = _CAVEAT_IF_ALWAYS_CERTIFIED
+        return f"{claim}, on average over calibration sets{caveat}"
     return f"Aimed at, without a guarantee: {lower_first_letter(claim)}"
 
 
@@ -201,7 +204,7 @@ def _explain_approximation(certificate: Certificate) -> str:
 
 
 def describe_rule(certificate: Certificate) -> str:
-    """Describe how the threshold was chosen, with the reference.
+    """Describe how the threshold was chosen, and cite the method.
 
     >>> import numpy as np
     >>> from metacal.certificates.design import CertificationDesign, record_design
@@ -225,16 +228,17 @@ def describe_rule(certificate: Certificate) -> str:
 
 
 def _describe_row_selection(design: CertificationDesign) -> str:
-    """Describe competing scores, clusters, weights and folds of a fit.
+    """Describe which scores and rows a fit used, if not one score of every row.
 
-    The text continues a sentence.
+    The text continues a sentence. It is empty if every calibration row was used once.
     """
     selection_text = ""
     if design.n_scores > 1:
         selection_text += (
             f", the best of {design.n_scores} scores, this one at {design.delta_share:g} of delta"
         )
-    if design.cluster_counting == "unit":
+    counts_one_row_per_cluster = design.cluster_counting == "unit"
+    if counts_one_row_per_cluster:
         selection_text += ", one row of each cluster"
     if design.weights_origin:
         selection_text += f", on rows kept in proportion to {_name_weights_origin(design)} weights"
@@ -245,17 +249,14 @@ def _describe_row_selection(design: CertificationDesign) -> str:
 
 def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
     """List the assumptions of a promise, starting with the source of new rows."""
-    rule_assumptions = find_rule(certificate.rule).assumptions
-    assumptions = list(rule_assumptions)
+    assumptions = list(find_rule(certificate.rule).assumptions)
     design = certificate.design
-    has_other_source = (
-        design.cluster_counting is not None
-        or design.weights_origin is not None
-        or design.n_folds > 0
-    )
-    if has_other_source:
-        # The first assumption of a rule is about the source of new rows.
-        assumptions = [_describe_source(design), *rule_assumptions[1:]]
+    has_clusters = design.cluster_counting is not None
+    has_weights = design.weights_origin is not None
+    has_folds = design.n_folds > 0
+    if has_clusters or has_weights or has_folds:
+        # The first assumption of a rule is about the source of independent, equally weighted rows.
+        assumptions[:1] = [_describe_source(design)]
     if design.weights_origin == "estimated":
         assumptions.append(_ESTIMATED_WEIGHTS)
     if design.n_folds:
@@ -267,20 +268,22 @@ def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
 
 def _describe_source(design: CertificationDesign) -> str:
     """State the assumption about the source of new rows or clusters."""
-    rows_or_units = "clusters" if design.cluster_counting else "rows"
+    rows_or_clusters = "clusters" if design.cluster_counting else "rows"
     if design.n_folds:
-        source_text = f"{rows_or_units} given to fit"
+        source_text = f"{rows_or_clusters} given to fit"
     else:
-        source_text = f"calibration {rows_or_units}, which the classifier was not trained on"
-    assumption_text = f"new {rows_or_units} come from the same source as the {source_text}"
+        source_text = f"calibration {rows_or_clusters}, which the classifier was not trained on"
+    assumption_text = f"new {rows_or_clusters} come from the same source as the {source_text}"
     if design.weights_origin:
         assumption_text += (
             f", reweighted by the {_name_weights_origin(design)} weights, of which none is larger"
             " than the largest used"
         )
-    if design.cluster_counting == "row":
+    counts_every_row = design.cluster_counting == "row"
+    counts_one_row_per_cluster = design.cluster_counting == "unit"
+    if counts_every_row:
         assumption_text += f"; no cluster has more than {design.largest_cluster_size:,} rows"
-    elif design.cluster_counting == "unit":
+    elif counts_one_row_per_cluster:
         assumption_text += "; a new row is any row of a new cluster"
     return assumption_text
 
@@ -313,23 +316,23 @@ def describe_condition(certificate: Certificate) -> str:
         return f"{score_name} {comparison} the threshold of {subgroup_text}"
     sign = -1.0 if is_negated else 1.0
     printed_threshold = f"{sign * certificate.threshold:.6g}"
-    uncertainty_as_printed = sign * float(printed_threshold)
-    if _is_lowest_rejected_score(certificate, uncertainty_as_printed):
+    rounded_threshold = sign * float(printed_threshold)
+    if _is_rejected_score(rounded_threshold, certificate.lowest_rejected):
         comparison = ">" if is_negated else "<"
     return f"{score_name} {comparison} {printed_threshold}"
 
 
-def _is_lowest_rejected_score(certificate: Certificate, uncertainty: float) -> bool:
-    """Check whether an uncertainty equals the lowest rejected score.
+def _is_rejected_score(rounded_threshold: float, lowest_rejected_score: float | None) -> bool:
+    """Check whether a threshold equals the lowest rejected score after it was rounded for print.
 
     Both are rounded to the grid of scores first.
     """
-    if certificate.lowest_rejected is None:
+    if lowest_rejected_score is None:
         return False
-    uncertainty_on_grid, lowest_rejected_on_grid = RELATIVE_GRID.round(
-        [uncertainty, certificate.lowest_rejected]
+    threshold_on_grid, rejected_score_on_grid = RELATIVE_GRID.round(
+        [rounded_threshold, lowest_rejected_score]
     )
-    return bool(uncertainty_on_grid == lowest_rejected_on_grid)
+    return bool(threshold_on_grid == rejected_score_on_grid)
 
 
 def list_description_lines(certificate: Certificate) -> list[Line]:
