@@ -95,7 +95,7 @@ class ComposedCalibration(Calibrator[ComposedMap]):
         if self._is_default:
             return fit_composed(rows, codes, weights)
         first_calibrator = make_calibrator(self.first).fit_rows(rows, codes, weights)
-        first_map = ensure_min_uniform_component(first_calibrator.map_, rows, weights)
+        first_map = ensure_min_uniform_component(first_calibrator.map_, len(rows), weights)
         transformed_rows = compute_log_probability_rows(first_map, rows)
         second_calibrator = make_calibrator(self.then).fit_rows(transformed_rows, codes, weights)
         return ComposedMap(first_map, second_calibrator.map_)

@@ -16,7 +16,7 @@ probability. `docs/quality.md` has the measurements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -71,19 +71,19 @@ class ComposedMap(CombinedMap):
     @property
     def formula(self) -> Callable[..., Any]:  # type: ignore[override]
         """Formula of the composition, a special one for the default pair."""
-        return composed if self.default_pair is None else spline_after_uniform
+        return composed if self.temperature_and_spline_maps is None else spline_after_uniform
 
     @property
     def in_table_precision(self) -> bool:  # type: ignore[override]
         """Whether float32 tables are computed in single precision (the default pair)."""
-        return self.default_pair is not None
+        return self.temperature_and_spline_maps is not None
 
     on_device = in_table_precision
     allows_any_block_size = in_table_precision
 
     @property
-    def default_pair(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
-        """Both maps if they are the default pair, else None."""
+    def temperature_and_spline_maps(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
+        """Both maps of the default pair, or None if the maps are others."""
         first = self.first
         then = self.then
         if not isinstance(first, UniformTemperatureMap) or not isinstance(then, SplineMap):
@@ -95,10 +95,10 @@ class ComposedMap(CombinedMap):
     @property
     def single_pass_map(self) -> RowMap | None:
         """Default pair as a map that a device computes in one pass, None for other maps."""
-        if self.default_pair is None:
+        if self.temperature_and_spline_maps is None:
             return None
-        first, spline = self.default_pair
-        return RowMap(first.inverse_temperature, first.uniform, spline.curve)
+        temperature_map, spline = self.temperature_and_spline_maps
+        return RowMap(temperature_map.inverse_temperature, temperature_map.uniform, spline.curve)
 
     def check(self) -> None:
         """Raise InputError unless both are maps for the same number of classes."""
@@ -116,24 +116,24 @@ class ComposedMap(CombinedMap):
 
     def write_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
-        if self.default_pair is None:
+        if self.temperature_and_spline_maps is None:
             self.then.write_probabilities(compute_log_probabilities(self.first, block), out)
             return
-        first, spline = self.default_pair
+        temperature_map, spline = self.temperature_and_spline_maps
         kernels.softmax_with_curve(
-            block, first.inverse_temperature, first.uniform, spline.curve, out
+            block, temperature_map.inverse_temperature, temperature_map.uniform, spline.curve, out
         )
 
     def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
         """Write probabilities without 0 and 1 in one pass, if a kernel supports the map."""
-        if self.default_pair is None:
+        if self.temperature_and_spline_maps is None:
             return False
-        first, spline = self.default_pair
+        temperature_map, spline = self.temperature_and_spline_maps
         return kernels.try_writing_clipped_probabilities(
             block,
-            first.inverse_temperature,
+            temperature_map.inverse_temperature,
             out,
-            uniform_weight=first.uniform,
+            uniform_weight=temperature_map.uniform,
             curve=spline.curve,
         )
 
@@ -179,7 +179,7 @@ def fit_composed(
         return _fit_default_pair(LabelledRows(rows, labels, weights))
     fit_first = METHODS[first].get_fit_function()
     fit_then = METHODS[then].get_fit_function()
-    first_map = ensure_min_uniform_component(fit_first(rows, labels, weights), rows, weights)
+    first_map = ensure_min_uniform_component(fit_first(rows, labels, weights), len(rows), weights)
     rows_of_log_probabilities = compute_log_probability_rows(first_map, rows)
     then_map = fit_then(rows_of_log_probabilities, labels, weights)
     return ComposedMap(first_map, then_map)
@@ -192,7 +192,7 @@ def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
     weights = row_statistics.weights
     if weights is not None:
         weights = np.asarray(to_numpy(weights))
-    first_map = ensure_min_uniform_component(uniform_fit.fitted, row_statistics, weights)
+    first_map = ensure_min_uniform_component(uniform_fit.fitted, len(row_statistics), weights)
     log_odds = row_statistics.compute_log_odds(first_map)
     spline = fit_averaged_spline(log_odds, row_statistics.correct, weights)
     return ComposedMap(first_map, spline)
@@ -229,7 +229,7 @@ def make_softmax_map(n_classes: int) -> Map:
     return ComposedMap(UniformTemperatureMap(1.0, 0.0), SplineMap(np.zeros(1), np.ones(1), 0.0))
 
 
-def ensure_min_uniform_component(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
+def ensure_min_uniform_component(fitted: _Map, n_rows: int, weights: Weights) -> _Map:
     """Increase the uniform component of a map to at least 1 / (n + 1).
 
     Other maps are returned unchanged.
@@ -239,8 +239,8 @@ def ensure_min_uniform_component(fitted: _Map, rows: Sized, weights: Weights) ->
     fitted : Map
         Map that another map will follow.
 
-    rows : sized
-        Rows on which it was fitted.
+    n_rows : int
+        Number of rows on which it was fitted.
 
     weights : array of shape (n_rows,) or None
         Weight of each row. With weights, n is their sum or, if they are fractions, the
@@ -252,16 +252,16 @@ def ensure_min_uniform_component(fitted: _Map, rows: Sized, weights: Weights) ->
 
     Examples
     --------
-    >>> ensure_min_uniform_component(UniformTemperatureMap(1.0, 0.0), Rows(np.zeros((99, 2))), None)
+    >>> ensure_min_uniform_component(UniformTemperatureMap(1.0, 0.0), 99, None)
     UniformTemperatureMap(inverse_temperature=1.0, uniform=0.01)
     """
     if not isinstance(fitted, UniformTemperatureMap):
         return fitted
-    n_rows = float(len(rows))
+    n_effective_rows = float(n_rows)
     if weights is not None:
         total_weight = float(weights.sum())
-        n_rows = max(total_weight, total_weight**2 / float(weights @ weights))
-    return replace(fitted, uniform=max(fitted.uniform, 1.0 / (n_rows + 1.0)))
+        n_effective_rows = max(total_weight, total_weight**2 / float(weights @ weights))
+    return replace(fitted, uniform=max(fitted.uniform, 1.0 / (n_effective_rows + 1.0)))
 
 
 def compute_log_probability_rows(first_map: Map, rows: Rows) -> Rows:

@@ -70,9 +70,9 @@ class QualityComparison:
 def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
     """Return the temperature map of a fitted map, or None if it has none."""
     if isinstance(fitted, ComposedMap):
-        if fitted.default_pair is None:
+        if fitted.temperature_and_spline_maps is None:
             return None
-        temperature_map, _ = fitted.default_pair
+        temperature_map, _ = fitted.temperature_and_spline_maps
         return temperature_map
     if isinstance(fitted, TemperatureMap):
         return UniformTemperatureMap(fitted.inverse_temperature, uniform=0.0)
@@ -89,9 +89,9 @@ def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
 
 
 def compute_in_sample_quality(fitted: ComposedMap, row_statistics: RowStatistics) -> RowQuality:
-    """Compute loss and confidence under a default pair that was fitted on all rows."""
-    assert fitted.default_pair is not None
-    temperature_map, spline = fitted.default_pair
+    """Compute loss and confidence of the rows to which a default pair was fitted."""
+    assert fitted.temperature_and_spline_maps is not None
+    temperature_map, spline = fitted.temperature_and_spline_maps
     spline_log_odds = spline.curve.value(row_statistics.compute_log_odds(temperature_map))
     return _compute_quality_by_fold(
         [temperature_map],
@@ -138,7 +138,7 @@ def compute_cross_fitted_quality(
         fold_map = _refit_temperature_map(training_statistics, temperature_map, max_uniform)
         if has_spline:
             fold_map = ensure_min_uniform_component(
-                fold_map, training_statistics, training_statistics.weights
+                fold_map, len(training_statistics), training_statistics.weights
             )
         fold_maps.append(fold_map)
     spline_log_odds = None

@@ -282,7 +282,7 @@ class _MemberFitter:
         if member.input_member is not None:
             return ComposedMap(self.maps[member.input_member], fitted)
         # New rows can contain outliers even if the rows of the fit contain none.
-        return ensure_min_uniform_component(fitted, self.sample.rows, self.sample.weights)
+        return ensure_min_uniform_component(fitted, len(self.sample.rows), self.sample.weights)
 
 
 def _get_member(name: str) -> Member:

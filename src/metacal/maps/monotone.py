@@ -55,7 +55,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.operations import NUMPY
-from metacal.maps.fitting.monotone_curves import TINY, Cells, CurveFamily, fit_curves
+from metacal.maps.fitting.monotone_curves import TINY, CurveFamily, OutcomeCells, fit_curves
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap, check_positive
 from metacal.maps.spline import compute_tempered_log_odds
@@ -391,7 +391,7 @@ def _fit_both_families(sample: _BinarySample, n_rows: float) -> tuple[CurveFamil
     return fit_curves(cells.log_odds, cells), fit_curves(shrunken_log_odds, cells)
 
 
-def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
+def _group_into_cells(sample: _BinarySample, weight_scale: float) -> OutcomeCells:
     """Group the rows into cells of neighbouring log-odds.
 
     Parameters
@@ -404,12 +404,14 @@ def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
 
     Returns
     -------
-    Cells
+    OutcomeCells
         Cells without weight are omitted.
     """
     n_rows = len(sample.log_odds)
     if n_rows == 0:
-        return Cells(log_odds=np.zeros(1), positive_weight=np.zeros(1), negative_weight=np.zeros(1))
+        return OutcomeCells(
+            log_odds=np.zeros(1), positive_weight=np.zeros(1), negative_weight=np.zeros(1)
+        )
     weights = sample.weights * weight_scale
     rows_by_log_odds = np.argsort(sample.log_odds, kind="stable")
     cell_of_row = np.empty(n_rows, dtype=np.intp)
@@ -424,7 +426,7 @@ def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
     is_used = cell_weight > 0.0
     cell_weight = cell_weight[is_used]
     positive_weight = positive_weight[is_used]
-    return Cells(
+    return OutcomeCells(
         log_odds=weighted_log_odds[is_used] / cell_weight,
         positive_weight=positive_weight,
         negative_weight=np.maximum(cell_weight - positive_weight, 0.0),

@@ -226,7 +226,7 @@ def _append_spline_on_temperature(
     computed in double precision, see `metacal.kernels.columns`.
     """
     double_xp = xp.with_dtype("float64")
-    temperature_map, spline = fitted_map.default_pair
+    temperature_map, spline = fitted_map.temperature_and_spline_maps
     prediction = xp.argmax(logits)
     tempered_probs = append_tempered_softmax(xp, logits, temperature_map.inverse_temperature)
     other_probs = xp.replace_class_entry(tempered_probs, prediction, 0.0)

@@ -100,7 +100,7 @@ def _inverse_temperature(fitted: Map) -> float:
     """Return the factor of the logits of a supported map."""
     base_map: Any = fitted
     if fitted.formula is parts.spline_after_uniform:
-        base_map, _ = base_map.default_pair
+        base_map, _ = base_map.temperature_and_spline_maps
     return float(base_map.inverse_temperature)
 
 
@@ -140,7 +140,7 @@ def _append_spline_on_temperature(
     number below the upper limit.
     """
     double_xp = xp.with_dtype("float64")
-    temperature_map, _ = fitted.default_pair
+    temperature_map, _ = fitted.temperature_and_spline_maps
     inverse_temperature = temperature_map.inverse_temperature
     table = xp.graph_value(logits)
     prediction, largest, second_largest = _find_two_largest(xp, table)
@@ -213,7 +213,7 @@ def _append_curve_adjustment(
     sum_in_units : GraphValue of shape (n,)
         The number S of each row.
     """
-    temperature_map, spline = fitted.default_pair
+    temperature_map, spline = fitted.temperature_and_spline_maps
     uniform_weight = temperature_map.uniform
     softmax_weight = 1.0 - uniform_weight
     uniform_prob = uniform_weight / double_xp.n_classes

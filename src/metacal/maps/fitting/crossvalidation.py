@@ -195,7 +195,7 @@ def choose_strength(
 def _sample_folds(
     sample: LabelledRows, n_folds: int, random_state: int | np.random.Generator
 ) -> list[_Fold]:
-    """Split a sample of the rows into folds, of which a large table uses one."""
+    """Split a sample of the rows into folds; return only one fold of a large table."""
     n_entries = len(sample.labels) * sample.rows.n_classes
     is_large = n_entries > _LARGE_TABLE_ENTRIES
     max_rows = _MAX_ROWS_OF_LARGE_TABLE if is_large else _MAX_ROWS

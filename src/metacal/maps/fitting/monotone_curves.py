@@ -56,12 +56,17 @@ TINY = 1e-300
 
 
 @dataclass(frozen=True)
-class Cells:
+class OutcomeCells:
     """Rows grouped by their log-odds: mean, positive and negative weight of each cell."""
 
     log_odds: Float
     positive_weight: Float
     negative_weight: Float
+
+    @property
+    def weight(self) -> Float:
+        """Weight of all rows in each cell."""
+        return self.positive_weight + self.negative_weight
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class CurveFamily:
     log_evidence: Float
 
 
-def fit_curves(x: Float, cells: Cells) -> CurveFamily:
+def fit_curves(x: Float, cells: OutcomeCells) -> CurveFamily:
     """Fit one increasing curve for each prior and compute the evidence of the priors.
 
     Parameters
@@ -93,7 +98,7 @@ def fit_curves(x: Float, cells: Cells) -> CurveFamily:
     x : array of shape (n_cells,)
         Variable of the curves.
 
-    cells : Cells
+    cells : OutcomeCells
         Weights of positive and negative rows in each cell.
 
     Returns
@@ -118,7 +123,7 @@ def fit_curves(x: Float, cells: Cells) -> CurveFamily:
         prior_mean=prior_means,
         precision=prior_precisions,
     )
-    theta_by_prior, derivatives = minimise_by_newton(
+    theta_by_prior, derivatives_before_last_step = minimise_by_newton(
         negative_log_posterior,
         start=prior_means,
         is_nonnegative=rises_are_nonnegative,
@@ -126,7 +131,7 @@ def fit_curves(x: Float, cells: Cells) -> CurveFamily:
         method_name="monotone calibration",
         tolerance=_TOLERANCE,
     )
-    _, log_determinant = np.linalg.slogdet(derivatives.hessian @ prior_covariances)
+    _, log_determinant = np.linalg.slogdet(derivatives_before_last_step.hessian @ prior_covariances)
     # Laplace's approximation of the evidence, up to a constant.
     log_evidence = -negative_log_posterior(theta_by_prior).loss - 0.5 * log_determinant
     return CurveFamily(knots=knots, theta=theta_by_prior, log_evidence=log_evidence)
@@ -141,10 +146,10 @@ def _build_curve_design(x: Float, knots: Float) -> Float:
     return design
 
 
-def _compute_prior_covariances(x: Float, cells: Cells, knots: Float) -> Float:
+def _compute_prior_covariances(x: Float, cells: OutcomeCells, knots: Float) -> Float:
     """Compute the prior covariance matrix of the curve parameters for each prior."""
     piece_widths = np.diff(knots)
-    cell_weight = cells.positive_weight + cells.negative_weight
+    cell_weight = cells.weight
     total_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
     cell_share = cell_weight / max(total_weight, TINY)
     mean_x = float(cell_share @ x)
@@ -181,7 +186,7 @@ def _compute_prior_covariance(prior: _BrownianPrior, line: Float) -> Float:
     return np.asarray(slope_covariance + np.diag(diagonal))
 
 
-def _choose_knots(x: Float, cells: Cells) -> Float:
+def _choose_knots(x: Float, cells: OutcomeCells) -> Float:
     """Choose knots at quantiles of ½ F₁ + ½ F₀, the mean distribution of both classes."""
     positive_total = float(cells.positive_weight.sum())
     negative_total = float(cells.negative_weight.sum())
@@ -208,7 +213,7 @@ def _choose_knots(x: Float, cells: Cells) -> Float:
     return knots
 
 
-def _compute_curve_derivatives(design: Float, cells: Cells, theta: Float) -> Derivatives:
+def _compute_curve_derivatives(design: Float, cells: OutcomeCells, theta: Float) -> Derivatives:
     """Compute the log loss of each curve with its gradient and Hessian.
 
     The loss is the sum of positive log(1 + e^-h) + negative log(1 + e^h) over the cells.
@@ -221,15 +226,16 @@ def _compute_curve_derivatives(design: Float, cells: Cells, theta: Float) -> Der
     )
     positive_weight = cells.positive_weight
     negative_weight = cells.negative_weight
-    cell_weight = positive_weight + negative_weight
 
     positive_loss = positive_weight @ (log1p_exp + np.maximum(-log_odds, 0.0))
     negative_loss = negative_weight @ (log1p_exp + np.maximum(log_odds, 0.0))
-    residual = cell_weight[:, None] * probability - positive_weight[:, None]
-    curvature = cell_weight[:, None] * (
+    residual = cells.weight[:, None] * probability - positive_weight[:, None]
+    curvature = cells.weight[:, None] * (
         exp_minus_abs_log_odds / (1.0 + exp_minus_abs_log_odds) ** 2
     )
-    hessians = [(design * curvature[:, m, None]).T @ design for m in range(len(theta))]
+    hessians = [
+        (design * curvature_of_cells[:, None]).T @ design for curvature_of_cells in curvature.T
+    ]
     return Derivatives(
         loss=positive_loss + negative_loss,
         gradient=residual.T @ design,

@@ -52,7 +52,7 @@ ComputeDerivatives = Callable[[Float], Derivatives]
 
 
 def sum_logistic_derivatives(
-    features: list[Float], targets: Float, weights: Float, theta: Float
+    parameter_features: list[Float], target_table: Float, weight_table: Float, theta: Float
 ) -> Float:
     """Sum the logistic loss over rows, with its gradient and Hessian, in one array.
 
@@ -61,13 +61,13 @@ def sum_logistic_derivatives(
 
     Parameters
     ----------
-    features : list of arrays of shape (n_rows, n_problems)
+    parameter_features : list of arrays of shape (n_rows, n_problems)
         One array per parameter. The shapes (n_rows, 1) and (1, 1) are also allowed.
 
-    targets : array of shape (n_rows, n_problems)
+    target_table : array of shape (n_rows, n_problems)
         Target probabilities t.
 
-    weights : array of shape (n_rows, n_problems)
+    weight_table : array of shape (n_rows, n_problems)
         Weights w.
 
     theta : array of shape (n_problems, n_parameters)
@@ -78,25 +78,27 @@ def sum_logistic_derivatives(
     array of shape (n_problems, 1 + n_parameters + n_parameters**2)
         Use `unpack_derivatives` to split it.
     """
-    log_odds = sum(theta[:, i] * feature for i, feature in enumerate(features))
+    log_odds = sum(theta[:, i] * feature for i, feature in enumerate(parameter_features))
     exp_minus_abs_log_odds = np.exp(-np.abs(log_odds))
     probability = np.where(log_odds >= 0.0, 1.0, exp_minus_abs_log_odds) / (
         1.0 + exp_minus_abs_log_odds
     )
-    row_losses = np.maximum(log_odds, 0.0) + np.log1p(exp_minus_abs_log_odds) - targets * log_odds
-    residual = weights * (probability - targets)
-    curvature = weights * (exp_minus_abs_log_odds / (1.0 + exp_minus_abs_log_odds) ** 2)
+    row_losses = (
+        np.maximum(log_odds, 0.0) + np.log1p(exp_minus_abs_log_odds) - target_table * log_odds
+    )
+    residual = weight_table * (probability - target_table)
+    curvature = weight_table * (exp_minus_abs_log_odds / (1.0 + exp_minus_abs_log_odds) ** 2)
 
     n_problems, n_parameters = theta.shape
     loss_sums = np.empty((n_problems, 1))
-    loss_sums[:, 0] = (weights * row_losses).sum(axis=0)
+    loss_sums[:, 0] = (weight_table * row_losses).sum(axis=0)
     gradient = np.empty((n_problems, n_parameters))
     hessian = np.empty((n_problems, n_parameters, n_parameters))
-    for i, feature in enumerate(features):
+    for i, feature in enumerate(parameter_features):
         gradient[:, i] = (residual * feature).sum(axis=0)
         curved_feature = curvature * feature
         for j in range(i + 1):
-            hessian[:, i, j] = (curved_feature * features[j]).sum(axis=0)
+            hessian[:, i, j] = (curved_feature * parameter_features[j]).sum(axis=0)
             hessian[:, j, i] = hessian[:, i, j]
     return np.concatenate([loss_sums, gradient, hessian.reshape(n_problems, -1)], axis=1)
 

@@ -17,7 +17,7 @@ from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import fit_temperature
 
 #: Standard deviations of the offsets that are compared.
-_DEVIATIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+_OFFSET_DEVIATIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _MAX_NEWTON_STEPS = 30
 #: Expected decrease of the loss, per unit of row weight, at which Newton's method stops.
 _TOLERANCE = 1e-9
@@ -183,20 +183,24 @@ def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
 
     theta = np.append(np.zeros(n_classes), 1.0)
     candidates = []
-    for deviation in _DEVIATIONS:
-        offset_precision = np.full(n_classes, deviation**-2.0)
+    for offset_deviation in _OFFSET_DEVIATIONS:
+        offset_precision = np.full(n_classes, offset_deviation**-2.0)
         precision = np.append(offset_precision, _SCALE_PRECISION)
-        model = _OffsetModel(features, is_masked, sample, precision)
+        model = _OffsetModel(
+            features=features, is_masked=is_masked, sample=sample, precision=precision
+        )
         theta = model.find_mode(theta)
         negative_log_posterior = model.evaluate_negative_log_posterior(theta)
         _, log_determinant = np.linalg.slogdet(negative_log_posterior.hessian)
         log_evidence = (
-            -negative_log_posterior.loss - n_classes * np.log(deviation) - 0.5 * log_determinant
+            -negative_log_posterior.loss
+            - n_classes * np.log(offset_deviation)
+            - 0.5 * log_determinant
         )
         candidate = ClassOffsets(
             scale=inverse_temperature * theta[-1],
             offsets=theta[:-1],
-            strength=0.5 / deviation**2,
+            strength=0.5 / offset_deviation**2,
             log_evidence=log_evidence,
         )
         candidates.append(candidate)
