@@ -281,7 +281,7 @@ def _compare_by_statistics(
             uncalibrated=uncalibrated_quality,
             correct=correct,
         )
-        in_sample_quality = _join_positions_and_quality(sample.positions, in_sample_comparison)
+        in_sample_quality = _build_out_of_fold_quality(sample.positions, in_sample_comparison)
         if in_sample_quality_suffices(in_sample_quality):
             return in_sample_quality
     fold_of_row = _assign_folds(softmax_statistics, sample.labels)
@@ -294,7 +294,7 @@ def _compare_by_statistics(
     out_of_fold_comparison = QualityComparison(
         calibrated=calibrated_quality, uncalibrated=uncalibrated_quality, correct=correct
     )
-    return _join_positions_and_quality(sample.positions, out_of_fold_comparison)
+    return _build_out_of_fold_quality(sample.positions, out_of_fold_comparison)
 
 
 def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQuality | None:
@@ -313,12 +313,10 @@ def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQualit
         except MetacalError:
             # A fold without any correct prediction, for example, does not allow a fit.
             return None
-    return _join_positions_and_quality(sample.positions, comparison)
+    return _build_out_of_fold_quality(sample.positions, comparison)
 
 
-def _join_positions_and_quality(
-    positions: Codes, comparison: QualityComparison
-) -> OutOfFoldQuality:
+def _build_out_of_fold_quality(positions: Codes, comparison: QualityComparison) -> OutOfFoldQuality:
     """Build the out-of-fold quality from row positions and a comparison of two maps."""
     return OutOfFoldQuality(
         positions=positions,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,28 +180,18 @@ def _fit_coefficients(
     array of shape (n_coefficients,)
     """
     total_weight = sample.total_weight
-    ridge = penalty * np.diag([0.0, *np.ones(len(FEATURES))])
+    penalty_matrix = penalty * np.diag([0.0, *np.ones(len(FEATURES))])
     start_coefficients = np.array([start_log_b, *np.zeros(len(FEATURES))])
-    n_coefficients = len(start_coefficients)
 
-    def sum_over_rows(coefficients: Float) -> tuple[float, Float, Float]:
-        sum_over_block = partial(sum_loss_derivatives, coefficients=coefficients)
-        packed_sums = sample.rows.sum(sum_over_block, sample.labels, sample.weights, design)
-        end_of_gradient = 1 + n_coefficients
-        loss = packed_sums[0]
-        gradient = packed_sums[1:end_of_gradient]
-        information = packed_sums[end_of_gradient:].reshape(n_coefficients, -1)
-        return loss, gradient, information
-
-    def compute_objective(coefficients: Float) -> tuple[float, Float]:
-        loss, loss_gradient, _ = sum_over_rows(coefficients)
-        penalty_gradient = ridge @ coefficients
-        penalised_loss = loss + 0.5 * coefficients @ penalty_gradient
-        gradient = loss_gradient + penalty_gradient
+    def compute_mean_objective(coefficients: Float) -> tuple[float, Float]:
+        loss_sums = _sum_over_rows(sample, design, coefficients)
+        penalty_gradient = penalty_matrix @ coefficients
+        penalised_loss = loss_sums.loss + 0.5 * coefficients @ penalty_gradient
+        gradient = loss_sums.gradient + penalty_gradient
         return float(penalised_loss / total_weight), np.asarray(gradient / total_weight)
 
-    _, _, information = sum_over_rows(start_coefficients)
-    hessian = information + ridge
+    start_sums = _sum_over_rows(sample, design, start_coefficients)
+    hessian = start_sums.information + penalty_matrix
     hessian[0, 0] += _RIDGE_PER_ROW * total_weight + np.finfo(np.float64).tiny
     inverse_hessian = np.linalg.pinv(hessian / total_weight, hermitian=True)
 
@@ -209,10 +199,31 @@ def _fit_coefficients(
         return np.asarray(inverse_hessian @ gradient)
 
     minimum = minimise_by_lbfgs(
-        compute_objective, start_coefficients, precondition, tolerance=_TOLERANCE
+        compute_mean_objective, start_coefficients, precondition, tolerance=_TOLERANCE
     )
     minimum.warn_unless_converged("local temperature scaling")
     return minimum.point
+
+
+class _LossSums(NamedTuple):
+    """Loss with its gradient and its Fisher information, summed over rows."""
+
+    loss: float
+    gradient: Float
+    information: Float
+
+
+def _sum_over_rows(sample: LabelledRows, design: Float, coefficients: Float) -> _LossSums:
+    """Sum loss, gradient and Fisher information over all rows, in one pass."""
+    n_coefficients = len(coefficients)
+    sum_over_block = partial(sum_loss_derivatives, coefficients=coefficients)
+    packed_sums = sample.rows.sum(sum_over_block, sample.labels, sample.weights, design)
+    loss, gradient, information = np.split(packed_sums, [1, 1 + n_coefficients])
+    return _LossSums(
+        loss=float(loss[0]),
+        gradient=gradient,
+        information=information.reshape(n_coefficients, n_coefficients),
+    )
 
 
 def compute_features_of_rows(block: NDArray[Any], inverse_temperature: float) -> Float:

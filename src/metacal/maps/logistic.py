@@ -188,7 +188,10 @@ def fit_platt_scaling(rows: Rows, labels: Codes, weights: Weights = None) -> Pla
     start_slope = np.where(is_masked_everywhere, 1.0, 0.0)
     start_intercept = curve_weights.compute_smoothed_log_odds()
     compute_derivatives = partial(
-        _sum_derivatives, sample, _compute_log_odds_features, smoothed_targets
+        _sum_loss_derivatives,
+        sample,
+        compute_features=_compute_log_odds_features,
+        targets=smoothed_targets,
     )
     slope_is_nonnegative = True
     intercept_is_nonnegative = False
@@ -250,7 +253,12 @@ def fit_beta_calibration(
         start_theta[:, -1] = curve_weights.compute_smoothed_log_odds()
 
     targets = _TargetProbabilities(negative=np.zeros(n_curves), positive=np.ones(n_curves))
-    likelihood = partial(_sum_derivatives, sample, beta_variant.compute_features, targets)
+    likelihood = partial(
+        _sum_loss_derivatives,
+        sample,
+        compute_features=beta_variant.compute_features,
+        targets=targets,
+    )
     negative_log_posterior = partial(
         add_normal_prior, likelihood, prior_mean=prior_means, precision=prior_precision
     )
@@ -275,11 +283,12 @@ def _build_beta_map(theta: Float, variant: str) -> BetaMap:
     return BetaMap(a=theta[:, 0], b=theta[:, 1], intercept=theta[:, 2])
 
 
-def _sum_derivatives(
+def _sum_loss_derivatives(
     sample: LabelledRows,
+    theta: Float,
+    *,
     compute_features: _ComputeFeatures,
     targets: _TargetProbabilities,
-    theta: Float,
 ) -> Derivatives:
     """Sum loss, gradient and Hessian of every curve in one pass over the rows.
 
@@ -288,14 +297,14 @@ def _sum_derivatives(
     sample : LabelledRows
         Rows with labels.
 
+    theta : array of shape (n_curves, n_parameters)
+        Parameters.
+
     compute_features : function
         Computes the features of the curves.
 
     targets : _TargetProbabilities
         Target probabilities.
-
-    theta : array of shape (n_curves, n_parameters)
-        Parameters.
 
     Returns
     -------
@@ -330,7 +339,7 @@ def _sum_block_derivatives(
         Weight of each row.
 
     compute_features, targets, theta
-        See `_sum_derivatives`.
+        See `_sum_loss_derivatives`.
 
     Returns
     -------

@@ -97,7 +97,7 @@ NUMPY.kernels[formulas.spline_value] = lambda xp, fitted, z: fitted.curve.value(
 def fit_spline(
     rows: Rows, labels: Codes, weights: Weights = None, *, n_knots: int = 7, tempered: bool = True
 ) -> SplineMap:
-    """Fit a monotone spline of the log-odds to the correctness of the predictions.
+    """Fit the probability of correctness by an increasing spline of the log-odds.
 
     The knots are quantiles of the log-odds z. With slopes g_1, ..., g_m >= 0 at the knots
     and c = s(first knot), the fit minimises::

@@ -99,7 +99,7 @@ class _Expansion:
         return self.loss_derivatives[VALUE_INDEX]
 
     def minimise_nearby(self, max_log_b_step: float, box: Float, tolerance: float) -> Minimum:
-        """Minimise the series within `max_log_b_step` of the point in log b."""
+        """Minimise the series where log b differs by at most `max_log_b_step`."""
         log_b = self.point[LOG_B_INDEX]
         lower_limits = [log_b - max_log_b_step, 0.0]
         upper_limits = [log_b + max_log_b_step, 1.0]
@@ -200,17 +200,35 @@ def _search_from_several_starts(
         )
         search_results.append(result_from_sharper)
     best_result = min(search_results, key=lambda result: result.minimum.value)
+    plain_result = _evaluate_plain_temperature(
+        compute_row_statistics, plain_inverse_temperature, box
+    )
+    uniform_decreases_loss = (
+        plain_result.minimum.value > best_result.minimum.value + _NEGLIGIBLE_LOSS_DIFFERENCE
+    )
+    return best_result if uniform_decreases_loss else plain_result
 
-    # The plain temperature is preferred if a uniform component does not decrease the loss.
+
+def _evaluate_plain_temperature(
+    compute_row_statistics: ComputeRowStatistics, plain_inverse_temperature: float, box: Float
+) -> SearchResult:
+    """Compute the loss without a uniform component, as if a search had ended there.
+
+    Parameters
+    ----------
+    compute_row_statistics, plain_inverse_temperature, box
+        See `_search_from_several_starts`.
+
+    Returns
+    -------
+    SearchResult
+    """
     plain_point = np.clip([np.log(plain_inverse_temperature), 0.0], *box)
     statistics = compute_row_statistics(float(np.exp(plain_point[LOG_B_INDEX])))
-    plain_derivatives = statistics.drop_masked_labels().compute_mean_loss(plain_point)
-    plain_loss = float(plain_derivatives[VALUE_INDEX])
-    if plain_loss > best_result.minimum.value + _NEGLIGIBLE_LOSS_DIFFERENCE:
-        return best_result
+    loss_derivatives = statistics.drop_masked_labels().compute_mean_loss(plain_point)
     plain_minimum = Minimum(
         point=plain_point,
-        value=plain_loss,
+        value=float(loss_derivatives[VALUE_INDEX]),
         remaining_decrease=0.0,
         gradient_norm=0.0,
         n_steps=0,
