@@ -143,7 +143,7 @@ def _run_on_row_ranges(
 
 
 def mixture_loss_and_derivatives(
-    columns: Any,
+    row_statistics: Any,
     weights: Any,
     b_of_statistics: float,
     b: float,
@@ -156,14 +156,14 @@ def mixture_loss_and_derivatives(
 
     Parameters
     ----------
-    columns : array or tensor of shape (8, n_rows)
+    row_statistics : array or tensor of shape (8, n_rows)
         Columns of `temperature_statistics`.
 
     weights : array or tensor of shape (n_rows,) or None
         Row weights.
 
     b_of_statistics : float
-        Inverse temperature at which the columns were computed.
+        Inverse temperature at which the statistics were computed.
 
     b : float
         Inverse temperature, near `b_of_statistics`.
@@ -178,20 +178,25 @@ def mixture_loss_and_derivatives(
     -------
     array of shape (6,)
     """
-    if is_device_tensor(columns):
+    if is_device_tensor(row_statistics):
         device_sums = device_kernels().mixture_loss_and_derivatives(
-            columns, weights, b_of_statistics, b, uniform_weight
+            row_statistics, weights, b_of_statistics, b, uniform_weight
         )
         return device_sums.cpu().numpy()
-    kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
+    kernels = host_kernels if row_statistics.flags.c_contiguous else numpy_kernels
     sum_row_range = partial(
-        kernels.mixture_loss_and_derivatives, columns, weights, b_of_statistics, b, uniform_weight
+        kernels.mixture_loss_and_derivatives,
+        row_statistics,
+        weights,
+        b_of_statistics,
+        b,
+        uniform_weight,
     )
-    return np.asarray(sum(_run_on_row_ranges(pool, sum_row_range, columns.shape[1])))
+    return np.asarray(sum(_run_on_row_ranges(pool, sum_row_range, row_statistics.shape[1])))
 
 
 def confidence_log_odds(
-    columns: Any,
+    row_statistics: Any,
     b_of_statistics: float,
     b: float,
     uniform_weight: float,
@@ -201,23 +206,30 @@ def confidence_log_odds(
 
     Parameters
     ----------
-    columns, b_of_statistics, b, uniform_weight, pool
+    row_statistics, b_of_statistics, b, uniform_weight, pool
         As in `mixture_loss_and_derivatives`.
 
     Returns
     -------
     array of shape (n_rows,)
     """
-    if is_device_tensor(columns):
+    if is_device_tensor(row_statistics):
         torch = device_kernels().torch
         return np.asarray(
-            _confidence_log_odds_formula(torch, columns, b_of_statistics, b, uniform_weight).cpu()
+            _confidence_log_odds_formula(
+                torch, row_statistics, b_of_statistics, b, uniform_weight
+            ).cpu()
         )
     # The C kernel would copy columns that are not contiguous.
-    kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
-    log_odds = np.empty(columns.shape[1])
+    kernels = host_kernels if row_statistics.flags.c_contiguous else numpy_kernels
+    log_odds = np.empty(row_statistics.shape[1])
     write_row_range = partial(
-        kernels.confidence_log_odds, columns, b_of_statistics, b, uniform_weight, out=log_odds
+        kernels.confidence_log_odds,
+        row_statistics,
+        b_of_statistics,
+        b,
+        uniform_weight,
+        out=log_odds,
     )
     _run_on_row_ranges(pool, write_row_range, len(log_odds))
     return log_odds

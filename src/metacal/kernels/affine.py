@@ -135,8 +135,7 @@ def sum_loss_and_gradient(
     model = _evaluate_model(block, compute_features, feature_scale, theta)
     total_loss = _row_losses(model, labels, weights).sum()
     # The residuals p - e_y are computed in place.
-    residuals = model.exponentials
-    residuals /= model.sums[:, None]
+    residuals = model.overwrite_exponentials_with_probabilities()
     residuals[np.arange(len(residuals)), labels] -= 1.0
     if weights is not None:
         residuals *= weights[:, None]
@@ -156,7 +155,7 @@ def sum_curvatures(
     feature_scale: float,
     theta: Float,
 ) -> Float:
-    """Sum over rows the curvatures that the preconditioner needs, with r = p(1-p).
+    """Sum over rows the curvatures that the preconditioner needs.
 
     Parameters
     ----------
@@ -166,26 +165,25 @@ def sum_curvatures(
     Returns
     -------
     array of shape (3, n_classes) or (4 + n_classes, n_classes)
-        The rows are Σ r u_own², Σ r u_own and Σ r. For a full matrix, Σ r |u|² and the K rows of
-        Σ |r| u uᵀ follow.
+        With r = p(1-p), the first rows are Σ r u², Σ r u and Σ r, where u is the feature of the same
+        class. For a full matrix, Σ r |u|² and the K rows of Σ |r| u uᵀ follow.
     """
     model = _evaluate_model(block, compute_features, feature_scale, theta)
-    u = model.features
-    # The variances r = p(1-p) are computed in place.
-    r = model.exponentials
-    r /= model.sums[:, None]
-    r *= 1.0 - r
+    features = model.features
+    # The variances p(1-p) are computed in place.
+    variances = model.overwrite_exponentials_with_probabilities()
+    variances *= 1.0 - variances
     if weights is not None:
-        r *= weights[:, None]
-    r_times_u = r * u
-    slope_curvature = np.einsum("ij,ij->j", r_times_u, u)
-    cross_curvature = r_times_u.sum(axis=0)
-    intercept_curvature = r.sum(axis=0)
+        variances *= weights[:, None]
+    variances_times_features = variances * features
+    slope_curvature = np.einsum("ij,ij->j", variances_times_features, features)
+    cross_curvature = variances_times_features.sum(axis=0)
+    intercept_curvature = variances.sum(axis=0)
     curvatures = [slope_curvature[None], cross_curvature[None], intercept_curvature[None]]
     if not _is_diagonal(theta):
-        squared_norms = np.einsum("ij,ij->i", u, u)
-        curvatures.append(squared_norms[None] @ r)
-        curvatures.append((u * r.sum(axis=1, keepdims=True)).T @ u)
+        squared_norms = np.einsum("ij,ij->i", features, features)
+        curvatures.append(squared_norms[None] @ variances)
+        curvatures.append((features * variances.sum(axis=1, keepdims=True)).T @ features)
     return np.concatenate(curvatures)
 
 
@@ -211,8 +209,7 @@ def sum_hessian_of_diagonal_model(
     """
     model = _evaluate_model(block, compute_features, feature_scale, theta)
     u = model.features
-    p = model.exponentials
-    p /= model.sums[:, None]
+    p = model.overwrite_exponentials_with_probabilities()
     row_weights = np.ones(len(p)) if weights is None else weights
     p_times_u = p * u
     v = np.concatenate([p_times_u, p], axis=1)
@@ -262,6 +259,10 @@ class _Model:
     sums: Float
     scores: Float
     features: Float
+
+    def overwrite_exponentials_with_probabilities(self) -> Float:
+        """Return the probabilities p = e^z / Σ e^z in the memory of the exponentials."""
+        return np.divide(self.exponentials, self.sums[:, None], out=self.exponentials)
 
 
 def _evaluate_model(

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Indices of the columns of `temperature_statistics`: Σ e^{bd} - 1 with d = x - max x, the first four cumulants
-#: of d under softmax(b·x), d of the true class, the number of possible classes, and whether the
-#: prediction is correct.
+#: Indices of the columns of `temperature_statistics`. With the gaps d = x - max x, they are the sum of
+#: e^{bd} over all classes but the predicted one, the first four cumulants of d under softmax(b·x), d
+#: of the true class, the number of possible classes, and whether the prediction is correct.
 (
     OTHERS_SUM,
     MEAN_GAP,
@@ -63,49 +63,50 @@ def cumulants(m1: Any, m2: Any, m3: Any, m4: Any) -> tuple[Any, Any, Any, Any]:
     return m1, variance, third, fourth
 
 
-def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]:
+def log_partition(library: Any, row_statistics: Any, b_change: Any) -> tuple[Any, Any, Any]:
     """Compute log Σ e^{bd} and its first two derivatives in b, for each row.
 
     The cumulants are the derivatives of the log partition function. The result is its Taylor
-    series, with an error of fifth order in the step. Far below the largest logit the series may be
-    negative, so the value and the second derivative are clipped at 0.
+    series, with an error of fifth order in the change of b. Far below the largest logit the series
+    may be negative, so the value and the second derivative are clipped at 0.
 
     Parameters
     ----------
     library : module
         `numpy` or `torch`.
 
-    columns : array or tensor of shape (8, n_rows)
+    row_statistics : array or tensor of shape (8, n_rows)
         Columns of `temperature_statistics`.
 
-    step : float, or array of shape (n_rows,)
+    b_change : float, or array of shape (n_rows,)
         b minus the inverse temperature at which the columns were computed.
 
     Returns
     -------
     log_sum_exp, first_derivative, second_derivative : arrays of shape (n_rows,)
     """
-    log_sum_exp = library.log1p(columns[OTHERS_SUM])
-    mean = columns[MEAN_GAP]
-    variance = columns[GAP_VARIANCE]
-    if isinstance(step, float) and step == 0.0:
+    log_sum_exp = library.log1p(row_statistics[OTHERS_SUM])
+    mean = row_statistics[MEAN_GAP]
+    variance = row_statistics[GAP_VARIANCE]
+    if isinstance(b_change, float) and b_change == 0.0:
         return log_sum_exp, mean, variance
-    third_cumulant = columns[THIRD_CUMULANT]
-    fourth_cumulant = columns[FOURTH_CUMULANT]
-    log_sum_exp = log_sum_exp + step * (
+    third_cumulant = row_statistics[THIRD_CUMULANT]
+    fourth_cumulant = row_statistics[FOURTH_CUMULANT]
+    log_sum_exp = log_sum_exp + b_change * (
         mean
-        + step * (0.5 * variance + step * (third_cumulant / 6.0 + (step / 24.0) * fourth_cumulant))
+        + b_change
+        * (0.5 * variance + b_change * (third_cumulant / 6.0 + (b_change / 24.0) * fourth_cumulant))
     )
-    first_derivative = mean + step * (
-        variance + step * (0.5 * third_cumulant + (step / 6.0) * fourth_cumulant)
+    first_derivative = mean + b_change * (
+        variance + b_change * (0.5 * third_cumulant + (b_change / 6.0) * fourth_cumulant)
     )
-    second_derivative = variance + step * (third_cumulant + (0.5 * step) * fourth_cumulant)
+    second_derivative = variance + b_change * (third_cumulant + (0.5 * b_change) * fourth_cumulant)
     return log_sum_exp.clip(0.0), first_derivative, second_derivative.clip(0.0)
 
 
 def mixture_loss_and_derivatives(
     library: Any,
-    columns: Any,
+    row_statistics: Any,
     weights: Any,
     b_of_statistics: float,
     b: float,
@@ -126,7 +127,7 @@ def mixture_loss_and_derivatives(
     library : module
         `numpy` or `torch`.
 
-    columns : array or tensor of shape (8, n_rows)
+    row_statistics : array or tensor of shape (8, n_rows)
         Columns of `temperature_statistics`.
 
     weights : array or tensor of shape (n_rows,) or None
@@ -146,9 +147,11 @@ def mixture_loss_and_derivatives(
     array or tensor of shape (6,)
         L, L_a, L_e, L_aa, L_ae, L_ee.
     """
-    label_gap = columns[LABEL_GAP]
-    uniform_probability = 1.0 / columns[N_POSSIBLE]
-    log_sum_exp, mean_gap, gap_variance = log_partition(library, columns, step=b - b_of_statistics)
+    label_gap = row_statistics[LABEL_GAP]
+    uniform_probability = 1.0 / row_statistics[N_POSSIBLE]
+    log_sum_exp, mean_gap, gap_variance = log_partition(
+        library, row_statistics, b_change=b - b_of_statistics
+    )
     softmax_p = library.exp(b * label_gap - log_sum_exp)
     mixture_p = (1.0 - uniform_weight) * softmax_p + uniform_weight * uniform_probability
     inverse_mixture_p = 1.0 / mixture_p
@@ -181,21 +184,21 @@ def mixture_loss_and_derivatives(
 
 
 def confidence_log_odds(
-    library: Any, columns: Any, b_of_statistics: float, b: float, uniform_weight: float
+    library: Any, row_statistics: Any, b_of_statistics: float, b: float, uniform_weight: float
 ) -> Any:
     """Compute log(max q / (1 - max q)) of each row without cancellation, for ε above 0.
 
     Parameters
     ----------
-    library, columns, b_of_statistics, b, uniform_weight
+    library, row_statistics, b_of_statistics, b, uniform_weight
         As in `mixture_loss_and_derivatives`.
 
     Returns
     -------
     array or tensor of shape (n_rows,)
     """
-    uniform_probability = 1.0 / columns[N_POSSIBLE]
-    log_sum_exp, _, _ = log_partition(library, columns, step=b - b_of_statistics)
+    uniform_probability = 1.0 / row_statistics[N_POSSIBLE]
+    log_sum_exp, _, _ = log_partition(library, row_statistics, b_change=b - b_of_statistics)
     largest_p = (1.0 - uniform_weight) * library.exp(
         -log_sum_exp
     ) + uniform_weight * uniform_probability
@@ -244,33 +247,35 @@ class Curve:
 
     @cached_property
     def packed_pieces(self) -> NDArray[np.float64]:
-        """First and last knot, height and slope at the first knot, and slope at the last knot.
+        """The curve as one array of numbers, for the kernels in Triton.
 
         Four numbers of each piece between two knots follow: left knot, width, slope at the left knot,
         and half of the change of the slope per unit of length. The kernels in Triton read these.
         """
         widths = np.diff(self.knots)
         half_slope_changes = 0.5 * np.diff(self.slopes) / widths
-        outside = [
+        numbers_beyond_outer_knots = [
             self.knots[0],
             self.knots[-1],
             self.heights[0],
             self.slopes[0],
             self.slopes[-1],
         ]
-        between = np.column_stack([self.knots[:-1], widths, self.slopes[:-1], half_slope_changes])
-        return np.append(outside, between)
+        numbers_of_pieces = np.column_stack(
+            [self.knots[:-1], widths, self.slopes[:-1], half_slope_changes]
+        )
+        return np.append(numbers_beyond_outer_knots, numbers_of_pieces)
 
     def value(self, z: Any) -> Any:
         """Evaluate the curve at z. The result is NaN where z is NaN."""
         knots = self.knots
         slopes = self.slopes
         result = self.heights[0] + slopes[0] * (z - knots[0]).clip(None, 0.0)
-        for left in range(len(knots) - 1):
-            width = knots[left + 1] - knots[left]
-            distance = (z - knots[left]).clip(0.0, width)
-            half_slope_change = 0.5 * (slopes[left + 1] - slopes[left]) / width
-            result = result + distance * (slopes[left] + half_slope_change * distance)
+        for piece in range(len(knots) - 1):
+            width = knots[piece + 1] - knots[piece]
+            distance = (z - knots[piece]).clip(0.0, width)
+            half_slope_change = 0.5 * (slopes[piece + 1] - slopes[piece]) / width
+            result = result + distance * (slopes[piece] + half_slope_change * distance)
         return result + slopes[-1] * (z - knots[-1]).clip(0.0, None)
 
 
@@ -300,24 +305,25 @@ class RowMap:
 
 def compute_curve_factors(
     library: Any,
-    others_sum: Any,
-    second_largest: Any,
+    others_p: Any,
+    second_p: Any,
     uniform_probability: Any,
     uniform_weight: float,
     curve_value: Callable[[Any], Any],
 ) -> tuple[Any, Any, Any]:
-    """Compute how a curve changes the probabilities p = softmax(b·x) of each row.
+    """Compute the numbers of each row with which a curve changes its probabilities.
 
-    p is first mixed with the uniform distribution. The predicted class then gets the probability
-    σ(s(z)), where z is the log-odds of its mixed probability and s the curve. The other classes become p·scale + shift, and the predicted class becomes `prediction_p`. The
-    predicted class never falls below another class.
+    The probabilities p = softmax(b·x) are first mixed with the uniform distribution. The predicted
+    class then gets the probability σ(s(z)), where z is the log-odds of its mixed probability and s
+    the curve. The other classes become p·scale + shift, and the predicted class becomes
+    `prediction_p`, which never falls below another class.
 
     Parameters
     ----------
     library : module
         `numpy` or `torch`.
 
-    others_sum, second_largest : array or tensor of shape (n_rows,)
+    others_p, second_p : array or tensor of shape (n_rows,)
         Sum and largest of the entries of p of the other classes.
 
     uniform_probability : array or tensor of shape (n_rows,)
@@ -333,30 +339,29 @@ def compute_curve_factors(
     -------
     scale, shift, prediction_p : arrays or tensors of shape (n_rows,)
     """
-    mixed_others = (1.0 - uniform_weight) * others_sum + uniform_weight * (
-        1.0 - uniform_probability
-    )
+    mixed_others = (1.0 - uniform_weight) * others_p + uniform_weight * (1.0 - uniform_probability)
     mixed_prediction = (1.0 - uniform_weight) * (
-        1.0 - others_sum
+        1.0 - others_p
     ) + uniform_weight * uniform_probability
     log_odds = library.log(mixed_prediction) - library.log(mixed_others)
     new_log_odds = curve_value(log_odds)
-    # The predicted class must have at least `min_ratio` times the probability of all other classes.
-    mixed_second = (1.0 - uniform_weight) * second_largest + uniform_weight * uniform_probability
-    min_ratio = MIN_PREDICTION_RATIO * mixed_second / mixed_others
+    # The predicted class must have at least `min_odds` times the probability of all other classes
+    # together, so that it has more than the second largest class.
+    mixed_second = (1.0 - uniform_weight) * second_p + uniform_weight * uniform_probability
+    min_odds = MIN_PREDICTION_RATIO * mixed_second / mixed_others
     is_only_class = mixed_others == 0.0
-    max_others = 1.0 / (1.0 + min_ratio)
+    max_others = 1.0 / (1.0 + min_odds)
     exponent = library.clip(new_log_odds, -MAX_EXPONENT, MAX_EXPONENT)
     new_others = 1.0 / (1.0 + library.exp(exponent))
     negative_exponent = library.clip(-new_log_odds, -MAX_EXPONENT, MAX_EXPONENT)
     prediction_p = 1.0 / (1.0 + library.exp(negative_exponent))
     is_too_large = new_others > max_others
-    prediction_p = library.where(is_too_large, min_ratio * max_others, prediction_p)
+    prediction_p = library.where(is_too_large, min_odds * max_others, prediction_p)
     new_others = library.where(is_too_large, max_others, new_others)
-    # The only possible class of a row keeps probability 1. There `others_sum` is 0, so the sums and
-    # products with it are arrays of ones and zeros.
-    divisor = library.where(is_only_class, 1.0 + others_sum, mixed_others)
-    others_factor = library.where(is_only_class, 0.0 * others_sum, new_others / divisor)
+    # The only possible class of a row keeps probability 1. In such a row `others_p` is 0, so that
+    # 1 + others_p is an array of ones, and 0 · others_p an array of zeros, as `where` needs them.
+    divisor = library.where(is_only_class, 1.0 + others_p, mixed_others)
+    others_factor = library.where(is_only_class, 0.0 * others_p, new_others / divisor)
     scale = (1.0 - uniform_weight) * others_factor
     shift = uniform_weight * uniform_probability * others_factor
-    return scale, shift, library.where(is_only_class, 1.0 + others_sum, prediction_p)
+    return scale, shift, library.where(is_only_class, 1.0 + others_p, prediction_p)

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.kernels.buffers import thread_buffers
 
-#: Coarse and fine unit into which a probability is split.
+#: Coarse and fine unit. A probability is the sum of a multiple of each.
 UNITS = (2.0**-30, 2.0**-62)
 #: Largest number of probabilities whose exact sums fit into int64.
 MAX_SUMMANDS = 1 << 31
 #: A larger entry is not a probability. It is clipped, so that `MAX_SUMMANDS` entries fit.
 _MAX_ENTRY = 2.0
-#: (x + shift) - shift rounds x to whole units, because a float64 of this size has no finer bits.
-_ROUNDING_SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
+#: Numbers c for which (x + c) - c rounds x to whole units: a float64 of the size of c has no finer
+#: bits.
+_ROUNDING_OFFSETS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
 def split_into_units(block: Array) -> Iterator[Float]:
@@ -37,17 +38,17 @@ def split_into_units(block: Array) -> Iterator[Float]:
     0.1
     """
     rounded_block: Float = thread_buffers.get_array("units", block.shape, np.float64)
-    remainder: Float = thread_buffers.get_array("rest of units", block.shape, np.float64)
+    remainder: Float = thread_buffers.get_array("remainder of units", block.shape, np.float64)
     # Converting once is faster than a sum that converts its operands.
     np.copyto(remainder, block)
-    coarse_shift, fine_shift = _ROUNDING_SHIFTS
-    np.add(remainder, coarse_shift, out=rounded_block)
-    rounded_block -= coarse_shift
+    coarse_offset, fine_offset = _ROUNDING_OFFSETS
+    np.add(remainder, coarse_offset, out=rounded_block)
+    rounded_block -= coarse_offset
     yield rounded_block
     remainder -= rounded_block
     rounded_remainder = remainder
-    rounded_remainder += fine_shift
-    rounded_remainder -= fine_shift
+    rounded_remainder += fine_offset
+    rounded_remainder -= fine_offset
     yield rounded_remainder
 
 
@@ -59,7 +60,7 @@ def units_to_integers(values: Float, unit: float) -> NDArray[np.int64]:
 def add_probabilities_in_units(
     block: Array, is_accepted: Flags, edges: Float, class_sums: Float, cell_sums: NDArray[np.int64]
 ) -> None:
-    """Add the probabilities of a block exactly, separately for rejected and accepted rows.
+    """Add probabilities of rejected and of accepted rows to sums that have no rounding error.
 
     The C kernel in `fused.py` does the same in one pass.
 
@@ -89,7 +90,8 @@ def add_probabilities_in_units(
         # Sums of whole units are exact in any order, also in a matrix product.
         class_sums_of_unit += decision_indicators @ rounded_block
 
-    # The entries above the first bin are subtracted from the sums of their cells.
+    # A cell is one bin of one class. Most entries lie in the first bin of their class, whose sum the
+    # caller computes from the sum of the class and those of the other bins.
     flat_indices, entries = find_entries_above_first_bin(block, edges)
     entry_rows, entry_classes = np.divmod(flat_indices, n_classes)
     entry_bins = np.searchsorted(edges[1:-1], entries, side="left")

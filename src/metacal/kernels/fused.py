@@ -15,12 +15,19 @@ from numpy.typing import NDArray
 
 import metacal.kernels._fused as _fused
 from metacal.formulas import Array, Codes, Flags, Float
+from metacal.kernels._fused import inside as clip_rows
+from metacal.kernels._fused import lifted as write_mixture_or_curve
+from metacal.kernels._fused import members as write_ensemble_label_probabilities
+from metacal.kernels._fused import mixed_rows as write_row_statistics
+from metacal.kernels._fused import mixed_sums as write_mixture_loss_and_derivatives
+from metacal.kernels._fused import on_grid as write_grid_weights
+from metacal.kernels._fused import ranked_rows as write_rounded_scores_and_correctness
 from metacal.kernels.columns import Curve
 from metacal.kernels.fused_columns import as_column
 from metacal.kernels.fused_columns import count_in_cells as count_in_cells
 from metacal.kernels.fused_columns import hash_scores as hash_scores
-from metacal.kernels.fused_columns import rank_scores as rank_scores
-from metacal.kernels.fused_columns import summarise_keys as summarise_keys
+from metacal.kernels.fused_columns import rank_keys as rank_keys
+from metacal.kernels.fused_columns import try_to_rank_scores as try_to_rank_scores
 from metacal.kernels.grid import Grid
 
 #: Indices of rows in a block. None stands for all rows.
@@ -30,7 +37,8 @@ RowIndices = Codes | None
 _SCORE_NAMES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
 #: Limits that hold for all probabilities.
 _NO_LIMITS = (0.0, np.inf)
-#: Result of `_fused.first_bad_row` if every row is valid, but a logit may stand for a mask.
+#: Code that `_fused.first_bad_row` returns in place of a row if every row is valid, but a logit may
+#: stand for a mask.
 _MAY_BE_MASKED = -2
 
 #: Function that returns the instruction sets of this processor. The first one is used.
@@ -57,7 +65,7 @@ def softmax_with_curve(
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
     write = partial(
-        _fused.lifted,
+        write_mixture_or_curve,
         _as_readable(block),
         inverse_temperature,
         uniform_weight,
@@ -103,7 +111,12 @@ def write_limited_probabilities(
     else:
         packed_curve = None if curve is None else curve.knots_slopes_heights
         write = partial(
-            _fused.lifted, table, inverse_temperature, uniform_weight, packed_curve, *limits
+            write_mixture_or_curve,
+            table,
+            inverse_temperature,
+            uniform_weight,
+            packed_curve,
+            *limits,
         )
     _write_probabilities(write, out)
 
@@ -141,7 +154,7 @@ def try_to_clip_in_place(
     """
     is_supported = is_readable_without_copy(out) and out.dtype.itemsize >= 4
     if is_supported:
-        _fused.inside(_as_readable(block), min_probability, max_probability, out)
+        clip_rows(_as_readable(block), min_probability, max_probability, out)
     return is_supported
 
 
@@ -172,7 +185,7 @@ def tempered_loss_and_derivatives(
     -------
     array of shape (4,), or (n_strips, 4) with `strip_ends`
     """
-    is_one_sum = strip_ends is None
+    sums_all_rows = strip_ends is None
     if strip_ends is None:
         strip_ends = np.array([0, len(labels)])
     n_strips = len(strip_ends) - 1
@@ -186,7 +199,7 @@ def tempered_loss_and_derivatives(
         strip_ends,
         sums,
     )
-    return sums if is_one_sum else sums.reshape(-1, 4)
+    return sums if sums_all_rows else sums.reshape(-1, 4)
 
 
 def temperature_statistics(
@@ -218,7 +231,7 @@ def temperature_statistics(
     if out is None:
         out = np.empty((8, len(labels))).T
     label_column = as_column(labels, np.int64)
-    _fused.mixed_rows(_as_readable(block), rows, label_column, inverse_temperature, out.T)
+    write_row_statistics(_as_readable(block), rows, label_column, inverse_temperature, out.T)
     return out
 
 
@@ -232,7 +245,7 @@ def write_scores_and_correctness(
     grid: Grid,
     is_unvalidated: bool = False,
 ) -> None:
-    """Write the rounded score and the correctness of each row in one pass.
+    """Write the ranking score, rounded to its grid, and the correctness of each row.
 
     Parameters
     ----------
@@ -258,7 +271,7 @@ def write_scores_and_correctness(
         Whether the block has not been validated. Rows that `inspect_logits` would report
         have the score NaN.
     """
-    _fused.ranked_rows(
+    write_rounded_scores_and_correctness(
         _as_readable(block),
         _SCORE_NAMES.index(score),
         is_unvalidated,
@@ -281,7 +294,7 @@ def add_probabilities_in_units(
 
 
 def round_to_grid(values: Float, grid: Grid) -> Float:
-    """Return the nearest grid point of each value, as `Grid.round` does."""
+    """Round each value to the nearest grid point, as `Grid.round` does."""
     result = np.empty(len(values))
     _fused.rounded(as_column(values), grid.n_dropped_bits, grid.even_below, result)
     return result
@@ -311,7 +324,7 @@ def bin_linearly(
 ) -> Float:
     """Distribute the weight of each row over the two neighbouring points of an even grid."""
     sums = np.empty((2, n_points))
-    _fused.on_grid(
+    write_grid_weights(
         as_column(values),
         as_column(is_correct),
         as_column(weights),
@@ -335,7 +348,7 @@ def mixture_loss_and_derivatives(
     """Compute `kernels.columns.mixture_loss_and_derivatives` over the rows from `start` up to `stop`."""
     sums = np.empty(6)
     step = b - b_of_statistics
-    _fused.mixed_sums(
+    write_mixture_loss_and_derivatives(
         as_column(columns), as_column(weights), b, step, uniform_weight, start, stop, sums
     )
     return sums
@@ -344,11 +357,13 @@ def mixture_loss_and_derivatives(
 def ensemble_label_probabilities(
     block: Array, labels: Codes, inverse_temperature: float, *, rows: RowIndices = None
 ) -> Float:
-    """Compute the three probabilities of the true class that ensemble temperature scaling mixes."""
+    """Compute the three terms of ensemble temperature scaling for the true class."""
     probabilities = np.empty((len(labels), 3))
     label_column = as_column(labels, np.int64)
     flat_probabilities = probabilities.reshape(-1)
-    _fused.members(_as_readable(block), rows, label_column, inverse_temperature, flat_probabilities)
+    write_ensemble_label_probabilities(
+        _as_readable(block), rows, label_column, inverse_temperature, flat_probabilities
+    )
     return probabilities
 
 

@@ -12,52 +12,59 @@ from numpy.typing import NDArray
 
 import metacal.kernels._fused as _fused
 from metacal.formulas import Flags, Float
+from metacal.kernels._fused import blocks as write_ranking
+from metacal.kernels._fused import keys as try_to_pack_keys
 from metacal.kernels.grid import Grid
 
 
-def rank_scores(scores: Float, flags: Flags) -> tuple[Float, Any, Any, Any] | None:
-    """Return the result of `kernels.keys.rank_scores`, None if a score uses its last bit."""
+def try_to_rank_scores(scores: Float, is_correct: Flags) -> tuple[Float, Any, Any, Any] | None:
+    """Rank rows as `kernels.keys.rank_scores` does; return None if a score uses its last bit."""
     keys = np.empty(len(scores), dtype=np.int64)
-    flags = np.ascontiguousarray(flags, dtype=bool)
-    is_packed = _fused.keys(as_column(scores), flags, keys)
+    is_correct = np.ascontiguousarray(is_correct, dtype=bool)
+    is_packed = try_to_pack_keys(as_column(scores), is_correct, keys)
     if not is_packed:
         return None
-    return summarise_keys(keys, in_order=False)
+    return rank_keys(keys, are_sorted=False)
 
 
-def summarise_keys(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any, Any]:
-    """Return the result of `kernels.keys.rank_scores` for keys with a flag in the last bit.
+def rank_keys(keys: NDArray[np.int64], *, are_sorted: bool) -> tuple[Float, Any, Any, Any]:
+    """Rank rows whose score and correctness are packed into one integer key.
 
     Parameters
     ----------
     keys : array of int64 of shape (n_rows,)
         Output of `kernels.keys.pack_keys`, which is overwritten.
 
-    in_order : bool
+    are_sorted : bool
         Whether the keys are sorted already.
 
     Returns
     -------
-    distinct_scores, last_ranks, n_unflagged, unflagged_ranks : arrays
+    distinct_scores, last_ranks, cumulative_errors, error_ranks : arrays
+        As in `kernels.keys.rank_scores`.
     """
     last_ranks = np.empty(len(keys), dtype=np.int64)
-    n_unflagged = np.empty(len(keys), dtype=np.int64)
-    unflagged_ranks = np.empty(len(keys), dtype=np.int64)
-    n_distinct, n_ranks = _fused.blocks(keys, last_ranks, n_unflagged, unflagged_ranks, in_order)
-    # The C code writes the distinct scores over the keys.
+    cumulative_errors = np.empty(len(keys), dtype=np.int64)
+    error_ranks = np.empty(len(keys), dtype=np.int64)
+    n_distinct, n_errors = write_ranking(
+        keys, last_ranks, cumulative_errors, error_ranks, are_sorted
+    )
+    # The C code writes the distinct scores into the memory of the keys.
     distinct_scores = keys.view(np.float64)[:n_distinct]
     return (
         distinct_scores,
         last_ranks[:n_distinct],
-        n_unflagged[:n_distinct],
-        unflagged_ranks[:n_ranks],
+        cumulative_errors[:n_distinct],
+        error_ranks[:n_errors],
     )
 
 
 def hash_scores(
-    scores: Float, is_correct: Flags, coarse_grid: Grid, fine_grid: Grid, bound: int
+    scores: Float, is_correct: Flags, coarse_grid: Grid, fine_grid: Grid, max_hash: int
 ) -> tuple[tuple[int, ...], NDArray[np.uint64]]:
-    """Hash the scores and the correctness of rows in one pass, as `rows.row_hashes` does.
+    """Hash the scores and the correctness of rows in one pass.
+
+    The module `rows.row_hashes` defines the hashes.
 
     Parameters
     ----------
@@ -70,7 +77,7 @@ def hash_scores(
     coarse_grid, fine_grid : Grid
         Grids of the two hashes, which are even below the same size.
 
-    bound : int
+    max_hash : int
         Largest hash to return.
 
     Returns
@@ -79,9 +86,9 @@ def hash_scores(
         Sums of the digest of the coarsely rounded scores with the correctness.
 
     hashes : array of uint64
-        Hashes of the finely rounded scores, up to the bound.
+        Hashes of the finely rounded scores, up to `max_hash`.
     """
-    sums = np.zeros(4, dtype=np.int64)
+    digest_sums = np.zeros(4, dtype=np.int64)
     hashes = np.empty(len(scores), dtype=np.int64)
     n_hashes = _fused.hash_scores(
         as_column(scores),
@@ -89,11 +96,11 @@ def hash_scores(
         coarse_grid.even_below,
         coarse_grid.n_dropped_bits,
         fine_grid.n_dropped_bits,
-        bound,
-        sums,
+        max_hash,
+        digest_sums,
         hashes,
     )
-    return tuple(sums.view(np.uint64).tolist()), hashes[:n_hashes].view(np.uint64)
+    return tuple(digest_sums.view(np.uint64).tolist()), hashes[:n_hashes].view(np.uint64)
 
 
 def count_in_cells(
@@ -101,11 +108,11 @@ def count_in_cells(
     is_correct: Flags,
     packed_ranges: NDArray[np.int64],
     counts: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    summary: NDArray[np.int64],
 ) -> None:
     """Add rows to the counts of their cells in place, as `kernels.keys.CellCounter.add` does."""
     is_correct = np.ascontiguousarray(is_correct, dtype=bool)
-    _fused.count_in_cells(as_column(scores), is_correct, packed_ranges.reshape(-1), counts, totals)
+    _fused.count_in_cells(as_column(scores), is_correct, packed_ranges.reshape(-1), counts, summary)
 
 
 def as_column(values: Any, dtype: Any = np.float64) -> Any:

@@ -37,8 +37,10 @@ def basis_functions(values: Float, inducing: Float, lengthscale: float) -> Float
 
 def add_latent_in_place(xp: Operations, fitted: Any, t: Float) -> Float:
     """Evaluate the formula `latent`, t + Σ_m w_m exp(-½ ((t - z_m) / ℓ)²), in place of t."""
-    margin = BUMP_RADIUS * fitted.lengthscale
-    scaled_t = np.clip(t, fitted.inducing[0] - margin, fitted.inducing[-1] + margin)
+    bump_radius = BUMP_RADIUS * fitted.lengthscale
+    lowest_t = fitted.inducing[0] - bump_radius
+    highest_t = fitted.inducing[-1] + bump_radius
+    scaled_t = np.clip(t, lowest_t, highest_t)
     scaled_t /= fitted.lengthscale
     scaled_inducing = fitted.inducing / fitted.lengthscale
     bump = np.empty_like(t)
@@ -143,19 +145,19 @@ def _predict(
     """
     values = tempered_logits(block, centre, inverse_temperature)
     lower_index, fraction = process.locate(values)
-    heights = process.mean_plus_half_variance
-    rises_to_next_point = np.diff(heights, append=heights[-1])
-    interpolated_heights = rises_to_next_point[lower_index]
-    interpolated_heights *= fraction
-    interpolated_heights += heights[lower_index]
-    # The same buffer holds E f + ½ Var f, its exponential and the probabilities.
-    probabilities = interpolated_heights.reshape(values.shape)
-    probabilities += values
-    largest = probabilities.max(axis=1, keepdims=True)
-    probabilities -= largest
-    np.exp(probabilities, out=probabilities)
-    totals = probabilities.sum(axis=1, keepdims=True)
-    probabilities /= totals
+    values_on_grid = process.mean_plus_half_variance
+    rises_to_next_point = np.diff(values_on_grid, append=values_on_grid[-1])
+    interpolated_values = rises_to_next_point[lower_index]
+    interpolated_values *= fraction
+    interpolated_values += values_on_grid[lower_index]
+    # The softmax of E f + ½ Var f is computed in place.
+    scores = interpolated_values.reshape(values.shape)
+    scores += values
+    largest = scores.max(axis=1, keepdims=True)
+    scores -= largest
+    exponentials = np.exp(scores, out=scores)
+    totals = exponentials.sum(axis=1, keepdims=True)
+    probabilities = np.divide(exponentials, totals, out=exponentials)
     log_sums = np.asarray((largest + np.log(totals))[:, 0])
     return _Prediction(values, lower_index, fraction, probabilities, log_sums)
 
@@ -209,14 +211,14 @@ def bound_sums(
         The requested sums in one vector, the evidence first.
     """
     prediction = _predict(block, process, centre, inverse_temperature)
-    weighted_mass = prediction.probabilities
+    weighted_probabilities = prediction.probabilities
     if weights is not None:
-        weighted_mass = weighted_mass * weights[:, None]
+        weighted_probabilities = weighted_probabilities * weights[:, None]
     parts: list[Any] = []
     if "evidence" in requested_sums:
-        parts += _evidence_sums(prediction, labels, weights, weighted_mass, process)
+        parts += _evidence_sums(prediction, labels, weights, weighted_probabilities, process)
     if "covariances" in requested_sums:
-        parts += _covariance_sums(prediction, weights, weighted_mass, process)
+        parts += _covariance_sums(prediction, weights, weighted_probabilities, process)
     return np.concatenate(parts)
 
 
@@ -224,10 +226,12 @@ def _evidence_sums(
     prediction: _Prediction,
     labels: Codes,
     weights: Float | None,
-    weighted_mass: Float,
+    weighted_probabilities: Float,
     process: TabulatedProcess,
 ) -> list[Any]:
-    """Return the bound, the mass of the true classes and the mass of π at each grid point.
+    """Sum the bound, the weights of true classes and the probabilities π over rows.
+
+    The last two are sums at each grid point.
 
     Parameters
     ----------
@@ -240,7 +244,7 @@ def _evidence_sums(
     weights : array of shape (n_rows,) or None
         Row weights.
 
-    weighted_mass : array of shape (n_rows, n_classes)
+    weighted_probabilities : array of shape (n_rows, n_classes)
         Probabilities times row weights.
 
     process : TabulatedProcess
@@ -260,21 +264,27 @@ def _evidence_sums(
     label_values = prediction.values.ravel()[flat_label_indices]
     row_bounds = label_values + label_mean - prediction.log_sums
     row_weights = np.ones(n_rows) if weights is None else weights
-    return [
-        [row_bounds @ row_weights],
-        _mass_on_grid(label_lower_index, label_fraction, row_weights, n_points),
-        _mass_on_grid(prediction.lower_index, prediction.fraction, weighted_mass.ravel(), n_points),
-    ]
+    total_bound = row_bounds @ row_weights
+    label_weights_on_grid = _distribute_over_grid(
+        label_lower_index, label_fraction, row_weights, n_points
+    )
+    probabilities_on_grid = _distribute_over_grid(
+        prediction.lower_index, prediction.fraction, weighted_probabilities.ravel(), n_points
+    )
+    return [[total_bound], label_weights_on_grid, probabilities_on_grid]
 
 
 def _covariance_sums(
-    prediction: _Prediction, weights: Float | None, weighted_mass: Float, process: TabulatedProcess
+    prediction: _Prediction,
+    weights: Float | None,
+    weighted_probabilities: Float,
+    process: TabulatedProcess,
 ) -> list[Any]:
-    """Return the sum of outer products of mean features, and the mass of π at each grid point.
+    """Sum the outer products of mean features over rows, and π at each grid point.
 
     Parameters
     ----------
-    prediction, weights, weighted_mass, process
+    prediction, weights, weighted_probabilities, process
         As in `_evidence_sums`.
 
     Returns
@@ -288,11 +298,13 @@ def _covariance_sums(
     mean_features = np.matmul(probabilities[:, None, :], features_by_row_and_class)[:, 0, :]
     weighted_means = mean_features if weights is None else mean_features * weights[:, None]
     outer_products = weighted_means.T @ mean_features
-    mass_by_point = np.bincount(prediction.lower_index, weighted_mass.ravel(), minlength=n_points)
-    return [outer_products.ravel(), mass_by_point]
+    probabilities_at_lower_points = np.bincount(
+        prediction.lower_index, weighted_probabilities.ravel(), minlength=n_points
+    )
+    return [outer_products.ravel(), probabilities_at_lower_points]
 
 
-def _mass_on_grid(lower_index: Codes, fraction: Float, mass: Float, n_points: int) -> Float:
+def _distribute_over_grid(lower_index: Codes, fraction: Float, mass: Float, n_points: int) -> Float:
     """Distribute each mass over the two neighbouring grid points, as linear interpolation does."""
     upper_mass = mass * fraction
     mass_on_grid = np.bincount(lower_index, mass - upper_mass, minlength=n_points)

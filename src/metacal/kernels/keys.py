@@ -23,11 +23,12 @@ from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
 
 Keys = NDArray[np.int64]
-#: Distinct scores, ranks of their last rows, errors up to these ranks, and ranks of the errors.
+#: Result of `rank_scores`: distinct scores, ranks of their last rows, numbers of errors up to these
+#: ranks, and ranks of the errors.
 RankedScores = tuple[Float, Codes, Codes, Codes]
 
-#: Largest number of cells of one pass. Two counts of eight bytes per cell take 64 MiB, of which
-#: unused pages are never touched.
+#: Largest number of cells of one pass. Two counts of eight bytes per cell take 64 MiB. The operating
+#: system allocates only the pages of cells that are used.
 MAX_CELLS = 1 << 22
 #: Largest key. The smallest key is one below its negative.
 _MAX_KEY = int(np.iinfo(np.int64).max)
@@ -37,9 +38,9 @@ _LAST_BIT = np.int64(1)
 _ALL_BUT_SIGN = 0x7FFFFFFFFFFFFFFF
 #: Number of counts of a cell: its incorrect and its correct rows.
 _COUNTS_PER_CELL = 2
-#: Indices of the totals of a `CellCounter`: lowest and highest cell with a row, bitwise or of all keys,
-#: and number of missing scores.
-_LOWEST_CELL, _HIGHEST_CELL, _KEY_BITS, _N_MISSING_SCORES = range(4)
+#: Indices of the summary that a `CellCounter` keeps of all rows: lowest and highest cell with a row,
+#: bitwise or of all keys, and number of missing scores.
+_LOWEST_CELL, _HIGHEST_CELL, _BITWISE_OR_OF_KEYS, _N_MISSING_SCORES = range(4)
 
 
 def scores_to_keys(scores: Any) -> Keys:
@@ -54,19 +55,20 @@ def keys_to_scores(keys: Any) -> Float:
     return np.where(key_array < 0, _SIGN_BIT - key_array, key_array).view(np.float64)
 
 
-def rank_scores(scores: Any, flags: Any) -> RankedScores:
-    """Rank rows by their scores; among equal scores, rows without a flag come first.
+def rank_scores(scores: Any, is_correct: Any) -> RankedScores:
+    """Rank rows by their scores; among equal scores, incorrect rows come first.
 
-    The last bit of a score on the grid is unused. With the flag in this bit, one sort of integers is
-    enough, which is several times faster than an argsort. Scores on a device are sorted there.
+    The last bit of a score on the grid is unused. With the correctness in this bit, one sort of
+    integers is enough, which is several times faster than an argsort. Scores on a device are sorted
+    there.
 
     Parameters
     ----------
     scores : array or tensor of shape (n_rows,)
         Scores.
 
-    flags : array or tensor of bool of shape (n_rows,)
-        Flags, for example whether a row is correct.
+    is_correct : array or tensor of bool of shape (n_rows,)
+        Whether each row is correct.
 
     Returns
     -------
@@ -76,11 +78,11 @@ def rank_scores(scores: Any, flags: Any) -> RankedScores:
     last_ranks : array of int of shape (n_distinct,)
         Number of rows with this score or a lower one.
 
-    n_unflagged : array of int of shape (n_distinct,)
-        Number of these rows without a flag.
+    cumulative_errors : array of int of shape (n_distinct,)
+        Number of incorrect rows among them.
 
-    unflagged_ranks : array of int
-        Ranks, from 1, of the rows without a flag.
+    error_ranks : array of int of shape (n_errors,)
+        Ranks, from 1, of the incorrect rows.
 
     Examples
     --------
@@ -88,46 +90,46 @@ def rank_scores(scores: Any, flags: Any) -> RankedScores:
     (array([1., 2.]), array([1, 3]), array([0, 1]), array([2]))
     """
     # The C kernel counts rows with 32 bits.
-    has_c_kernel = hasattr(kernels.host_kernels, "rank_scores")
+    has_c_kernel = hasattr(kernels.host_kernels, "try_to_rank_scores")
     can_use_c_kernel = has_c_kernel and len(scores) <= np.iinfo(np.uint32).max
     ranking: RankedScores | None = None
     if kernels.is_device_tensor(scores):
         torch = kernels.device_kernels().torch
-        sorted_keys = pack_keys(torch, scores, flags).sort().values.cpu().numpy()
+        sorted_keys = pack_keys(torch, scores, is_correct).sort().values.cpu().numpy()
         if can_use_c_kernel:
-            ranking = kernels.host_kernels.summarise_keys(sorted_keys, in_order=True)
+            ranking = kernels.host_kernels.rank_keys(sorted_keys, are_sorted=True)
         else:
-            ranking = _summarise_ranking(*_unpack_keys(sorted_keys))
+            ranking = _rank_sorted_scores(*_unpack_keys(sorted_keys))
     elif can_use_c_kernel:
-        # The result is None if a score is not on the grid.
-        ranking = kernels.host_kernels.rank_scores(scores, flags)
+        # None if a score is not on the grid.
+        ranking = kernels.host_kernels.try_to_rank_scores(scores, is_correct)
     if ranking is None:
-        ranking = _summarise_ranking(*_sort_scores(scores, flags))
+        ranking = _rank_sorted_scores(*_sort_scores(scores, is_correct))
     return ranking
 
 
-def _summarise_ranking(sorted_scores: Float, flags: Flags) -> RankedScores:
+def _rank_sorted_scores(sorted_scores: Float, is_correct: Flags) -> RankedScores:
     """Return the result of `rank_scores` for sorted scores."""
     is_last_of_score = np.append(sorted_scores[1:] != sorted_scores[:-1], len(sorted_scores) > 0)
     last_ranks = np.flatnonzero(is_last_of_score) + 1
-    n_unflagged = np.cumsum(~flags, dtype=np.intp)
-    unflagged_ranks = np.flatnonzero(~flags) + 1
-    return sorted_scores[last_ranks - 1], last_ranks, n_unflagged[last_ranks - 1], unflagged_ranks
+    cumulative_errors = np.cumsum(~is_correct, dtype=np.intp)
+    error_ranks = np.flatnonzero(~is_correct) + 1
+    return sorted_scores[last_ranks - 1], last_ranks, cumulative_errors[last_ranks - 1], error_ranks
 
 
-def _sort_scores(scores: Float, flags: Flags) -> tuple[Float, Flags]:
-    """Return the scores in order, rows without a flag first among equal ones, and the flags."""
+def _sort_scores(scores: Float, is_correct: Flags) -> tuple[Float, Flags]:
+    """Return the scores in order, incorrect rows first among equal ones, and the correctness."""
     uses_last_bit = (scores.view(np.int64) & _LAST_BIT).any()
     if uses_last_bit:
-        order = np.lexsort((flags, scores))
-        return scores[order] + 0.0, flags[order]
-    keys = pack_keys(np, scores, flags)
+        order = np.lexsort((is_correct, scores))
+        return scores[order] + 0.0, is_correct[order]
+    keys = pack_keys(np, scores, is_correct)
     keys.sort()
     return _unpack_keys(keys)
 
 
-def pack_keys(library: Any, scores: Any, flags: Any) -> Any:
-    """Return integers in the order of scores on a grid, with the flag in the last bit.
+def pack_keys(library: Any, scores: Any, is_correct: Any) -> Any:
+    """Return integers in the order of scores on a grid, with the correctness in the last bit.
 
     Parameters
     ----------
@@ -137,8 +139,8 @@ def pack_keys(library: Any, scores: Any, flags: Any) -> Any:
     scores : array or tensor of shape (n_rows,)
         Scores whose last bit is 0.
 
-    flags : array or tensor of bool of shape (n_rows,)
-        Flags.
+    is_correct : array or tensor of bool of shape (n_rows,)
+        Whether each row is correct.
 
     Returns
     -------
@@ -146,15 +148,15 @@ def pack_keys(library: Any, scores: Any, flags: Any) -> Any:
     """
     # Adding 0.0 turns -0.0 into 0.0, so that both zeros have the same key.
     bits = (scores + 0.0).view(library.int64)
-    return library.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits) & -2 | flags
+    return library.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits) & -2 | is_correct
 
 
 def _unpack_keys(keys: Keys) -> tuple[Float, Flags]:
-    """Return the score and the flag of each integer of `pack_keys`; the keys are overwritten."""
-    flags = (keys & _LAST_BIT).astype(bool)
+    """Return the score and the correctness in each key of `pack_keys`; the keys are overwritten."""
+    is_correct = (keys & _LAST_BIT).astype(bool)
     keys &= ~_LAST_BIT
     bits = np.where(keys < 0, keys ^ (_ALL_BUT_SIGN - 1), keys)
-    return bits.view(np.float64), flags
+    return bits.view(np.float64), is_correct
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class KeyPartition:
         n_zero_bits: int,
         max_cells: int = MAX_CELLS,
     ) -> KeyPartition:
-        """Divide ranges of keys into cells that are as small as possible.
+        """Divide ranges of keys into the smallest cells that the number of cells allows.
 
         Parameters
         ----------
@@ -215,13 +217,14 @@ class KeyPartition:
         KeyPartition
         """
         max_cells_per_range = max_cells // len(first_keys)
-        n_cell_bits = max_cells_per_range.bit_length() - 1
+        # A range of 2^n keys with cells of 2^shift keys has 2^(n - shift) cells.
+        max_cell_index_bits = max_cells_per_range.bit_length() - 1
         # Python integers are used, because the difference of two keys may exceed int64.
         n_range_bits = np.array(
             [(int(last) - int(first)).bit_length() for first, last in zip(first_keys, last_keys)]
         )
-        smallest_shifts = np.minimum(n_zero_bits, n_range_bits)
-        cell_shifts = np.maximum(n_range_bits - n_cell_bits, smallest_shifts)
+        min_useful_shifts = np.minimum(n_zero_bits, n_range_bits)
+        cell_shifts = np.maximum(n_range_bits - max_cell_index_bits, min_useful_shifts)
         return cls(first_keys, last_keys, cell_shifts)
 
     @property
@@ -355,10 +358,10 @@ class CellCounter:
 
     def __init__(self, partition: KeyPartition) -> None:
         self._partition = partition
-        # Entry 2·cell counts the incorrect rows of a cell, and entry 2·cell + 1 the correct ones.
+        # The incorrect rows of a cell are counted in entry 2·cell, its correct rows in 2·cell + 1.
         self._counts = np.zeros(_COUNTS_PER_CELL * partition.n_cells, dtype=np.int64)
         # The C code updates these numbers, at the indices `_LOWEST_CELL` and so on.
-        self._totals = np.array([_MAX_KEY, -1, 0, 0])
+        self._summary = np.array([_MAX_KEY, -1, 0, 0])
         self._packed_ranges = np.concatenate(
             [
                 partition.first_keys,
@@ -372,24 +375,30 @@ class CellCounter:
         """Count the correct and incorrect rows of a block in their cells."""
         count_in_cells = getattr(kernels.host_kernels, "count_in_cells", None)
         if count_in_cells is not None:
-            count_in_cells(scores, correct, self._packed_ranges, self._counts, self._totals)
-            return
+            count_in_cells(scores, correct, self._packed_ranges, self._counts, self._summary)
+        else:
+            self._add_with_numpy(scores, correct)
+
+    def _add_with_numpy(self, scores: Float, correct: Flags) -> None:
+        """Count the rows of a block as the C kernel does."""
         keys = scores_to_keys(scores)
         cells = self._partition.find_cells(keys)
         is_inside = cells >= 0
         count_indices = _COUNTS_PER_CELL * cells[is_inside] + correct[is_inside]
         used_indices, new_counts = np.unique(count_indices, return_counts=True)
         self._counts[used_indices] += new_counts
-        totals = self._totals
+        summary = self._summary
         if len(used_indices):
-            totals[_LOWEST_CELL] = min(totals[_LOWEST_CELL], used_indices[0] // _COUNTS_PER_CELL)
-            totals[_HIGHEST_CELL] = max(totals[_HIGHEST_CELL], used_indices[-1] // _COUNTS_PER_CELL)
-        totals[_KEY_BITS] |= np.bitwise_or.reduce(keys, initial=0)
-        totals[_N_MISSING_SCORES] += np.count_nonzero(np.isnan(scores))
+            summary[_LOWEST_CELL] = min(summary[_LOWEST_CELL], used_indices[0] // _COUNTS_PER_CELL)
+            summary[_HIGHEST_CELL] = max(
+                summary[_HIGHEST_CELL], used_indices[-1] // _COUNTS_PER_CELL
+            )
+        summary[_BITWISE_OR_OF_KEYS] |= np.bitwise_or.reduce(keys, initial=0)
+        summary[_N_MISSING_SCORES] += np.count_nonzero(np.isnan(scores))
 
     def result(self) -> CellCounts:
         """Return the counts of all rows so far."""
-        lowest_cell, highest_cell, bitwise_or_of_keys, n_missing_scores = self._totals.tolist()
+        lowest_cell, highest_cell, bitwise_or_of_keys, n_missing_scores = self._summary.tolist()
         counts = self._counts.reshape(-1, _COUNTS_PER_CELL)
         cells, n_incorrect, n_correct = _select_used_cells(counts, lowest_cell, highest_cell)
         return CellCounts(cells, n_incorrect, n_correct, bitwise_or_of_keys, n_missing_scores)

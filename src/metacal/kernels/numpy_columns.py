@@ -12,7 +12,7 @@ _CHUNK_ROWS = 1 << 15
 
 
 def mixture_loss_and_derivatives(
-    columns: Float,
+    row_statistics: Float,
     weights: Float | None,
     b_of_statistics: float,
     b: float,
@@ -24,7 +24,7 @@ def mixture_loss_and_derivatives(
 
     Parameters
     ----------
-    columns, weights, b_of_statistics, b, uniform_weight
+    row_statistics, weights, b_of_statistics, b, uniform_weight
         As in `kernels.columns.mixture_loss_and_derivatives`.
 
     start, stop : int
@@ -35,16 +35,16 @@ def mixture_loss_and_derivatives(
     array of shape (6,)
     """
     part_weights = None if weights is None else weights[start:stop]
-    part_columns = columns[:, start:stop]
+    part_statistics = row_statistics[:, start:stop]
     return np.asarray(
         column_formulas.mixture_loss_and_derivatives(
-            np, part_columns, part_weights, b_of_statistics, b, uniform_weight
+            np, part_statistics, part_weights, b_of_statistics, b, uniform_weight
         )
     )
 
 
 def confidence_log_odds(
-    columns: Float,
+    row_statistics: Float,
     b_of_statistics: float,
     b: float,
     uniform_weight: float,
@@ -56,7 +56,7 @@ def confidence_log_odds(
 
     Parameters
     ----------
-    columns, b_of_statistics, b, uniform_weight
+    row_statistics, b_of_statistics, b, uniform_weight
         As in `kernels.columns.confidence_log_odds`.
 
     start, stop : int
@@ -66,7 +66,7 @@ def confidence_log_odds(
         Buffer of all rows.
     """
     out[start:stop] = column_formulas.confidence_log_odds(
-        np, columns[:, start:stop], b_of_statistics, b, uniform_weight
+        np, row_statistics[:, start:stop], b_of_statistics, b, uniform_weight
     )
 
 

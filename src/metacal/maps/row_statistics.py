@@ -107,7 +107,7 @@ class RowStatistics:
     def compute_log_exp_sums(self, inverse_temperatures: Float) -> Float:
         """Compute log Σ e^{b d} of each row for its own b near b₀, with d = x - max x."""
         log_exp_sums, _, _ = log_partition(
-            np, self.columns, step=inverse_temperatures - self.inverse_temperature
+            np, self.columns, b_change=inverse_temperatures - self.inverse_temperature
         )
         return np.asarray(log_exp_sums)
 
