@@ -29,7 +29,7 @@ PROMISES = [mc.MinAccuracy(0.85), mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.85, d
 @pytest.fixture(autouse=True)
 def runs(monkeypatch):
     """Shares are small, so that there are some."""
-    monkeypatch.setattr(rows_module.block_sizes, "_SHARE_ELEMENTS", 1 << 16)
+    monkeypatch.setattr(rows_module.block_sizes, "_ELEMENTS_PER_ACCUMULATOR", 1 << 16)
 
 
 @pytest.fixture

@@ -93,9 +93,9 @@ class TableRowCounter:
             cell_counts = self._count_rows(compute_and_validate, key_partition)
             every_row_is_valid = cell_counts.n_missing_scores == 0
             if every_row_is_valid:
-                self.rows = self.rows.as_validated(already_validated=True)
+                self.rows = self.rows.mark_as_validated()
                 return cell_counts
-        self.rows = self.rows.as_validated(already_validated=False)
+        self.rows = self.rows.as_validated()
         return self._count_rows(compute_columns, key_partition)
 
     def _count_rows(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Flags
-from metacal.rows.block_sizes import choose_rows_per_share, choose_strips_per_block
+from metacal.rows.block_sizes import choose_rows_per_accumulator, choose_strips_per_block
 from metacal.rows.executors import (
     ExecutorLike,
     is_remote,
@@ -33,13 +33,11 @@ from metacal.rows.executors import report_finished_rows as report_finished_rows
 from metacal.rows.executors import report_progress_to as report_progress_to
 from metacal.rows.stored import StoredTable
 from metacal.rows.strips import (
-    Accumulation,
     Columns,
-    ColumnWriting,
-    CopyWriting,
     EntryType,
     HostCopies,
     RowSubset,
+    Span,
     Strips,
     Task,
 )
@@ -53,12 +51,13 @@ BlockFunction = Callable[..., NDArray[Any]]
 BLOCK_ELEMENTS = 1 << 20
 #: Largest number of blocks that other processes work on at a time.
 _MAX_BLOCKS_AT_WORK = 256
-#: Largest number of pending blocks, as a multiple of the blocks that are worked on.
-_PENDING_FACTOR = 4
-#: Largest size in bytes of a sample that is fetched from other machines.
-_MAX_FETCHED_BYTES = 1 << 28
-#: Largest number of shares that other processes work on at a time.
-_MAX_SHARES_AT_WORK = 32
+#: Largest number of blocks that are at work or wait for an earlier block, as a multiple of the blocks
+#: at work.
+_MAX_PENDING_PER_BLOCK_AT_WORK = 4
+#: Largest size in bytes of a sample of rows that other processes read for this process.
+_MAX_SAMPLE_BYTES_FROM_WORKERS = 1 << 28
+#: Largest number of accumulators that work in other processes at a time.
+_MAX_ACCUMULATORS_AT_WORK = 32
 
 
 class Rows(Strips):
@@ -126,17 +125,13 @@ class Rows(Strips):
         }
         return Rows(**{**arguments, **changes})
 
-    def as_validated(self, *, already_validated: bool = False) -> Rows:
-        """Return validated rows, with masked classes as -inf.
-
-        Parameters
-        ----------
-        already_validated : bool, default=False
-            Whether a kernel has validated the values in the meantime.
+    def as_validated(self) -> Rows:
+        """Validate the rows if they have not been validated yet.
 
         Returns
         -------
         Rows
+            Validated rows, with masked classes as -inf.
 
         Raises
         ------
@@ -145,9 +140,11 @@ class Rows(Strips):
         """
         if not self.is_unvalidated:
             return self
-        if already_validated:
-            return self.copy_with()
         return self.copy_with(table=check_logits(self.table, executor=self.executor))
+
+    def mark_as_validated(self) -> Rows:
+        """Return these rows as validated, because a kernel has found no invalid row."""
+        return self.copy_with() if self.is_unvalidated else self
 
     def select(self, mask: Flags) -> Rows:
         """Select some of these rows by a mask, without a copy."""
@@ -164,28 +161,34 @@ class Rows(Strips):
         return self.take(np.arange(0, len(self), step))
 
     def take(self, positions: Codes) -> Rows:
-        """Select a few of these rows by their indices, to process them in full strips."""
-        is_stored = isinstance(self.table, StoredTable)
-        if is_stored and is_remote(self.executor):
-            n_sample_bytes = len(positions) * self.n_classes * self.table.dtype.itemsize
-            if n_sample_bytes <= _MAX_FETCHED_BYTES:
-                # The workers read the rows, and this process works on the small sample.
-                is_taken = np.zeros(len(self), dtype=bool)
-                is_taken[positions] = True
-                return Rows(self.select(is_taken).to_array())
+        """Select a few of these rows by their indices.
+
+        The result has fewer strips than a selection by a mask, and is processed faster.
+        """
+        if self._can_be_sampled_by_workers(n_sampled_rows=len(positions)):
+            is_taken = np.zeros(len(self), dtype=bool)
+            is_taken[positions] = True
+            return Rows(self.select(is_taken).to_array())
         table_indices = positions
         if self.row_mask is not None:
             table_indices = np.flatnonzero(self.row_mask)[positions]
         if self.is_on_device:
             return Rows(kernels.device_kernels().copy_rows(self.table, table_indices))
-        if is_stored and self.table.fits_in_memory(len(table_indices)):
+        if isinstance(self.table, StoredTable) and self.table.fits_in_memory(len(table_indices)):
             sample: Any = self.table[table_indices]
         else:
             sample = RowSubset(self.table, table_indices)
         return Rows(sample, executor=self.executor)
 
+    def _can_be_sampled_by_workers(self, n_sampled_rows: int) -> bool:
+        """Check whether other processes read a stored table, and can return such a sample."""
+        if not isinstance(self.table, StoredTable) or not is_remote(self.executor):
+            return False
+        n_sample_bytes = n_sampled_rows * self.n_classes * self.table.dtype.itemsize
+        return bool(n_sample_bytes <= _MAX_SAMPLE_BYTES_FROM_WORKERS)
+
     def sum(self, fn: BlockFunction, *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """Sum fn(strip, *columns) over all strips.
+        """Sum the results of a function over all strips of the rows.
 
         Parameters
         ----------
@@ -200,23 +203,14 @@ class Rows(Strips):
         array
         """
         if self.is_on_device and not kernels.reads_tensors(fn):
-            return self._with_strips_on_host().sum(fn, *map(to_numpy, columns))
+            columns_on_host = map(to_numpy, columns)
+            return self._with_strips_on_host().sum(fn, *columns_on_host)
         if self.is_on_device:
-            return to_numpy(reduce(add, self._compute_results_on_device(fn, columns)))
-        total: Any = None
-        for strip_sums in self._run_on_blocks(Strips._compute_strip_sums, fn, columns):
-            # A kernel that takes whole blocks returns the sums of all strips in one array.
-            are_sums_in_one_array = isinstance(strip_sums, np.ndarray)
-            if are_sums_in_one_array:
-                sums_to_add = strip_sums
-                if total is not None:
-                    sums_to_add = np.concatenate((total[None], strip_sums))
-                # `np.add.accumulate` adds the strips one after another, with the bits of a loop.
-                cumulative_sums = np.add.accumulate(sums_to_add)
-                total = cumulative_sums[-1]
-            else:
-                for strip_sum in strip_sums:
-                    total = strip_sum.copy() if total is None else total + strip_sum
+            return to_numpy(reduce(add, self._compute_strip_results_on_device(fn, columns)))
+        total: NDArray[Any] | None = None
+        compute_strip_sums = partial(Strips._compute_strip_sums, fn=fn)
+        for strip_sums in self._run_on_blocks(compute_strip_sums, columns):
+            total = _add_in_order(total, strip_sums)
         return np.asarray(total)
 
     def compute_column(
@@ -240,24 +234,26 @@ class Rows(Strips):
         array of shape (n_selected_rows,)
         """
         if self.is_on_device and not kernels.reads_tensors(fn):
-            return self._with_strips_on_host().compute_column(fn, *map(to_numpy, columns))
+            columns_on_host = map(to_numpy, columns)
+            return self._with_strips_on_host().compute_column(fn, *columns_on_host)
         if self.is_on_device:
-            column = kernels.device_kernels().concatenate(
-                self._compute_results_on_device(fn, columns)
-            )
+            strip_columns = self._compute_strip_results_on_device(fn, columns)
+            column = kernels.device_kernels().concatenate(strip_columns)
             return column if keep_on_device else to_numpy(column)
+        compute_column_pieces = partial(Strips._compute_column_pieces, fn=fn)
         pieces: list[NDArray[Any]] = []
-        for block_pieces in self._run_on_blocks(Strips._compute_column_pieces, fn, columns):
-            pieces.extend(block_pieces)
+        for pieces_of_block in self._run_on_blocks(compute_column_pieces, columns):
+            pieces.extend(pieces_of_block)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def accumulate_blocks(
         self, fn: BlockFunction, make_accumulator: Callable[[], Any], *columns: NDArray[Any] | None
     ) -> Iterator[Any]:
-        """Accumulate fn(block, *columns) over the rows, and yield one result per share.
+        """Accumulate the results of a function of blocks, and yield each accumulated result.
 
-        A share has a few million logits or more and starts with a run (`get_rows_per_run`). The
-        accumulator runs in the process that reads the rows, and only its result is sent back.
+        An accumulator processes a few million logits or more, and starts with a run
+        (`get_rows_per_run`). It works in the process that reads the rows, and only its result is
+        sent back.
 
         Parameters
         ----------
@@ -275,13 +271,14 @@ class Rows(Strips):
         ------
         object
         """
-        rows_per_share = choose_rows_per_share(len(self.table), self.n_classes, self.executor)
+        rows_per_accumulator = choose_rows_per_accumulator(
+            len(self.table), self.n_classes, self.executor
+        )
         return self._run_on_blocks(
-            Strips._accumulate_blocks,
-            Accumulation(fn, make_accumulator, takes_whole_blocks=False),
+            partial(Strips._accumulate_strips, fn=fn, make_accumulator=make_accumulator),
             columns,
-            strips_per_block=rows_per_share // self.rows_per_strip,
-            max_running=_MAX_SHARES_AT_WORK,
+            strips_per_block=rows_per_accumulator // self.rows_per_strip,
+            max_running=_MAX_ACCUMULATORS_AT_WORK,
         )
 
     @property
@@ -315,10 +312,11 @@ class Rows(Strips):
         object
         """
         host_rows = self._with_strips_on_host()
-        accumulation = Accumulation(
-            fn, make_accumulator, takes_whole_blocks=not host_rows._must_copy_rows
-        )
-        return host_rows._run_on_blocks(Strips._accumulate_blocks, accumulation, columns)
+        accumulate = Strips._accumulate_whole_blocks
+        if host_rows._must_copy_rows:
+            accumulate = Strips._accumulate_strips
+        task = partial(accumulate, fn=fn, make_accumulator=make_accumulator)
+        return host_rows._run_on_blocks(task, columns)
 
     def fill_columns(
         self,
@@ -327,7 +325,7 @@ class Rows(Strips):
         *other_columns: NDArray[Any],
         allows_any_block_size: bool = False,
     ) -> NDArray[Any]:
-        """Let fn write its results for each strip into columns, and return the first one.
+        """Let a function write its results for each strip into columns.
 
         Parameters
         ----------
@@ -347,39 +345,43 @@ class Rows(Strips):
         Returns
         -------
         array
+            The column `out`.
         """
         columns = (out, *other_columns)
         can_pass_whole_blocks = kernels.uses_c_kernels and not self._must_copy_rows
-        writing = ColumnWriting(
-            fn, takes_whole_blocks=allows_any_block_size and can_pass_whole_blocks
+        fill_task = partial(
+            Strips._fill_columns,
+            fn=fn,
+            passes_whole_blocks=allows_any_block_size and can_pass_whole_blocks,
         )
         if is_remote(self.executor) and isinstance(self.table, StoredTable):
-            self._fill_remotely(writing, columns)
+            self._fill_columns_in_other_processes(fill_task, columns)
             return out
         local_rows = self
         if not isinstance(self.executor, ThreadPoolExecutor):
             # Another process would write into its own copy of `out`.
             local_rows = self.copy_with(executor=None)
-        for _ in local_rows._run_on_blocks(Strips._fill_columns, writing, columns):
+        for _ in local_rows._run_on_blocks(fill_task, columns):
             pass
         return out
 
-    def _fill_remotely(self, writing: ColumnWriting, columns: Columns) -> None:
+    def _fill_columns_in_other_processes(self, fill_task: Task, columns: Columns) -> None:
         """Let other processes write into copies of columns, and copy the results back.
 
-        A one-dimensional column is sent with its values, which fn may read. A table is allocated by
-        the worker.
+        One-dimensional columns are sent with their values, which the task may read. The workers
+        allocate the others.
         """
+        fill_copies = partial(
+            Strips._fill_copies_of_columns,
+            fill_columns=fill_task,
+            entry_types=tuple(EntryType(column.shape[1:], column.dtype) for column in columns),
+        )
         sent_columns = tuple(column if column.ndim == 1 else None for column in columns)
-        entry_types = tuple(EntryType(column.shape[1:], column.dtype) for column in columns)
-        copy_writing = CopyWriting(writing, entry_types)
         start = 0
-        for written_copies in self._run_on_blocks(
-            Strips._fill_column_copies, copy_writing, sent_columns
-        ):
-            stop = start + len(written_copies[0])
-            for column, written_copy in zip(columns, written_copies, strict=True):
-                column[start:stop] = written_copy
+        for filled_copies in self._run_on_blocks(fill_copies, sent_columns):
+            stop = start + len(filled_copies[0])
+            for column, filled_copy in zip(columns, filled_copies, strict=True):
+                column[start:stop] = filled_copy
             start = stop
 
     def to_array(self) -> NDArray[Any]:
@@ -406,32 +408,31 @@ class Rows(Strips):
         strips: Any = HostCopies(self.table)
         return Rows(strips, row_mask=self.row_mask)
 
-    def _compute_results_on_device(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
-        """Apply fn to each strip on the device, and return the results as tensors."""
+    def _compute_strip_results_on_device(
+        self, fn: Callable[..., Any], columns: Columns
+    ) -> list[Any]:
+        """Apply fn to each strip on the device, and return one tensor per strip."""
         device_columns = tuple(self.move_column_to_device(column) for column in columns)
+        apply_to_strips = partial(Strips._apply_to_strips, fn=fn)
         results: list[Any] = []
-        for block_results in self._run_on_blocks(Strips._apply_to_strips, fn, device_columns):
+        for block_results in self._run_on_blocks(apply_to_strips, device_columns):
             results.extend(block_results)
         return results
 
     def _run_on_blocks(
         self,
         task: Task,
-        work: Any,
         columns: Columns,
         *,
         strips_per_block: int | None = None,
         max_running: int = _MAX_BLOCKS_AT_WORK,
     ) -> Iterator[Any]:
-        """Run a task on all blocks, with the executor, and yield the results in row order.
+        """Run a task on each block, with the executor, and yield the results in row order.
 
         Parameters
         ----------
         task : callable
-            Method of `Strips`.
-
-        work : object
-            First argument of the task.
+            Function of these rows, the columns and the span of strips of a block.
 
         columns : tuple of arrays
             Columns of the selected rows.
@@ -447,28 +448,70 @@ class Rows(Strips):
         object
         """
         if strips_per_block is None:
-            strips_per_block = self.block_rows // self.rows_per_strip
-            is_default_block_size = not self._requested_block_rows
-            if is_default_block_size:
-                strips_per_block = choose_strips_per_block(self, self.executor, strips_per_block)
+            strips_per_block = self._choose_strips_per_block()
         spans = self._divide_into_spans(strips_per_block)
         n_rows_of_spans = [self._count_selected_rows(span) for span in spans]
-        run_task = partial(task, self, work, columns)
+        run_task_on_span = partial(task, self, columns)
         results: Iterator[Any]
         if self.executor is None or len(spans) == 1:
-            results = map(run_task, spans)
+            results = map(run_task_on_span, spans)
         elif isinstance(self.executor, ThreadPoolExecutor):
-            results = iter(self.executor.map(run_task, spans))
+            results = iter(self.executor.map(run_task_on_span, spans))
         else:
-            results = run_in_order(
-                self.executor,
-                partial(Strips.run_on_all_strips, task=task, work=work),
-                (self._extract_piece(columns, span) for span in spans),
-                max_running,
-                max_pending=_PENDING_FACTOR * max_running,
-                describe_piece=_describe_piece,
-            )
+            results = self._run_in_other_processes(self.executor, task, columns, spans, max_running)
         return yield_and_report_progress(results, n_rows_of_spans)
+
+    def _choose_strips_per_block(self) -> int:
+        """Return the requested number of strips per block, or one that suits the executor."""
+        strips_per_block = self.block_rows // self.rows_per_strip
+        if self._requested_block_rows:
+            return strips_per_block
+        return choose_strips_per_block(self, self.executor, strips_per_block)
+
+    def _run_in_other_processes(
+        self,
+        executor: Executor,
+        task: Task,
+        columns: Columns,
+        spans: list[Span],
+        max_running: int,
+    ) -> Iterator[Any]:
+        """Send the rows and columns of each span to a worker, and yield the results in order."""
+        return run_in_order(
+            executor,
+            partial(Strips.run_on_all_strips, task=task),
+            (self._extract_piece(columns, span) for span in spans),
+            max_running,
+            max_pending=_MAX_PENDING_PER_BLOCK_AT_WORK * max_running,
+            describe_piece=_describe_piece,
+        )
+
+
+def _add_in_order(
+    total: NDArray[Any] | None, strip_sums: NDArray[Any] | list[NDArray[Any]]
+) -> NDArray[Any] | None:
+    """Add the sums of strips to a total one after another, in the order of the strips.
+
+    Parameters
+    ----------
+    total : array or None
+        Sum over earlier strips. None if there are none.
+
+    strip_sums : array of shape (n_strips, ...) or list of arrays
+        Sum of each strip. A kernel that takes whole blocks returns them in one array.
+
+    Returns
+    -------
+    array or None
+    """
+    if isinstance(strip_sums, np.ndarray):
+        summands = strip_sums if total is None else np.concatenate((total[None], strip_sums))
+        # `np.add.accumulate` adds from left to right, with the bits of a loop.
+        cumulative_sums = np.add.accumulate(summands)
+        return cumulative_sums[-1]
+    for strip_sum in strip_sums:
+        total = strip_sum.copy() if total is None else total + strip_sum
+    return total
 
 
 def _copy_block(block: NDArray[Any], out: NDArray[Any]) -> None:

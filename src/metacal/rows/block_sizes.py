@@ -20,21 +20,21 @@ from metacal.rows.strips import READ_ELEMENTS, RowSubset, Strips, get_rows_per_r
 _BLOCKS_PER_THREAD = 4
 #: Smallest number of elements of a block that is worth a thread.
 _MIN_THREAD_BLOCK_ELEMENTS = 1 << 19
-#: Factor by which blocks are enlarged for the C kernels in this thread, which work row by row.
-#: The call of a kernel from Python takes as long as thousands of elements within the kernel.
-_KERNEL_BLOCK_FACTOR = 16
-#: Number of blocks of a large table for other processes.
+#: Factor by which blocks are enlarged for the C kernels if there are no threads. Calling a kernel
+#: from Python takes as long as thousands of elements within the kernel.
+_C_KERNEL_BLOCK_FACTOR = 16
+#: Largest number of blocks of a table for other processes, unless the table is very large.
 _N_REMOTE_BLOCKS = 256
 #: Largest factor by which blocks for other processes are enlarged.
 _MAX_REMOTE_BLOCK_FACTOR = 64
-#: Number of elements of a share of the rows that has one accumulator.
-_SHARE_ELEMENTS = 1 << 26
+#: Number of elements of the table that one accumulator processes.
+_ELEMENTS_PER_ACCUMULATOR = 1 << 26
 
 
 def choose_strips_per_block(
     strips: Strips, executor: Executor | None, default_strips_per_block: int
 ) -> int:
-    """Return the number of strips per block.
+    """Choose the size of the blocks that suits the table and the executor.
 
     Threads get fewer and larger blocks of a table in memory.
 
@@ -52,30 +52,45 @@ def choose_strips_per_block(
     Returns
     -------
     int
+        Number of strips per block.
     """
-    n_strips = strips.n_strips
     if is_remote(executor):
-        enlargement = n_strips // (default_strips_per_block * _N_REMOTE_BLOCKS)
-        return default_strips_per_block * max(1, min(_MAX_REMOTE_BLOCK_FACTOR, enlargement))
-
+        return _choose_strips_per_remote_block(strips.n_strips, default_strips_per_block)
     source_table = strips.table.table if isinstance(strips.table, RowSubset) else strips.table
     if isinstance(source_table, StoredTable):
-        return max(1, READ_ELEMENTS // (strips.rows_per_strip * strips.n_classes))
-    if executor is None or not isinstance(source_table, np.ndarray):
-        if isinstance(source_table, np.ndarray) and kernels.uses_c_kernels:
-            return default_strips_per_block * _KERNEL_BLOCK_FACTOR
+        elements_per_strip = strips.rows_per_strip * strips.n_classes
+        return max(1, READ_ELEMENTS // elements_per_strip)
+    if not isinstance(source_table, np.ndarray):
         return default_strips_per_block
+    if executor is not None:
+        n_blocks = _choose_n_thread_blocks(
+            n_elements=len(strips) * strips.n_classes, n_threads=count_threads(executor)
+        )
+        return max(1, math.ceil(strips.n_strips / n_blocks))
+    if kernels.uses_c_kernels:
+        return default_strips_per_block * _C_KERNEL_BLOCK_FACTOR
+    return default_strips_per_block
 
-    n_threads = count_threads(executor)
-    n_worthwhile_blocks = round(len(strips) * strips.n_classes / _MIN_THREAD_BLOCK_ELEMENTS)
+
+def _choose_strips_per_remote_block(n_strips: int, default_strips_per_block: int) -> int:
+    """Enlarge the blocks for other processes if there would be too many of them."""
+    enlargement_factor = n_strips // (default_strips_per_block * _N_REMOTE_BLOCKS)
+    return default_strips_per_block * max(1, min(_MAX_REMOTE_BLOCK_FACTOR, enlargement_factor))
+
+
+def _choose_n_thread_blocks(n_elements: int, n_threads: int) -> int:
+    """Choose the number of blocks into which threads divide a table in memory."""
+    n_worthwhile_blocks = round(n_elements / _MIN_THREAD_BLOCK_ELEMENTS)
     n_blocks = _BLOCKS_PER_THREAD * n_threads
-    if n_worthwhile_blocks < n_blocks:
-        n_blocks = min(max(1, n_worthwhile_blocks), n_threads)
-    return max(1, math.ceil(n_strips / n_blocks))
+    if n_worthwhile_blocks >= n_blocks:
+        return n_blocks
+    return min(max(1, n_worthwhile_blocks), n_threads)
 
 
-def choose_rows_per_share(n_table_rows: int, n_classes: int, executor: Executor | None) -> int:
-    """Return the number of rows that one accumulator processes.
+def choose_rows_per_accumulator(
+    n_table_rows: int, n_classes: int, executor: Executor | None
+) -> int:
+    """Choose the number of rows that one accumulator processes, a multiple of a run.
 
     Parameters
     ----------
@@ -93,10 +108,12 @@ def choose_rows_per_share(n_table_rows: int, n_classes: int, executor: Executor 
     int
     """
     rows_per_run = get_rows_per_run(n_classes)
-    runs_per_share = max(1, _SHARE_ELEMENTS // (rows_per_run * n_classes))
+    elements_per_run = rows_per_run * n_classes
+    runs_per_accumulator = max(1, _ELEMENTS_PER_ACCUMULATOR // elements_per_run)
     if isinstance(executor, ThreadPoolExecutor):
         # A short table is divided further, so that every thread has work.
-        n_shares = _BLOCKS_PER_THREAD * count_threads(executor)
-        max_rows_per_share = -(-n_table_rows // n_shares)
-        runs_per_share = min(runs_per_share, max(1, -(-max_rows_per_share // rows_per_run)))
-    return runs_per_share * rows_per_run
+        n_accumulators = _BLOCKS_PER_THREAD * count_threads(executor)
+        rows_per_accumulator = math.ceil(n_table_rows / n_accumulators)
+        max_runs_per_accumulator = max(1, math.ceil(rows_per_accumulator / rows_per_run))
+        runs_per_accumulator = min(runs_per_accumulator, max_runs_per_accumulator)
+    return runs_per_accumulator * rows_per_run

@@ -10,9 +10,8 @@ Terms used in this module:
 - *span*: a range of strips.
 - *columns*: arrays with one entry per selected row, which a function gets next to the rows.
 
-A `Strips` object is everything that is sent to another process. A *task* is a method of `Strips` with
-the arguments (work, columns, span). The *work* is a function of strips, or a named tuple that
-contains one.
+A `Strips` object is everything that is sent to another process. A *task* is a method of `Strips` that
+takes the columns and a span, and whose other arguments are bound by `functools.partial`.
 """
 
 from __future__ import annotations
@@ -33,18 +32,16 @@ from metacal.rows.stored import StoredTable
 STRIP_ELEMENTS = 1 << 16
 #: Elements of a stored table that are read at once. Each worker holds one block in memory.
 READ_ELEMENTS = 1 << 17
-#: Elements of a block that is passed as a whole. The cache holds a few tables of this size.
+#: Elements of a block that a function gets undivided. The cache holds a few tables of this size.
 _WHOLE_BLOCK_ELEMENTS = 1 << 18
 #: Elements of a strip of a table on a device. Long strips need few kernel launches.
 DEVICE_STRIP_ELEMENTS = 1 << 30
-#: Elements of a strip on a device if a mask selects rows, because each strip is then copied.
+#: Elements of a strip on a device if there is a row mask. Each strip is then copied.
 DEVICE_COPY_ELEMENTS = 1 << 26
-#: Smallest number of rows of a run. A run is longer only if a single strip is longer.
+#: Number of rows of a run, rounded down to whole strips. A run has at least one strip.
 _MIN_RUN_ROWS = 4096
 
 Columns = tuple[Any, ...]
-#: Method of `Strips` that takes the work, the columns and the span.
-Task = Callable[..., Any]
 
 
 class Span(NamedTuple):
@@ -54,63 +51,11 @@ class Span(NamedTuple):
     stop: int
 
 
-class Accumulation(NamedTuple):
-    """Work of a task that accumulates a function of blocks.
-
-    Attributes
-    ----------
-    fn : callable
-        Function of the rows of a block and of their columns.
-
-    make_accumulator : callable
-        Function that creates an accumulator with the methods `add` and `result`.
-
-    takes_whole_blocks : bool
-        Whether fn gets whole blocks as arrays instead of strips.
-    """
-
-    fn: Callable[..., Any]
-    make_accumulator: Callable[[], Any]
-    takes_whole_blocks: bool
-
-
-class ColumnWriting(NamedTuple):
-    """Work of a task that writes columns.
-
-    Attributes
-    ----------
-    fn : callable
-        Function of the rows of a block that writes into the columns of these rows.
-
-    takes_whole_blocks : bool
-        Whether fn gets whole blocks instead of strips.
-    """
-
-    fn: Callable[..., None]
-    takes_whole_blocks: bool
-
-
 class EntryType(NamedTuple):
     """Shape and type of the entry that a column has for each row."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-
-
-class CopyWriting(NamedTuple):
-    """Work of a task that writes copies of columns in another process.
-
-    Attributes
-    ----------
-    writing : ColumnWriting
-        Function that writes the columns.
-
-    entry_types : tuple of EntryType
-        Entries of each column, to allocate those that are not sent.
-    """
-
-    writing: ColumnWriting
-    entry_types: tuple[EntryType, ...]
 
 
 class _SelectedBlock(NamedTuple):
@@ -253,18 +198,18 @@ class Strips:
         """Number of strips."""
         return len(self._n_selected_before) - 1
 
-    def run_on_all_strips(self, columns: Columns, task: Task, work: Any) -> Any:
+    def run_on_all_strips(self, columns: Columns, task: Task) -> Any:
         """Run a task on all strips."""
         all_strips = Span(0, self.n_strips)
-        return task(self, work, columns, all_strips)
+        return task(self, columns, all_strips)
 
     @property
     def _must_copy_rows(self) -> bool:
         """Whether rows are copied before they are passed to a function."""
         return self.row_mask is not None or isinstance(self.table, RowSubset)
 
-    def _find_slices(self, span: Span) -> tuple[slice, slice]:
-        """Return the table slice and the selected-row slice of a span of strips."""
+    def _find_table_and_column_slices(self, span: Span) -> tuple[slice, slice]:
+        """Return the rows of the table, and the entries of a column, that belong to a span."""
         table_start = span.start * self.rows_per_strip
         table_stop = min(span.stop * self.rows_per_strip, len(self.table))
         selected_start = int(self._n_selected_before[span.start])
@@ -291,21 +236,25 @@ class Strips:
         A span starts with a strip, so its strips are those of the whole table. A stored table is
         sent as its description.
         """
-        table_slice, selected_slice = self._find_slices(span)
+        table_slice, column_slice = self._find_table_and_column_slices(span)
         if isinstance(self.table, StoredTable):
             piece_table: Any = self.table.lazy_slice(table_slice.start, table_slice.stop)
         else:
             piece_table = self.table[table_slice]
         piece_mask = None if self.row_mask is None else self.row_mask[table_slice]
-        return Strips(piece_table, piece_mask), _slice_columns(columns, selected_slice)
+        return Strips(piece_table, piece_mask), _slice_columns(columns, column_slice)
 
     def _iterate_strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
-        """Yield the selected rows of each nonempty strip, and their slice of a column."""
+        """Yield the selected rows of each nonempty strip, and their slice of a column.
+
+        Copied rows are in a buffer, which the next strip overwrites.
+        """
         for strip in range(span.start, span.stop):
-            table_slice, selected_slice = self._find_slices(Span(strip, strip + 1))
-            n_selected = selected_slice.stop - selected_slice.start
+            strip_span = Span(strip, strip + 1)
+            n_selected = self._count_selected_rows(strip_span)
             if n_selected == 0:
                 continue
+            table_slice, column_slice = self._find_table_and_column_slices(strip_span)
             strip_rows = self.table[table_slice]
             if self.row_mask is not None and n_selected < len(strip_rows):
                 selected_indices = np.flatnonzero(self.row_mask[table_slice])
@@ -313,59 +262,103 @@ class Strips:
                     strip_rows = kernels.device_kernels().copy_rows(strip_rows, selected_indices)
                 else:
                     strip_rows = copy_rows_to_buffer(strip_rows, selected_indices)
-            yield strip_rows, selected_slice
+            yield strip_rows, column_slice
 
     def _apply_to_strips(
-        self, fn: Callable[..., Any], columns: Columns, span: Span
+        self, columns: Columns, span: Span, *, fn: Callable[..., Any]
     ) -> list[NDArray[Any]]:
         """Apply fn to each strip and its slices of the columns."""
         results = []
-        for strip_rows, selected_slice in self._iterate_strips(span):
-            result = fn(strip_rows, *_slice_columns(columns, selected_slice))
+        for strip_rows, column_slice in self._iterate_strips(span):
+            result = fn(strip_rows, *_slice_columns(columns, column_slice))
             results.append(_copy_if_buffered(result))
         return results
 
     def _compute_strip_sums(
-        self, fn: Callable[..., Any], columns: Columns, span: Span
+        self, columns: Columns, span: Span, *, fn: Callable[..., Any]
     ) -> Iterable[NDArray[Any]]:
         """Compute the sums of each strip, in one call if fn takes whole blocks."""
         if not kernels.can_pass_whole_blocks(fn, self.table):
-            return self._apply_to_strips(fn, columns, span)
+            return self._apply_to_strips(columns, span, fn=fn)
         block = self._select_block(columns, span)
         n_selected_before = self._n_selected_before[span.start : span.stop + 1]
         strip_ends = n_selected_before - n_selected_before[0]
         return fn(block.table, *block.columns, rows=block.row_indices, strip_ends=strip_ends)
 
     def _compute_column_pieces(
-        self, fn: Callable[..., Any], columns: Columns, span: Span
+        self, columns: Columns, span: Span, *, fn: Callable[..., Any]
     ) -> list[NDArray[Any]]:
         """Compute the column of fn, in one piece per strip or in one piece for all strips."""
         if not kernels.can_pass_whole_blocks(fn, self.table):
-            return self._apply_to_strips(fn, columns, span)
+            return self._apply_to_strips(columns, span, fn=fn)
         block = self._select_block(columns, span)
         return [fn(block.table, *block.columns, rows=block.row_indices)]
 
-    def _accumulate_blocks(self, accumulation: Accumulation, columns: Columns, span: Span) -> Any:
-        """Apply a function to consecutive blocks, and return the accumulated result."""
-        accumulator = accumulation.make_accumulator()
-        elements_per_block = READ_ELEMENTS
-        if accumulation.takes_whole_blocks:
-            elements_per_block = _WHOLE_BLOCK_ELEMENTS
+    def _accumulate_strips(
+        self,
+        columns: Columns,
+        span: Span,
+        *,
+        fn: Callable[..., Any],
+        make_accumulator: Callable[[], Any],
+    ) -> Any:
+        """Apply fn to strips or blocks of strips, and return the accumulated result.
+
+        Parameters
+        ----------
+        columns : tuple of arrays
+            Columns of the selected rows.
+
+        span : Span
+            Strips to process.
+
+        fn : callable
+            Function of the rows of a strip and of their columns.
+
+        make_accumulator : callable
+            Function that creates an accumulator with the methods `add` and `result`.
+
+        Returns
+        -------
+        object
+        """
+        accumulator = make_accumulator()
+        for block_span in self._divide_span(span, elements_per_block=READ_ELEMENTS):
+            for result in self._compute_column_pieces(columns, block_span, fn=fn):
+                accumulator.add(result)
+        return accumulator.result()
+
+    def _accumulate_whole_blocks(
+        self,
+        columns: Columns,
+        span: Span,
+        *,
+        fn: Callable[..., Any],
+        make_accumulator: Callable[[], Any],
+    ) -> Any:
+        """Apply fn to undivided blocks as arrays, and return the accumulated result.
+
+        All rows must be selected. The arguments are those of `_accumulate_strips`.
+        """
+        accumulator = make_accumulator()
+        for block_span in self._divide_span(span, elements_per_block=_WHOLE_BLOCK_ELEMENTS):
+            block = self._select_block(columns, block_span)
+            accumulator.add(fn(np.asarray(block.table), *block.columns))
+        return accumulator.result()
+
+    def _divide_span(self, span: Span, *, elements_per_block: int) -> Iterator[Span]:
+        """Divide a span into spans of about this many elements of the table."""
         elements_per_strip = self.rows_per_strip * self.n_classes
         strips_per_block = max(1, elements_per_block // elements_per_strip)
         for first_strip in range(span.start, span.stop, strips_per_block):
-            block_span = Span(first_strip, min(first_strip + strips_per_block, span.stop))
-            if accumulation.takes_whole_blocks:
-                block = self._select_block(columns, block_span)
-                accumulator.add(accumulation.fn(np.asarray(block.table), *block.columns))
-            else:
-                for result in self._compute_column_pieces(accumulation.fn, columns, block_span):
-                    accumulator.add(result)
-        return accumulator.result()
+            yield Span(first_strip, min(first_strip + strips_per_block, span.stop))
 
     def _select_block(self, columns: Columns, span: Span) -> _SelectedBlock:
-        """Select the rows of a span as a block without copying them."""
-        table_slice, selected_slice = self._find_slices(span)
+        """Select the rows of a span as a block without copying them.
+
+        The block of a `RowSubset` that a kernel can read is the whole table of the subset.
+        """
+        table_slice, column_slice = self._find_table_and_column_slices(span)
         row_indices = None
         if self.row_mask is not None:
             block_table = self.table[table_slice]
@@ -375,35 +368,68 @@ class Strips:
             row_indices = self.table.row_indices[table_slice]
         else:
             block_table = self.table[table_slice]
-        return _SelectedBlock(block_table, row_indices, _slice_columns(columns, selected_slice))
+        return _SelectedBlock(block_table, row_indices, _slice_columns(columns, column_slice))
 
-    def _fill_columns(self, writing: ColumnWriting, columns: Columns, span: Span) -> None:
-        """Write into the columns, with one call per strip or one call for the span."""
-        if writing.takes_whole_blocks:
+    def _fill_columns(
+        self,
+        columns: Columns,
+        span: Span,
+        *,
+        fn: Callable[..., None],
+        passes_whole_blocks: bool,
+    ) -> None:
+        """Let fn write into the columns, with one call per strip or one call for the span."""
+        if passes_whole_blocks:
             block = self._select_block(columns, span)
-            writing.fn(block.table, *block.columns)
+            fn(block.table, *block.columns)
             return
-        for strip_rows, selected_slice in self._iterate_strips(span):
-            writing.fn(strip_rows, *_slice_columns(columns, selected_slice))
+        for strip_rows, column_slice in self._iterate_strips(span):
+            fn(strip_rows, *_slice_columns(columns, column_slice))
 
-    def _fill_column_copies(
-        self, copy_writing: CopyWriting, columns: Columns, span: Span
+    def _fill_copies_of_columns(
+        self,
+        columns: Columns,
+        span: Span,
+        *,
+        fill_columns: Task,
+        entry_types: tuple[EntryType, ...],
     ) -> Columns:
-        """Write into copies of the columns, and return the copies.
+        """Let a task write into copies of the columns of a span, and return the copies.
 
-        A column that is None is a table of results, for which a buffer is allocated.
+        Parameters
+        ----------
+        columns : tuple of arrays or None
+            Columns of the selected rows. None for a column without values yet, for which an array
+            is allocated.
+
+        span : Span
+            Strips to process.
+
+        fill_columns : callable
+            Task that writes into its columns.
+
+        entry_types : tuple of EntryType
+            Shape and type of the entries of each column.
+
+        Returns
+        -------
+        tuple of arrays
         """
         piece, piece_columns = self._extract_piece(columns, span)
         copies = []
-        for column, entry_type in zip(piece_columns, copy_writing.entry_types, strict=True):
+        for column, entry_type in zip(piece_columns, entry_types, strict=True):
             if column is None:
                 copies.append(np.empty((len(piece), *entry_type.shape), dtype=entry_type.dtype))
             else:
                 copies.append(np.array(column))
-        piece.run_on_all_strips(tuple(copies), Strips._fill_columns, copy_writing.writing)
+        piece.run_on_all_strips(tuple(copies), fill_columns)
         return tuple(copies)
 
 
-def _slice_columns(columns: Columns, selected_slice: slice) -> Columns:
+#: Method of `Strips` whose arguments except the columns and the span are bound by `partial`.
+Task = Callable[[Strips, Columns, Span], Any]
+
+
+def _slice_columns(columns: Columns, column_slice: slice) -> Columns:
     """Slice each column; a column that is None stays None."""
-    return tuple(None if column is None else column[selected_slice] for column in columns)
+    return tuple(None if column is None else column[column_slice] for column in columns)

@@ -21,7 +21,7 @@ Task = Callable[..., Any]
 #: Function that returns the name of a piece in messages: its file or files.
 PieceDescriber = Callable[[Piece], str]
 
-#: Largest number of characters of another error in a message.
+#: Largest number of characters that a message quotes from the error of an executor.
 _MAX_REASON_LENGTH = 160
 #: Largest number of file names in a message.
 _MAX_NAMES = 3
@@ -63,7 +63,7 @@ class _SubmittedPieces:
         #: Pending pieces, keyed by their futures in the order of submission.
         self.piece_of_future: dict[Future[Any], Piece] = {}
         self.running_futures: set[Future[Any]] = set()
-        self.completion_signals: SimpleQueue[None] = SimpleQueue()
+        self._completion_signals: SimpleQueue[None] = SimpleQueue()
 
     def submit_more(self) -> None:
         """Submit remaining pieces until one of the limits is reached."""
@@ -82,7 +82,16 @@ class _SubmittedPieces:
     def _signal_completion(self, future: Future[Any]) -> None:
         """Count a future as finished. This may be called in another thread."""
         self.running_futures.discard(future)
-        self.completion_signals.put(None)
+        self._completion_signals.put(None)
+
+    @property
+    def has_pending_pieces(self) -> bool:
+        """Whether any submitted piece is at work, or finished and not removed."""
+        return bool(self.piece_of_future)
+
+    def wait_for_any_completion(self) -> None:
+        """Wait until a piece is finished, so that another one may be submitted."""
+        self._completion_signals.get()
 
     def find_finished(self, *, in_order: bool) -> Future[Any] | None:
         """Return a finished future, or None. In order, consider only the first one."""
@@ -111,7 +120,7 @@ def run_in_order(
     max_pending: int = 0,
     describe_piece: PieceDescriber | None = None,
 ) -> Iterator[Any]:
-    """Yield the result of a task for every piece of work, in order.
+    """Yield the result of a task for every piece of work, in the order of the pieces.
 
     Parameters
     ----------
@@ -144,15 +153,11 @@ def run_in_order(
     ...     list(run_in_order(pool, pow, ((2, n) for n in range(5)), max_running=3))
     [1, 2, 4, 8, 16]
     """
-    results = run_as_completed(
-        executor,
-        task,
-        pieces,
-        max_running,
-        describe_piece=describe_piece,
-        max_pending=max(max_pending, max_running),
+    submitted_pieces = _SubmittedPieces(
+        executor, task, pieces, max_running, max_pending=max(max_pending, max_running)
     )
-    return (result for _, result in results)
+    pieces_and_results = _iterate_results(submitted_pieces, describe_piece, in_order=True)
+    return (result for _, result in pieces_and_results)
 
 
 def run_as_completed(
@@ -162,9 +167,8 @@ def run_as_completed(
     max_running: int,
     *,
     describe_piece: PieceDescriber | None = None,
-    max_pending: int | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
-    """Yield each piece of work with its result, as soon as it is finished.
+    """Yield pieces of work with their results, each as soon as it is finished.
 
     When the iterator is closed, the pending pieces are cancelled.
 
@@ -172,9 +176,6 @@ def run_as_completed(
     ----------
     executor, task, pieces, max_running, describe_piece
         As in `run_in_order`.
-
-    max_pending : int, default=None
-        If given, results are yielded in order, and this is the largest number of pending pieces.
 
     Yields
     ------
@@ -192,19 +193,24 @@ def run_as_completed(
     ...     sorted(run_as_completed(pool, pow, ((2, n) for n in range(3)), max_running=2))
     [((2, 0), 1), ((2, 1), 2), ((2, 2), 4)]
     """
-    yields_in_order = max_pending is not None
-    if max_pending is None:
-        max_pending = max_running
-    submitted_pieces = _SubmittedPieces(executor, task, pieces, max_running, max_pending)
+    submitted_pieces = _SubmittedPieces(
+        executor, task, pieces, max_running, max_pending=max_running
+    )
+    return _iterate_results(submitted_pieces, describe_piece, in_order=False)
+
+
+def _iterate_results(
+    submitted_pieces: _SubmittedPieces, describe_piece: PieceDescriber | None, *, in_order: bool
+) -> Iterator[tuple[Piece, Any]]:
+    """Submit all pieces, and yield each with its result, in order or as they finish."""
     try:
         while True:
             submitted_pieces.submit_more()
-            if not submitted_pieces.piece_of_future:
+            if not submitted_pieces.has_pending_pieces:
                 return
-            finished_future = submitted_pieces.find_finished(in_order=yields_in_order)
+            finished_future = submitted_pieces.find_finished(in_order=in_order)
             if finished_future is None:
-                # Wait until a piece is finished, so that another one may be submitted.
-                submitted_pieces.completion_signals.get()
+                submitted_pieces.wait_for_any_completion()
                 continue
             piece = submitted_pieces.remove(finished_future)
             try:

@@ -211,13 +211,11 @@ def compute_score_and_correctness(
     score_kernel = resolve_score(score).compute_unrounded
     grid = get_rounding_grid(score)
     if rows.is_on_device and kernels.reads_tensors(score_kernel):
-        return _compute_columns_on_device(rows, score_kernel, grid, label_codes)
-    if (
-        rows.gives_kernels_whole_blocks
-        and isinstance(score_kernel, kernels.FormulaKernel)
-        and score_kernel.host_kernel is not None
-    ):
-        return _compute_columns_with_c_kernel(rows, score_kernel, grid, label_codes)
+        return _compute_score_and_correctness_on_device(rows, score_kernel, grid, label_codes)
+    if rows.gives_kernels_whole_blocks and isinstance(score_kernel, kernels.FormulaKernel):
+        has_c_kernel = score_kernel.host_kernel is not None
+        if has_c_kernel:
+            return _compute_score_and_correctness_in_c(rows, score_kernel, grid, label_codes)
     validated_rows, score_and_correctness = score_and_validate_rows(
         rows, ScoreAndCorrectness(score), label_codes
     )
@@ -226,10 +224,10 @@ def compute_score_and_correctness(
     return validated_rows, grid.round(unrounded_scores), is_correct
 
 
-def _compute_columns_on_device(
+def _compute_score_and_correctness_on_device(
     rows: Rows, score_kernel: Callable[..., Any], grid: Grid, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
-    """Compute score and correctness on the device of the table.
+    """Compute score and correctness of every row on the device of the table.
 
     Parameters
     ----------
@@ -248,21 +246,22 @@ def _compute_columns_on_device(
         See `compute_score_and_correctness`.
     """
     device_kernels = kernels.device_kernels()
-    device_kernel = partial(device_kernels.score_and_correctness, score=score_kernel)
 
-    def compute_columns(scored_rows: Rows, **kernel_options: bool) -> Any:
-        return scored_rows.compute_column(
-            partial(device_kernel, **kernel_options), label_codes, keep_on_device=True
-        )
+    def compute_two_columns(kernel: Callable[..., Any], rows_to_score: Rows) -> Any:
+        return rows_to_score.compute_column(kernel, label_codes, keep_on_device=True)
 
-    validated_rows, score_and_correctness = _compute_scores_and_validate(rows, compute_columns)
+    validated_rows, score_and_correctness = _run_validating_kernel(
+        partial(device_kernels.score_and_correctness, score=score_kernel),
+        rows,
+        run_kernel=compute_two_columns,
+    )
     unrounded_scores = score_and_correctness[:, 0].contiguous()
     scores = device_kernels.round_to_grid(unrounded_scores, grid)
     is_correct = score_and_correctness[:, 1] > 0.0
     return validated_rows, scores, is_correct
 
 
-def _compute_columns_with_c_kernel(
+def _compute_score_and_correctness_in_c(
     rows: Rows, score_kernel: kernels.FormulaKernel, grid: Grid, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
     """Compute rounded score and correctness of every row with the C kernel.
@@ -283,40 +282,43 @@ def _compute_columns_with_c_kernel(
     rows, scores, is_correct
         See `compute_score_and_correctness`.
     """
-    c_kernel = partial(
-        kernels.host_kernels.write_scores_and_correctness,
-        score=score_kernel.formula.__name__,
-        grid=grid,
-    )
-    score_column = np.empty(len(rows))
+    formula_name = score_kernel.formula.__name__
+    scores = np.empty(len(rows))
     is_correct = np.empty(len(rows), dtype=bool)
 
-    def fill_columns(scored_rows: Rows, **kernel_options: bool) -> Any:
-        return scored_rows.fill_columns(
-            partial(c_kernel, **kernel_options),
-            score_column,
-            is_correct,
-            label_codes,
-            allows_any_block_size=True,
+    def fill_both_columns(kernel: Callable[..., None], rows_to_score: Rows) -> Float:
+        return rows_to_score.fill_columns(
+            kernel, scores, is_correct, label_codes, allows_any_block_size=True
         )
 
-    validated_rows, scores = _compute_scores_and_validate(rows, fill_columns)
+    validated_rows, _ = _run_validating_kernel(
+        partial(kernels.host_kernels.write_scores_and_correctness, score=formula_name, grid=grid),
+        rows,
+        run_kernel=fill_both_columns,
+    )
     return validated_rows, scores, is_correct
 
 
-def _compute_scores_and_validate(
-    rows: Rows, compute_scores: Callable[..., Any]
+def _run_validating_kernel(
+    kernel: Callable[..., Any],
+    rows: Rows,
+    run_kernel: Callable[[Callable[..., Any], Rows], Any],
 ) -> tuple[Rows, Any]:
     """Compute the scores of rows and validate the rows, in one pass if possible.
 
+    The kernel validates rows that have not been validated. If it finds an invalid row, the rows are
+    validated and scored in further passes.
+
     Parameters
     ----------
+    kernel : function
+        Kernel of a score. With `is_unvalidated=True`, the score of an invalid row is NaN.
+
     rows : Rows
         Rows of logits.
 
-    compute_scores : function
-        Computes the scores of rows in one pass. With `is_unvalidated=True`, the score of an
-        invalid row is NaN.
+    run_kernel : function
+        Function of a kernel and rows that returns the scores of the rows.
 
     Returns
     -------
@@ -327,13 +329,13 @@ def _compute_scores_and_validate(
         Scores of the rows.
     """
     if rows.is_unvalidated:
-        scores = compute_scores(rows, is_unvalidated=True)
+        scores = run_kernel(partial(kernel, is_unvalidated=True), rows)
         # The minimum is NaN if any score is NaN.
         has_invalid_row = math.isnan(float(scores.min()))
         if not has_invalid_row:
-            return rows.as_validated(already_validated=True), scores
+            return rows.mark_as_validated(), scores
         rows = rows.as_validated()
-    return rows, compute_scores(rows)
+    return rows, run_kernel(kernel, rows)
 
 
 def compute_score_and_predictions(
@@ -405,11 +407,11 @@ def score_and_validate_rows(
     values : array
         Values of the function.
     """
-    if not kernels.can_pass_whole_blocks(score_block, rows.table):
+    kernel_can_validate_rows = kernels.can_pass_whole_blocks(score_block, rows.table)
+    if not kernel_can_validate_rows:
         rows = rows.as_validated()
 
-    def compute_scores(scored_rows: Rows, **kernel_options: bool) -> Any:
-        score_kernel = partial(score_block, **kernel_options) if kernel_options else score_block
-        return scored_rows.compute_column(score_kernel, *columns)
+    def compute_scores(kernel: Callable[..., Float], rows_to_score: Rows) -> Float:
+        return rows_to_score.compute_column(kernel, *columns)
 
-    return _compute_scores_and_validate(rows, compute_scores)
+    return _run_validating_kernel(score_block, rows, run_kernel=compute_scores)
