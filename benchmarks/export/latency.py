@@ -7,6 +7,9 @@ One thread, processor time, the graphs interleaved call by call, medians. Beside
 floor that any such gate has, one softmax for the score and one at the temperature. Logits are made up: a normal cloud
 with a margin for one class, so that the gate rejects about a tenth.
 
+Some rows lie so near the threshold that they are scored again in float64. The times of many different
+batches show what this costs.
+
 The same two gates are also timed through `MetaCal.decide` and the torch module, as multiples of a softmax in NumPy and
 in torch.
 """
@@ -36,6 +39,9 @@ from metacal.export.torch import to_module
 from metacal.scores import NAMED
 
 SIZES = ((256, 1_000), (1, 1_000), (256, 100), (256, 10), (1, 10))
+#: Graphs that are timed on many batches of the first size.
+BATCH_GRAPHS = ("temperature, entropy", "the default gate")
+N_BATCHES = 400
 #: Maps beside temperature scaling that are worth a line.
 MAPS = {
     "ensemble-temperature": mc.EnsembleTemperatureScaling(),
@@ -168,6 +174,44 @@ def measure_graphs(batch, width, rounds):
     ]
 
 
+def measure_batches(batch, width, n_batches):
+    """One row of the results for each graph, about many different batches."""
+    functions = graphs(width)
+    softmax = functions["softmax"]
+    gates = {name: functions[name] for name in BATCH_GRAPHS}
+    times = {name: [] for name in gates}
+    softmax_times = []
+    table, _ = made_up(batch * n_batches, width)
+    for place in range(n_batches):
+        logits = np.ascontiguousarray(table[place * batch : (place + 1) * batch])
+        softmax_times.append(time_best(softmax, logits))
+        for name, gate in gates.items():
+            times[name].append(time_best(gate, logits))
+    unit = np.median(softmax_times)
+    return [
+        {
+            "batch": batch,
+            "classes": width,
+            "batches": n_batches,
+            "graph": name,
+            "median": np.median(values) / unit,
+            "mean": np.mean(values) / unit,
+            "percentile_99": np.quantile(values, 0.99) / unit,
+        }
+        for name, values in times.items()
+    ]
+
+
+def time_best(one, logits, n_calls=4):
+    """Nanoseconds of processor time of the fastest of some calls on the same batch."""
+    times = []
+    for _ in range(n_calls):
+        began = time.process_time_ns()
+        one.run(None, {"logits": logits})
+        times.append(time.process_time_ns() - began)
+    return min(times)
+
+
 def measure_runtimes(batch, width, rounds):
     """One row of the results for each runtime and gate; the ratio is to the runtime's softmax."""
     with torch.inference_mode():
@@ -197,15 +241,22 @@ def main():
     for batch, width in SIZES:
         rows += measure_graphs(batch, width, arguments.rounds)
         runtime_rows += measure_runtimes(batch, width, arguments.rounds)
+    batch_rows = measure_batches(*SIZES[0], N_BATCHES)
     for row in [*rows, *runtime_rows]:
         name = f"{row.get('runtime', '')} {row['graph']}".strip()
         size = f"{row['batch']} × {row['classes']:,}"
         print(f"{size:12} {name:40} {row['microseconds']:9.1f} µs  {row['ratio']:6.2f} ×")
+    for row in batch_rows:
+        print(
+            f"{row['graph']:40} median {row['median']:.2f}, mean {row['mean']:.2f},"
+            f" 99th percentile {row['percentile_99']:.2f}"
+        )
     if arguments.json:
         found = {
             "machine": description(),
             "load": load_average(),
             "rows": rows,
+            "batches": batch_rows,
             "runtimes": runtime_rows,
         }
         Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
