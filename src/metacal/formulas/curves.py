@@ -142,7 +142,7 @@ def _two_class_log_odds(xp: Operations, x: Any, *, first_is_positive: bool) -> A
 def _evaluate_monotone_curves(
     xp: Operations, fitted: Any, field_suffix: str, curve_input: Any
 ) -> Any:
-    """Evaluate one family of piecewise-linear curves of a monotone map.
+    """Evaluate some piecewise-linear curves of a monotone map at one point per row.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class ThreadBuffers(threading.local):
         self.memory_by_name: dict[str, NDArray[np.uint8]] = {}
 
     def get_array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an uninitialised contiguous array; the same name has the same memory."""
+        """Return an uninitialised contiguous array in the memory of this name."""
         dtype = np.dtype(dtype)
         n_bytes = prod(shape) * dtype.itemsize
         if n_bytes > _MAX_BUFFER_BYTES:

@@ -22,7 +22,7 @@ from metacal.kernels import triton_scores as fused
 from metacal.kernels.grid import Grid
 from metacal.kernels.torch_chunks import iterate_chunks, predict_chunk
 
-#: Scores that have a fused kernel.
+#: Scores that a single kernel in Triton computes.
 FUSED_SCORES = (
     rowwise.entropy,
     rowwise.one_minus_max_probability,
@@ -134,7 +134,7 @@ def compare_with_threshold(scores: Tensor, threshold: float) -> Tensor:
 
 
 def round_to_grid(values: Tensor, grid: Grid) -> Tensor:
-    """Return the nearest grid point of each value, as `Grid.round` does."""
+    """Round each value to the nearest grid point, as `Grid.round` does."""
     just_below_half_step = (1 << (grid.n_dropped_bits - 1)) - 1
     bit_patterns = values.view(torch.int64)
     is_negative = bit_patterns < 0

@@ -54,12 +54,12 @@ LONG_THREAD_ELEMENTS = 8
 LONG_DOUBLE_TILE_ELEMENTS = 256
 #: Number of tiles of a long row that are loaded at the same time.
 PIPELINE_STAGES = 4
-#: The same for the acceptance of rows.
+#: Number of tiles of a long row that the acceptance kernel loads at the same time.
 ACCEPTANCE_STAGES = 1
 #: Largest number of registers per thread of a kernel that writes a table. With fewer registers, more
 #: rows are in flight.
 MAX_REGISTERS = 96
-#: The same if a row needs several tiles.
+#: Largest number of registers per thread of such a kernel if a row needs several tiles.
 LONG_MAX_REGISTERS = 128
 
 #: Whether Triton is available and has not failed so far.

@@ -50,7 +50,7 @@ _EXACT_TILE_COLUMNS = 256
 
 
 def acceptance_codes(
-    block: Tensor, kind: str, threshold: float, largest_mask: float | None = None
+    block: Tensor, score: str, threshold: float, largest_mask: float | None = None
 ) -> Tensor | None:
     """Compare the score of each row with a threshold without storing the score.
 
@@ -59,7 +59,7 @@ def acceptance_codes(
     block : tensor of shape (n_rows, n_classes)
         Logits.
 
-    kind : str
+    score : str
         Name of the score.
 
     threshold : float
@@ -83,7 +83,7 @@ def acceptance_codes(
         # Triton needs some number in place of a missing argument.
         largest_mask=0.0 if largest_mask is None else largest_mask,
         threshold_bits=float_bits(threshold),
-        KIND=kind,
+        KIND=score,
         FINDS_MASKS=largest_mask is not None,
         EXACT_TILE_COLUMNS=min(layout.tile_columns, _EXACT_TILE_COLUMNS),
         STAGES=fused.ACCEPTANCE_STAGES,
