@@ -35,7 +35,15 @@ N_ROWS, N_CLASSES = 12_000, 50
 #: Methods of arrays that read every entry and are no ufuncs.
 _READING_METHODS = ("argmax", "argmin", "argsort", "astype", "copy", "nonzero", "sort", "take")
 #: Functions of the C extension that take the indices of the rows to use as their second argument.
-_CHOOSE_ROWS = ("scores", "predicted", "softmax", "mixed_rows", "tempered_loss", "members")
+_CHOOSE_ROWS = (
+    "scores",
+    "predicted",
+    "softmax",
+    "confidences",
+    "mixed_rows",
+    "tempered_loss",
+    "members",
+)
 
 
 class CountedTable(np.ndarray):

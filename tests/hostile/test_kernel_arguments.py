@@ -90,6 +90,12 @@ def numbers_of_rows(given):
             _fused.lifted,
             (block, given.number(), given.number(), curve, *limits, probabilities),
         )
+        numbers = given.number(), given.number()
+        is_single = bool(given.random.integers(2))
+        yield (
+            _fused.confidences,
+            (block, rows, *numbers, curve, *limits, is_single, np.empty(n)),
+        )
     probabilities = given.table((given.n, k), np.float32)
     yield _fused.inside, (block, given.number(), given.number(), probabilities)
     yield _fused.members, (block, rows, given.labels, given.number(), np.empty(3 * n))

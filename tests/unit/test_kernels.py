@@ -20,6 +20,8 @@ from metacal.kernels import exact
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, confidence_log_odds, mixture_loss_and_derivatives
 from metacal.kernels.grid import Grid
+from metacal.maps.composed import fit_composed
+from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 from metacal.scores import (
     compute_score_and_correctness,
@@ -515,6 +517,32 @@ def test_the_environment_is_checked():
         [sys.executable, "-c", "import metacal.kernels"], env=env, capture_output=True, text=True
     )
     assert "must be auto, numpy or fused" in done.stderr
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 31, 33, 1000, 20_000])
+@pytest.mark.parametrize("has_curve", [False, True])
+@pytest.mark.skipif(not fused.has_confidences, reason="the C kernel is older than its source")
+def test_confidences_are_the_probabilities_of_the_predicted_classes(
+    has_curve, n_classes, dtype, instruction_set
+):
+    random = np.random.default_rng(0)
+    logits = (6.0 * random.normal(size=(40, n_classes))).astype(dtype)
+    logits[random.random(logits.shape) < 0.2] = -np.inf
+    logits[:, 0] = np.maximum(logits[:, 0], 0.0)
+    logits[5] = logits[5, 0]  # every class is equally likely
+    logits[7, 1:] = -np.inf  # one class is possible
+    fitted = TemperatureMap(0.7)
+    if has_curve:
+        sample = 3.0 * random.normal(size=(600, 10))
+        labels = (sample / 2.0 + random.gumbel(size=sample.shape)).argmax(axis=1)
+        fitted = fit_composed(Rows(sample), labels)
+    probabilities = np.empty(logits.shape, np.float64 if dtype == np.float64 else np.float32)
+    fitted.write_clipped_probabilities(logits, probabilities)
+    expected = probabilities[np.arange(40), kernels.predict_classes(logits)]
+    np.testing.assert_array_equal(fitted.try_computing_confidences(logits), expected)
+    rows = np.array([3, 5, 7, 39])
+    np.testing.assert_array_equal(fitted.try_computing_confidences(logits, rows), expected[rows])
 
 
 @pytest.mark.parametrize("kind", ["continuous", "few values", "special", "mixed", "float16"])

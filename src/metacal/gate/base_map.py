@@ -364,6 +364,10 @@ class _ConfidenceOfPrediction:
         self, block: NDArray[Any], decision_offsets: NDArray[np.float64], rows: Codes | None = None
     ) -> NDArray[Any]:
         """Compute the confidences of a block, or of the rows with some indices."""
+        if not decision_offsets.any():
+            confidences = self.calibration_map.try_computing_confidences(block, rows)
+            if confidences is not None:
+                return confidences
         if rows is None:
             return self._compute(block, decision_offsets)
         pieces = []

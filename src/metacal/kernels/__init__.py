@@ -416,6 +416,41 @@ def try_writing_clipped_probabilities(
     return True
 
 
+def try_computing_confidences(
+    block: Any,
+    inverse_temperature: float,
+    *,
+    uniform_weight: float = 0.0,
+    curve: Any = None,
+    rows: Codes | None = None,
+) -> Float | None:
+    """Compute the probability of the predicted class of each row, without a table of probabilities.
+
+    Parameters
+    ----------
+    block, inverse_temperature, uniform_weight, curve
+        As in `try_writing_clipped_probabilities`.
+
+    rows : array of int, default=None
+        Indices of the rows to use, by default all.
+
+    Returns
+    -------
+    array of shape (n_rows,) or None
+        The entries that `try_writing_clipped_probabilities` writes for the predicted classes. None
+        if no kernel supports the block.
+    """
+    has_kernel = uses_c_kernels and host_kernels.has_confidences
+    if not has_kernel or not isinstance(block, np.ndarray):
+        return None
+    dtype = np.float64 if block.dtype == np.float64 else np.float32
+    limits = probability_limits(np.finfo(dtype))
+    confidences: Float = host_kernels.compute_confidences(
+        block, inverse_temperature, uniform_weight, curve, limits, dtype, rows=rows
+    )
+    return confidences
+
+
 @_dispatch_to_device
 def clip_probabilities(out: Array, block: Array, is_possible: Flags | None = None) -> None:
     """Clip probabilities in place as `formulas.probabilities` does.

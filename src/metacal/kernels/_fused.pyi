@@ -6,6 +6,17 @@ def softmax(block: Any, rows: Any, b: float, least: float, most: float, out: Any
 def lifted(
     block: Any, b: float, uniform: float, curve: Any, least: float, most: float, out: Any
 ) -> None: ...
+def confidences(
+    block: Any,
+    rows: Any,
+    b: float,
+    uniform: float,
+    curve: Any,
+    least: float,
+    most: float,
+    single: bool,
+    out: Any,
+) -> None: ...
 def inside(block: Any, least: float, most: float, out: Any) -> None: ...
 def mixed_rows(block: Any, rows: Any, labels: Any, b: float, out: Any) -> None: ...
 def log_odds(

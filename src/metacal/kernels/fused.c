@@ -293,11 +293,22 @@ static PyObject *softmax(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
-/* The curve comes as one column: its knots, the slope at each, the value at each. None stands for no curve. */
+/* The curve comes as one column: its knots, the slope at each, the value at each. */
+static int open_curve(struct opened *opened, PyObject *column, struct curve *curve) {
+    void *numbers;
+    if (!open_column(opened, column, -1, 1, 0, &numbers)) return 0;
+    curve->count = last_length(opened) / 3;
+    curve->knots = numbers;
+    curve->slopes = curve->knots + curve->count;
+    curve->heights = curve->slopes + curve->count;
+    if (curve->count < 1) PyErr_SetString(PyExc_ValueError, "a curve has a knot at least");
+    return curve->count >= 1;
+}
+
+/* None stands for no curve. */
 static PyObject *lifted(PyObject *self, PyObject *args) {
     PyObject *block, *column, *out;
     double b, uniform;
-    void *numbers;
     struct opened opened = {0};
     struct table table, target;
     struct curve curve = {0};
@@ -305,15 +316,9 @@ static PyObject *lifted(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OddOddO", &block, &b, &uniform, &column, &limits.least, &limits.most, &out)) return NULL;
     const int curved = column != Py_None;
     int fine = open_table(&opened, block, &table, 0) && open_table(&opened, out, &target, 1) &&
-               (!curved || open_column(&opened, column, -1, 1, 0, &numbers));
-    if (fine && curved) {
-        curve.count = last_length(&opened) / 3;
-        curve.knots = numbers;
-        curve.slopes = curve.knots + curve.count;
-        curve.heights = curve.slopes + curve.count;
-    }
-    if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e' || (curved && curve.count < 1))) {
-        PyErr_SetString(PyExc_ValueError, "lifted needs a float32 or float64 output of the block's shape, and a curve");
+               (!curved || open_curve(&opened, column, &curve));
+    if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e')) {
+        PyErr_SetString(PyExc_ValueError, "lifted needs a float32 or float64 output of the block's shape");
         fine = 0;
     }
     if (fine) {
@@ -323,6 +328,69 @@ static PyObject *lifted(PyObject *self, PyObject *args) {
         );
         Py_END_ALLOW_THREADS
     }
+    return release(&opened, fine);
+}
+
+/* Probabilities that are computed before those of other rows, at most: they and the logits stay in the cache. */
+#define FEW_PROBABILITIES (1 << 13)
+#define MOST_ROWS 256
+/* Bytes that the processor reads at once. */
+#define CACHE_LINE 64
+
+/* Chosen rows lie apart: ask for one before the rows in front of it are worked on. */
+static void fetch_row(const struct table *table, Py_ssize_t i) {
+    const char *data = row_data(table, i);
+    const Py_ssize_t bytes = table->k * (table->kind == 'd' ? 8 : table->kind == 'f' ? 4 : 2);
+    for (Py_ssize_t at = 0; at < bytes; at += CACHE_LINE) __builtin_prefetch(data + at);
+}
+
+/* What softmax, or lifted where there is a uniform part or a curve, writes at the first largest logit of each row. */
+static PyObject *confidences(PyObject *self, PyObject *args) {
+    PyObject *block, *rows, *column, *out;
+    double b, uniform;
+    int single;
+    void *confidence;
+    struct opened opened = {0};
+    struct table table;
+    struct curve curve = {0};
+    struct limits limits;
+    if (!PyArg_ParseTuple(args, "OOddOddpO", &block, &rows, &b, &uniform, &column, &limits.least, &limits.most, &single,
+                          &out))
+        return NULL;
+    const int curved = column != Py_None;
+    int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+               (!curved || open_curve(&opened, column, &curve)) &&
+               open_column(&opened, out, table.n, 1, 1, &confidence);
+    const Py_ssize_t fitting = fine ? FEW_PROBABILITIES / table.k : 1;
+    const Py_ssize_t most = fitting < 1 ? 1 : fitting > MOST_ROWS ? MOST_ROWS : fitting;
+    const Py_ssize_t step = fine ? table.k * (Py_ssize_t)(single ? sizeof(float) : sizeof(double)) : 0;
+    char *lines = fine ? malloc((size_t)(most * step)) : NULL;
+    if (fine && !lines) {
+        PyErr_NoMemory();
+        fine = 0;
+    }
+    if (fine) {
+        double *found = confidence;
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t from = 0; from < table.n; from += most) {
+            struct table part = table;
+            long long top[MOST_ROWS];
+            part.n = table.n - from < most ? table.n - from : most;
+            if (table.chosen) part.chosen += from;
+            else part.data += from * table.step;
+            for (Py_ssize_t i = from + most; i < from + 2 * most && i < table.n; i++) fetch_row(&table, i);
+            if (curved || uniform != 0.0)
+                active->lifted[table.kind == 'd'](&part, b, uniform, curved ? &curve : NULL, &limits, lines, step, single);
+            else active->softmax[table.kind == 'd'](&part, b, &limits, lines, step, single);
+            active->predicted(&part, top);
+            for (Py_ssize_t i = 0; i < part.n; i++) {
+                const char *line = lines + i * step;
+                found[from + i] = single ? (double)((const float *)line)[top[i]] : ((const double *)line)[top[i]];
+            }
+        }
+        Py_END_ALLOW_THREADS
+    }
+    free(lines);
     return release(&opened, fine);
 }
 
@@ -678,6 +746,8 @@ static PyMethodDef methods[] = {
     {"lifted", lifted, METH_VARARGS,
      "lifted(block, b, uniform, curve, least, most, out): softmax(b x) with a uniform part, its largest entry through a "
      "curve if there is one, between the two limits."},
+    {"confidences", confidences, METH_VARARGS,
+     "confidences(block, rows, b, uniform, curve, least, most, single, out): the probability of the predicted column."},
     {"inside", inside, METH_VARARGS, "inside(block, least, most, out): bring the probabilities of rows between the two."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},

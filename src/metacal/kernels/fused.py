@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,9 @@ _NO_LIMITS = (0.0, np.inf)
 #: Code that `_fused.first_bad_row` returns in place of a row if every row is valid, but a logit may
 #: stand for a mask.
 _MAY_BE_MASKED = -2
+
+#: Whether the extension computes confidences. One that was built from an older source does not.
+has_confidences = hasattr(_fused, "confidences")
 
 #: Function that returns the instruction sets of this processor. The first one is used.
 instruction_sets = _fused.instruction_sets
@@ -119,6 +123,48 @@ def write_limited_probabilities(
             *limits,
         )
     _write_probabilities(write, out)
+
+
+def compute_confidences(
+    block: Array,
+    inverse_temperature: float,
+    uniform_weight: float,
+    curve: Curve | None,
+    limits: tuple[float, float],
+    dtype: type[np.floating[Any]],
+    *,
+    rows: RowIndices = None,
+) -> Float:
+    """Compute the probability of the predicted class of each row.
+
+    Parameters
+    ----------
+    block, inverse_temperature, uniform_weight, curve, limits
+        As in `write_limited_probabilities`.
+
+    dtype : float32 or float64
+        Type to which the probabilities are rounded.
+
+    rows : array of int, default=None
+        Indices of the rows to use.
+
+    Returns
+    -------
+    array of float64
+        The entries that `write_limited_probabilities` writes for the predicted classes.
+    """
+    confidences = np.empty(_count_rows(block, rows))
+    _fused.confidences(
+        _as_readable(block),
+        rows,
+        inverse_temperature,
+        uniform_weight,
+        None if curve is None else curve.knots_slopes_heights,
+        *limits,
+        dtype is np.float32,
+        confidences,
+    )
+    return confidences
 
 
 def _write_probabilities(write: Callable[[Array], None], out: Array) -> None:

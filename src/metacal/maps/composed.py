@@ -137,6 +137,21 @@ class ComposedMap(CombinedMap):
             curve=spline.curve,
         )
 
+    def try_computing_confidences(
+        self, block: NDArray[Any], rows: Codes | None = None
+    ) -> Float | None:
+        """Compute the clipped probability of the predicted class of each row."""
+        if self.temperature_and_spline_maps is None:
+            return None
+        temperature_map, spline = self.temperature_and_spline_maps
+        return kernels.try_computing_confidences(
+            block,
+            temperature_map.inverse_temperature,
+            uniform_weight=temperature_map.uniform,
+            curve=spline.curve,
+            rows=rows,
+        )
+
 
 def fit_composed(
     rows: Rows,

@@ -113,6 +113,26 @@ class Map(ABC):
         self.write_probabilities(block, out)
         kernels.clip_probabilities(out, block, is_unmasked)
 
+    def try_computing_confidences(
+        self, block: NDArray[Any], rows: Codes | None = None
+    ) -> Float | None:
+        """Compute the clipped probability of the predicted class of each row.
+
+        Parameters
+        ----------
+        block : array of shape (n_rows, n_classes)
+            Logits.
+
+        rows : array of int, optional
+            Indices of the rows to use, by default all.
+
+        Returns
+        -------
+        array of shape (n_rows,) or None
+            None if no kernel supports the map.
+        """
+        return None
+
     @property
     def single_pass_map(self) -> RowMap | None:
         """Equal map that a device can compute in one pass over a table, None if there is none."""

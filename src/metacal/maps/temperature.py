@@ -91,6 +91,12 @@ class TemperatureMap(TemperedMap):
         """Write probabilities without 0 and 1 in one pass, if a kernel supports the map."""
         return kernels.try_writing_clipped_probabilities(block, self.inverse_temperature, out)
 
+    def try_computing_confidences(
+        self, block: NDArray[Any], rows: Codes | None = None
+    ) -> Float | None:
+        """Compute the clipped probability of the predicted class of each row."""
+        return kernels.try_computing_confidences(block, self.inverse_temperature, rows=rows)
+
 
 class _MaskedLabelError(Exception):
     """The loss is infinite because the true class of some row is masked."""
