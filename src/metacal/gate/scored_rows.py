@@ -379,9 +379,9 @@ def _find_subgroups(
 
 def warn_about_unlabelled_table_rows(entries: LabelledEntries) -> tuple[Note, ...]:
     """Warn about rows of a table that were left out, and return the note."""
-    if entries.n_unlabelled_rows == 0:
+    if entries.n_rows_left_out == 0:
         return ()
-    note = note_unlabelled_table_rows(unlabelled=entries.n_unlabelled_rows, rows=entries.n_rows)
+    note = note_unlabelled_table_rows(unlabelled=entries.n_rows_left_out, rows=entries.n_rows)
     return (note.issue_warning(),)
 
 

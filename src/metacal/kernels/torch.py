@@ -206,7 +206,7 @@ def _memory_range(table: Tensor) -> tuple[int, int]:
     return start, start + (1 + last_entry) * table.element_size()
 
 
-def label_codes(labels: Any, table: Tensor) -> Tensor | None:
+def move_valid_column_numbers(labels: Any, table: Tensor) -> Tensor | None:
     """Move labels that are valid column numbers to the device; return None for other labels."""
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
         labels = labels.astype(np.int64, copy=False)

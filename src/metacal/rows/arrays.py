@@ -20,9 +20,9 @@ _MAX_EXACT_INTEGER = 1 << 53
 _MIN_FRACTION = 1e-15
 
 _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
-#: All weights are multiplied by a power of two if the largest is not between 2^-64 and 2^64.
-#: Sums and squares then neither overflow nor vanish.
-#: Weights that count rows or money are never changed.
+#: Largest exponent, in absolute value, of the largest weight. If it is exceeded, all weights are
+#: multiplied by a power of two, so that sums and squares neither overflow nor vanish. Weights that
+#: count rows or money are never changed.
 _MAX_WEIGHT_EXPONENT = 64
 #: Advice about masked entries, by the name of the argument.
 _UNMASK_ADVICE_BY_NAME = {

@@ -90,7 +90,7 @@ def scores_to_two_columns(table: Any, input_kind: str) -> NDArray[Any]:
 def find_two_classes(
     labels: Any, positive: Any = None, *, has_one_score: bool = False
 ) -> NDArray[Any] | None:
-    """Return the two distinct labels in column order.
+    """Find the classes of two columns from the labels.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ def find_two_classes(
     Returns
     -------
     array of shape (2,) or None
-        None if the labels are 0 and 1, or if there are not two of them. In the second case
-        `encode_labels` raises the error.
+        Class of the first and of the second column. None if the classes are the column numbers 0
+        and 1, and if there are not two distinct labels, about which `encode_labels` raises the error.
 
     Raises
     ------
@@ -131,18 +131,18 @@ def find_two_classes(
     if is_boolean or (dtype_kind == "f" and np.isin(distinct_labels, (0.0, 1.0)).all()):
         distinct_labels = np.array([0, 1], dtype=array.dtype)
     _check_positive_class(distinct_labels, positive, has_one_score=has_one_score)
-    if dtype_kind == "U" and not has_one_score:
+    names_have_unknown_order = dtype_kind == "U" and not has_one_score
+    if names_have_unknown_order:
         return None
-    are_binary_integers = dtype_kind in "iu" and np.isin(distinct_labels, (0, 1)).all()
-    if are_binary_integers:
+    are_column_numbers = dtype_kind in "iu" and np.isin(distinct_labels, (0, 1)).all()
+    if are_column_numbers:
         distinct_labels = np.array([0, 1])
     if len(distinct_labels) != 2:
         return None
-    is_first_positive = positive is not None and positive == distinct_labels[0]
-    if has_one_score and is_first_positive:
+    first_class, _ = distinct_labels
+    if has_one_score and positive is not None and positive == first_class:
         return distinct_labels[::-1]
-    # The integers 0 and 1 are column numbers already.
-    return None if are_binary_integers else distinct_labels
+    return None if are_column_numbers else distinct_labels
 
 
 def _check_positive_class(

@@ -72,7 +72,7 @@ class ClusterExecutor(Executor):
         self._worker_watch: asyncio.Task[None] | None = None
 
     def submit(self, task: Callable[..., Any], /, *piece: Any) -> Future[Any]:  # type: ignore[override]
-        """Start task(*piece) on a worker.
+        """Submit a task and its arguments to the cluster.
 
         Returns
         -------
@@ -80,9 +80,9 @@ class ClusterExecutor(Executor):
             It ends in the result of the task, the error of the task, or a BrokenExecutor.
         """
         try:
-            first_future = self._client.submit(task, *piece, **self._options)
+            dask_future = self._client.submit(task, *piece, **self._options)
             return asyncio.run_coroutine_threadsafe(
-                self._wait_for_result(first_future, task, piece), self._client.loop.asyncio_loop
+                self._gather_or_resubmit(dask_future, task, piece), self._client.loop.asyncio_loop
             )
         except Exception:
             if not self._is_closed:
@@ -91,7 +91,7 @@ class ClusterExecutor(Executor):
             failed_future.set_exception(self._build_connection_error())
             return failed_future
 
-    async def _wait_for_result(
+    async def _gather_or_resubmit(
         self, future: Any, task: Callable[..., Any], piece: tuple[Any, ...]
     ) -> Any:
         """Return the result of a piece, and submit the piece again if its workers are lost."""

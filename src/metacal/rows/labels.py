@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,31 +149,37 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     array([1, 0])
     """
     array = check_labels(labels)
-    if array.dtype.kind != "U" and classes.dtype.kind == "U":
-        classes = check_classes(None, len(classes))
+    labels_count_named_columns = array.dtype.kind != "U" and classes.dtype.kind == "U"
+    if labels_count_named_columns:
+        classes = np.arange(len(classes))
     if len(array) != n_rows:
         raise errors.ShapeError(
             f"Expected one label for each row, but got {n_rows} rows and {len(array)} labels."
         )
-    are_numbers = classes.dtype.kind in "iub"
+    classes_are_numbers = classes.dtype.kind in "iub"
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
-    if are_numbers and array.dtype.kind == "f":
+    if classes_are_numbers and array.dtype.kind == "f":
         array = _convert_to_whole_numbers(array)
-    if are_numbers and array.dtype.kind == "U":
-        hint = choose_spelling("For a scikit-learn model, pass classes=model.classes_.", "")
-        if len(classes) == 2:
-            hint = choose_spelling(hint, "For a single score column, pass --positive NAME instead.")
-        raise errors.LabelError(
-            f"Labels are strings (row 0: {str(array[0])!r}), so the order of the classes is"
-            f" required. Pass {format_option('classes')} with one name per column, in the order"
-            f" of the columns. {hint}".rstrip()
-        )
+    if classes_are_numbers and array.dtype.kind == "U":
+        _raise_unordered_names(array, n_classes=len(classes))
     comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
     codes, unknown_row = find_class_columns(array, comparable_classes)
     if unknown_row is not None:
         _raise_unknown_label(array, unknown_row, classes)
     return codes.astype(np.intp, copy=False)
+
+
+def _raise_unordered_names(names: NDArray[Any], n_classes: int) -> NoReturn:
+    """Raise InputError about labels that are names, if the classes of the columns are unknown."""
+    hint = choose_spelling("For a scikit-learn model, pass classes=model.classes_.", "")
+    if n_classes == 2:
+        hint = choose_spelling(hint, "For a single score column, pass --positive NAME instead.")
+    raise errors.LabelError(
+        f"Labels are strings (row 0: {str(names[0])!r}), so the order of the classes is"
+        f" required. Pass {format_option('classes')} with one name per column, in the order"
+        f" of the columns. {hint}".rstrip()
+    )
 
 
 def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
@@ -393,7 +399,7 @@ def _raise_if_missing(is_missing_row: Flags, noun: str) -> None:
 
 
 def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:
-    """Raise InputError about the label of a row that is not a class."""
+    """Raise InputError about a label that is not one of the classes."""
     n_classes = len(classes)
     label = labels[row].item()
     if np.array_equal(classes, np.arange(n_classes)):

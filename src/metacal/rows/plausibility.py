@@ -37,9 +37,11 @@ _MAX_ROUNDING_TOLERANCE = 0.05
 _MAX_PROBABILITY = 1.0 + 1e-6
 #: Smallest probability, with a margin for rounding.
 _MIN_PROBABILITY = -1e-6
-#: Smallest fraction of rows at the smallest value for which log-probabilities have a floor.
-#: A row is at the smallest value if it reaches it to within the tolerance.
-_MIN_FLOOR_FRACTION = 0.05
+#: Largest log-probability, with a margin for rounding.
+_MAX_LOG_PROBABILITY = 0.01
+#: Log-probabilities have a floor if at least this fraction of the rows contains their smallest value.
+_MIN_FRACTION_OF_ROWS_AT_FLOOR = 0.05
+#: Largest distance from the smallest value of an entry that counts as equal to it.
 _FLOOR_TOLERANCE = 1e-3
 
 #: Possible suspicions about a table of logits.
@@ -100,7 +102,7 @@ class Suspicion:
 
 
 def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
-    """Return the suspicion that a sample of rows is not logits, or None.
+    """Return the reason to suspect that a sample of rows is not logits, or None.
 
     Rows with NaN or +inf are not judged, because later checks reject them.
 
@@ -125,8 +127,8 @@ def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
         return Suspicion("whole numbers")
     if has_enough_rows and _is_one_probability(sample):
         return Suspicion("one probability")
-    if has_enough_rows and largest <= _SUM_TOLERANCE:
-        # No value is positive, so these may be log-probabilities.
+    are_possible_log_probabilities = largest <= _MAX_LOG_PROBABILITY
+    if has_enough_rows and are_possible_log_probabilities:
         return _detect_clipped_log_probabilities(sample)
     return None
 
@@ -234,11 +236,14 @@ def _detect_clipped_log_probabilities(sample: Float) -> Suspicion | None:
     """
     is_finite = sample > -np.inf
     smallest = float(sample.min(where=is_finite, initial=0.0))
-    sums = np.exp(sample).sum(axis=1)
-    largest_sum = 1.0 + _SUM_TOLERANCE + sample.shape[1] * np.exp(smallest)
-    if not ((sums >= 1.0 - _SUM_TOLERANCE) & (sums <= largest_sum)).all():
+    row_sums = np.exp(sample).sum(axis=1)
+    # Clipping raises each of the probabilities by at most the smallest one.
+    max_sum_added_by_clipping = sample.shape[1] * np.exp(smallest)
+    max_row_sum = 1.0 + _SUM_TOLERANCE + max_sum_added_by_clipping
+    if not ((row_sums >= 1.0 - _SUM_TOLERANCE) & (row_sums <= max_row_sum)).all():
         return None
     is_at_floor = is_finite & (sample <= smallest + _FLOOR_TOLERANCE)
-    if is_at_floor.any(axis=1).mean() < _MIN_FLOOR_FRACTION:
+    fraction_of_rows_at_floor = is_at_floor.any(axis=1).mean()
+    if fraction_of_rows_at_floor < _MIN_FRACTION_OF_ROWS_AT_FLOOR:
         return None
-    return Suspicion("floor", smallest)
+    return Suspicion("floor", lowest=smallest)

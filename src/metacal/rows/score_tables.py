@@ -69,7 +69,7 @@ class LabelledEntries:
     rows : array of int of shape (n_entries,)
         Row of each entry.
 
-    n_unlabelled_rows : int
+    n_rows_left_out : int
         Number of rows that were left out, because a scored entry has no label.
 
     n_rows : int
@@ -80,7 +80,7 @@ class LabelledEntries:
     truth: NDArray[Any]
     columns: NDArray[Any]
     rows: Codes
-    n_unlabelled_rows: int
+    n_rows_left_out: int
     n_rows: int
 
     @property
@@ -115,7 +115,7 @@ class LabelledEntries:
         --------
         >>> score, correct = [[0.9, 0.2], [0.4, None]], [[True, None], [False, None]]
         >>> entries = flatten_labelled_table(score, correct).without_unlabelled_rows()
-        >>> entries.rows, entries.n_unlabelled_rows
+        >>> entries.rows, entries.n_rows_left_out
         (array([1]), 1)
         """
         n_gaps = np.bincount(self.rows[self.has_score & self.lacks_label], minlength=self.n_rows)
@@ -124,7 +124,7 @@ class LabelledEntries:
             raise build_all_unlabelled_error(self.n_rows, "rows")
         # An entry without a score needs no label, because it is left out anyway.
         is_kept = ~row_has_gap[self.rows] & ~self.lacks_label
-        return replace(self.take(is_kept), n_unlabelled_rows=int(row_has_gap.sum()))
+        return replace(self.take(is_kept), n_rows_left_out=int(row_has_gap.sum()))
 
 
 def flatten_labelled_table(score: Any, truth: Any, columns: Any = None) -> LabelledEntries:
@@ -168,7 +168,7 @@ def flatten_labelled_table(score: Any, truth: Any, columns: Any = None) -> Label
         truth=np.asarray(truth).reshape(-1),
         columns=flat_columns,
         rows=np.repeat(np.arange(n_rows), n_columns),
-        n_unlabelled_rows=0,
+        n_rows_left_out=0,
         n_rows=n_rows,
     )
 

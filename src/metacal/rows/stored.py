@@ -125,7 +125,7 @@ class StoredTable:
         return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
 
     def lazy_slice(self, start: int, stop: int) -> StoredTable:
-        """Return rows `start` to `stop` as a table that is read later."""
+        """Return rows `start` to `stop` as a table, without reading them yet."""
         return LazySlice(self, start, stop)
 
     def read_unconverted(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
@@ -324,7 +324,7 @@ class JoinedTable(StoredTable):
         return np.concatenate(pieces, dtype=self.dtype)
 
     def lazy_slice(self, start: int, stop: int) -> StoredTable:
-        """Return rows `start` to `stop` as a table that is read later."""
+        """Return rows `start` to `stop` as a table, without reading them yet."""
         tables = []
         names = []
         for rows in self._locate_rows(start, stop):

@@ -88,35 +88,60 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     metacal.errors.ShapeError: logits must be 2-D with one row per item and one column per ...
     """
     array: Any = _read_float_table(table, "logits")
-    is_on_device = kernels.is_device_tensor(array)
-    mask_value: float | None = None
-    for inspection in _inspect_blocks(array, executor):
-        block_slice = inspection.block_slice
-        if inspection.invalid_row_in_block is not None:
-            _raise_invalid_logit(array, block_slice.start + inspection.invalid_row_in_block)
-        if not inspection.may_hold_masks:
-            continue
-        if is_on_device:
-            array, mask_value = kernels.device_kernels().replace_finite_masks(array)
-        elif mask_value is None:
-            is_masked = find_finite_masks(array[block_slice])
-            if is_masked is not None:
-                mask_values = array[block_slice][is_masked]
-                mask_value = float(mask_values[0])
-    if mask_value is None:
+    if kernels.is_device_tensor(array):
+        return _check_logits_on_device(array)
+    masked_logit = _find_masked_logit(array, executor)
+    if masked_logit is None:
         return array
-    warn_caller(
-        f"The logits hold {mask_value:.9g}, which metacal reads as -inf (a masked class). Write"
-        " -inf to avoid this warning."
-    )
-    if is_on_device:
-        return array
+    _warn_about_masked_logit(masked_logit)
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, replace_finite_masks, array.dtype)  # type: ignore[return-value]
     converted_blocks = []
     for _, block in iterate_blocks(array, BLOCK_ELEMENTS):
         converted_blocks.append(replace_finite_masks(block))
     return np.concatenate(converted_blocks)
+
+
+def _check_logits_on_device(tensor: Any) -> Any:
+    """Validate a tensor of logits on its device, and return it with masked logits as -inf."""
+    invalid_row, may_hold_finite_masks = kernels.inspect_logits(tensor)
+    if invalid_row is not None:
+        _raise_invalid_logit(tensor, invalid_row)
+    if not may_hold_finite_masks:
+        return tensor
+    converted_tensor, masked_logit = kernels.device_kernels().replace_finite_masks(tensor)
+    if masked_logit is not None:
+        _warn_about_masked_logit(masked_logit)
+    return converted_tensor
+
+
+def _find_masked_logit(array: Any, executor: Executor | None) -> float | None:
+    """Return the first finite number that stands for a masked class, or None.
+
+    Raises
+    ------
+    InputError
+        If a row of the table is invalid.
+    """
+    masked_logit: float | None = None
+    for inspection in _inspect_blocks(array, executor):
+        block_slice = inspection.block_slice
+        if inspection.invalid_row_in_block is not None:
+            _raise_invalid_logit(array, block_slice.start + inspection.invalid_row_in_block)
+        if masked_logit is None and inspection.may_hold_finite_masks:
+            is_masked = find_finite_masks(array[block_slice])
+            if is_masked is not None:
+                masked_logits = array[block_slice][is_masked]
+                masked_logit = float(masked_logits[0])
+    return masked_logit
+
+
+def _warn_about_masked_logit(masked_logit: float) -> None:
+    """Warn that a finite number is read as the logit of a masked class."""
+    warn_caller(
+        f"The logits hold {masked_logit:.9g}, which metacal reads as -inf (a masked class). Write"
+        " -inf to avoid this warning."
+    )
 
 
 class _BlockInspection(NamedTuple):
@@ -130,26 +155,23 @@ class _BlockInspection(NamedTuple):
     invalid_row_in_block : int or None
         Index of the first invalid row within the block.
 
-    may_hold_masks : bool
+    may_hold_finite_masks : bool
         Whether a finite number may stand for a masked class.
     """
 
     block_slice: slice
     invalid_row_in_block: int | None
-    may_hold_masks: bool
+    may_hold_finite_masks: bool
 
 
 def _inspect_blocks(array: Any, executor: Executor | None) -> Iterator[_BlockInspection]:
-    """Inspect the logits of each block. A table on a device is one block."""
+    """Inspect the logits of each block, by threads if the executor has them."""
     n_rows, n_classes = array.shape
 
     def inspect_block(block_slice: slice) -> _BlockInspection:
-        invalid_row, may_hold_masks = kernels.inspect_logits(array[block_slice])
-        return _BlockInspection(block_slice, invalid_row, may_hold_masks)
+        invalid_row, may_hold_finite_masks = kernels.inspect_logits(array[block_slice])
+        return _BlockInspection(block_slice, invalid_row, may_hold_finite_masks)
 
-    if kernels.is_device_tensor(array):
-        yield inspect_block(slice(0, n_rows))
-        return
     map_blocks: Callable[..., Iterator[_BlockInspection]] = map
     elements_per_block = BLOCK_ELEMENTS
     if isinstance(executor, ThreadPoolExecutor) and n_rows * n_classes >= _MIN_THREADED_ELEMENTS:
@@ -158,7 +180,7 @@ def _inspect_blocks(array: Any, executor: Executor | None) -> Iterator[_BlockIns
     rows_per_block = max(1, elements_per_block // n_classes)
     block_starts = range(0, n_rows, rows_per_block)
     block_slices = [slice(start, start + rows_per_block) for start in block_starts]
-    yield from map_blocks(inspect_block, block_slices)
+    return map_blocks(inspect_block, block_slices)
 
 
 def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any]:
@@ -412,11 +434,12 @@ def encode_labels_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> A
         return encode_labels(labels, len(table), classes)
     raise_if_masked(labels, "labels")
     device_kernels = kernels.device_kernels()
-    are_column_numbers = classes.dtype.kind in "iu" and np.array_equal(
+    classes_are_column_numbers = classes.dtype.kind in "iu" and np.array_equal(
         classes, np.arange(len(classes))
     )
-    if are_column_numbers:
-        device_codes = device_kernels.label_codes(labels, table)
-        if device_codes is not None:
-            return device_codes
-    return device_kernels.move_to_device_of(encode_labels(labels, len(table), classes), table)
+    if classes_are_column_numbers:
+        codes_or_none = device_kernels.move_valid_column_numbers(labels, table)
+        if codes_or_none is not None:
+            return codes_or_none
+    codes_on_host = encode_labels(labels, len(table), classes)
+    return device_kernels.move_to_device_of(codes_on_host, table)

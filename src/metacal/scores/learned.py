@@ -413,15 +413,16 @@ def _check_positive(name: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _fit_logistic_regression(signed_features: Float, penalties: Float) -> Float:
-    """Fit a logistic regression with a ridge penalty by damped Newton steps.
+def _fit_logistic_regression(features_times_sign: Float, penalties: Float) -> Float:
+    """Fit a logistic regression with an L2 penalty by damped Newton steps.
 
     The coefficients w minimise mean log(1 + e^{-w·u}) + ½ Σ penalty_j w_j² over the rows u.
 
     Parameters
     ----------
-    signed_features : array of shape (n_rows, n_features)
-        Features times the sign of the outcome.
+    features_times_sign : array of shape (n_rows, n_features)
+        Features u of each row times the sign of its outcome, +1 or -1. So w·u is the log-odds of
+        the observed outcome.
 
     penalties : array of shape (n_features,)
         Penalty on each coefficient.
@@ -433,25 +434,25 @@ def _fit_logistic_regression(signed_features: Float, penalties: Float) -> Float:
 
     Examples
     --------
-    >>> signed_features = np.array([[1.0], [1.0], [-1.0]])
-    >>> _fit_logistic_regression(signed_features, np.zeros(1)).round(6)  # log-odds of 2 to 1
+    >>> features_times_sign = np.array([[1.0], [1.0], [-1.0]])
+    >>> _fit_logistic_regression(features_times_sign, np.zeros(1)).round(6)  # log-odds of 2 to 1
     array([0.693147])
     """
 
     def compute_loss(coefficients: Float) -> float:
-        mean_loss = np.logaddexp(0.0, -(signed_features @ coefficients)).mean()
+        mean_loss = np.logaddexp(0.0, -(features_times_sign @ coefficients)).mean()
         return float(mean_loss + 0.5 * (penalties * coefficients) @ coefficients)
 
-    n_rows, n_features = signed_features.shape
+    n_rows, n_features = features_times_sign.shape
     coefficients = np.zeros(n_features)
     current_loss = compute_loss(coefficients)
     for _ in range(_MAX_NEWTON_STEPS):
         # This is the logistic function of -w·u, in a form that cannot overflow.
-        log_odds = signed_features @ coefficients
-        p_other_outcome = 0.5 - 0.5 * np.tanh(0.5 * log_odds)
-        gradient = penalties * coefficients - signed_features.T @ p_other_outcome / n_rows
+        log_odds_of_outcome = features_times_sign @ coefficients
+        p_other_outcome = 0.5 - 0.5 * np.tanh(0.5 * log_odds_of_outcome)
+        gradient = penalties * coefficients - features_times_sign.T @ p_other_outcome / n_rows
         variance = p_other_outcome * (1.0 - p_other_outcome)
-        information = (signed_features * variance[:, None]).T @ signed_features / n_rows
+        information = (features_times_sign * variance[:, None]).T @ features_times_sign / n_rows
         hessian = information + np.diag(penalties)
         newton_step = np.linalg.solve(hessian, gradient)
         step_fraction = 1.0

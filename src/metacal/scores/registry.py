@@ -162,7 +162,7 @@ _SCORES = (
         unit="nats",
     ),
 )
-#: Score name with which `fit` chooses the best of `get_delta_fractions_of_auto_scores`.
+#: Score name with which `fit` chooses the best of several scores.
 AUTO_SCORE = "auto"
 #: Scores by name.
 NAMED: dict[str, NamedScore] = {score.name: score for score in _SCORES}
