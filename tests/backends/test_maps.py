@@ -12,7 +12,7 @@ import pytest
 
 from metacal.formulas.operations import Operations
 from metacal.gate import Gate, LogitsSource
-from metacal.maps.methods import CHOOSERS, METHODS
+from metacal.maps.methods import AUTOMATIC_METHODS, METHODS
 from metacal.rows import Rows
 
 OPTIONS = {
@@ -20,7 +20,7 @@ OPTIONS = {
     "auto": {"candidates": ("temperature", "irm", "structured"), "n_splits": 2},
     "composed-platt": {"then": "platt"},
 }
-NAMES = (*METHODS, *CHOOSERS, "composed-platt")
+NAMES = (*METHODS, *AUTOMATIC_METHODS, "composed-platt")
 FINITE = np.float32(-1e9)
 
 
@@ -33,7 +33,7 @@ def rows_of(n, n_classes, seed):
 @cache
 def fitted(name, n_classes):
     table, labels = rows_of(300, n_classes, 1)
-    row = METHODS.get(name) or CHOOSERS.get(name) or METHODS["composed"]
+    row = METHODS.get(name) or AUTOMATIC_METHODS.get(name) or METHODS["composed"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return row.get_fit_function()(Rows(table), labels, None, **OPTIONS.get(name, {}))

@@ -48,11 +48,11 @@ def make_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: in
     """
     from metacal.gate import Recipe
     from metacal.maps.composed import get_default_base_method
-    from metacal.maps.methods import CHOOSERS, METHODS, get_calibrator_class
+    from metacal.maps.methods import AUTOMATIC_METHODS, METHODS, get_calibrator_class
 
     # A fixed seed is sufficient, because the folds of a calibrator are not used to certify.
     fold_seed = 0 if seed is None else seed
-    if calibrator_name in CHOOSERS:
+    if calibrator_name in AUTOMATIC_METHODS:
         chooser = get_calibrator_class(calibrator_name)(random_state=fold_seed)
         return MapFitter(
             fit_map=lambda *fit_arguments: chooser.fit_rows(*fit_arguments).map_,

@@ -22,7 +22,7 @@ from metacal.io.artifact.sources import (
     calibrator_kinds,
     find_source_method,
 )
-from metacal.maps.methods import CHOOSERS, find_method_by_public_name
+from metacal.maps.methods import AUTOMATIC_METHODS, find_method_by_public_name
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO_SCORE
 
@@ -152,7 +152,7 @@ def build_estimator(content: SavedContent) -> MetaCal | Calibrator[Any] | Cascad
 def _build_calibrator(gate: Gate) -> Any:
     """Build the fitted calibrator of a gate without a promise."""
     source = gate.logits_source
-    # The input and classes of the source take precedence over the stored parameters.
+    # The stored parameters may contain another input or other classes than the source.
     calibrator = _build_unfitted_calibrator(
         gate, input=source.input, classes=_classes_passed_by_user(gate)
     )
@@ -185,8 +185,9 @@ def _parameters_used_by_fit(gate: Gate) -> dict[str, Any]:
             "higher_is": score_source.higher_is,
             "score_name": score_source.score,
         }
-    if not gate.has_classes:
-        return {"promise": gate.promise, "people": gate.has_human_review or None}
+    is_cascade_on_scores = not gate.has_classes
+    if is_cascade_on_scores:
+        return {"promise": gate.promise, "people": True if gate.has_human_review else None}
     source = gate.logits_source
     fit_parameters = {
         "promise": gate.promise,
@@ -197,7 +198,8 @@ def _parameters_used_by_fit(gate: Gate) -> dict[str, Any]:
     }
     if gate.is_logits_gate:
         is_two_sided = gate.promise is not None and gate.promise.is_two_sided
-        has_learned_decision = bool(source.decision_at) and not is_two_sided
+        decision_offset = source.decision_at
+        has_learned_decision = decision_offset != 0.0 and not is_two_sided
         fit_parameters["calibrator"] = _nondefault_calibrator(gate)
         fit_parameters["decision"] = "calibrated" if has_learned_decision else "largest"
     else:
@@ -223,13 +225,10 @@ def _find_changed_parameter(estimator: Any) -> str | None:
         has_same_classes = classes is None or np.array_equal(np.asarray(classes), gate.classes)
         return None if has_same_classes else "classes"
 
-    if isinstance(estimator, MetaCal) and gate.certificate.has_labels:
-        calibrator = make_base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
-        chooser_names = [method.public_name for method in CHOOSERS.values()]
-        fitted_name = find_source_method(gate.logits_source).public_name
-        if type(calibrator).__name__ not in (*chooser_names, fitted_name):
-            return "calibrator"
-
+    # Without labels, `fit` does not use the calibrator.
+    has_fitted_calibrator = isinstance(estimator, MetaCal) and gate.certificate.has_labels
+    if has_fitted_calibrator and _has_changed_calibrator(estimator, gate):
+        return "calibrator"
     for name, fitted_value in _parameters_used_by_fit(gate).items():
         current_value = getattr(estimator, name)
         positive_class = getattr(estimator, "positive", None)
@@ -239,6 +238,17 @@ def _find_changed_parameter(estimator: Any) -> str | None:
         if not _is_parameter_unchanged(gate, name, current_value, fitted_value):
             return name
     return None
+
+
+def _has_changed_calibrator(estimator: MetaCal, gate: Gate) -> bool:
+    """Check whether the calibrator parameter is of another class than the fitted calibrator.
+
+    An automatic calibrator can have fitted a map of any method.
+    """
+    calibrator = make_base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
+    possible_methods = [*AUTOMATIC_METHODS.values(), find_source_method(gate.logits_source)]
+    possible_class_names = [method.public_name for method in possible_methods]
+    return type(calibrator).__name__ not in possible_class_names
 
 
 def _is_parameter_unchanged(gate: Gate, name: str, current_value: Any, fitted_value: Any) -> bool:
@@ -264,21 +274,27 @@ def _is_parameter_unchanged(gate: Gate, name: str, current_value: Any, fitted_va
     """
     if name in _PARAMETERS_FREE_TO_CHANGE:
         return True
-    if name == "reject_label" and current_value is None:
-        current_value = default_reject_label(gate.classes)
     if name == "classes":
-        # Class names can also come from column names or, for two classes, from the labels.
-        can_come_from_data = current_value is None or gate.n_classes == 2
-        if gate.source.classes_given and can_come_from_data:
-            return True
-        if current_value is not None:
-            current_value = np.asarray(current_value).tolist()
+        return _are_classes_unchanged(gate, current_value)
     if name == "score":
         is_two_sided = gate.promise is not None and gate.promise.is_two_sided
         is_chosen_by_fit = current_value == AUTO_SCORE or is_two_sided
         if is_chosen_by_fit:
             return True
+    if name == "reject_label" and current_value is None:
+        current_value = default_reject_label(gate.classes)
     return current_value is fitted_value or bool(current_value == fitted_value)
+
+
+def _are_classes_unchanged(gate: Gate, classes: Any) -> bool:
+    """Check whether the parameter `classes` can still result in the classes of a gate."""
+    fitted_classes = _classes_passed_by_user(gate)
+    if fitted_classes is None:
+        return classes is None
+    if classes is None or gate.n_classes == 2:
+        # `fit` then takes the classes from the column names or, if there are two, from the labels.
+        return True
+    return bool(np.asarray(classes).tolist() == fitted_classes)
 
 
 def _nondefault_calibrator(gate: Gate) -> Calibrator[Any] | None:
@@ -286,10 +302,13 @@ def _nondefault_calibrator(gate: Gate) -> Calibrator[Any] | None:
 
     It is also None if the gate was certified without labels, so that no map was fitted.
     """
-    if gate.certificate is not None and not gate.certificate.has_labels:
+    is_certified_without_labels = gate.certificate is not None and not gate.certificate.has_labels
+    if is_certified_without_labels:
         return None
     calibrator: Calibrator[Any] = _build_unfitted_calibrator(gate)
-    default_calibrator = make_base_calibrator(None, gate.promise, gate.n_classes)
+    default_calibrator = make_base_calibrator(
+        calibrator_or_name=None, promise=gate.promise, n_classes=gate.n_classes
+    )
     has_default_class = type(calibrator) is type(default_calibrator)
     if has_default_class and calibrator.get_params() == default_calibrator.get_params():
         return None

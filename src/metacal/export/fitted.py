@@ -18,7 +18,8 @@ from metacal.rows.arrays import check_choice
 from metacal.scores import NAMED, get_score_name, needs_logits
 from metacal.spelling import choose_spelling
 
-#: Largest deviation of the sum of a row of probabilities from one, as in `metacal.rows.validate`.
+#: Largest accepted difference between 1 and a sum of probabilities. `metacal.rows.validate` uses the
+#: same numbers.
 SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 
 _EXPORTABLE_TYPES = (
@@ -57,9 +58,8 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
     'probabilities'
     """
     has_promise = gate.certificate is not None
-    stage_thresholds = [stage.thresholds.threshold for stage in gate.stages]
-    has_threshold = any(threshold != math.inf for threshold in stage_thresholds)
-    if has_threshold and not has_promise:
+    can_reject = any(stage.thresholds.threshold != math.inf for stage in gate.stages)
+    if can_reject and not has_promise:
         raise MissingPromiseError(
             "This gate has a threshold without a certificate, so it cannot be exported. Fit the"
             " gate with a promise, for example MetaCal(MaxMiscoverage(0.05))."
@@ -72,18 +72,17 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
             )
         return gate
     exported_stages = []
-    for stage_index, stage in enumerate(gate.stages):
-        source = _source_reading_input(
-            gate.stage(stage_index).logits_source, input, has_promise=has_promise
-        )
+    for stage in gate.stages:
+        assert isinstance(stage.source, LogitsSource)
+        source = _source_with_input(stage.source, input, has_promise=has_promise)
         exported_stages.append(replace(stage, source=source))
     return replace(gate, stages=tuple(exported_stages))
 
 
-def _source_reading_input(
+def _source_with_input(
     source: LogitsSource, input: str | None, *, has_promise: bool
 ) -> LogitsSource:
-    """Return a source that reads the requested kind of input, or raise an error."""
+    """Return a copy of a source that reads the requested kind of input, or raise an error."""
     if input is None:
         input = source.input
     check_choice("input", input, "logits", "probabilities")

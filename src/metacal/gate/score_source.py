@@ -77,7 +77,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         Meaning of a higher score: "surer" for a confidence, "doubtful" for a loss or a perplexity.
     curve : ConfidenceCurve or None
         Curve from the uncertainty score to the probability of a correct answer.
-    neighbours : tuple of ThresholdNeighbours
+    threshold_neighbours : tuple of ThresholdNeighbours
         Calibration scores next to each threshold, which `adapt_threshold_to_dtype` needs.
     limits_only_rejections : bool
         Whether the promise still holds if a further row is accepted.
@@ -90,7 +90,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     score: str = "score"
     higher_is: HigherIs = "surer"
     curve: ConfidenceCurve | None = None
-    neighbours: tuple[ThresholdNeighbours, ...] = ()
+    threshold_neighbours: tuple[ThresholdNeighbours, ...] = ()
     limits_only_rejections: bool = False
     truth: Truth = "correct"
     file_layout: FileLayout | None = field(default=None, compare=False, metadata=OPTIONAL)
@@ -122,7 +122,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         certificate_of_each_threshold: Sequence[Certificate | SubgroupCertificate] = (certificate,)
         if certificate.subgroups is not None:
             certificate_of_each_threshold = certificate.subgroups.items
-        neighbours = tuple(
+        threshold_neighbours = tuple(
             ThresholdNeighbours(
                 threshold=certificate_of_threshold.threshold,
                 highest_accepted=certificate_of_threshold.highest_accepted,
@@ -132,7 +132,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         )
         return replace(
             self,
-            neighbours=neighbours,
+            threshold_neighbours=threshold_neighbours,
             limits_only_rejections=certificate.quantity.limits_only_rejections,
         )
 
@@ -332,7 +332,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         """
         accepted_neighbours: list[float] = []
         rejected_neighbours: list[float] = []
-        for neighbours in self.neighbours:
+        for neighbours in self.threshold_neighbours:
             if neighbours.threshold != threshold:
                 continue
             if neighbours.highest_accepted is not None:

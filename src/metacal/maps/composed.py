@@ -74,12 +74,12 @@ class ComposedMap(CombinedMap):
         return composed if self.temperature_and_spline_maps is None else spline_after_uniform
 
     @property
-    def in_table_precision(self) -> bool:  # type: ignore[override]
+    def supports_single_precision(self) -> bool:  # type: ignore[override]
         """Whether float32 tables are computed in single precision (the default pair)."""
         return self.temperature_and_spline_maps is not None
 
-    on_device = in_table_precision
-    allows_any_block_size = in_table_precision
+    on_device = supports_single_precision
+    allows_any_block_size = supports_single_precision
 
     @property
     def temperature_and_spline_maps(self) -> tuple[UniformTemperatureMap, SplineMap] | None:

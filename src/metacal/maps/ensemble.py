@@ -66,7 +66,7 @@ class EnsembleTemperatureMap(TemperedMap):
     weights: tuple[float, float, float]
 
     preserves_accuracy = True
-    in_table_precision = True
+    supports_single_precision = True
     ends_in_softmax = True
     formula = staticmethod(ensemble)
 

@@ -31,7 +31,7 @@ from metacal.maps.cross_fitting import (
 )
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import FitMap, Map
-from metacal.maps.methods import CHOOSERS, find_map_method
+from metacal.maps.methods import AUTOMATIC_METHODS, find_map_method
 from metacal.maps.row_statistics import RowStatistics, collect_statistics_on_host
 from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
@@ -116,7 +116,7 @@ def is_fast_to_refit(fitted: Map, n_classes: int) -> bool:
     True
     """
     method = find_map_method(type(fitted))
-    if method is None or method.name in CHOOSERS:
+    if method is None or method.name in AUTOMATIC_METHODS:
         return False
     has_class_parameters = fitted.n_classes is not None
     return not has_class_parameters or n_classes <= _MAX_CLASSES_TO_REFIT

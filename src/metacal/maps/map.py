@@ -44,7 +44,7 @@ class Map(ABC):
         only be computed in Python.
     derived : tuple of str
         Attributes that the formula reads in addition to the fields.
-    in_table_precision : bool
+    supports_single_precision : bool
         Whether float32 tables are computed in single precision. Smooth maps of one
         exponential allow it.
     on_device : bool
@@ -60,7 +60,7 @@ class Map(ABC):
 
     formula: Callable[..., Any] | None = None
     derived: tuple[str, ...] = ()
-    in_table_precision = False
+    supports_single_precision = False
     on_device = False
     allows_any_block_size = False
     ends_in_softmax = False

@@ -263,7 +263,7 @@ _METHODS = (
 #: Methods by name.
 METHODS = {method.name: method for method in _METHODS}
 #: Estimators that choose among the methods or mix them, by name.
-CHOOSERS = {
+AUTOMATIC_METHODS = {
     "auto": _build_method(
         "auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", fits_from_sums=False
     )
@@ -287,8 +287,8 @@ def register(method: Method) -> None:
 
 
 def get_all_methods() -> dict[str, Method]:
-    """Return the methods by name, followed by the choosers."""
-    return {**METHODS, **CHOOSERS}
+    """Return the methods by name, followed by the automatic ones."""
+    return {**METHODS, **AUTOMATIC_METHODS}
 
 
 def get_estimator_modules() -> dict[str, str]:

@@ -72,7 +72,7 @@ class UniformTemperatureMap(TemperedMap):
     uniform: float
 
     preserves_accuracy = True
-    in_table_precision = True
+    supports_single_precision = True
     ends_in_softmax = True
     on_device = True
     allows_any_block_size = True

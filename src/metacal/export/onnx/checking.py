@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, ExportError, InputError, InputKindError, OnnxModelError
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.comparison import compare_with_python
-from metacal.export.onnx.probe import COLUMN_GUARD_NAME
+from metacal.export.onnx.probe import COLUMN_CHECK_NODE_NAME
 from metacal.export.onnx.probe_rows import generate_probe_rows
 from metacal.formulas import Array
 from metacal.rows.validate import scores_to_two_columns
@@ -32,7 +33,7 @@ from metacal.spelling import format_option
 if TYPE_CHECKING:
     from metacal.export.onnx.gate import AttachedGate
 
-# The child process may use this memory in addition to several copies of the model.
+# Limit on the memory of the child process: a constant, plus several copies of the model.
 _BASE_MEMORY_BYTES = 192 * 2**20
 _N_MODEL_COPIES_IN_MEMORY = 6
 
@@ -104,18 +105,19 @@ def check_gate_model(path: Path, gate_model: AttachedGate, dtype: str, n_bytes: 
     """
     gate = gate_model.gate
     stage_rows, is_valid_input = generate_probe_rows(gate, dtype)
-    input_rows = stage_rows
+    input_arrays = stage_rows
     if gate_model.has_one_score:
-        scores = np.where(is_valid_input[:, 0], stage_rows[0][:, 1], np.nan).astype(dtype)
-        input_rows = [scores[:, None]]
+        (table,) = stage_rows
+        is_valid_row = is_valid_input.all(axis=1)
+        second_class_values = table[:, 1]
+        scores = np.where(is_valid_row, second_class_values, np.nan).astype(dtype)
+        input_arrays = [scores[:, None]]
         stage_rows = [_table_of_probe_scores(scores, gate.logits_source.input)]
-    inputs = dict(zip(gate_model.stage_input_names, input_rows))
+    inputs = dict(zip(gate_model.stage_input_names, input_arrays))
     group_indices = None
     if gate.subgroup_thresholds is not None and gate_model.group_input_name is not None:
         n_groups = len(gate.subgroup_thresholds.subgroup_names)
-        # The indices -1 and n_groups denote unknown groups, which the gate must reject.
-        tested_indices = np.arange(-1, n_groups + 1)
-        group_indices = np.resize(tested_indices, len(is_valid_input)).astype(np.int64)
+        group_indices = _generate_group_indices(n_groups, n_rows=len(is_valid_input))
         inputs[gate_model.group_input_name] = group_indices
     model_check = run_in_child_process(path, inputs, n_bytes)
     if not model_check.was_run:
@@ -132,6 +134,15 @@ def check_gate_model(path: Path, gate_model: AttachedGate, dtype: str, n_bytes: 
         rejected=gate_model.rejected,
     )
     return model_check
+
+
+def _generate_group_indices(n_groups: int, n_rows: int) -> NDArray[np.int64]:
+    """Generate the group index of each row: all groups in turn, and two unknown groups.
+
+    The indices of the unknown groups are -1 and n_groups, next to those of the known groups.
+    """
+    tested_indices = np.arange(-1, n_groups + 1)
+    return np.resize(tested_indices, n_rows).astype(np.int64)
 
 
 def _table_of_probe_scores(scores: Array, input_type: str) -> Array:
@@ -180,7 +191,7 @@ def check_attached_model(
     try:
         model_check = run_in_child_process(path, inputs, n_bytes)
     except ArtifactError as error:
-        if COLUMN_GUARD_NAME not in str(error):
+        if COLUMN_CHECK_NODE_NAME not in str(error):
             raise
         n_columns = 1 if gated_model.has_one_score else gate.n_classes
         raise _column_count_error(str(error), logits_name, n_columns, gate.n_classes) from None
@@ -245,7 +256,7 @@ def _column_count_error(
 
 
 def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
-    """Raise InputError if logits look like probabilities, or probabilities do not.
+    """Raise InputError if a table holds probabilities instead of logits, or the reverse.
 
     Nonnegative logits that sum to one in every row do not occur by chance.
     """
@@ -303,7 +314,7 @@ def run_in_child_process(path: Path, inputs: dict[str, Array] | None, n_bytes: i
         probe_reply = json.loads(Path(folder, "reply.json").read_text(encoding="utf-8"))
         if "error" in probe_reply:
             raise _rejection_error(probe_reply)
-        # The arrays are stored by number, because an output name may not be a valid file name.
+        # The arrays have numbers as names, because an output name may not be a valid file name.
         with np.load(os.path.join(folder, "outputs.npz"), allow_pickle=False) as arrays:
             outputs = dict(zip(probe_reply["outputs"], arrays.values()))
     return ModelCheck(

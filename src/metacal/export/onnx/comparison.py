@@ -71,7 +71,7 @@ def compare_with_python(
         is_known_group = (group_indices >= 0) & (group_indices < n_groups)
         accepts_unknown_groups = thresholds.unknown_threshold == np.inf
         if accepts_unknown_groups:
-            # Only a gate on scores has such a threshold. A row without a score is rejected.
+            # Only a gate on scores accepts unknown groups. It still rejects rows without a score.
             has_score = np.isfinite(stage_rows[0])
             is_accepted_as_unknown = is_valid_input.all(axis=1) & ~is_known_group & has_score
             if not outputs["accept"][is_accepted_as_unknown].all():
@@ -114,12 +114,14 @@ def _decision_error() -> ArtifactError:
 
 def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:
     """Check whether exported decisions are equal to the decisions in Python."""
-    expected_values = {
+    stage_of_each_row = decision.by
+    class_index_of_each_row = decision.predicted_codes
+    expected_outputs = {
         "accept": decision.accept,
-        "answered_by": decision.by,
-        "prediction": decision.predicted_codes,
+        "answered_by": stage_of_each_row,
+        "prediction": class_index_of_each_row,
     }
-    for output_name, expected in expected_values.items():
+    for output_name, expected in expected_outputs.items():
         if output_name in outputs and (outputs[output_name] != expected).any():
             return False
     return True
@@ -127,13 +129,18 @@ def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:
 
 def _raise_if_numbers_differ(outputs: dict[str, Array], decision: Decision) -> None:
     """Raise ArtifactError if exported probabilities or confidences differ from Python."""
-    for output_name, attribute, max_difference in _COMPARED_OUTPUTS:
-        if output_name not in outputs:
+    for compared in _COMPARED_OUTPUTS:
+        if compared.output_name not in outputs:
             continue
-        exported_values = outputs[output_name]
+        exported_values = outputs[compared.output_name]
+        attribute = compared.decision_attribute
         expected_values = getattr(decision, attribute)
         is_close = np.allclose(
-            exported_values, expected_values, rtol=0.0, atol=max_difference, equal_nan=True
+            exported_values,
+            expected_values,
+            rtol=0.0,
+            atol=compared.max_difference,
+            equal_nan=True,
         )
         if not is_close:
             largest_difference = np.nanmax(np.abs(exported_values - expected_values))

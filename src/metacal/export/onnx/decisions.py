@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph
@@ -35,7 +33,7 @@ def append_second_column(graph: Graph, score_name: str, dtype: str, input_type: 
         Name of the table: [0, s] for log-odds and [1 - p, p] for probabilities, as in Python.
     """
     if input_type == "logits":
-        # The padding is 0, of the dtype of the scores. A row of -inf stays a masked class.
+        # Pad puts a zero of the same dtype before each score. A score of -inf stays a masked class.
         return graph.append_node("Pad", score_name, graph.add_integers(0, 1, 0, 0))
     one = graph.append_node("Cast", graph.add_integers(1), to=ELEMENT_TYPES[dtype])
     complement = graph.append_node("Sub", one, score_name)
@@ -50,21 +48,21 @@ def append_predicted_class(xp: OnnxOperations, logits: GraphValue) -> GraphValue
 def subtract_decision_offset(
     double_xp: OnnxOperations, gate: Gate, logits: GraphValue, group_input_name: str | None
 ) -> GraphValue:
-    """Subtract the decision offset from the logits of the second of two classes."""
-    decision_offset: Any = gate.logits_source.decision_at
+    """Append the logits of two classes, with the decision offset subtracted from the second one.
+
+    The larger of the resulting logits is that of the predicted class.
+    """
+    decision_offset: GraphValue | float = gate.logits_source.decision_at
     thresholds = gate.thresholds
-    if isinstance(thresholds, SubgroupThresholds) and thresholds.group_decision_offsets:
+    if isinstance(thresholds, SubgroupThresholds) and thresholds.has_two_thresholds_per_group:
         offset_of_unknown_group = 0.0
         group_offsets = double_xp.constant(
             [*thresholds.group_decision_offsets, offset_of_unknown_group]
         )
-        group_index = _group_index(double_xp, thresholds, group_input_name)
+        group_index = _append_group_index(double_xp, thresholds, group_input_name)
         decision_offset = double_xp.unsqueeze(double_xp.take(group_offsets, group_index))
-    double_logits = (
-        double_xp.graph_value(logits) if logits.xp.dtype == "float64" else double_xp.cast(logits)
-    )
-    is_second_class = np.array([[0.0, 1.0]])
-    return double_logits - decision_offset * is_second_class
+    second_class_indicator = np.array([[0.0, 1.0]])
+    return double_xp.cast_if_needed(logits) - decision_offset * second_class_indicator
 
 
 def compare_with_thresholds(
@@ -96,26 +94,26 @@ def compare_with_thresholds(
     if isinstance(thresholds, SingleThreshold):
         return score <= thresholds.threshold
     xp = score.xp
-
-    has_threshold_per_group_and_class = bool(thresholds.group_decision_offsets)
+    # This table has one row per class or group and, for two thresholds per group, two columns.
+    threshold_table = thresholds.thresholds_by_code_and_prediction
     if thresholds.subgroup_kind == "class":
         assert logits is not None
         threshold_index = append_predicted_class(xp, logits)
-    elif has_threshold_per_group_and_class:
+    elif thresholds.has_two_thresholds_per_group:
         assert logits is not None
         n_classes = 2
-        group_index = _group_index(xp, thresholds, group_input_name)
+        group_index = _append_group_index(xp, thresholds, group_input_name)
         threshold_index = group_index * n_classes + append_predicted_class(xp, logits)
     else:
-        threshold_index = _group_index(xp, thresholds, group_input_name)
-    flat_thresholds = xp.constant(thresholds.thresholds_by_code_and_prediction.ravel().tolist())
-    return score <= xp.take(flat_thresholds, threshold_index)
+        threshold_index = _append_group_index(xp, thresholds, group_input_name)
+    thresholds_row_after_row = xp.constant(threshold_table.ravel().tolist())
+    return score <= xp.take(thresholds_row_after_row, threshold_index)
 
 
-def _group_index(
+def _append_group_index(
     xp: OnnxOperations, thresholds: SubgroupThresholds, group_input_name: str | None
 ) -> GraphValue:
-    """Append the nodes that replace indices of unknown groups by n_groups."""
+    """Append the group index of each row, with n_groups for every unknown group."""
     integer_xp = xp.with_dtype("int64")
     n_groups = len(thresholds.subgroup_names)
     input_index = integer_xp.graph_value(str(group_input_name))

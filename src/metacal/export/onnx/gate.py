@@ -14,7 +14,7 @@ from typing import Any
 from metacal.export.onnx.decisions import append_second_column
 from metacal.export.onnx.graph import Graph, make_tensor_info
 from metacal.export.onnx.operations import OnnxOperations
-from metacal.export.onnx.probe import COLUMN_GUARD_NAME
+from metacal.export.onnx.probe import COLUMN_CHECK_NODE_NAME
 from metacal.export.onnx.reading import collect_tensor_and_node_names, get_opset
 from metacal.export.onnx.stages import (
     Outputs,
@@ -212,7 +212,7 @@ def _append_column_checks(
     target_shape = graph.add_integers(0, n_columns)
     checked_names = tuple(graph.append_node("Reshape", name, target_shape) for name in table_names)
     # The name of the failing node identifies this check in the error of onnxruntime.
-    graph.nodes[-1].name = COLUMN_GUARD_NAME
+    graph.nodes[-1].name = COLUMN_CHECK_NODE_NAME
     return checked_names
 
 

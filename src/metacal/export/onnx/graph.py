@@ -124,7 +124,7 @@ class Graph:
         self._onnx = import_onnx("ONNX export")
         self._reserved_names = set(reserved_names)
         self._constants_as_nodes = constants_as_nodes
-        # Equal nodes and constants are shared, so their output names are looked up by content.
+        # A node or constant that exists already is not added again, so outputs are found by content.
         self._output_names_by_content: MutableMapping[Any, tuple[str, ...]] = {}
         self._name_counter = count()
         self._outer_graph: Graph | None = None

@@ -104,22 +104,22 @@ def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsVa
     InputError
         If there is no such value, or several outputs are possible.
     """
-    allowed_dimensions = (2, 1) if n_classes == 2 else (2,)
+    allowed_n_dimensions = (2, 1) if n_classes == 2 else (2,)
     outputs = {output.name: output for output in model.graph.output}
     if len(outputs) < len(model.graph.output):
         raise OnnxModelError("Two outputs of the model have the same name. Export the model again.")
     if logits_name is not None:
         if logits_name in outputs:
-            return _logits_from_info(outputs[logits_name], allowed_dimensions)
-        return _find_inner_value(model, logits_name, outputs, allowed_dimensions)
+            return _parse_logits_type(outputs[logits_name], allowed_n_dimensions)
+        return _find_inner_logits(model, logits_name, outputs, allowed_n_dimensions)
     candidates: list[LogitsValue] = []
-    for n_dimensions in allowed_dimensions:
+    for n_dimensions in allowed_n_dimensions:
         if not candidates:
             candidates = list(_iterate_possible_logits(outputs.values(), (n_dimensions,)))
     if len(candidates) == 1:
         return candidates[0]
     for output in outputs.values():
-        _raise_if_dictionaries(output)
+        _raise_if_list_of_dictionaries(output)
     problem = "Cannot tell which output holds the logits."
     if not candidates:
         problem = "No output of the model is a table of floating-point numbers."
@@ -129,39 +129,39 @@ def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsVa
     )
 
 
-def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsValue:
+def _parse_logits_type(tensor_info: Any, allowed_n_dimensions: Sequence[int]) -> LogitsValue:
     """Extract dtype and shape of the logits from the description of a tensor.
 
     Raise InputError unless it is a floating-point tensor with a number of dimensions that is
     allowed: 2, or 1 for one score per row.
     """
-    _raise_if_dictionaries(info)
-    tensor_type = info.type.tensor_type
-    if not info.type.HasField("tensor_type") or tensor_type.elem_type not in _FLOAT_DTYPES:
+    _raise_if_list_of_dictionaries(tensor_info)
+    tensor_type = tensor_info.type.tensor_type
+    if not tensor_info.type.HasField("tensor_type") or tensor_type.elem_type not in _FLOAT_DTYPES:
         raise ExportError(
-            f"Output {info.name!r} must be a table of floating-point numbers, but it is"
-            f" {_describe_output(info)}. Logits have one row per item and one column per class."
+            f"Output {tensor_info.name!r} must be a table of floating-point numbers, but it is"
+            f" {_describe_output(tensor_info)}. Logits have one row per item and one column per class."
         )
     dtype = _FLOAT_DTYPES[tensor_type.elem_type]
     if not tensor_type.HasField("shape"):
-        return LogitsValue(name=info.name, dtype=dtype)
+        return LogitsValue(name=tensor_info.name, dtype=dtype)
     dimensions = [_dimension_size_or_name(dimension) for dimension in tensor_type.shape.dim]
-    if len(dimensions) == 1 and 1 in allowed_dimensions:
+    if len(dimensions) == 1 and 1 in allowed_n_dimensions:
         return LogitsValue(
-            name=info.name,
+            name=tensor_info.name,
             dtype=dtype,
             n_columns=1,
             batch_dimension=dimensions[0] or _BATCH_NAME,
             n_dimensions=1,
         )
-    if len(dimensions) != 2 or 2 not in allowed_dimensions:
+    if len(dimensions) != 2 or 2 not in allowed_n_dimensions:
         raise ExportError(
-            f"Output {info.name!r} must have 2 dimensions, one row per item and one column per"
+            f"Output {tensor_info.name!r} must have 2 dimensions, one row per item and one column per"
             f" class, but it has {len(dimensions)}."
         )
     batch_dimension, n_columns = dimensions
     return LogitsValue(
-        name=info.name,
+        name=tensor_info.name,
         dtype=dtype,
         n_columns=n_columns if isinstance(n_columns, int) else None,
         batch_dimension=batch_dimension or _BATCH_NAME,
@@ -169,12 +169,12 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
 
 
 def _iterate_possible_logits(
-    infos: Iterable[Any], allowed_dimensions: Sequence[int]
+    tensor_infos: Iterable[Any], allowed_n_dimensions: Sequence[int]
 ) -> Iterator[LogitsValue]:
     """Iterate over the tensors that could be logits, given their descriptions."""
-    for info in infos:
+    for tensor_info in tensor_infos:
         with contextlib.suppress(InputError):
-            yield _logits_from_info(info, allowed_dimensions)
+            yield _parse_logits_type(tensor_info, allowed_n_dimensions)
 
 
 def _dimension_size_or_name(dimension: Any) -> int | str:
@@ -184,8 +184,8 @@ def _dimension_size_or_name(dimension: Any) -> int | str:
     return str(dimension.dim_param)
 
 
-def _find_inner_value(
-    model: Any, value_name: str, outputs: dict[str, Any], allowed_dimensions: Sequence[int]
+def _find_inner_logits(
+    model: Any, value_name: str, outputs: dict[str, Any], allowed_n_dimensions: Sequence[int]
 ) -> LogitsValue:
     """Find a tensor inside the graph, such as the input of the last softmax.
 
@@ -200,8 +200,8 @@ def _find_inner_value(
     outputs : dict of str to onnx.ValueInfoProto
         Outputs of the model.
 
-    allowed_dimensions : sequence of int
-        Numbers of dimensions that the tensor may have.
+    allowed_n_dimensions : sequence of int
+        Numbers of dimensions that the tensor may have: 2, and 1 for one score per row.
 
     Returns
     -------
@@ -216,17 +216,20 @@ def _find_inner_value(
         raise ExportError(
             f"The model has no value {value_name!r}. Its outputs are {_format_output_list(outputs)}."
         )
-    for info in model.graph.value_info:
-        if info.name == value_name:
-            return _logits_from_info(info, allowed_dimensions)
-    same_shape_values = _names_computed_from(model, value_name, _SAME_SHAPE_OPERATORS)
-    same_shape_outputs = [output for name, output in outputs.items() if name in same_shape_values]
-    for logits in _iterate_possible_logits(same_shape_outputs, allowed_dimensions):
+    for tensor_info in model.graph.value_info:
+        if tensor_info.name == value_name:
+            return _parse_logits_type(tensor_info, allowed_n_dimensions)
+
+    # Without a stored type, an output that is computed from the tensor shows its dtype. The shape
+    # only matters for one score per row, so it is taken from such outputs only.
+    names_of_same_shape = _find_names_computed_from(model, value_name, _SAME_SHAPE_OPERATORS)
+    outputs_of_same_shape = [outputs[name] for name in outputs if name in names_of_same_shape]
+    for logits in _iterate_possible_logits(outputs_of_same_shape, allowed_n_dimensions):
         if logits.has_one_score:
             return replace(logits, name=value_name)
-    same_type_values = _names_computed_from(model, value_name, _SAME_TYPE_OPERATORS)
-    same_type_outputs = [output for name, output in outputs.items() if name in same_type_values]
-    for logits in _iterate_possible_logits(same_type_outputs, allowed_dimensions):
+    names_of_same_dtype = _find_names_computed_from(model, value_name, _SAME_TYPE_OPERATORS)
+    outputs_of_same_dtype = [outputs[name] for name in outputs if name in names_of_same_dtype]
+    for logits in _iterate_possible_logits(outputs_of_same_dtype, allowed_n_dimensions):
         return LogitsValue(name=value_name, dtype=logits.dtype)
     raise ExportError(
         f"The model does not store the type of the value {value_name!r}. Run"
@@ -234,8 +237,8 @@ def _find_inner_value(
     )
 
 
-def _names_computed_from(model: Any, value_name: str, operators: Collection[str]) -> set[str]:
-    """Return the names of a tensor and of all tensors computed from it."""
+def _find_names_computed_from(model: Any, value_name: str, operators: Collection[str]) -> set[str]:
+    """Return the names of a tensor and of all tensors computed from it by given operators."""
     value_names = {value_name}
     for node in model.graph.node:
         if node.op_type in operators and len(node.input) > 0 and node.input[0] in value_names:
@@ -253,7 +256,7 @@ def check_not_probabilities(model: Any, name: str) -> None:
         for output_name in node.output:
             producers[output_name] = node
     tensor_name = name
-    # A producer is removed when it is visited, because a damaged graph may contain a cycle.
+    # Each node is visited once only, because the graph of a damaged file may contain a cycle.
     while tensor_name in producers:
         node = producers.pop(tensor_name)
         if not node.input:
@@ -283,7 +286,7 @@ def _outputs_probabilities(node: Any) -> bool:
     return False
 
 
-def _raise_if_dictionaries(output: Any) -> None:
+def _raise_if_list_of_dictionaries(output: Any) -> None:
     """Raise InputError if an output is a list of dictionaries."""
     if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
         raise ExportError(

@@ -33,7 +33,8 @@ from metacal.kernels.columns import compute_curve_factors
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
-# A sum of probabilities is below this bound even after rounding. A comparison with NaN is false.
+# Bound on a sum of probabilities, far above all rounding errors. NaN does not satisfy it, because
+# every comparison with NaN is false.
 _PROBABILITY_SUM_BOUND = 2.0
 
 
@@ -65,16 +66,18 @@ def append_map(xp: OnnxOperations, fitted_map: Map, logits: GraphValue) -> Graph
         If the map has no formula.
     """
     if fitted_map.formula is None:
-        map_names = sorted({method.map.partition(":")[2] for method in METHODS.values()})
+        map_names = set()
+        for method in METHODS.values():
+            _module, _, class_name = method.map.partition(":")
+            map_names.add(class_name)
         raise ExportError(
             f"ONNX export does not support {type(fitted_map).__name__}. The supported maps are"
-            f" {', '.join(map_names)}."
+            f" {', '.join(sorted(map_names))}."
         )
-    if fitted_map.in_table_precision:
-        table_xp = replace(xp, kernels=FAST_FORMULAS)
-        probs = table_xp.apply_map(fitted_map, logits)
+    if fitted_map.supports_single_precision:
+        probs = replace(xp, kernels=FAST_FORMULAS).apply_map(fitted_map, logits)
     else:
-        double_xp = replace(xp, dtype="float64", finite_masks_replaced=True, kernels=FAST_FORMULAS)
+        double_xp = replace(xp, dtype="float64", all_masks_are_infinite=True, kernels=FAST_FORMULAS)
         double_logits = double_xp.graph_value(_append_limited_double_logits(xp, logits))
         probs = double_xp.apply_map(fitted_map, double_logits)
         if xp.dtype != "float64":
@@ -85,32 +88,44 @@ def append_map(xp: OnnxOperations, fitted_map: Map, logits: GraphValue) -> Graph
 def _exclude_zero_and_one(xp: OnnxOperations, logits: GraphValue, probs: GraphValue) -> GraphValue:
     """Append nodes that clip the probabilities of unmasked classes to (0, 1)."""
 
-    def clip_all(branch_xp: OnnxOperations) -> GraphValue:
+    def clip_without_masks(branch_xp: OnnxOperations) -> GraphValue:
         min_prob, max_prob = probability_limits(np.finfo(xp.dtype))
         clipped_probs = branch_xp.graph_value(probs)
         clipped_probs = branch_xp.where(clipped_probs < min_prob, min_prob, clipped_probs)
         return branch_xp.where(clipped_probs > max_prob, max_prob, clipped_probs)
 
-    def clip_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+    def clip_with_masks(branch_xp: OnnxOperations) -> GraphValue:
+        # The probability of a masked class stays 0. Its logit is -inf, or a very low finite number.
         masked_logits = _logits_with_infinite_masks(branch_xp, logits)
         return limit_probabilities(branch_xp, masked_logits, branch_xp.graph_value(probs))
 
-    return branch_on_masks(xp, logits, clip_all, clip_unmasked)
+    return branch_on_masks(
+        xp, logits, write_unmasked=clip_without_masks, write_masked=clip_with_masks
+    )
 
 
 def _append_limited_double_logits(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append logits in double precision, with -inf for masks and limited magnitude."""
 
-    def cast_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+    def cast_without_masks(branch_xp: OnnxOperations) -> GraphValue:
         return branch_xp.cast(logits)
 
-    def cast_masked(branch_xp: OnnxOperations) -> GraphValue:
-        return branch_xp.cast(replace_finite_masks(branch_xp.with_dtype(xp.dtype), logits))
+    def cast_with_masks(branch_xp: OnnxOperations) -> GraphValue:
+        # A number counts as a mask in the precision of the table.
+        table_xp = branch_xp.with_dtype(xp.dtype)
+        return branch_xp.cast(replace_finite_masks(table_xp, logits))
 
-    double_logits = branch_on_masks(xp, logits, cast_unmasked, cast_masked, "float64")
-    if xp.dtype == "float64":
+    double_logits = branch_on_masks(
+        xp,
+        logits,
+        write_unmasked=cast_without_masks,
+        write_masked=cast_with_masks,
+        dtype="float64",
+    )
+    can_exceed_limit = xp.dtype == "float64"
+    if can_exceed_limit:
         return limit_logits_formula(xp, double_logits)
-    # A float32 number never exceeds the limit for logits in double precision.
+    # The limit is larger than every float32 number.
     return double_logits
 
 
@@ -134,7 +149,7 @@ def has_no_nan(xp: OnnxOperations, fitted_map: Map, probs: GraphValue) -> GraphV
         Boolean of each row.
     """
     if fitted_map.ends_in_softmax:
-        # One column is sufficient, because a NaN makes the whole row of a softmax NaN.
+        # The first class shows it, because a NaN in a softmax makes all entries of the row NaN.
         first_class_index = xp.with_dtype("int64").constant(0)
         first_column = xp.append_node("Gather", probs, first_class_index, axis=1)
         return first_column <= _PROBABILITY_SUM_BOUND
@@ -145,7 +160,7 @@ def has_no_nan(xp: OnnxOperations, fitted_map: Map, probs: GraphValue) -> GraphV
 def append_tempered_softmax(
     xp: OnnxOperations, logits: GraphValue, inverse_temperature: float
 ) -> GraphValue:
-    """Append the nodes of softmax(b·x) in the precision of the table.
+    """Append the nodes that compute softmax(b·x) in the precision of the table.
 
     b·x may overflow although x does not, and ∞ - ∞ is NaN. This requires b > 1 and a largest logit
     so large that all different logits are more than 1e20 below it. Every b ≥ 1 results in the same
@@ -170,8 +185,8 @@ def append_tempered_softmax(
     if inverse_temperature == 1.0:
         return xp.softmax(logits)
     logit_factor: GraphValue | float = inverse_temperature
-    # Where finite masks have been replaced, the logits have been limited as well.
-    can_overflow = inverse_temperature > 1.0 and not xp.finite_masks_replaced
+    # Together with the replacement of finite masks, the logits have been limited.
+    can_overflow = inverse_temperature > 1.0 and not xp.all_masks_are_infinite
     if can_overflow:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
         is_safe_row = xp.absolute(xp.max(logits)) < largest_safe_logit
@@ -204,23 +219,25 @@ def _append_ensemble(xp: OnnxOperations, fitted_map: Any, logits: GraphValue) ->
 def _add_uniform(
     xp: OnnxOperations, probs: GraphValue, logits: GraphValue, *, uniform_weight: float
 ) -> GraphValue:
-    """Add a weighted uniform distribution over the unmasked classes."""
+    """Append the nodes that add a weighted uniform distribution over the unmasked classes."""
 
-    def add_to_all(branch_xp: OnnxOperations) -> GraphValue:
+    def add_without_masks(branch_xp: OnnxOperations) -> GraphValue:
         return branch_xp.graph_value(probs) + uniform_weight / xp.n_classes
 
-    def add_to_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+    def add_with_masks(branch_xp: OnnxOperations) -> GraphValue:
         is_unmasked = _unmasked_indicator(branch_xp, logits)
         n_unmasked = branch_xp.sum(is_unmasked)
         return branch_xp.graph_value(probs) + is_unmasked / (n_unmasked / uniform_weight)
 
-    return branch_on_masks(xp, logits, add_to_all, add_to_unmasked)
+    return branch_on_masks(
+        xp, logits, write_unmasked=add_without_masks, write_masked=add_with_masks
+    )
 
 
 def _append_spline_on_temperature(
     xp: OnnxOperations, fitted_map: Any, logits: GraphValue
 ) -> GraphValue:
-    """Append the nodes of a spline that follows a temperature map.
+    """Append the nodes of temperature scaling followed by a spline.
 
     The softmax is computed in the precision of the table. The scale and shift of each row are
     computed in double precision, see `metacal.kernels.columns`.
@@ -232,41 +249,49 @@ def _append_spline_on_temperature(
     other_probs = xp.replace_class_entry(tempered_probs, prediction, 0.0)
     sum_of_others = xp.sum(other_probs)
     largest_other = xp.max(other_probs)
-    scale, shift, top_prob = compute_curve_factors(
+    scale, shift, predicted_prob = compute_curve_factors(
         double_xp,
-        double_xp.cast(sum_of_others),
-        double_xp.cast(largest_other),
-        _inverse_class_count(xp, logits),
-        temperature_map.uniform,
-        partial(curves.spline_value, double_xp, spline),
+        others_p=double_xp.cast(sum_of_others),
+        second_p=double_xp.cast(largest_other),
+        uniform_probability=_inverse_class_count(xp, logits),
+        uniform_weight=temperature_map.uniform,
+        curve_value=partial(curves.spline_value, double_xp, spline),
     )
     scale = xp.cast(scale)
     shift = xp.cast(shift)
-    top_prob = xp.cast(top_prob)
+    predicted_prob = xp.cast(predicted_prob)
     adjusted_probs = other_probs * scale + shift
 
-    def keep_all(branch_xp: OnnxOperations) -> GraphValue:
+    def adjust_without_masks(branch_xp: OnnxOperations) -> GraphValue:
         return branch_xp.append_node("Identity", adjusted_probs)
 
-    def set_masked_to_zero(branch_xp: OnnxOperations) -> GraphValue:
+    def adjust_with_masks(branch_xp: OnnxOperations) -> GraphValue:
         return branch_xp.graph_value(adjusted_probs) * _unmasked_indicator(branch_xp, logits)
 
-    unmasked_probs = branch_on_masks(xp, logits, keep_all, set_masked_to_zero)
-    return xp.replace_class_entry(unmasked_probs, prediction, top_prob)
+    unmasked_probs = branch_on_masks(
+        xp, logits, write_unmasked=adjust_without_masks, write_masked=adjust_with_masks
+    )
+    return xp.replace_class_entry(unmasked_probs, prediction, predicted_prob)
 
 
 def _inverse_class_count(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
-    """Append the reciprocal number of unmasked classes (n × 1) in double precision."""
+    """Append one over the number of unmasked classes of each row (n × 1), in double precision."""
 
-    def count_all(branch_xp: OnnxOperations) -> GraphValue:
+    def invert_without_masks(branch_xp: OnnxOperations) -> GraphValue:
         return branch_xp.constant([[1.0 / xp.n_classes]])
 
-    def count_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+    def invert_with_masks(branch_xp: OnnxOperations) -> GraphValue:
         table_xp = branch_xp.with_dtype(xp.dtype)
         n_unmasked = table_xp.sum(_unmasked_indicator(table_xp, logits))
         return 1.0 / branch_xp.cast(n_unmasked)
 
-    return branch_on_masks(xp, logits, count_all, count_unmasked, "float64")
+    return branch_on_masks(
+        xp,
+        logits,
+        write_unmasked=invert_without_masks,
+        write_masked=invert_with_masks,
+        dtype="float64",
+    )
 
 
 def _unmasked_indicator(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
@@ -277,12 +302,12 @@ def _unmasked_indicator(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
 
 def _logits_with_infinite_masks(xp: OnnxOperations, logits: GraphValue) -> GraphValue:
     """Append the logits with -inf for masked classes, unless they have been replaced."""
-    if xp.finite_masks_replaced:
+    if xp.all_masks_are_infinite:
         return xp.graph_value(logits)
     return replace_finite_masks(xp, logits)
 
 
-#: Functions that append fewer or faster nodes than a formula, keyed by the formula.
+#: Functions that append fewer or faster nodes than the formula that is their key.
 FAST_FORMULAS: dict[Callable[..., Any], Callable[..., Any]] = {
     temperature.tempered_softmax: append_tempered_softmax,
     temperature.uniform_temperature: _append_uniform_temperature,

@@ -118,9 +118,9 @@ class OnnxOperations(Operations):
     n_classes : int, default=0
         Number of classes.
 
-    finite_masks_replaced : bool, default=False
-        Whether finite masks in the logits have been replaced by -inf already. In that case, other
-        low logits must not be interpreted as masks.
+    all_masks_are_infinite : bool, default=False
+        Whether finite masks in the logits have been replaced by -inf already, and other logits
+        limited. Low logits must not be interpreted as masks then.
 
     kernels : dict
         Faster implementations of formulas, see `Operations`.
@@ -138,7 +138,7 @@ class OnnxOperations(Operations):
     graph: Graph
     dtype: str
     n_classes: int = 0
-    finite_masks_replaced: bool = False
+    all_masks_are_infinite: bool = False
     kernels: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
     def graph_value(self, value: str | GraphValue) -> GraphValue:
@@ -167,6 +167,12 @@ class OnnxOperations(Operations):
     def cast(self, value: str | GraphValue) -> GraphValue:
         """Append the node that casts a tensor to `dtype`."""
         return self.append_node("Cast", value, to=ELEMENT_TYPES[self.dtype])
+
+    def cast_if_needed(self, value: GraphValue) -> GraphValue:
+        """Return a tensor of `dtype`, after appending a cast if it has another dtype."""
+        if value.xp.dtype == self.dtype:
+            return self.graph_value(value)
+        return self.cast(value)
 
     def with_dtype(self, dtype: str) -> OnnxOperations:
         """Return a copy of the operations with another dtype."""
@@ -255,7 +261,7 @@ class OnnxOperations(Operations):
         scatter_indices : GraphValue of shape (m, 1)
             The same indices in the shape that ScatterND requires.
         """
-        # NonZero returns one row per axis of its input, here a single one.
+        # NonZero returns one row of indices per axis. Flags of shape (n,) have a single axis.
         index_row = self.append_node("NonZero", flags)
         scatter_indices = self.append_node("Transpose", index_row, perm=[1, 0])
         return self.squeeze(scatter_indices), scatter_indices
@@ -286,7 +292,7 @@ class OnnxOperations(Operations):
         return 1.0 / (self.exp(-x) + 1.0)
 
     def softmax(self, x: GraphValue) -> GraphValue:
-        # Operator set 13 changed Softmax, but not for axis 1 of a table with two axes.
+        # Operator set 13 changed Softmax, but not along the last axis, which is axis 1 of a table.
         return self.append_node("Softmax", x, axis=1)
 
     def where(self, condition: GraphValue, if_true: Any, if_false: Any) -> GraphValue:
@@ -334,8 +340,8 @@ class OnnxOperations(Operations):
         end_knot_index = integer_xp.constant(offsets[1:][None])
         points_shape = integer_xp.append_node("Shape", points)
         knot_index = integer_xp.append_node("Expand", first_knot_index, points_shape)
-        smallest_power_of_two = 1 << (max_knots - 1).bit_length()
-        step = smallest_power_of_two
+        # The first step is the smallest power of two that is at least the number of knots.
+        step = 1 << (max_knots - 1).bit_length()
         while step > 1:
             step //= 2
             next_index = knot_index + np.array([step])
@@ -358,7 +364,7 @@ def branch_on_masks(
     write_masked: Callable[[OnnxOperations], GraphValue],
     dtype: str = "",
 ) -> GraphValue:
-    """Append an If operator with a faster branch for tables without masked classes.
+    """Append an If operator that computes a table without masked classes by fewer nodes.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ _N_IMAGE_CHANNELS = 3
 _MAX_MESSAGE_LENGTH = 600
 
 #: Name of the node that fails if the logits do not have one column per class.
-COLUMN_GUARD_NAME = "metacal/one_column_per_class"
+COLUMN_CHECK_NODE_NAME = "metacal/one_column_per_class"
 
 # NumPy dtype names of the onnxruntime types that are spelled differently.
 _NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "str"}
@@ -232,8 +232,9 @@ def _run_on_generated_inputs(
             return _RunResult(outputs=outputs, integer_value=integer_value)
         except Exception as error:
             reason_not_run = _error_message(error)
-            # Other inputs would fail as well, because all have the same number of columns.
-            if COLUMN_GUARD_NAME in reason_not_run:
+            has_wrong_column_count = COLUMN_CHECK_NODE_NAME in reason_not_run
+            if has_wrong_column_count:
+                # The number of columns of the logits does not depend on the generated sizes.
                 raise
     return _RunResult(outputs=None, reason_not_run=reason_not_run)
 
@@ -292,7 +293,7 @@ def _generate_inputs(
 def _guess_shape(
     dimensions: Sequence[Any], size_guess: _SizeGuess, named_sizes: dict[str, int]
 ) -> list[int]:
-    """Choose the shape of an input, with one size for each dimension name.
+    """Choose the shape of an input. Dimensions with the same name get the same size.
 
     Parameters
     ----------

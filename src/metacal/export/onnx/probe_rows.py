@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal.formulas import Array, Flags
 from metacal.gate import Gate, LogitsSource, ScoreSource
 
-# Each row of a stage meets several rows of the next stage, which are shifted by these numbers.
-_STAGE_SHIFTS = (0, 3, 7)
+# In a cascade, row i of a stage is combined with row i + shift of the next stage.
+_SHIFTS_BETWEEN_STAGES = (0, 3, 7)
 
 
 def generate_probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
@@ -42,19 +43,31 @@ def generate_probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
         rows_by_stage.append(rows)
         validity_by_stage.append(is_valid)
 
-    is_cascade = len(rows_by_stage) > 1
-    shifts = _STAGE_SHIFTS if is_cascade else (0,)
-    n_rows = max(map(len, rows_by_stage))
+    n_rows_by_stage = [len(rows) for rows in rows_by_stage]
     combined_rows = []
     combined_validity = []
-    for stage_index, rows in enumerate(rows_by_stage):
-        shifted_indices = [
-            (np.arange(n_rows) + stage_index * shift) % len(rows) for shift in shifts
-        ]
-        row_indices = np.concatenate(shifted_indices)
+    for rows, is_valid, row_indices in zip(
+        rows_by_stage, validity_by_stage, _combine_rows_of_stages(n_rows_by_stage)
+    ):
         combined_rows.append(rows[row_indices])
-        combined_validity.append(validity_by_stage[stage_index][row_indices])
+        combined_validity.append(is_valid[row_indices])
     return combined_rows, np.stack(combined_validity, axis=1)
+
+
+def _combine_rows_of_stages(n_rows_by_stage: list[int]) -> list[NDArray[np.intp]]:
+    """Return indices of the rows of each stage, such that rows of different stages are combined.
+
+    Row indices are taken modulo the number of rows of a stage. A gate with a single stage gets each
+    of its rows once.
+    """
+    is_cascade = len(n_rows_by_stage) > 1
+    shifts = _SHIFTS_BETWEEN_STAGES if is_cascade else (0,)
+    row_numbers = np.arange(max(n_rows_by_stage))
+    row_indices_by_stage = []
+    for stage_index, n_rows in enumerate(n_rows_by_stage):
+        shifted_indices = [(row_numbers + stage_index * shift) % n_rows for shift in shifts]
+        row_indices_by_stage.append(np.concatenate(shifted_indices))
+    return row_indices_by_stage
 
 
 def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags]:
@@ -120,7 +133,7 @@ def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags
         valid_logits = table[is_valid]
         exponentials = np.exp(valid_logits - valid_logits.max(axis=1, keepdims=True))
         table[is_valid] = exponentials / exponentials.sum(axis=1, keepdims=True)
-        # These probabilities are invalid because they do not sum to one.
+        # In place of the row with all classes masked, a row that does not sum to one is invalid.
         table[-1] = 0.9
     return table.astype(dtype), is_valid
 
@@ -128,10 +141,11 @@ def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags
 def _generate_probe_scores(source: ScoreSource, dtype: str) -> tuple[Array, Flags]:
     """Generate scores near the thresholds, scores at the knots, and extreme scores."""
     uncertainties = []
-    for neighbours in source.neighbours:
-        for uncertainty in (neighbours.highest_accepted, neighbours.lowest_rejected):
-            if uncertainty is not None:
-                uncertainties.append(uncertainty)
+    for neighbours in source.threshold_neighbours:
+        if neighbours.highest_accepted is not None:
+            uncertainties.append(neighbours.highest_accepted)
+        if neighbours.lowest_rejected is not None:
+            uncertainties.append(neighbours.lowest_rejected)
     if source.curve is not None:
         uncertainties += source.curve.knots.tolist()
     scores = [source.uncertainty_sign * uncertainty for uncertainty in uncertainties]

@@ -75,7 +75,7 @@ class Gate(FixedDtypeModule):
         self.rejected = fitted_gate.choose_rejected(rejected)
         self.certificate = fitted_gate.certificate
         self.preserves_predictions = bool(source.map.preserves_accuracy)
-        # As in Python, no decision depends on the precision of temperature scaling.
+        # Temperature scaling may be computed in float32, as in Python, because it keeps the prediction.
         self.is_temperature_scaling = isinstance(source.map, TemperatureMap)
         self.map = MapModule(source.map)
         self.score = score_module(source.score)
@@ -84,17 +84,17 @@ class Gate(FixedDtypeModule):
         if thresholds is not None and fitted_gate.has_group_thresholds:
             self.groups = thresholds.subgroup_names
 
-        # A decision offset is the log-odds above which the second of two classes is predicted.
-        self.has_group_offsets = bool(fitted_gate.thresholds.group_decision_offsets)
-        self.has_offset = self.has_group_offsets or bool(source.decision_at)
+        # Of two classes, the second is predicted if its log-odds exceed the decision offset.
+        self.has_two_thresholds_per_group = len(fitted_gate.thresholds.group_decision_offsets) > 0
+        self.has_decision_offset = self.has_two_thresholds_per_group or bool(source.decision_at)
         decision_offsets = [source.decision_at]
-        if self.has_group_offsets:
+        if self.has_two_thresholds_per_group:
             offset_of_unknown_group = 0.0
             decision_offsets = [
                 *fitted_gate.thresholds.group_decision_offsets,
                 offset_of_unknown_group,
             ]
-        if self.has_offset:
+        if self.has_decision_offset:
             self.register_numbers(decision_at=[[0.0, offset] for offset in decision_offsets])
         if thresholds is None:
             self.register_numbers(threshold=fitted_gate.threshold)
@@ -127,17 +127,17 @@ class Gate(FixedDtypeModule):
         logits = self._table_from_one_score(logits)
         self._check_arguments(logits, group)
         table, is_valid_row = self._convert_to_logits(logits.detach())
-        group_index = self._known_group_index(table, group)
-        shifted_table = self._subtract_decision_offset(table, group_index)
+        group_index = self._replace_unknown_groups(table, group)
+        decision_logits = self._compute_decision_logits(table, group_index)
         nan_scores = torch.full_like(table[:, 0], torch.nan)
-        score = torch.where(is_valid_row, self.score(shifted_table), nan_scores)
+        score = torch.where(is_valid_row, self.score(decision_logits), nan_scores)
         output_dtype = logits.dtype
         if not logits.is_floating_point():
             output_dtype = torch.get_default_dtype()
         probs = self._compute_probabilities(table, output_dtype)
         # A row whose probabilities are NaN is rejected, whatever its score.
         has_probabilities = is_valid_row & (probs.sum(dim=1) < torch.inf)
-        is_within_threshold = score <= self._threshold_of_each_row(shifted_table, group_index)
+        is_within_threshold = score <= self._find_row_thresholds(decision_logits, group_index)
         accept = is_within_threshold & has_probabilities
         keeps_probabilities = accept if self.rejected == "uniform" else has_probabilities
         probs = probs.masked_fill(~keeps_probabilities.unsqueeze(1), 1.0 / self.n_classes)
@@ -164,8 +164,10 @@ class Gate(FixedDtypeModule):
         logits = self._table_from_one_score(logits)
         self._check_arguments(logits, group)
         table, _ = self._convert_to_logits(logits.detach())
-        shifted_table = self._subtract_decision_offset(table, self._known_group_index(table, group))
-        return TORCH.argmax(shifted_table)[:, 0]
+        decision_logits = self._compute_decision_logits(
+            table, self._replace_unknown_groups(table, group)
+        )
+        return TORCH.argmax(decision_logits)[:, 0]
 
     def extra_repr(self) -> str:
         """Return the number of classes, the input and the promise."""
@@ -222,24 +224,16 @@ class Gate(FixedDtypeModule):
         """
         table = model_output.to(working_dtype(model_output.device))
         if self.input == "logits":
-            largest_logit = TORCH.max(table)[:, 0]
-            is_finite = (largest_logit < torch.inf) & (largest_logit > -torch.inf)
-            # The maximum of an exported graph may ignore NaN, but a sum of absolute values does not.
-            absolute_sum = table.abs().sum(dim=1)
-            has_no_nan = absolute_sum == absolute_sum
-            return table, is_finite & has_no_nan
-
-        dtype_name = str(model_output.dtype).removeprefix("torch.")
-        tolerance = SUM_TOLERANCE.get(dtype_name, SUM_TOLERANCE["float64"])
-        in_range = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
-        sums_to_one = (table.sum(dim=1) - 1.0).abs() <= tolerance
+            return table, _find_valid_logits(table)
         logits = torch.log(replace_zero_probabilities(TORCH, table))
         if model_output.dtype != torch.float64:
-            # Python rounds the logarithms of narrower probabilities to float32 as well.
+            # Python also rounds the logarithms to float32, unless the probabilities are float64.
             logits = logits.to(torch.float32).to(table.dtype)
-        return logits, in_range & sums_to_one
+        dtype_name = str(model_output.dtype).removeprefix("torch.")
+        tolerance = SUM_TOLERANCE.get(dtype_name, SUM_TOLERANCE["float64"])
+        return logits, _find_valid_probabilities(table, tolerance)
 
-    def _known_group_index(self, table: Tensor, group: Tensor | None) -> Tensor | None:
+    def _replace_unknown_groups(self, table: Tensor, group: Tensor | None) -> Tensor | None:
         """Return the group index of each row, with n_groups for an unknown group."""
         if group is None:
             return None
@@ -249,44 +243,68 @@ class Gate(FixedDtypeModule):
         unknown_index = torch.full_like(input_index, n_groups)
         return torch.where(is_known_group, input_index, unknown_index)
 
-    def _subtract_decision_offset(self, table: Tensor, group_index: Tensor | None) -> Tensor:
-        """Subtract the decision offset from the logits of the second class."""
-        if not self.has_offset:
+    def _compute_decision_logits(self, table: Tensor, group_index: Tensor | None) -> Tensor:
+        """Shift the logits of the second class so that the largest logit is the prediction's."""
+        if not self.has_decision_offset:
             return table
         decision_offsets = match_table(self.decision_at, table)
-        if self.has_group_offsets:
+        if self.has_two_thresholds_per_group:
             decision_offsets = decision_offsets[group_index]
         return table - decision_offsets
 
-    def _threshold_of_each_row(self, table: Tensor, group_index: Tensor | None) -> Tensor:
-        """Return the threshold of each row, or a single threshold for all rows."""
-        thresholds = match_table(self.threshold, table)
+    def _find_row_thresholds(self, decision_logits: Tensor, group_index: Tensor | None) -> Tensor:
+        """Return the threshold of each row, or a single threshold for all rows.
+
+        Thresholds by class or group are a table with one row per class or group. It has one column,
+        or two if each group has a threshold for each of two predicted classes.
+        """
+        thresholds = match_table(self.threshold, decision_logits)
         if self.subgroup_kind is None:
             return thresholds
         only_column = 0
         if group_index is None:
-            predicted_class = TORCH.argmax(table)[:, 0]
+            predicted_class = TORCH.argmax(decision_logits)[:, 0]
             return thresholds[predicted_class, only_column]
-        if self.has_group_offsets:
-            predicted_class = TORCH.argmax(table)[:, 0]
+        if self.has_two_thresholds_per_group:
+            predicted_class = TORCH.argmax(decision_logits)[:, 0]
             return thresholds[group_index, predicted_class]
         return thresholds[group_index, only_column]
 
     def _compute_probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
-        """Compute the probabilities of the map in the dtype of the input.
+        """Compute the probabilities of the map, and round them to a dtype.
 
         If the map preserves the predicted class, rounding does not change it either.
         """
         if not self.is_temperature_scaling:
             probs = self.map(_limit_logits(table)).to(dtype)
+            can_round_to_tie = True
         elif dtype == torch.float64:
             probs = self.map(table).to(dtype)
+            can_round_to_tie = False
         else:
             probs = self.map(table.to(torch.float32)).to(dtype)
-        is_rounded = not self.is_temperature_scaling or dtype in (torch.float16, torch.bfloat16)
-        if self.preserves_predictions and is_rounded:
+            can_round_to_tie = dtype in (torch.float16, torch.bfloat16)
+        if self.preserves_predictions and can_round_to_tie:
             probs = _restore_prediction(table, probs)
         return limit_probabilities(TORCH, table, probs)
+
+
+def _find_valid_logits(logits: Tensor) -> Tensor:
+    """Return whether each row contains neither NaN nor +inf, and an unmasked class."""
+    largest_logit = TORCH.max(logits)[:, 0]
+    is_finite = (largest_logit < torch.inf) & (largest_logit > -torch.inf)
+    # The maximum of an exported graph may ignore NaN, but a sum of absolute values does not. Only
+    # NaN differs from itself.
+    absolute_sum = logits.abs().sum(dim=1)
+    has_no_nan = absolute_sum == absolute_sum
+    return is_finite & has_no_nan
+
+
+def _find_valid_probabilities(probs: Tensor, tolerance: float) -> Tensor:
+    """Return whether each row consists of numbers between 0 and 1 that sum to one."""
+    in_range = ((probs >= 0.0) & (probs <= 1.0 + tolerance)).all(dim=1)
+    sums_to_one = (probs.sum(dim=1) - 1.0).abs() <= tolerance
+    return in_range & sums_to_one
 
 
 def _limit_logits(table: Tensor) -> Tensor:
