@@ -77,7 +77,7 @@ class CheckedScore:
 
 
 def resolve_score(score: str | Score) -> NamedScore | CheckedScore:
-    """Return the score with a name, or a checked score for a function.
+    """Look up a score by its name, or wrap a function as a checked score.
 
     Examples
     --------
@@ -361,12 +361,10 @@ def compute_score_and_predictions(
     -------
     array of shape (n_rows,)
     """
-    kernel_can_write_predictions = (
-        getattr(score_kernel, "takes_whole_blocks", False)
-        and predictions_out.dtype == np.int64
-        and predictions_out.flags.c_contiguous
-    )
-    if kernel_can_write_predictions:
+    # The kernels that take whole blocks find the predictions in the same pass.
+    kernel_computes_predictions = getattr(score_kernel, "takes_whole_blocks", False)
+    is_writable_by_kernel = predictions_out.dtype == np.int64 and predictions_out.flags.c_contiguous
+    if kernel_computes_predictions and is_writable_by_kernel:
         return score_kernel(block, predictions_out=predictions_out, **kernel_options)
     predictions_out[...] = kernels.predict_classes(block, **kernel_options)
     return score_kernel(block, **kernel_options)
@@ -386,7 +384,7 @@ def score_rows(rows: Rows, score: str | Score) -> Float:
 def score_and_validate_rows(
     rows: Rows, score_block: Callable[..., Float], *columns: NDArray[Any]
 ) -> tuple[Rows, Float]:
-    """Apply a score function to all rows, and validate the rows.
+    """Compute a score or another column of all rows, and validate the rows.
 
     Parameters
     ----------
