@@ -15,7 +15,7 @@ from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.rows.plausibility import (
     Suspicion,
     draw_sample,
-    inspect_table,
+    find_suspicion_about_logits,
     judge_sample,
     skip_plausibility_checks,
     warn_if_implausible,
@@ -37,7 +37,7 @@ def rows():
 
 
 def kind_of(table):
-    found = inspect_table(table)
+    found = find_suspicion_about_logits(table)
     assert found == judge_sample(draw_sample(table)), (
         "what two rows clear, all of the sample clears"
     )
@@ -97,10 +97,10 @@ class Watched(StoredTable):
 def test_only_a_few_rows_are_read_whatever_the_size_of_the_table():
     table = np.broadcast_to(np.array([0.25, 0.75]), (5_000_000, 2))
     watched = Watched(table)
-    assert inspect_table(watched).kind == "alike"
+    assert find_suspicion_about_logits(watched).kind == "alike"
     assert watched.n_read <= 514
     watched = Watched(np.array([[2.5, 0.5], [0.5, 2.5]] * 1000))
-    assert inspect_table(watched) is None
+    assert find_suspicion_about_logits(watched) is None
     assert watched.n_read == 2
     wide = Watched(np.broadcast_to(np.float32(0.5), (1000, 50_000)))
     assert draw_sample(wide).shape == (20, 50_000)
@@ -189,4 +189,4 @@ def test_tensors_and_frames_are_looked_at_too(rows):
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 0), (40, 0), (0, 0)])
 def test_a_table_without_rows_or_columns_is_left_to_others(shape):
-    assert inspect_table(np.zeros(shape)) is None
+    assert find_suspicion_about_logits(np.zeros(shape)) is None

@@ -248,14 +248,14 @@ def read_gate_rows(
 def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> GateRows:
     """Read the scores of all models of a cascade from one file."""
     from metacal.gate.judged import find_gate_and_inputs
-    from metacal.io.opening import NoScoreError
+    from metacal.io.opening import MissingScoreColumnError
 
     score_names, flag_names = cascade_column_names(gate, reading)
     try:
         cascade_scores = read_cascade_scores(
             file, reading, score_names, flag_names, agreement=gate.reads_agreement
         )
-    except NoScoreError:
+    except MissingScoreColumnError:
         are_stored_flags = reading.correct_key is None and reading.agree_key is None
         if not flag_names or not are_stored_flags:
             raise

@@ -266,8 +266,8 @@ def read_score_table(
     -------
     Scores
     """
-    from metacal.io.gate_predictions import remember_columns
-    from metacal.io.opening import NoScoreError
+    from metacal.io.gate_predictions import add_column_names_of_gate
+    from metacal.io.opening import MissingScoreColumnError
     from metacal.io.scores import build_score_request, read_requested_scores
 
     _raise_if_logit_options_given(reading)
@@ -299,13 +299,13 @@ def read_score_table(
         format=reading.format,
     )
     if gate is not None:
-        column_request = remember_columns(column_request, gate, artifact or "the gate")
+        column_request = add_column_names_of_gate(column_request, gate, artifact or "the gate")
         if reading.score_key is None:
-            remembered_fields = column_request.remembered_fields | {"logits_key"}
-            column_request = replace(column_request, remembered_fields=remembered_fields)
+            fields_set_by_gate = column_request.fields_set_by_gate | {"logits_key"}
+            column_request = replace(column_request, fields_set_by_gate=fields_set_by_gate)
     try:
         return select_row_range(read_requested_scores(path, column_request), reading)
-    except NoScoreError as error:
+    except MissingScoreColumnError as error:
         if gate is None or reading.score_key is not None:
             raise
         raise ColumnError(

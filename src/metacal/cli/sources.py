@@ -29,7 +29,7 @@ from metacal.cli.read_options import ReadOptions
 from metacal.cli.reading import cascade_column_names, check_read_options_fit_gate
 from metacal.errors import MonitoringError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch
-from metacal.io.gate_predictions import remember_columns
+from metacal.io.gate_predictions import add_column_names_of_gate
 from metacal.io.lines import LogFileSystem, Pipe, Position
 from metacal.io.opening import check_first_bytes
 from metacal.io.request import Request
@@ -363,7 +363,7 @@ def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOpt
             reads_scores=True,
             labels_are_losses=gate.reads_losses,
         )
-        return remember_columns(column_request, gate, artifact)
+        return add_column_names_of_gate(column_request, gate, artifact)
     if gate.is_cascade:
         score_names, flag_names = cascade_column_names(gate, reading)
         return replace(
@@ -381,7 +381,7 @@ def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOpt
         label_key=reading.label_key,
         classes=tuple(gate.classes.tolist()),
     )
-    return remember_columns(column_request, gate, artifact)
+    return add_column_names_of_gate(column_request, gate, artifact)
 
 
 class TableSource:

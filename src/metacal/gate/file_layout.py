@@ -75,6 +75,6 @@ class FileLayout:
         return cls(**layout_values)
 
     @property
-    def truth_of_scores(self) -> str | None:
+    def score_outcome_key(self) -> str | None:
         """Column of the losses, the correctness or the labels of a file of scores."""
         return self.loss_key or self.correct_key or self.label_key

@@ -33,7 +33,7 @@ from metacal.io.formats.arrow_columns import (
 )
 from metacal.io.formats.arrow_metadata import read_class_names
 from metacal.io.formats.arrow_writer import build_record_batch
-from metacal.io.gate_predictions import find_class_order, remember_columns
+from metacal.io.gate_predictions import add_column_names_of_gate, find_required_column_order
 from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
 
@@ -271,7 +271,7 @@ class BatchGate:
             group_key=self.group_key,
             kept_names=self.keep,
         )
-        request = remember_columns(request, gate, self.name)
+        request = add_column_names_of_gate(request, gate, self.name)
         selection = select_arrow_columns(request, batch.schema)
         layout = determine_table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)
         if layout.list_size == 0 and batch.num_rows == 0:
@@ -280,7 +280,9 @@ class BatchGate:
 
         has_class_columns = not layout.has_list_column
         is_single_score = (
-            has_class_columns and n_classes == 2 and request.is_single_score(selection.table_names)
+            has_class_columns
+            and n_classes == 2
+            and request.accepts_as_single_score(selection.table_names)
         )
         if layout.n_classes != n_classes and not is_single_score:
             raise ClassMismatchError(
@@ -296,7 +298,9 @@ class BatchGate:
             selection=selection,
             layout=layout,
             class_names=class_names,
-            column_order=find_class_order(class_names, gate_classes, _BATCH_NAME, self.name),
+            column_order=find_required_column_order(
+                class_names, gate_classes, _BATCH_NAME, self.name
+            ),
         )
 
     def _decide(self, batch: Any, batch_table: _BatchTable) -> Decision:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from metacal.display import format_names
 from metacal.errors import ColumnError, warn_caller
 from metacal.io.named_columns import (
-    build_missing_remembered_column_error,
+    build_missing_gate_column_error,
     build_missing_table_error,
     find_named_column,
 )
@@ -235,8 +235,8 @@ def find_class_columns(
     single_score = _find_single_score(request, candidates)
     if single_score is not None:
         return [single_score]
-    if "logits_key" in request.remembered_fields:
-        raise build_missing_remembered_column_error(request, header, "logits_key")
+    if "logits_key" in request.fields_set_by_gate:
+        raise build_missing_gate_column_error(request, header, "logits_key")
     if request.logits_key is not None:
         raise ColumnError(
             f"{request.path}: the file has no column {request.logits_key!r} of lists, and no"
@@ -263,7 +263,7 @@ def _find_matching_columns(
 
 def _find_single_score(request: Request, candidates: Sequence[str]) -> str | None:
     """Return the name of the single score, or None if there is none."""
-    if not request.allows_single_score:
+    if not request.accepts_score_of_any_name:
         return None
     if request.logits_key is not None:
         if request.logits_key in candidates:

@@ -49,7 +49,7 @@ class ColumnSelection:
     class_names : tuple or None
         Class names, if there is one column per class.
 
-    class_positions : tuple of int or None
+    class_column_positions : tuple of int or None
         Positions of the class columns in the file, if there is one column per class.
 
     class_list_name : str or None
@@ -66,7 +66,7 @@ class ColumnSelection:
     role_names: Mapping[str, str]
     unused_names: tuple[str, ...] = ()
     class_names: ClassNames | None = None
-    class_positions: tuple[int, ...] | None = None
+    class_column_positions: tuple[int, ...] | None = None
     class_list_name: str | None = None
     kept_names: tuple[str, ...] = ()
     path: str = ""
@@ -74,7 +74,7 @@ class ColumnSelection:
     @property
     def has_column_per_class(self) -> bool:
         """Whether the table is one column per class, not a column of lists or an array."""
-        return self.class_positions is not None
+        return self.class_column_positions is not None
 
     def without_kept_columns(self) -> ColumnSelection:
         """Return a copy that copies no columns to the results."""
@@ -150,7 +150,7 @@ class ColumnSelection:
             **role_columns,
             class_names=class_names,
             unused_names=self.unused_names,
-            class_positions=self.class_positions,
+            class_column_positions=self.class_column_positions,
             role_names=self.role_names,
             kept=kept_columns,
             line_numbers=line_numbers,
@@ -298,7 +298,7 @@ def _select_class_columns(
     role_names = find_role_columns(request, header, table_names)
     if not table_names:
         table_names = find_class_columns(request, header, patterns, role_names.values())
-    if len(table_names) < min_classes and not request.is_single_score(table_names):
+    if len(table_names) < min_classes and not request.accepts_as_single_score(table_names):
         raise _build_too_few_classes_error(request, header, table_names)
 
     position_of_name = {name: position for position, name in enumerate(header)}
@@ -310,7 +310,7 @@ def _select_class_columns(
             request, header, {*table_names, *role_names.values(), *kept_names}
         ),
         class_names=find_class_names(table_names, patterns),
-        class_positions=tuple(position_of_name[name] for name in table_names),
+        class_column_positions=tuple(position_of_name[name] for name in table_names),
         kept_names=kept_names,
         path=request.path,
     )

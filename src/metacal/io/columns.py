@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metacal.display import format_names
 from metacal.errors import MissingLabelsError, TooFewRowsError
-from metacal.io.request import ROLE_PARAMETERS, ClassNames
+from metacal.io.request import REQUEST_FIELD_OF_ROLE, ClassNames
 from metacal.rows.stored import SelectedRows, StoredTable
 from metacal.spelling import format_option
 
@@ -49,7 +49,7 @@ class Columns:
     unused_names : tuple of str
         Arrays or columns of the file that were not used.
 
-    class_positions : tuple of int or None
+    class_column_positions : tuple of int or None
         If the file has one column per class, the position of each class column in the file.
 
     role_names : mapping of str to str
@@ -67,7 +67,7 @@ class Columns:
     remarks : tuple of str
         Warnings about columns that may not be classes.
 
-    missing_label_name : str or None
+    missing_label_column : str or None
         Column from which the gate reads labels, if the file lacks it.
     """
 
@@ -81,13 +81,13 @@ class Columns:
     cases: NDArray[Any] | None = None
     class_names: ClassNames | None = None
     unused_names: tuple[str, ...] = ()
-    class_positions: tuple[int, ...] | None = None
+    class_column_positions: tuple[int, ...] | None = None
     role_names: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     keeps_all_columns: bool = False
     line_numbers: Sequence[int] | None = None
     remarks: tuple[str, ...] = ()
-    missing_label_name: str | None = None
+    missing_label_column: str | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -96,25 +96,25 @@ class Columns:
     def role_columns(self) -> dict[str, NDArray[Any]]:
         """Columns that have a role and are present, keyed by role."""
         columns: dict[str, NDArray[Any]] = {}
-        for role in ROLE_PARAMETERS:
+        for role in REQUEST_FIELD_OF_ROLE:
             column = getattr(self, role)
             if column is not None:
                 columns[role] = column
         return columns
 
-    def check_label_column(self, parameter: str) -> None:
+    def raise_if_gate_label_column_missing(self, parameter: str) -> None:
         """Raise InputError if the file lacks the column from which the gate reads labels.
 
         The message names the `parameter` with which the user can name another column.
         """
-        if self.missing_label_name is None:
+        if self.missing_label_column is None:
             return
         other_names = [*self.role_names.values(), *self.unused_names, *self.kept]
         content_text = "the file has no other column"
         if other_names:
             content_text = f"besides its input, the file has {format_names(other_names)}"
         raise MissingLabelsError(
-            f"{self.path}: no column {self.missing_label_name!r} found, so metacal cannot tell"
+            f"{self.path}: no column {self.missing_label_column!r} found, so metacal cannot tell"
             f" which predictions are correct; {content_text}. If the column has another name, pass"
             f" {format_option(parameter)}."
         )
@@ -136,10 +136,17 @@ class Columns:
         if class_names is not None:
             class_names = tuple(class_names[index] for index in column_indices)
 
-        class_positions = self.class_positions
-        if class_positions is not None:
-            class_positions = tuple(class_positions[index] for index in column_indices)
-        return replace(self, table=table, class_names=class_names, class_positions=class_positions)
+        class_column_positions = self.class_column_positions
+        if class_column_positions is not None:
+            class_column_positions = tuple(
+                class_column_positions[index] for index in column_indices
+            )
+        return replace(
+            self,
+            table=table,
+            class_names=class_names,
+            class_column_positions=class_column_positions,
+        )
 
     def select_rows(self, indices: NDArray[np.intp]) -> Self:
         """Return a copy with only the given rows, whose indices ascend.

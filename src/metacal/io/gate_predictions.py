@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from metacal.display import format_names
 from metacal.errors import ClassMismatchError, InputKindError, warn_caller
 from metacal.io.input_paths import Paths
-from metacal.io.named_columns import OtherKindError
+from metacal.io.named_columns import OtherInputKindError
 from metacal.io.predictions import Predictions, read_requested_predictions
 from metacal.io.request import ClassNames, Request
-from metacal.rows.plausibility import inspect_table
+from metacal.rows.plausibility import find_suspicion_about_logits
 from metacal.rows.validate import check_classes, encode_labels
 from metacal.spelling import format_option
 
@@ -85,12 +85,12 @@ def read_for_gate(
         gate_classes=gate_classes if uses_gate_classes else None,
         **names,
     )
-    request = remember_columns(request, gate, gate_name, has_label_file=labels is not None)
+    request = add_column_names_of_gate(request, gate, gate_name, has_label_file=labels is not None)
     try:
         predictions = read_requested_predictions(
             path, request, labels=labels, unpack_limit=unpack_limit
         )
-    except OtherKindError:
+    except OtherInputKindError:
         other_input = "logits" if gate_input == "probabilities" else "probabilities"
         raise InputKindError(
             f"{path_text} holds {other_input}, but {gate_name} was fitted on {gate_input}. Pass"
@@ -107,7 +107,9 @@ def read_for_gate(
     _warn_if_implausible(gate, gate_name, predictions)
     if uses_gate_classes and predictions.class_names == gate_classes:
         predictions = _recode_labels_to_selected_columns(predictions)
-    column_order = find_class_order(predictions.class_names, gate_classes, path_text, gate_name)
+    column_order = find_required_column_order(
+        predictions.class_names, gate_classes, path_text, gate_name
+    )
     if column_order is None:
         return predictions
     return replace(
@@ -116,7 +118,7 @@ def read_for_gate(
     )
 
 
-def remember_columns(
+def add_column_names_of_gate(
     request: Request, gate: Gate, gate_name: str, *, has_label_file: bool = False
 ) -> Request:
     """Complete a request with the names of the columns that the gate was fitted on.
@@ -149,7 +151,7 @@ def remember_columns(
     if request.reads_scores:
         user_named_truth = request.label_key is not None or request.prediction_key is not None
         if not user_named_truth:
-            names_in_fitted_file["label_key"] = fitted_file.truth_of_scores
+            names_in_fitted_file["label_key"] = fitted_file.score_outcome_key
             names_in_fitted_file["prediction_key"] = fitted_file.prediction_key
     else:
         names_in_fitted_file["logits_key"] = fitted_file.logits_key
@@ -164,7 +166,7 @@ def remember_columns(
         **remembered_names,
         excluded_columns=(*request.excluded_columns, *fitted_file.drop),
         gate_name=gate_name,
-        remembered_fields=frozenset(remembered_names),
+        fields_set_by_gate=frozenset(remembered_names),
     )
 
 
@@ -201,13 +203,13 @@ def _recode_labels_to_selected_columns(predictions: Predictions) -> Predictions:
     The columns were selected in the order of the gate, but such labels count them in the order of
     the file.
     """
-    if predictions.class_positions is None:
+    if predictions.class_column_positions is None:
         return predictions
-    rank_in_file = np.argsort(np.argsort(predictions.class_positions)).tolist()
+    rank_in_file = np.argsort(np.argsort(predictions.class_column_positions)).tolist()
     return replace(predictions, labels=_renumber_labels(predictions, rank_in_file))
 
 
-def find_class_order(
+def find_required_column_order(
     table_classes: ClassNames | None, gate_classes: ClassNames, table_name: str, gate_name: str
 ) -> list[int] | None:
     """Return the position of each class of a gate among the columns of a table.
@@ -239,9 +241,9 @@ def find_class_order(
 
     Examples
     --------
-    >>> find_class_order(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
+    >>> find_required_column_order(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
     [1, 0]
-    >>> find_class_order(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
+    >>> find_required_column_order(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
     Traceback (most recent call last):
     metacal.errors.ClassMismatchError: new.csv has different classes than cal.json was fitted ...
     """
@@ -270,7 +272,7 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
             if note.kind == "suspicion":
                 suspicions_at_fit.add(dict(note.facts)["looks"])
 
-    suspicion = inspect_table(predictions.table)
+    suspicion = find_suspicion_about_logits(predictions.table)
     if suspicion is None:
         if suspicions_at_fit & {"probabilities", "one probability"}:
             warn_caller(

@@ -9,12 +9,12 @@ from collections.abc import Collection, Sequence
 
 from metacal.display import format_names
 from metacal.errors import ColumnError, InputError, InputKindError
-from metacal.io.opening import NoScoreError
+from metacal.io.opening import MissingScoreColumnError
 from metacal.io.request import (
     DEFAULT_ID_NAMES,
     DEFAULT_TABLE_NAMES,
-    OPTIONAL_ROLE_PARAMETERS,
-    ROLE_PARAMETERS,
+    FIELDS_OPTIONAL_AFTER_FIT,
+    REQUEST_FIELD_OF_ROLE,
     Request,
 )
 from metacal.spelling import choose_spelling, format_option
@@ -27,7 +27,7 @@ _MEANINGS = {
 }
 
 
-class OtherKindError(InputKindError):
+class OtherInputKindError(InputKindError):
     """Error about probabilities instead of logits, or logits instead of probabilities."""
 
 
@@ -56,7 +56,7 @@ def find_role_columns(
     default_names = {"labels": request.default_label_names, "ids": DEFAULT_ID_NAMES}
     excluded_names = set(table_names)
     role_names: dict[str, str] = {}
-    for role, parameter in ROLE_PARAMETERS.items():
+    for role, parameter in REQUEST_FIELD_OF_ROLE.items():
         name = find_named_column(
             request, column_names, parameter, default_names.get(role, ()), excluded_names
         )
@@ -109,14 +109,14 @@ def find_named_column(
     ------
     InputError
         If the named column is missing or in use, or if several columns have a default name. A
-        missing score raises `NoScoreError`.
+        missing score raises `MissingScoreColumnError`.
     """
     given_name = getattr(request, request_field)
-    is_remembered = request_field in request.remembered_fields
+    is_remembered = request_field in request.fields_set_by_gate
     if is_remembered and given_name not in column_names:
-        if request_field in OPTIONAL_ROLE_PARAMETERS:
+        if request_field in FIELDS_OPTIONAL_AFTER_FIT:
             return None
-        raise build_missing_remembered_column_error(request, column_names, request_field)
+        raise build_missing_gate_column_error(request, column_names, request_field)
     if given_name is not None:
         _check_named_column(request, column_names, request_field, used_names)
         return str(given_name)
@@ -132,7 +132,7 @@ def find_named_column(
     return candidates[0]
 
 
-def build_missing_remembered_column_error(
+def build_missing_gate_column_error(
     request: Request, column_names: Collection[str], request_field: str
 ) -> InputError:
     """Build the error about a missing column that the gate was fitted on."""
@@ -143,7 +143,7 @@ def build_missing_remembered_column_error(
         f" {format_option(request.user_parameter_name(request_field))}."
     )
     if request.reads_scores and request_field == "logits_key":
-        return NoScoreError(message)
+        return MissingScoreColumnError(message)
     return ColumnError(message)
 
 
@@ -175,7 +175,7 @@ def _check_named_column(
             f" have. Its columns are {format_names(column_names)}."
         )
         if request.reads_scores and request_field == "logits_key":
-            raise NoScoreError(message)
+            raise MissingScoreColumnError(message)
         raise ColumnError(message)
     if given_name in used_names:
         raise ColumnError(
@@ -209,7 +209,7 @@ def build_missing_table_error(
     Returns
     -------
     InputError
-        An `OtherKindError` if the file holds the other kind of input.
+        An `OtherInputKindError` if the file holds the other kind of input.
     """
     other_input = next(kind for kind in DEFAULT_TABLE_NAMES if kind != request.input)
     problem = (
@@ -217,5 +217,5 @@ def build_missing_table_error(
     )
     if any(name in names for name in DEFAULT_TABLE_NAMES[other_input]):
         solution = format_option("input", other_input)
-        return OtherKindError(f"{problem}; to read its {other_input}, pass {solution}.")
+        return OtherInputKindError(f"{problem}; to read its {other_input}, pass {solution}.")
     return ColumnError(problem + advice)

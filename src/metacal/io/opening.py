@@ -81,7 +81,7 @@ _BYTES_PER_CHARACTER = 4
 _requested_limit: ContextVar[int | None] = ContextVar("metacal_unpack_limit", default=None)
 
 
-class NoScoreError(ColumnError):
+class MissingScoreColumnError(ColumnError):
     """Error about a file that has no column with the requested name of the score."""
 
 

@@ -55,7 +55,7 @@ class Predictions(Columns):
         """Return the labels. Raise InputError with advice if the file has none."""
         if self.labels is not None:
             return self.labels
-        self.check_label_column("label_key")
+        self.raise_if_gate_label_column_missing("label_key")
         other_columns = ""
         if self.unused_names:
             other_columns = f"; the file also holds {format_names(self.unused_names)}"
@@ -229,7 +229,7 @@ def _check_and_convert(request: Request, columns: Columns) -> Columns:
     columns = replace(
         columns,
         **flat_columns,
-        missing_label_name=request.missing_label_name(columns),
+        missing_label_column=request.find_missing_label_column(columns),
         keeps_all_columns=request.keeps_other_columns,
     )
     if request.classes is not None:
@@ -240,7 +240,7 @@ def _check_and_convert(request: Request, columns: Columns) -> Columns:
 def _leave_out_stray_columns(columns: Columns) -> Columns:
     """Leave out columns that do not look like classes, with a warning."""
     class_names = columns.class_names
-    if class_names is None or columns.class_positions is None or columns.labels is None:
+    if class_names is None or columns.class_column_positions is None or columns.labels is None:
         return columns
     # Only columns with names can be strays.
     from metacal.io.strays import find_stray_columns
@@ -265,7 +265,9 @@ def _expand_single_score(request: Request, columns: Columns) -> Columns:
     """Build the table of two classes if the file has one score for the second class."""
     table = columns.table
     has_one_column = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
-    may_be_score = request.allows_single_score or request.is_single_score(columns.class_names or ())
+    may_be_score = request.accepts_score_of_any_name or request.accepts_as_single_score(
+        columns.class_names or ()
+    )
     is_numeric = table.dtype.kind in "fiu"
     if not (has_one_column and may_be_score and is_numeric):
         return columns
@@ -328,7 +330,7 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
 
 def _check_class_names(request: Request, columns: Columns) -> None:
     """Raise InputError if the requested classes do not fit the table."""
-    names_are_stored = columns.class_names is not None and columns.class_positions is None
+    names_are_stored = columns.class_names is not None and columns.class_column_positions is None
     if names_are_stored and request.classes is not None:
         assert columns.class_names is not None
         if as_class_names(request.classes) != columns.class_names:

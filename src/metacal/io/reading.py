@@ -27,7 +27,12 @@ from metacal.io.formats import FORMATS
 from metacal.io.input_paths import Paths, list_input_files, requests_for_files
 from metacal.io.opening import limit_unpacked_size
 from metacal.io.remote import get_suffix
-from metacal.io.request import OPTIONAL_ROLE_PARAMETERS, ROLE_PARAMETERS, STREAM_BYTES, Request
+from metacal.io.request import (
+    FIELDS_OPTIONAL_AFTER_FIT,
+    REQUEST_FIELD_OF_ROLE,
+    STREAM_BYTES,
+    Request,
+)
 from metacal.io.source_file import open_source
 from metacal.rows.stored import JoinedTable
 from metacal.spelling import format_option
@@ -170,9 +175,9 @@ def _check_requested_columns(request: Request, columns: Columns) -> None:
     """
     named_columns: list[tuple[str | None, Any]] = []
     for role in ("groups", "units", "cases"):
-        parameter = ROLE_PARAMETERS[role]
+        parameter = REQUEST_FIELD_OF_ROLE[role]
         may_lack_column = (
-            parameter in request.remembered_fields and parameter in OPTIONAL_ROLE_PARAMETERS
+            parameter in request.fields_set_by_gate and parameter in FIELDS_OPTIONAL_AFTER_FIT
         )
         if not may_lack_column:
             named_columns.append((getattr(request, parameter), getattr(columns, role)))
@@ -287,7 +292,7 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
             " same classes in a different order. Choose and order the columns with"
             f" {format_option('classes')}."
         )
-    for role in ROLE_PARAMETERS:
+    for role in REQUEST_FIELD_OF_ROLE:
         first_has_role = role in first_columns.role_columns
         other_has_role = role in other_columns.role_columns
         if first_has_role == other_has_role:

@@ -44,7 +44,7 @@ DEFAULT_ID_NAMES = ("id", "ids")
 #: Default names of an array of class names.
 DEFAULT_CLASS_LIST_NAMES = ("classes", "class_names")
 #: Parameter that names the column of each role.
-ROLE_PARAMETERS = {
+REQUEST_FIELD_OF_ROLE = {
     "labels": "label_key",
     "predictions": "prediction_key",
     "ids": "id_key",
@@ -53,7 +53,7 @@ ROLE_PARAMETERS = {
     "cases": "case_key",
 }
 #: Parameters of the columns that a later file may lack although the gate was fitted with them.
-OPTIONAL_ROLE_PARAMETERS = ("label_key", "prediction_key", "id_key", "unit_key", "case_key")
+FIELDS_OPTIONAL_AFTER_FIT = ("label_key", "prediction_key", "id_key", "unit_key", "case_key")
 #: Typical names of label columns, which only messages suggest.
 LABEL_NAME_PATTERN = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_"
@@ -142,7 +142,7 @@ class Request:
     gate_name : str or None
         Name in messages of the gate that is applied.
 
-    remembered_fields : frozenset of str
+    fields_set_by_gate : frozenset of str
         Fields of this request whose values the gate stores and the user did not give.
     """
 
@@ -170,7 +170,7 @@ class Request:
     later_score_columns: tuple[str, ...] = ()
     correctness_columns: tuple[str, ...] = ()
     gate_name: str | None = None
-    remembered_fields: frozenset[str] = frozenset()
+    fields_set_by_gate: frozenset[str] = frozenset()
 
     @property
     def path_to_open(self) -> str:
@@ -180,24 +180,24 @@ class Request:
         return self.copy_path
 
     @property
-    def allows_single_score(self) -> bool:
+    def accepts_score_of_any_name(self) -> bool:
         """Whether a single column of any name may be a single score."""
         return self.input == "probabilities" or self.logits_key is not None
 
-    def missing_label_name(self, columns: Columns) -> str | None:
+    def find_missing_label_column(self, columns: Columns) -> str | None:
         """Return the column from which the gate reads labels, if the columns read lack it."""
         needed_names = {"labels": self.label_key, "predictions": self.prediction_key}
         for role, name in needed_names.items():
-            is_remembered = ROLE_PARAMETERS[role] in self.remembered_fields
+            is_remembered = REQUEST_FIELD_OF_ROLE[role] in self.fields_set_by_gate
             if is_remembered and getattr(columns, role) is None:
                 return name
         return None
 
-    def is_single_score(self, column_names: Sequence[str | int]) -> bool:
+    def accepts_as_single_score(self, column_names: Sequence[str | int]) -> bool:
         """Check whether the columns are one score for the second of two classes."""
         if len(column_names) != 1:
             return False
-        return self.allows_single_score or column_names[0] in SINGLE_SCORE_NAMES[self.input]
+        return self.accepts_score_of_any_name or column_names[0] in SINGLE_SCORE_NAMES[self.input]
 
     @property
     def default_label_names(self) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ class Request:
             return "label_key"
         return "correct_key"
 
-    def keeps_table_in_file(self, n_bytes: int, *, is_held_open: bool = False) -> bool:
+    def keeps_table_in_file(self, n_bytes: int, *, reader_holds_file_open: bool = False) -> bool:
         """Check whether a table stays in its file instead of being read into memory.
 
         A temporary copy of standard input is deleted after reading. A table can stay in such a copy
@@ -237,14 +237,14 @@ class Request:
         n_bytes : int
             Size of the table.
 
-        is_held_open : bool, default=False
+        reader_holds_file_open : bool, default=False
             Whether the reader holds the file open.
 
         Returns
         -------
         bool
         """
-        survives_deletion = is_held_open and os.name != "nt"
+        survives_deletion = reader_holds_file_open and os.name != "nt"
         can_stay = self.copy_path is None or self.copy_is_permanent or survives_deletion
         if not can_stay:
             return False

@@ -64,7 +64,7 @@ class Scores(Columns):
         """
         if self.labels is not None:
             return self.labels
-        self.check_label_column("correct_key")
+        self.raise_if_gate_label_column_missing("correct_key")
         meaning = "which rows are correct"
         parameter = "correct_key"
         default_names: tuple[str, ...] = DEFAULT_CORRECT_NAMES
@@ -277,7 +277,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
     scores = check_scores(
         columns.table, name=str(request.logits_key), get_row_name=columns.describe_row_position
     )
-    missing_label_name = request.missing_label_name(columns)
+    missing_label_column = request.find_missing_label_column(columns)
     if request.prediction_key is not None:
         columns = _compare_predictions(request, columns)
     role_columns: dict[str, Any] = columns.role_columns
@@ -308,7 +308,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
     return replace(
         columns,
         table=scores,
-        missing_label_name=missing_label_name,
+        missing_label_column=missing_label_column,
         keeps_all_columns=request.keeps_other_columns,
         **role_columns,
     )

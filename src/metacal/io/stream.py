@@ -29,7 +29,7 @@ from metacal.io.formats.jsonl import (
     parse_json_line,
 )
 from metacal.io.formats.text_cells import DELIMITER_NAMES, detect_delimiter, split_line
-from metacal.io.request import DEFAULT_ID_NAMES, ROLE_PARAMETERS, Request
+from metacal.io.request import DEFAULT_ID_NAMES, REQUEST_FIELD_OF_ROLE, Request
 from metacal.io.stream_cells import (
     build_invalid_line_error,
     parse_group,
@@ -395,7 +395,7 @@ class StreamReader:
         In JSON lines the object that determined the layout may lack a label or an id that later
         objects have under a default name.
         """
-        name = self._layout.role_names.get(role, getattr(self.request, ROLE_PARAMETERS[role]))
+        name = self._layout.role_names.get(role, getattr(self.request, REQUEST_FIELD_OF_ROLE[role]))
         if name is None and self._delimiter is None:
             for default_name in default_names:
                 if default_name in cells and default_name not in self._layout.table_names:
@@ -445,7 +445,9 @@ class StreamReader:
         """Add the number of the first class if the row has a score for the second of two."""
         request = self.request
         has_two_classes = len(request.classes or ()) == 2
-        is_single_score = len(numbers) == 1 and request.is_single_score(self._layout.table_names)
+        is_single_score = len(numbers) == 1 and request.accepts_as_single_score(
+            self._layout.table_names
+        )
         if not has_two_classes or not is_single_score:
             return numbers
         if request.input == "probabilities":

@@ -10,7 +10,7 @@ from metacal.display import format_names
 from metacal.errors import ClassMismatchError, ColumnError, InputError
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.named_columns import find_role_columns
-from metacal.io.request import DEFAULT_TABLE_NAMES, ROLE_PARAMETERS, Request
+from metacal.io.request import DEFAULT_TABLE_NAMES, REQUEST_FIELD_OF_ROLE, Request
 
 
 class HeaderError(ColumnError):
@@ -134,7 +134,7 @@ def _drop_missing_keys(request: Request, column_names: list[str]) -> Request:
     Later objects may have them under default names.
     """
     missing_keys: dict[str, Any] = {}
-    for key in ROLE_PARAMETERS.values():
+    for key in REQUEST_FIELD_OF_ROLE.values():
         if getattr(request, key) not in column_names:
             missing_keys[key] = None
     return replace(request, **missing_keys)
@@ -144,6 +144,6 @@ def _count_required_columns(request: Request, selection: ColumnSelection) -> int
     """Return the number of class columns that the gate requires, or 0 for any number."""
     if not selection.has_column_per_class:
         return 0
-    if request.is_single_score(selection.table_names):
+    if request.accepts_as_single_score(selection.table_names):
         return 1
     return len(request.classes or ())

@@ -137,13 +137,13 @@ def warn_if_implausible(table: Any, input: str = "logits") -> Suspicion | None:
     """Warn if a table of logits is suspicious, and return the suspicion."""
     if input != "logits" or _skips_checks.get():
         return None
-    suspicion = inspect_table(table)
+    suspicion = find_suspicion_about_logits(table)
     if suspicion is not None:
         warn_caller(suspicion.remark)
     return suspicion
 
 
-def inspect_table(table: Any) -> Suspicion | None:
+def find_suspicion_about_logits(table: Any) -> Suspicion | None:
     """Return the suspicion about a table of logits, or None.
 
     Two rows are enough to clear most tables. If they do not, a larger sample is inspected.

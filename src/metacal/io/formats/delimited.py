@@ -271,7 +271,7 @@ def _parse_cells(
         file=file,
         header=header.column_names,
         delimiter=header.delimiter,
-        class_columns=selection.class_positions or (),
+        class_columns=selection.class_column_positions or (),
         label_column=label_column,
     )
 

@@ -28,7 +28,7 @@ from metacal.io.formats.item_lists import expand_item_lists, find_item_list_key,
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
 from metacal.io.opening import build_uneven_row_error, check_text_array_size
-from metacal.io.request import ROLE_PARAMETERS, Request
+from metacal.io.request import REQUEST_FIELD_OF_ROLE, Request
 from metacal.io.responses import find_response_entries
 from metacal.spelling import format_option
 
@@ -270,7 +270,7 @@ def add_requested_entries(
 
 def list_requested_keys(request: Request) -> list[str | None]:
     """Return the keys that a request names, with None for those that it does not."""
-    role_keys = [getattr(request, parameter) for parameter in ROLE_PARAMETERS.values()]
+    role_keys = [getattr(request, parameter) for parameter in REQUEST_FIELD_OF_ROLE.values()]
     return [
         request.logits_key,
         *role_keys,

@@ -325,7 +325,7 @@ def load_array(
         table: StoredTable = RawTable(file, location)
         if conversion is not None:
             table = ConvertedTable(table, conversion.convert, conversion.dtype)
-        if request.keeps_table_in_file(table.nbytes, is_held_open=True):
+        if request.keeps_table_in_file(table.nbytes, reader_holds_file_open=True):
             return table
 
     array = location.read_array(partial(file.fill, offset=location.offset))
