@@ -22,14 +22,14 @@ from metacal.io.artifact.arrays import DTYPES
 from metacal.io.artifact.audit import MAX_NOTES, note_fact_types
 from metacal.io.artifact.document import SavedGate
 from metacal.io.artifact.registry import (
-    NAME_LISTER_OF_TYPE,
+    STORABLE_SUBCLASS_LISTERS,
     STORED_FORM_OF_TYPE,
-    SUBCLASS_LISTER_OF_BASE,
     Unsigned,
-    allowed_subclasses,
+    find_allowed_names,
+    find_optional_defaults,
+    find_storable_subclasses,
     get_field_types,
     get_union_members,
-    omitted_defaults,
     resolve_alias,
 )
 from metacal.io.artifact.signature import N_SIGNATURE_DIGITS
@@ -89,7 +89,9 @@ def schema() -> Schema:
     }
     sealed = {"checksum": _HASH, "signature": {"oneOf": signatures}}
     families = [
-        cls for base in SUBCLASS_LISTER_OF_BASE for cls in (allowed_subclasses(base) or {}).items()
+        cls
+        for base in STORABLE_SUBCLASS_LISTERS
+        for cls in (find_storable_subclasses(base) or {}).items()
     ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -112,7 +114,7 @@ def of(annotation: Any) -> Schema:
     origin, arguments, family = (
         get_origin(annotation),
         get_args(annotation),
-        allowed_subclasses(annotation),
+        find_storable_subclasses(annotation),
     )
     if annotation in _REFERRED:
         return {"$ref": f"#/$defs/{_REFERRED[annotation]}"}
@@ -122,14 +124,11 @@ def of(annotation: Any) -> Schema:
         return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in family]}
     if len(get_union_members(annotation)) > 1:
         return {"anyOf": [of(option) for option in get_union_members(annotation)]}
-    if origin is Literal or annotation in NAME_LISTER_OF_TYPE:
-        return {
-            "enum": list(
-                NAME_LISTER_OF_TYPE[annotation]()
-                if annotation in NAME_LISTER_OF_TYPE
-                else arguments
-            )
-        }
+    allowed_names = find_allowed_names(annotation)
+    if allowed_names is not None:
+        return {"enum": list(allowed_names)}
+    if origin is Literal:
+        return {"enum": list(arguments)}
     if origin is tuple and arguments[-1] is Ellipsis:
         return {"type": "array", "items": of(arguments[0])}
     if origin is tuple:
@@ -152,11 +151,11 @@ def of(annotation: Any) -> Schema:
 
 
 def _record(cls: type, named: Schema | None = None) -> Schema:
-    return _object({**(named or {}), **_entries(cls)}, optional=tuple(omitted_defaults(cls)))
+    return _object({**(named or {}), **_entries(cls)}, optional=tuple(find_optional_defaults(cls)))
 
 
 def _entries(cls: type) -> Schema:
-    silent = omitted_defaults(cls)
+    silent = find_optional_defaults(cls)
     return {
         name: _entry(name, kind, silent=name in silent)
         for name, kind in get_field_types(cls).items()

@@ -25,7 +25,7 @@ from contracts.write_fixtures import (
 )
 from metacal.certificates import words
 from metacal.export import saved as artifact
-from metacal.io.artifact.sources import RANKERS
+from metacal.io.artifact.sources import LEARNED_SCORE_CLASSES
 from metacal.maps.methods import get_all_methods
 from metacal.promises.kinds import load_promise_classes
 from metacal.scores import named as scores
@@ -96,7 +96,9 @@ def test_version_3_has_a_file_of_every_kind():
     assert {data["kind"] for data in saved} == {"MetaCal", *calibrators}, REWRITE
     promises = {data["promise"]["type"] for data in gates} | OF_CASCADES | CASE_PROMISES.keys()
     assert promises == set(load_promise_classes()), REWRITE
-    assert {name_of_score(data) for data in gates} == {*scores.NAMED, *RANKERS}, REWRITE
+    assert {name_of_score(data) for data in gates} == {*scores.NAMED, *LEARNED_SCORE_CLASSES}, (
+        REWRITE
+    )
 
 
 @pytest.mark.parametrize("name", CASE_PROMISES)

@@ -138,10 +138,10 @@ def test_fit_imports_only_what_a_fit_needs(folder):
 
 
 def test_static_choices_are_the_real_ones():
-    from metacal.io.artifact.sources import calibrator_kinds
+    from metacal.io.artifact.sources import list_calibrator_names
     from metacal.maps.methods import get_all_methods
 
-    assert {row.public_name for row in get_all_methods().values()} == set(calibrator_kinds())
+    assert {row.public_name for row in get_all_methods().values()} == set(list_calibrator_names())
     assert set(DATASETS) == set(mc.datasets.names())
 
 

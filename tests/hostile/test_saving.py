@@ -248,7 +248,7 @@ def test_the_parameters_in_files_are_those_of_the_estimator(name):
     of_a_gate = {"reject_label": Any, "input": str, "n_jobs": int | None}
     hints = get_type_hints(cls if is_dataclass(cls) else cls.__init__)
     own = {key: hints[key] for key in inspect.signature(cls).parameters if key not in elsewhere}
-    held = of_a_gate if name == "MetaCal" else sources.recipe_parameter_types(METHODS[name])
+    held = of_a_gate if name == "MetaCal" else sources.get_estimator_parameter_types(METHODS[name])
     held = {
         key: str if key == "input" else kind for key, kind in held.items() if key not in elsewhere
     }

@@ -19,8 +19,8 @@ from metacal.io.artifact.encoding import call_constructor
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.sources import (
     build_unsupported_calibrator_error,
-    calibrator_kinds,
     find_source_method,
+    list_calibrator_names,
 )
 from metacal.maps.methods import AUTOMATIC_METHODS, find_method_by_public_name
 from metacal.rows.labels import default_reject_label
@@ -107,7 +107,7 @@ def _unsupported_estimator_error(estimator: Any) -> ArtifactError:
             " the gate with clf.save(path), and save the classifier separately. To use both,"
             " call gate.predict(clf.logits(X))."
         )
-    supported_names = ", ".join([*ESTIMATORS, *calibrator_kinds()])
+    supported_names = ", ".join([*ESTIMATORS, *list_calibrator_names()])
     return SavingError(f"Cannot save {with_article(class_name)}. Save a fitted {supported_names}.")
 
 

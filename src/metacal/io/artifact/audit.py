@@ -23,8 +23,8 @@ from metacal.io.artifact.certificate_checks import MAX_ROWS, check_certificate_n
 from metacal.io.artifact.encoding import call_constructor, decode, decode_entries, encode
 from metacal.io.artifact.messages import check_keys, describe_json, summarize_error
 from metacal.io.artifact.registry import (
+    ALLOWED_NAME_LISTERS,
     FIELD_TYPES,
-    NAME_LISTER_OF_TYPE,
     STORED_FORM_OF_TYPE,
     StoredForm,
     get_field_types,
@@ -50,7 +50,7 @@ _NUMBER_TOLERANCE = 1e-12
 
 #: Name of a quantity that a promise limits.
 QuantityName = NewType("QuantityName", str)
-NAME_LISTER_OF_TYPE[QuantityName] = lambda: QUANTITIES
+ALLOWED_NAME_LISTERS[QuantityName] = lambda: QUANTITIES
 
 # Derived entries are written for human readers and compared with the rest when a file is read.
 for _promise_class in (PerClass, PerGroup):

@@ -25,9 +25,9 @@ from metacal.io.artifact.audit import check_promise
 from metacal.io.artifact.encoding import call_constructor, decode, encode
 from metacal.io.artifact.messages import check_keys, describe_json, prefix_errors_with, with_article
 from metacal.io.artifact.probe import check_map
-from metacal.io.artifact.registry import NAME_LISTER_OF_TYPE, get_field_types
+from metacal.io.artifact.registry import ALLOWED_NAME_LISTERS, get_field_types
 from metacal.io.artifact.signature import Key, KeySource, read_key
-from metacal.io.artifact.sources import calibrator_kinds, check_n_jobs, find_source_method
+from metacal.io.artifact.sources import check_n_jobs, find_source_method, list_calibrator_names
 from metacal.io.artifact.stages import SavedStage, build_stages, convert_to_saved_stages
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, build_file_text, parse_file, read_file
 from metacal.maps.methods import find_method_by_public_name
@@ -36,12 +36,11 @@ from metacal.promises.sequential.profile import Profile
 
 Document = dict[str, Any]
 
-#: Kinds of documents with a promise, by the kind of the gate.
-KINDS = {"logits": "MetaCal", "scores": "ScoreGate", "cascade": "Cascade"}
+#: Names of the kinds of documents with a promise, by `Gate.kind`.
+NAME_BY_GATE_KIND = {"logits": "MetaCal", "scores": "ScoreGate", "cascade": "Cascade"}
 
-#: Kind of a document: one of `KINDS`, or the public name of a calibrator.
-Kind = NewType("Kind", str)
-NAME_LISTER_OF_TYPE[Kind] = lambda: [*KINDS.values(), *calibrator_kinds()]
+#: Kind of a document: a value of `NAME_BY_GATE_KIND`, or the public name of a calibrator.
+DocumentKind = NewType("DocumentKind", str)
 
 _DATA_HASH_PATTERN = "sha256:[0-9a-f]{64}"
 
@@ -98,7 +97,7 @@ class SavedGate:
         Profile of the calibration rows, with which a monitor compares later rows.
     """
 
-    kind: Kind
+    kind: DocumentKind
     n_jobs: int | None
     feature_names: tuple[str, ...] | None
     reject_label: Any
@@ -110,11 +109,19 @@ class SavedGate:
     profile: Profile | None
 
 
-def get_document_kind(gate: Gate) -> str:
+def _list_document_kinds() -> list[str]:
+    """Return all kinds of documents, with those of calibrators that users registered."""
+    return [*NAME_BY_GATE_KIND.values(), *list_calibrator_names()]
+
+
+ALLOWED_NAME_LISTERS[DocumentKind] = _list_document_kinds
+
+
+def get_document_kind(gate: Gate) -> DocumentKind:
     """Return the kind of a gate's document, which determines what `load` returns."""
     if gate.certificate is not None:
-        return KINDS[gate.kind]
-    return find_source_method(gate.logits_source).public_name
+        return DocumentKind(NAME_BY_GATE_KIND[gate.kind])
+    return DocumentKind(find_source_method(gate.logits_source).public_name)
 
 
 def encode_document(content: SavedContent) -> Document:
@@ -145,8 +152,9 @@ def encode_document(content: SavedContent) -> Document:
     """
     gate = content.gate
     has_promise = gate.certificate is not None
-    is_calibrator = gate.threshold == math.inf and gate.is_logits_gate
-    if not has_promise and not is_calibrator:
+    # A calibrator is stored as a gate that accepts every row.
+    is_only_calibrator = gate.is_logits_gate and gate.threshold == math.inf
+    if not has_promise and not is_only_calibrator:
         raise SavingError(
             "This gate has a threshold without a certificate, so it cannot be saved. Fit the"
             " gate with a promise, for example MetaCal(MaxMiscoverage(0.05))."
@@ -155,7 +163,7 @@ def encode_document(content: SavedContent) -> Document:
     if has_promise and gate.has_classes:
         reject_label = gate.reject_label
     saved_gate = SavedGate(
-        kind=Kind(get_document_kind(gate)),
+        kind=get_document_kind(gate),
         n_jobs=content.n_jobs,
         feature_names=content.feature_names,
         reject_label=reject_label,
@@ -215,10 +223,11 @@ def _decode_entries(document: Document) -> SavedGate:
     """Convert the entries of a document to their types."""
     document_kind = document.get("kind")
     is_known_kind = type(document_kind) is str and (
-        document_kind in KINDS.values() or find_method_by_public_name(document_kind) is not None
+        document_kind in NAME_BY_GATE_KIND.values()
+        or find_method_by_public_name(document_kind) is not None
     )
     if not is_known_kind:
-        known_kinds = ", ".join(NAME_LISTER_OF_TYPE[Kind]())
+        known_kinds = ", ".join(_list_document_kinds())
         raise ForeignFileError(
             f"the file has the unknown kind {describe_json(document_kind)}. This version of metacal"
             f" supports {known_kinds}. Update metacal."
@@ -250,8 +259,8 @@ def _check_promise_entries(saved_gate: SavedGate) -> None:
 def _check_fingerprint(saved_gate: SavedGate) -> None:
     """Raise ArtifactError unless the fingerprint of the calibration rows is valid."""
     data_hash = saved_gate.data_hash
-    row_entries = (data_hash, saved_gate.sketch, saved_gate.profile)
-    describes_rows = any(entry is not None for entry in row_entries)
+    entries_about_rows = (data_hash, saved_gate.sketch, saved_gate.profile)
+    describes_rows = any(entry is not None for entry in entries_about_rows)
     if saved_gate.certificate is None and describes_rows:
         raise ArtifactError(
             "a file with a fingerprint or a profile of the calibration rows must also have a"
@@ -270,7 +279,7 @@ def _check_fingerprint(saved_gate: SavedGate) -> None:
 
 
 def _build_gate(saved_gate: SavedGate) -> Gate:
-    """Build the gate of a document."""
+    """Build a gate from the decoded entries of a document."""
     arguments: dict[str, Any] = {
         "stages": build_stages(saved_gate.stages, saved_gate.certificate),
         "certificate": saved_gate.certificate,

@@ -20,14 +20,13 @@ from metacal.errors import ArtifactError, SavingError
 from metacal.io.artifact.arrays import decode_array, encode_array
 from metacal.io.artifact.messages import check_keys, describe_json, summarize_error, with_article
 from metacal.io.artifact.registry import (
-    CONSTRUCTOR_OF_CLASS,
-    NAME_LISTER_OF_TYPE,
+    CUSTOM_CONSTRUCTOR_OF_CLASS,
     STORED_FORM_OF_TYPE,
-    SUBCLASS_LISTER_OF_BASE,
     StoredForm,
     Unsigned,
-    allowed_subclasses,
-    find_registered_base,
+    find_allowed_names,
+    find_sibling_classes,
+    find_storable_subclasses,
     get_class_layout,
     get_union_members,
     resolve_alias,
@@ -131,7 +130,7 @@ def _encode_items(items: Sequence[Any], location: str) -> list[Any]:
 
 
 def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
-    """Convert a dataclass to a JSON object. Raise ArtifactError for any other value."""
+    """Convert a dataclass to a JSON object. Raise SavingError for any other value."""
     cls: Any = type(value)
     if not is_dataclass(value):
         name = getattr(value, "__name__", None) or cls.__qualname__
@@ -140,14 +139,14 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
             " plain value, or one of metacal's own objects."
         )
     json_object: dict[str, Any] = {}
-    if find_registered_base(cls) is not None:
-        json_object["type"] = _get_stored_class_name(cls, location)
+    classes_by_stored_name = find_sibling_classes(cls)
+    if classes_by_stored_name is not None:
+        json_object["type"] = _find_stored_class_name(cls, classes_by_stored_name, location)
 
     layout = get_class_layout(cls)
     for key, entry_type in layout.type_of_key.items():
-        entry = getattr(value, layout.attribute_of_key.get(key, key))
-        is_optional = key in layout.omitted_defaults
-        if is_optional and entry == layout.omitted_defaults[key]:
+        entry = layout.get_entry(value, key)
+        if layout.is_optional(key) and entry == layout.default_of_optional_key[key]:
             continue
         entry_location = f"{location}.{key}"
         stored_form = _find_stored_form(entry_type)
@@ -157,10 +156,13 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
     return json_object
 
 
-def _get_stored_class_name(cls: type, location: str) -> str:
-    """Return the registered name of a class in a file."""
-    base = find_registered_base(cls)
-    classes_by_stored_name = SUBCLASS_LISTER_OF_BASE[base]()
+def _find_stored_class_name(
+    cls: type, classes_by_stored_name: Mapping[str, type], location: str
+) -> str:
+    """Return the name under which a file stores a class.
+
+    Raise SavingError if the class is not among those that a file can store.
+    """
     # A lookup by the usual name avoids importing all subclasses.
     if classes_by_stored_name.get(cls.__name__) is cls:
         return cls.__name__
@@ -220,16 +222,17 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
     annotation = resolve_alias(annotation)
     # Plain values come first, because they are the most frequent. Floats need a conversion.
     if (
-        annotation in _RULE_OF_PLAIN_TYPE
+        annotation in _JSON_SCALAR_TYPES
         and annotation is not float
         and _has_json_type(annotation, data)
     ):
         return data
+    # The JSON value has another type, which a registered function converts back.
     stored_form = STORED_FORM_OF_TYPE.get(annotation)
     if stored_form is not None:
         stored_value = decode(stored_form.stored_type, data, location, depth)
         return stored_form.from_stored(stored_value, location)
-    subclasses = allowed_subclasses(annotation)
+    subclasses = find_storable_subclasses(annotation)
     if subclasses is not None:
         return _decode_subclass(subclasses, data, location, depth)
 
@@ -282,8 +285,8 @@ def _decode_subclass(subclasses: Mapping[str, type], data: Any, location: str, d
 def _decode_items(annotation: Any, data: list[Any], location: str, depth: int) -> Iterator[Any]:
     """Convert the items of a JSON list to their annotated types; see `decode`."""
     item_types = get_args(annotation)
-    has_any_length = get_origin(annotation) is list or item_types[1:] == (Ellipsis,)
-    if has_any_length:
+    allows_any_length = get_origin(annotation) is list or item_types[1:] == (Ellipsis,)
+    if allows_any_length:
         item_types = (item_types[0],) * len(data)
     if len(item_types) != len(data):
         raise ArtifactError(
@@ -329,8 +332,7 @@ def decode_entries(
     present_keys = data.keys() if isinstance(data, dict) else ()
     expected_keys = []
     for key in layout.type_of_key:
-        is_optional = key in layout.omitted_defaults
-        if key in present_keys or not is_optional:
+        if key in present_keys or not layout.is_optional(key):
             expected_keys.append(key)
     type_key = ["type"] if has_type_name else []
     check_keys(data, type_key + expected_keys, location)
@@ -338,7 +340,7 @@ def decode_entries(
     for key in expected_keys:
         entry_type = layout.type_of_key[key]
         decoded_entries[key] = decode(entry_type, data[key], f"{location}.{key}", depth + 1)
-    for key, default in layout.omitted_defaults.items():
+    for key, default in layout.default_of_optional_key.items():
         if key in decoded_entries and decoded_entries[key] == default:
             raise ArtifactError(
                 f"{location}.{key} has its default value, so the file must not contain it."
@@ -352,20 +354,22 @@ def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
     Entries that are not fields of the class are derived values. Raise ArtifactError if they
     differ from those of the constructed object.
     """
-    if cls in CONSTRUCTOR_OF_CLASS:
-        return call_constructor(CONSTRUCTOR_OF_CLASS[cls], entries, location)
+    custom_constructor = CUSTOM_CONSTRUCTOR_OF_CLASS.get(cls)
+    if custom_constructor is not None:
+        return call_constructor(custom_constructor, entries, location)
     attribute_of_key = get_class_layout(cls).attribute_of_key
     field_values = {
         attribute_of_key[key]: entry for key, entry in entries.items() if key in attribute_of_key
     }
     instance = call_constructor(cls, field_values, location)
-    derived_keys = entries.keys() - attribute_of_key.keys()
-    for key in derived_keys:
-        stored_value = entries[key]
-        if getattr(instance, key) != stored_value:
+    # The other entries are properties of the object, which follow from its fields.
+    property_names = entries.keys() - attribute_of_key.keys()
+    for property_name in property_names:
+        stored_value = entries[property_name]
+        if getattr(instance, property_name) != stored_value:
             raise ArtifactError(
-                f"{location}.{key} is {describe_json(stored_value)}, which contradicts the other"
-                " values."
+                f"{location}.{property_name} is {describe_json(stored_value)}, which contradicts"
+                " the other values."
             )
     return instance
 
@@ -382,10 +386,11 @@ def call_constructor(
 
 def _has_json_type(annotation: Any, data: Any) -> bool:
     """Check whether a JSON value has the JSON type that represents an annotation."""
-    if annotation in _RULE_OF_PLAIN_TYPE:
-        return _RULE_OF_PLAIN_TYPE[annotation].accepts(data)
-    if annotation in NAME_LISTER_OF_TYPE:
-        return type(data) is str and data in NAME_LISTER_OF_TYPE[annotation]()
+    if annotation in _JSON_SCALAR_TYPES:
+        return _JSON_SCALAR_TYPES[annotation].contains(data)
+    allowed_names = find_allowed_names(annotation)
+    if allowed_names is not None:
+        return type(data) is str and data in allowed_names
     origin = get_origin(annotation)
     if origin is Literal:
         return any(type(data) is type(choice) and data == choice for choice in get_args(annotation))
@@ -402,33 +407,34 @@ def _describe_type(annotation: Any) -> str:
     arguments = get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(_describe_type(resolve_alias(member)) for member in arguments)
-    if annotation in NAME_LISTER_OF_TYPE:
-        return f"one of {', '.join(NAME_LISTER_OF_TYPE[annotation]())}"
+    allowed_names = find_allowed_names(annotation)
+    if allowed_names is not None:
+        return f"one of {', '.join(allowed_names)}"
     if origin is Literal and len(arguments) > _MAX_QUOTED_CHOICES:
         return f"one of {', '.join(arguments)}"
     if origin is Literal:
         return " or ".join(f'"{choice}"' for choice in arguments)
     if origin in (tuple, list):
         return "a list"
-    if annotation in _RULE_OF_PLAIN_TYPE:
-        return _RULE_OF_PLAIN_TYPE[annotation].description
+    if annotation in _JSON_SCALAR_TYPES:
+        return _JSON_SCALAR_TYPES[annotation].description
     return "an object"
 
 
 @dataclass(frozen=True)
-class _PlainTypeRule:
-    """Type that JSON represents directly.
+class _JsonScalarType:
+    """Type of numbers, texts, booleans or null, which JSON represents directly.
 
     Attributes
     ----------
-    accepts : callable
+    contains : callable
         Function that checks whether a JSON value has the type.
 
     description : str
         Description of the type in error messages.
     """
 
-    accepts: Callable[[Any], bool]
+    contains: Callable[[Any], bool]
     description: str
 
 
@@ -474,13 +480,13 @@ def _is_valid_unicode(text: str) -> bool:
     return text.encode(errors="replace").decode() == text
 
 
-# The keys are `PLAIN_TYPES` of the registry.
-_RULE_OF_PLAIN_TYPE: dict[Any, _PlainTypeRule] = {
-    float: _PlainTypeRule(_is_float, "a number"),
-    int: _PlainTypeRule(_is_int64, "a whole number"),
-    Unsigned: _PlainTypeRule(_is_uint64, "a whole number"),
-    bool: _PlainTypeRule(_is_bool, "true or false"),
-    str: _PlainTypeRule(_is_text, "text"),
-    type(None): _PlainTypeRule(_is_null, "null"),
-    Any: _PlainTypeRule(_is_scalar, "a plain value"),
+# The keys are those of `registry.JSON_SCALAR_TYPES`.
+_JSON_SCALAR_TYPES: dict[Any, _JsonScalarType] = {
+    float: _JsonScalarType(_is_float, "a number"),
+    int: _JsonScalarType(_is_int64, "a whole number"),
+    Unsigned: _JsonScalarType(_is_uint64, "a whole number"),
+    bool: _JsonScalarType(_is_bool, "true or false"),
+    str: _JsonScalarType(_is_text, "text"),
+    type(None): _JsonScalarType(_is_null, "null"),
+    Any: _JsonScalarType(_is_scalar, "a plain value"),
 }

@@ -54,37 +54,39 @@ class StoredForm:
 
 
 #: For each base class, a function that returns its storable subclasses by their name in a file.
-SUBCLASS_LISTER_OF_BASE: dict[Any, Callable[[], Mapping[str, type]]] = {
+#: It is a function because users can register more subclasses at run time.
+STORABLE_SUBCLASS_LISTERS: dict[Any, Callable[[], Mapping[str, type]]] = {
     Map: get_map_classes,
     Promise: load_promise_classes,
 }
 
-#: For each type of names, a function that returns the allowed names, which can grow at run time.
-NAME_LISTER_OF_TYPE: dict[Any, Callable[[], Iterable[str]]] = {}
+#: For each type of text that must be one of several names, a function that lists these names.
+#: It is a function because users can register more names at run time.
+ALLOWED_NAME_LISTERS: dict[Any, Callable[[], Iterable[str]]] = {}
 
-#: Field types of the classes that are not stored field by field.
+#: Entries and their types of the classes whose entries in a file differ from their fields.
 FIELD_TYPES: dict[type, dict[str, Any]] = {}
 
-#: Functions that construct an object from its entries, if the constructor of its class cannot.
-CONSTRUCTOR_OF_CLASS: dict[type, Callable[..., Any]] = {}
+#: Function that constructs an object from its entries, for classes whose constructor cannot.
+CUSTOM_CONSTRUCTOR_OF_CLASS: dict[type, Callable[..., Any]] = {}
 
 #: Stored form of each type that is represented by another type in a file.
 STORED_FORM_OF_TYPE: dict[Any, StoredForm] = {}
 
 #: Types that JSON represents directly.
-PLAIN_TYPES: tuple[Any, ...] = (float, int, Unsigned, bool, str, type(None), Any)
+JSON_SCALAR_TYPES: tuple[Any, ...] = (float, int, Unsigned, bool, str, type(None), Any)
 
 
-def list_stored_form(cls: Any) -> StoredForm:
-    """Return the stored form of a dataclass as the list of its field values.
+def build_list_form(cls: Any) -> StoredForm:
+    """Build the stored form of a dataclass as the list of its field values.
 
     It is shorter than an object with keys, for classes with many instances in a file.
     """
-    types_by_name = get_field_types(cls)
-    stored_type: Any = tuple.__class_getitem__(tuple(types_by_name.values()))
+    type_of_field = get_field_types(cls)
+    stored_type: Any = tuple.__class_getitem__(tuple(type_of_field.values()))
 
     def to_stored(value: Any, location: str) -> list[Any]:
-        return [getattr(value, name) for name in types_by_name]
+        return [getattr(value, name) for name in type_of_field]
 
     def from_stored(values: Any, location: str) -> Any:
         return cls(*values)
@@ -104,16 +106,20 @@ def get_field_types(cls: type) -> dict[str, Any]:
     return {get_stored_key(field): type_hints(cls)[field.name] for field in fields(cls)}
 
 
-def omitted_defaults(cls: type) -> dict[str, Any]:
-    """Return the optional entries of a class with their default values."""
-    defaults: dict[str, Any] = {}
+def find_optional_defaults(cls: type) -> dict[str, Any]:
+    """Return the entries of a class that a file can omit, with their default values.
+
+    These are the optional fields of the dataclass, and the derived entries that `FIELD_TYPES`
+    declares as `NotRequired`, whose default is None.
+    """
+    default_of_key: dict[str, Any] = {}
     for field in fields(cls):
         if is_optional_field(field):
-            defaults[get_stored_key(field)] = field.default
-    for name, field_type in get_field_types(cls).items():
-        if get_origin(field_type) is NotRequired:
-            defaults[name] = None
-    return defaults
+            default_of_key[get_stored_key(field)] = field.default
+    for key, entry_type in get_field_types(cls).items():
+        if get_origin(entry_type) is NotRequired:
+            default_of_key[key] = None
+    return default_of_key
 
 
 @dataclass(frozen=True)
@@ -125,16 +131,28 @@ class ClassLayout:
     type_of_key : dict of str to type
         Keys of the entries and their types, see `get_field_types`.
 
-    omitted_defaults : dict of str to object
-        Keys of the optional entries, and the values at which they are omitted.
+    default_of_optional_key : dict of str to object
+        Keys of the optional entries. The file omits an entry that has this default value.
 
     attribute_of_key : dict of str to str
         Name of the attribute that is stored under each key.
     """
 
     type_of_key: dict[str, Any]
-    omitted_defaults: dict[str, Any]
+    default_of_optional_key: dict[str, Any]
     attribute_of_key: dict[str, str]
+
+    def get_entry(self, instance: object, key: str) -> Any:
+        """Return the entry of an instance that is stored under a key.
+
+        A derived entry is not a field, but a property that is stored under its own name.
+        """
+        attribute = self.attribute_of_key.get(key, key)
+        return getattr(instance, attribute)
+
+    def is_optional(self, key: str) -> bool:
+        """Check whether a file omits the entry if it has its default value."""
+        return key in self.default_of_optional_key
 
 
 @cache
@@ -142,28 +160,28 @@ def get_class_layout(cls: type) -> ClassLayout:
     """Return the layout of a registered class in a file."""
     return ClassLayout(
         type_of_key=get_field_types(cls),
-        omitted_defaults=omitted_defaults(cls),
+        default_of_optional_key=find_optional_defaults(cls),
         attribute_of_key={get_stored_key(field): field.name for field in fields(cls)},
     )
 
 
-def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
+def find_storable_subclasses(annotation: Any) -> Mapping[str, type] | None:
     """Return the storable subclasses of an annotation, keyed by name in a file.
 
     Parameters
     ----------
     annotation : type
-        Base class in `SUBCLASS_LISTER_OF_BASE`, or a class derived from one.
+        Base class in `STORABLE_SUBCLASS_LISTERS`, or a class derived from one.
 
     Returns
     -------
     mapping of str to type, or None
-        None if the annotation has no base class in `SUBCLASS_LISTER_OF_BASE`.
+        None if the annotation has no base class in `STORABLE_SUBCLASS_LISTERS`.
 
     Examples
     --------
     >>> from metacal.promises.promise import SubgroupPromise
-    >>> for name in sorted(allowed_subclasses(SubgroupPromise)):
+    >>> for name in sorted(find_storable_subclasses(SubgroupPromise)):
     ...     print(name)
     MaxFalsePositiveRate
     MaxMiscoverage
@@ -171,26 +189,45 @@ def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
     MinPrecision
     MinRecall
     TwoSided
-    >>> allowed_subclasses(float) is None
+    >>> find_storable_subclasses(float) is None
     True
     """
-    base = find_registered_base(annotation)
+    base = _find_registered_base(annotation)
     if base is None:
         return None
-    subclasses = SUBCLASS_LISTER_OF_BASE[base]()
+    subclasses = STORABLE_SUBCLASS_LISTERS[base]()
     if base == annotation:
         return subclasses
     return {name: cls for name, cls in subclasses.items() if issubclass(cls, annotation)}
 
 
+def find_allowed_names(annotation: Any) -> Iterable[str] | None:
+    """Return the names that are values of a type, or None if it is not a type of names."""
+    list_names = ALLOWED_NAME_LISTERS.get(annotation)
+    if list_names is None:
+        return None
+    return list_names()
+
+
+def find_sibling_classes(cls: type) -> Mapping[str, type] | None:
+    """Return all storable classes with the registered base of a class, by name in a file.
+
+    None if the class has no registered base. A file then does not contain the name of the class.
+    """
+    base = _find_registered_base(cls)
+    if base is None:
+        return None
+    return STORABLE_SUBCLASS_LISTERS[base]()
+
+
 @cache
-def find_registered_base(annotation: Any) -> Any:
+def _find_registered_base(annotation: Any) -> Any:
     """Return the registered base class of an annotation, or None."""
-    if annotation in SUBCLASS_LISTER_OF_BASE:
+    if annotation in STORABLE_SUBCLASS_LISTERS:
         return annotation
     if not isinstance(annotation, type):
         return None
-    return next((base for base in SUBCLASS_LISTER_OF_BASE if issubclass(annotation, base)), None)
+    return next((base for base in STORABLE_SUBCLASS_LISTERS if issubclass(annotation, base)), None)
 
 
 @cache
@@ -226,7 +263,7 @@ def get_union_members(annotation: Any) -> tuple[Any, ...]:
     a union, return the annotation itself.
     """
     is_union = get_origin(annotation) in (Union, types.UnionType)
-    if not is_union or annotation in SUBCLASS_LISTER_OF_BASE:
+    if not is_union or annotation in STORABLE_SUBCLASS_LISTERS:
         return (annotation,)
     members = map(resolve_alias, get_args(annotation))
     return tuple(member for member in members if _is_storable(member))
@@ -236,6 +273,6 @@ def _is_storable(annotation: Any) -> bool:
     """Check whether a file can contain values of a type that is not a union."""
     if get_origin(annotation) or is_dataclass(annotation):
         return True
-    if annotation in (*PLAIN_TYPES, *NAME_LISTER_OF_TYPE, *STORED_FORM_OF_TYPE, np.ndarray):
+    if annotation in (*JSON_SCALAR_TYPES, *ALLOWED_NAME_LISTERS, *STORED_FORM_OF_TYPE, np.ndarray):
         return True
-    return allowed_subclasses(annotation) is not None
+    return find_storable_subclasses(annotation) is not None

@@ -21,11 +21,11 @@ from metacal.gate.stages import Source
 from metacal.io.artifact.labels import Labels
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.registry import (
-    CONSTRUCTOR_OF_CLASS,
+    ALLOWED_NAME_LISTERS,
+    CUSTOM_CONSTRUCTOR_OF_CLASS,
     FIELD_TYPES,
-    NAME_LISTER_OF_TYPE,
+    STORABLE_SUBCLASS_LISTERS,
     STORED_FORM_OF_TYPE,
-    SUBCLASS_LISTER_OF_BASE,
     StoredForm,
     get_field_types,
 )
@@ -44,15 +44,15 @@ from metacal.scores.learned import LogisticRanker, PairwiseRanker, Ranker
 #: Type of the model outputs.
 Input = Literal["logits", "probabilities"]
 
-#: Name of a ranking score.
+#: Name of a ranking score that can be computed without fitting.
 ScoreName = NewType("ScoreName", str)
-NAME_LISTER_OF_TYPE[ScoreName] = lambda: NAMED
+ALLOWED_NAME_LISTERS[ScoreName] = lambda: NAMED
 
 #: Maximum number of threads that a file may request.
 MAX_JOBS = 1024
 
 #: Learned ranking scores by their name in a file.
-RANKERS: dict[str, type[Ranker]] = {
+LEARNED_SCORE_CLASSES: dict[str, type[Ranker]] = {
     "LogisticRanker": LogisticRanker,
     "PairwiseRanker": PairwiseRanker,
 }
@@ -74,10 +74,10 @@ def _build_ranker(cls: type[Ranker], **values: Any) -> Ranker:
     return cls(**values).restore(*fitted_values)
 
 
-SUBCLASS_LISTER_OF_BASE[Ranker] = lambda: RANKERS
-for _ranker in RANKERS.values():
+STORABLE_SUBCLASS_LISTERS[Ranker] = lambda: LEARNED_SCORE_CLASSES
+for _ranker in LEARNED_SCORE_CLASSES.values():
     FIELD_TYPES[_ranker] = {**get_field_types(_ranker), "classes": Labels | None, **_FITTED_TYPES}
-    CONSTRUCTOR_OF_CLASS[_ranker] = partial(_build_ranker, _ranker)
+    CUSTOM_CONSTRUCTOR_OF_CLASS[_ranker] = partial(_build_ranker, _ranker)
 
 
 class StoredRecipe:
@@ -87,12 +87,12 @@ class StoredRecipe:
     """
 
 
-def calibrator_kinds() -> list[str]:
+def list_calibrator_names() -> list[str]:
     """Return the public names of all calibrators, sorted."""
     return sorted(method.public_name for method in get_all_methods().values())
 
 
-def recipe_parameter_types(method: Method) -> dict[str, Any]:
+def get_estimator_parameter_types(method: Method) -> dict[str, Any]:
     """Return the parameters of a method's estimator and their types, sorted by name."""
     parameter_types = {name: option.annotation for name, option in method.options.items()}
     parameter_types["classes"] = Labels | None
@@ -119,14 +119,14 @@ def find_source_method(source: LogitsSource) -> Method:
     ArtifactError
         If the method is not registered.
     """
-    recipe = source.recipe
-    if recipe is None:
-        calibrator_name = type(source.map).__name__
-        method = find_map_method(type(source.map))
+    map_class = type(source.map)
+    if source.recipe is None:
+        calibrator_name = map_class.__name__
+        method = find_map_method(map_class)
     else:
-        calibrator_name = recipe.estimator
-        method = find_method_by_public_name(recipe.estimator)
-    if method is None or type(source.map) is not method.map_class():
+        calibrator_name = source.recipe.estimator
+        method = find_method_by_public_name(calibrator_name)
+    if method is None or method.map_class() is not map_class:
         raise build_unsupported_calibrator_error(calibrator_name)
     return method
 
@@ -140,7 +140,7 @@ def build_unsupported_calibrator_error(name: str) -> ArtifactError:
     """Build the error about a calibrator that a file cannot contain."""
     return SavingError(
         f"The base calibrator is {with_article(name)}, which cannot be saved without pickle."
-        f" Use one of metacal's calibrators ({', '.join(calibrator_kinds())})."
+        f" Use one of metacal's calibrators ({', '.join(list_calibrator_names())})."
     )
 
 
@@ -154,17 +154,17 @@ def check_n_jobs(n_jobs: int | None, location: str = "n_jobs") -> int | None:
 
 
 @cache
-def _stored_recipe_class(method: Method) -> type:
+def _create_stored_recipe_class(method: Method) -> type:
     """Create the subclass of `StoredRecipe` for a method."""
-    parameter_types = recipe_parameter_types(method)
+    parameter_types = get_estimator_parameter_types(method)
     return make_dataclass(method.public_name, parameter_types.items(), bases=(StoredRecipe,))
 
 
-def _stored_recipe_classes() -> LazyClassMapping:
+def _map_stored_recipe_classes() -> LazyClassMapping:
     """Return the subclasses of `StoredRecipe` by the public names of the calibrators."""
     methods = {method.public_name: method for method in get_all_methods().values()}
-    sorted_methods = {name: methods[name] for name in calibrator_kinds()}
-    return LazyClassMapping(sorted_methods, _stored_recipe_class)
+    sorted_methods = {name: methods[name] for name in list_calibrator_names()}
+    return LazyClassMapping(sorted_methods, _create_stored_recipe_class)
 
 
 def _recipe_to_stored(recipe: Recipe, location: str) -> Any:
@@ -172,11 +172,15 @@ def _recipe_to_stored(recipe: Recipe, location: str) -> Any:
     method = find_method_by_public_name(recipe.estimator)
     # `find_source_method` has already rejected unknown estimators.
     assert method is not None
-    parameters: dict[str, Any] = {name: option.default for name, option in method.options.items()}
-    parameters |= {"input": "logits", "n_jobs": None, "classes": None}
-    parameters |= recipe.parameters
-    stored_class = _stored_recipe_class(method)
-    return stored_class(**{name: parameters[name] for name in recipe_parameter_types(method)})
+    default_parameters: dict[str, Any] = {
+        name: option.default for name, option in method.options.items()
+    }
+    default_parameters |= {"input": "logits", "n_jobs": None, "classes": None}
+    parameters = {**default_parameters, **recipe.parameters}
+    stored_class = _create_stored_recipe_class(method)
+    return stored_class(
+        **{name: parameters[name] for name in get_estimator_parameter_types(method)}
+    )
 
 
 def _recipe_from_stored(stored_recipe: Any, location: str) -> Recipe:
@@ -188,12 +192,12 @@ def _recipe_from_stored(stored_recipe: Any, location: str) -> Recipe:
     return Recipe(type(stored_recipe).__name__, parameters)
 
 
-SUBCLASS_LISTER_OF_BASE[StoredRecipe] = _stored_recipe_classes
+STORABLE_SUBCLASS_LISTERS[StoredRecipe] = _map_stored_recipe_classes
 STORED_FORM_OF_TYPE[Recipe] = StoredForm(
     stored_type=StoredRecipe, to_stored=_recipe_to_stored, from_stored=_recipe_from_stored
 )
 
-SUBCLASS_LISTER_OF_BASE[Source] = lambda: {"Table": LogitsSource, "Marks": ScoreSource}
+STORABLE_SUBCLASS_LISTERS[Source] = lambda: {"Table": LogitsSource, "Marks": ScoreSource}
 FIELD_TYPES[LogitsSource] = {
     "classes": Labels,
     "classes_given": bool,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metacal.certificates.cascade_stages import StageCount
 from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError, SavingError
 from metacal.gate import Gate, LogitsSource, ScoreSource, Stage
@@ -25,9 +24,9 @@ from metacal.io.artifact.source_checks import (
     check_score_range,
     check_thresholds_between_scores,
 )
-from metacal.io.artifact.sources import RANKERS, check_calibrator_is_supported
+from metacal.io.artifact.sources import LEARNED_SCORE_CLASSES, check_calibrator_is_supported
 from metacal.kernels.grid import RELATIVE_GRID
-from metacal.scores import NAMED, get_rounding_grid, get_score_name, needs_logits
+from metacal.scores import NAMED, Score, get_rounding_grid, get_score_name, needs_logits
 
 #: Maximum number of stages of a cascade.
 MAX_STAGES = 16
@@ -57,6 +56,27 @@ class SavedStage:
     source: Source
 
 
+@dataclass(frozen=True)
+class _CertifiedStage:
+    """What a certificate requires of a stage.
+
+    Attributes
+    ----------
+    name : str
+        Name of the model in a cascade, otherwise an empty text.
+
+    score : str or None
+        Name of the ranking score. None if any score is allowed.
+
+    threshold : float
+        Largest accepted score.
+    """
+
+    name: str
+    score: str | None
+    threshold: float
+
+
 def convert_to_saved_stages(gate: Gate) -> tuple[SavedStage, ...]:
     """Convert the stages of a gate to the entries of a file.
 
@@ -78,24 +98,29 @@ def _prepare_source_for_saving(source: Source) -> Source:
     if not isinstance(source, LogitsSource):
         return source
     check_calibrator_is_supported(source)
+    _check_score_is_supported(source.score)
     # Class names always come from the user, whereas numbers may be the default.
     has_class_names = source.classes.dtype.kind == "U"
-    source = replace(source, classes_given=source.classes_given or has_class_names)
-    score = source.score
+    return replace(source, classes_given=source.classes_given or has_class_names)
+
+
+def _check_score_is_supported(score: str | Score) -> None:
+    """Raise SavingError unless a score has a name or is one of metacal's learned scores."""
     if isinstance(score, str):
-        return source
+        return
     score_name = get_score_name(score)
-    if type(score) is not RANKERS.get(score_name):
+    if type(score) is not LEARNED_SCORE_CLASSES.get(score_name):
         raise SavingError(
             f"The score {score_name} is a Python function, so a gate file cannot store it. Use a"
-            f" named score: {', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
+            f" named score: {', '.join(NAMED)}, or a trained"
+            f" {' or '.join(LEARNED_SCORE_CLASSES)}."
         )
-    if not score.n_classes_:
+    is_trained = score.n_classes_ > 0
+    if not is_trained:
         raise SavingError(
             f"The score {score_name} is not trained. Train the score, and fit the gate again"
             " before you save it."
         )
-    return source
 
 
 def build_stages(
@@ -120,9 +145,7 @@ def build_stages(
     ArtifactError
         If a stage is invalid or does not agree with the certificate.
     """
-    certified_stages: tuple[StageCount | Certificate | None, ...] = (certificate,)
-    if certificate is not None and certificate.stages is not None:
-        certified_stages = certificate.stages.items
+    certified_stages = _list_certified_stages(certificate)
     n_stages = len(certified_stages)
     if len(saved_stages) != n_stages or len(saved_stages) > MAX_STAGES:
         raise ArtifactError(
@@ -136,8 +159,21 @@ def build_stages(
     return tuple(stages)
 
 
+def _list_certified_stages(certificate: Certificate | None) -> list[_CertifiedStage]:
+    """Return the name, score and threshold of each stage that the certificate requires."""
+    if certificate is None:
+        # A calibrator has one stage, which accepts every row, whatever its score is.
+        return [_CertifiedStage(name="", score=None, threshold=math.inf)]
+    if certificate.stages is None:
+        return [_CertifiedStage(name="", score=certificate.score, threshold=certificate.threshold)]
+    return [
+        _CertifiedStage(name=model.name, score=model.score, threshold=model.threshold)
+        for model in certificate.stages.items
+    ]
+
+
 def _check_stage_matches_certificate(
-    saved_stage: SavedStage, certified_stage: StageCount | Certificate | None, location: str
+    saved_stage: SavedStage, certified_stage: _CertifiedStage, location: str
 ) -> None:
     """Check that a stage agrees with the certificate.
 
@@ -146,8 +182,8 @@ def _check_stage_matches_certificate(
     saved_stage : SavedStage
         Entries of the stage.
 
-    certified_stage : StageCount, Certificate or None
-        What the certificate contains about the stage. None if there is no certificate.
+    certified_stage : _CertifiedStage
+        Required name, score and threshold.
 
     location : str
         Position of the stage in the file, used in error messages.
@@ -157,18 +193,15 @@ def _check_stage_matches_certificate(
     ArtifactError
         If name, score or threshold differ.
     """
-    certified_name = getattr(certified_stage, "name", "")
-    if saved_stage.name != certified_name:
+    if saved_stage.name != certified_stage.name:
         raise ArtifactError(
-            f"{location}.name must be {certified_name!r}, as in the certificate, but it is"
+            f"{location}.name must be {certified_stage.name!r}, as in the certificate, but it is"
             f" {describe_json(saved_stage.name)}."
         )
-    if certified_stage is not None and saved_stage.source.score_name != certified_stage.score:
+    requires_score = certified_stage.score is not None
+    if requires_score and saved_stage.source.score_name != certified_stage.score:
         raise ArtifactError(f"the source of {location} has a different score than the certificate.")
-    certified_threshold = math.inf
-    if certified_stage is not None:
-        certified_threshold = certified_stage.threshold
-    if saved_stage.threshold != certified_threshold:
+    if saved_stage.threshold != certified_stage.threshold:
         raise ArtifactError(f"{location} has a different threshold than the certificate.")
 
 
@@ -182,8 +215,11 @@ def _build_stage(saved_stage: SavedStage, certificate: Certificate | None, locat
     else:
         source = _check_and_complete_score_source(source, certificate, location)
         rounding_grid = RELATIVE_GRID
+        # Given scores belong to no classes.
         classes = np.empty(0)
 
+    # A calibrator and the stages of a cascade have one threshold. Other gates can have one per
+    # class or group, which the certificate contains.
     thresholds: Thresholds = SingleThreshold(saved_stage.threshold)
     if certificate is not None:
         check_thresholds_between_scores(certificate, rounding_grid, saved_stage.threshold)
@@ -233,16 +269,29 @@ def _check_logits_source(
             f"The score {get_score_name(source.score)} has the same value for every row of"
             " probabilities, so it cannot rank the rows."
         )
-    decision_offset = source.decision_at
-    certified_offset = 0.0 if certificate is None else certificate.decision_at
-    has_offset_without_two_classes = bool(decision_offset) and n_classes != 2
-    if decision_offset != certified_offset or has_offset_without_two_classes:
-        raise ArtifactError(
-            f"{location}.source.decision_at must be the value in the certificate, but it is"
-            f" {decision_offset}."
-        )
+    _check_decision_offset(source, certificate, location)
     if certificate is not None:
         check_score_range(certificate, n_classes, source.score_name, threshold)
+
+
+def _check_decision_offset(
+    source: LogitsSource, certificate: Certificate | None, location: str
+) -> None:
+    """Raise ArtifactError unless source and certificate predict the second class alike.
+
+    With two classes, a row is predicted to be of the second class if its log-odds exceed
+    `decision_at`. With more classes, `decision_at` is 0.
+    """
+    certified_decision_at = 0.0
+    if certificate is not None:
+        certified_decision_at = certificate.decision_at
+    is_for_two_classes = source.decision_at != 0.0
+    has_wrong_number_of_classes = is_for_two_classes and source.n_classes != 2
+    if source.decision_at != certified_decision_at or has_wrong_number_of_classes:
+        raise ArtifactError(
+            f"{location}.source.decision_at must be the value in the certificate, but it is"
+            f" {source.decision_at}."
+        )
 
 
 def _check_and_complete_score_source(
@@ -254,9 +303,8 @@ def _check_and_complete_score_source(
             f"{location}.source.score must be one line of plain text, but it is"
             f" {describe_json(source.score)}."
         )
-    n_knots = 0
-    if source.curve is not None:
-        n_knots = len(source.curve.knots)
+    confidence_curve = source.curve
+    n_knots = 0 if confidence_curve is None else len(confidence_curve.knots)
     if n_knots > _MAX_CURVE_KNOTS:
         raise ArtifactError(
             f"{location}.source.curve must have at most {_MAX_CURVE_KNOTS:,} knots, but it has"
@@ -266,7 +314,8 @@ def _check_and_complete_score_source(
         raise ArtifactError(
             f"the source of {location} reads scores, so the gate must have a certificate."
         )
-    if source.truth == "losses" and not certificate.quantity.is_mean_cost:
+    reads_losses = source.truth == "losses"
+    if reads_losses and not certificate.quantity.is_mean_cost:
         raise ArtifactError(
             f"the source of {location} reads losses, so the promise must be about losses."
         )

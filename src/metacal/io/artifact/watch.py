@@ -24,7 +24,7 @@ from metacal.io.artifact.encoding import decode, encode
 from metacal.io.artifact.registry import (
     STORED_FORM_OF_TYPE,
     StoredForm,
-    list_stored_form,
+    build_list_form,
 )
 from metacal.io.artifact.wrapping import checksum
 from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
@@ -83,7 +83,7 @@ def _pairs_form(stored_type: Any) -> StoredForm:
 
 # A file contains many of these objects, so they are stored as short lists.
 for _record_class in (Counts, PendingRow, Point):
-    STORED_FORM_OF_TYPE[_record_class] = list_stored_form(_record_class)
+    STORED_FORM_OF_TYPE[_record_class] = build_list_form(_record_class)
 STORED_FORM_OF_TYPE[dict[Id, PendingRow]] = _pairs_form(tuple[tuple[Id, PendingRow], ...])
 STORED_FORM_OF_TYPE[dict[str, int]] = _pairs_form(
     tuple[tuple[Literal[ALARM_NAMES], int], ...]  # type: ignore[valid-type]
