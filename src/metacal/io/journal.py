@@ -16,7 +16,7 @@ signature.
   the lock. The lock ends with its process. A copy of a journal has its own lock.
 - *Last record.* A crash during `append` leaves a last line that is incomplete, or that has zeros
   where data was never written. If its seal is valid nevertheless, the record is kept. Otherwise a
-  torn record cannot be distinguished from a damaged one. The line is then saved beside the journal,
+  incomplete record cannot be distinguished from a damaged one. The line is then saved beside the journal,
   removed from the journal, and reported by a warning.
 - *Damage.* A complete line with an invalid seal was once acknowledged, and was changed since. This
   is an error that gives the line number, for any line of the file, and nothing is changed. A file
@@ -46,7 +46,7 @@ import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from metacal.errors import ArtifactError, FileWriteError, ForeignFileError, warn_caller
 from metacal.io.disk import DISK, Disk, input_error_if_write_fails
@@ -57,8 +57,9 @@ from metacal.spelling import format_option
 VERSION = 1
 #: Maximum size of a journal in bytes. Tools rewrite a journal long before it grows so large.
 MAX_BYTES = 1 << 30
-#: Minimum number of zero bytes after a crash, which leaves whole disk sectors of zeros.
-_MIN_TORN_ZEROS = 16
+#: Minimum number of zero bytes that a crash leaves in a line, because it leaves whole disk sectors
+#: of zeros.
+_MIN_ZEROS_AFTER_CRASH = 16
 
 Record = dict[str, Any]
 
@@ -66,8 +67,10 @@ Record = dict[str, Any]
 class Seal:
     """Checksum of records, which reveals damage and careless edits.
 
-    Subclasses may sign.
+    A subclass signs with a key.
     """
+
+    uses_key: ClassVar[bool] = False
 
     def compute(self, content: bytes) -> str:
         """Return the seal of the content. It has no spaces."""
@@ -78,21 +81,29 @@ class Seal:
         return value == self.compute(content)
 
 
+#: Number of characters of a seal that was computed without a key. A signature is longer.
+_CHECKSUM_LENGTH = len(Seal().compute(b""))
+
+
 @dataclass(frozen=True)
-class _RepairedLine:
-    """Damaged line that could be repaired, because its seal is still valid.
+class _SealedLine:
+    """Line of a journal with a valid seal.
 
     Attributes
     ----------
     record : dict
         Record of the line.
 
-    line : bytes
-        The line without the damage.
+    seal : str
+        Seal of the line. The seal of the following line covers it too.
+
+    content : bytes
+        The whole line, which ends with a newline.
     """
 
     record: Record
-    line: bytes
+    seal: str
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -107,13 +118,13 @@ class _JournalContent:
     tail : bytes
         Rest of the file.
 
-    repaired_line : _RepairedLine or None
+    repaired_line : _SealedLine or None
         Repair of the tail, if that is possible.
     """
 
     valid_lines: bytes
     tail: bytes
-    repaired_line: _RepairedLine | None
+    repaired_line: _SealedLine | None
 
 
 class Journal:
@@ -185,36 +196,33 @@ class Journal:
                 f"cannot write {self.path}: an earlier write to this file failed. Repair the"
                 " disk, and call again."
             )
-        is_new_journal = self.size == 0
-        seal_before = "" if is_new_journal else self._last_seal
-        lines = []
-        if is_new_journal:
-            lines.append(self._seal_next_record(self._header))
-        record_line = self._seal_next_record(record)
-        lines.append(record_line)
-        new_content = b"".join(lines)
+        seal_before_append = self._last_seal
+        if self.size == 0:
+            new_lines = self._seal_records([self._header, record], previous_seal="")
+        else:
+            new_lines = self._seal_records([record], previous_seal=seal_before_append)
+        new_content = b"".join(line.content for line in new_lines)
+        self._last_seal = new_lines[-1].seal
         try:
             self.disk.append(self.real_path, new_content)
         except OSError as error:
-            self._last_seal = seal_before
-            self._undo_append()
+            self._last_seal = seal_before_append
+            self._truncate_to_valid_size()
             raise FileWriteError(
                 f"cannot write {self.path}: {error.strerror or error}. Nothing was recorded. Free"
                 " some space on the disk, and call again."
             ) from error
         self.size += len(new_content)
-        self.records.append(_parse_sealed_line(record_line))
+        self.records.append(new_lines[-1].record)
 
     def rewrite(self, records: Iterable[Record]) -> None:
         """Replace all records atomically, typically by fewer that lead to the same state.
 
         This also repairs a journal to which nothing can be appended after a failure of the disk.
         """
-        self._last_seal = ""
-        lines = [self._seal_next_record(self._header)]
-        for record in records:
-            lines.append(self._seal_next_record(record))
-        new_content = b"".join(lines)
+        new_lines = self._seal_records([self._header, *records], previous_seal="")
+        new_content = b"".join(line.content for line in new_lines)
+        self._last_seal = new_lines[-1].seal
         try:
             with input_error_if_write_fails(self.path):
                 self.disk.write(self.real_path, new_content)
@@ -224,10 +232,11 @@ class Journal:
             raise
         self.has_failed = False
         self.size = len(new_content)
-        self.records = [_parse_sealed_line(line) for line in lines[1:]]
+        record_lines = new_lines[1:]
+        self.records = [line.record for line in record_lines]
 
-    def _undo_append(self) -> None:
-        """Truncate the file to its size before a failed append.
+    def _truncate_to_valid_size(self) -> None:
+        """Remove the bytes of a failed append from the end of the file.
 
         If that fails too, the journal is marked as broken and accepts no more records.
         """
@@ -237,18 +246,31 @@ class Journal:
         except OSError:
             self.has_failed = True
 
-    def _seal_next_record(self, record: Record) -> bytes:
-        """Return the line of the next record, and store its seal for the line after it."""
-        line = self._build_sealed_line(self._last_seal, record)
-        self._last_seal = line.partition(b" ")[0].decode("ascii")
-        return line
+    def _seal_records(self, records: Iterable[Record], previous_seal: str) -> list[_SealedLine]:
+        """Build the lines of consecutive records, each with a seal that covers the seal before it.
 
-    def _build_sealed_line(self, previous_seal: str, record: Record) -> bytes:
-        """Return the line of a record. Its seal also covers the seal of the previous line."""
-        text = json.dumps(record, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-        text_bytes = text.encode("ascii")
-        seal = self.seal.compute(previous_seal.encode() + b" " + text_bytes)
-        return seal.encode("ascii") + b" " + text_bytes + b"\n"
+        Parameters
+        ----------
+        records : iterable of dict
+            Records in the order of their lines.
+
+        previous_seal : str
+            Seal of the line before the first record. It is empty at the beginning of the file.
+
+        Returns
+        -------
+        list of _SealedLine
+        """
+        lines = []
+        for record in records:
+            text = json.dumps(record, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+            text_bytes = text.encode("ascii")
+            seal = self.seal.compute(previous_seal.encode() + b" " + text_bytes)
+            line_content = seal.encode("ascii") + b" " + text_bytes + b"\n"
+            # The record is parsed again, so that it equals the record that a reader finds.
+            lines.append(_SealedLine(json.loads(text), seal, line_content))
+            previous_seal = seal
+        return lines
 
     def _read_records(self) -> _JournalContent:
         """Read the records and return the content, whose last line may be incomplete.
@@ -266,14 +288,17 @@ class Journal:
                     " file is larger."
                 )
             file_bytes = self.disk.read(self.real_path) or b""
-        self._last_seal = ""
-        records, valid_size = self._parse_lines(file_bytes)
+        valid_lines = self._parse_valid_lines(file_bytes)
+        records = [line.record for line in valid_lines]
+        last_seal = valid_lines[-1].seal if valid_lines else ""
+        valid_size = sum(len(line.content) for line in valid_lines)
         tail = file_bytes[valid_size:]
-        repaired_line = self._repair_last_line(tail)
+        repaired_line = self._repair_last_line(tail, previous_seal=last_seal)
         if repaired_line is not None:
             records.append(repaired_line.record)
+            last_seal = repaired_line.seal
         elif tail:
-            self._raise_unless_torn_append(tail, line_number=len(records) + 1)
+            self._raise_unless_crash_explains_tail(tail, line_number=len(records) + 1)
         if records and records[0] != self._header:
             raise ForeignFileError(
                 f"{self.path}: the file is not a journal of 'metacal {self.kind}', or another"
@@ -282,37 +307,47 @@ class Journal:
             )
         self.records = records[1:]
         self.size = valid_size
+        self._last_seal = last_seal
         return _JournalContent(file_bytes[:valid_size], tail, repaired_line)
 
-    def _parse_lines(self, content: bytes) -> tuple[list[Record], int]:
-        """Parse lines up to the first one without a valid seal.
+    def _parse_valid_lines(self, content: bytes) -> list[_SealedLine]:
+        """Parse the lines from the header up to the first one without a valid seal."""
+        lines: list[_SealedLine] = []
+        previous_seal = ""
+        line_start = 0
+        while True:
+            newline_position = content.find(b"\n", line_start)
+            if newline_position < 0:
+                return lines
+            seal, _, text = content[line_start:newline_position].partition(b" ")
+            line = self._parse_line(seal, text, previous_seal)
+            if line is None:
+                return lines
+            lines.append(line)
+            previous_seal = line.seal
+            line_start = newline_position + 1
+
+    def _parse_line(self, seal: bytes, text: bytes, previous_seal: str) -> _SealedLine | None:
+        """Parse the seal and the text of a line. Return None if the seal is not valid.
+
+        Parameters
+        ----------
+        seal : bytes
+            Seal as stored.
+
+        text : bytes
+            Record as JSON.
+
+        previous_seal : str
+            Seal of the line before this one.
 
         Returns
         -------
-        records : list of dict
-            Records of the valid lines, the header included.
-
-        valid_size : int
-            Size of the valid lines in bytes.
+        _SealedLine or None
         """
-        records: list[Record] = []
-        valid_size = 0
-        while True:
-            line_end = content.find(b"\n", valid_size)
-            if line_end < 0:
-                return records, valid_size
-            seal, _, text = content[valid_size:line_end].partition(b" ")
-            record = self._parse_next_record(seal, text)
-            if record is None:
-                return records, valid_size
-            records.append(record)
-            valid_size = line_end + 1
-
-    def _parse_next_record(self, seal: bytes, text: bytes) -> Record | None:
-        """Parse the next record and store its seal. Return None if the seal is not valid."""
         try:
             seal_text = seal.decode("ascii")
-            sealed_content = self._last_seal.encode() + b" " + text
+            sealed_content = previous_seal.encode() + b" " + text
             if not self.seal.matches(seal_text, sealed_content):
                 return None
             record = json.loads(text)
@@ -320,28 +355,28 @@ class Journal:
             return None
         if not isinstance(record, dict):
             return None
-        self._last_seal = seal_text
-        return record
+        return _SealedLine(record, seal_text, seal + b" " + text + b"\n")
 
-    def _repair_last_line(self, tail: bytes) -> _RepairedLine | None:
-        """Repair a last line that is damaged only in the bytes that no seal covers.
+    def _repair_last_line(self, tail: bytes, previous_seal: str) -> _SealedLine | None:
+        """Repair a last line that is damaged only in the space or the newline.
 
-        These are the space before the record, and the end of the line, which may also be missing.
+        No seal covers the space before the record and the newline, which may also be missing.
+        Return None if the line cannot be repaired.
         """
         text_start = tail.find(b"{")
         if text_start < 1:
             return None
         seal = tail[: text_start - 1]
-        # The last byte is the end of the line, or that of the record if the end is missing.
-        for text_end in (len(tail), len(tail) - 1):
-            text = tail[text_start:text_end]
-            record = self._parse_next_record(seal, text)
-            if record is not None:
-                return _RepairedLine(record=record, line=seal + b" " + text + b"\n")
+        text_without_newline = tail[text_start:]
+        text_with_damaged_newline = tail[text_start:-1]
+        for text in (text_without_newline, text_with_damaged_newline):
+            line = self._parse_line(seal, text, previous_seal)
+            if line is not None:
+                return line
         return None
 
-    def _raise_unless_torn_append(self, tail: bytes, line_number: int) -> None:
-        """Raise ArtifactError unless a crash during `append` can have left the tail.
+    def _raise_unless_crash_explains_tail(self, tail: bytes, line_number: int) -> None:
+        """Raise ArtifactError unless a crash during `append` explains the end of the file.
 
         Parameters
         ----------
@@ -353,25 +388,29 @@ class Journal:
         """
         first_line = tail.partition(b"\n")[0]
         if line_number == 1:
-            self._raise_unless_torn_header(tail, first_line)
+            self._raise_unless_incomplete_header(tail, first_line)
             return
-        is_last_line = len(first_line) + 1 >= len(tail)
-        is_complete = tail.endswith(b"\n") and tail.count(b"\0") < _MIN_TORN_ZEROS
-        if is_complete or not is_last_line:
+        has_more_lines = len(first_line) + 1 < len(tail)
+        has_gap_of_zeros = tail.count(b"\0") >= _MIN_ZEROS_AFTER_CRASH
+        was_written_completely = tail.endswith(b"\n") and not has_gap_of_zeros
+        if was_written_completely or has_more_lines:
             raise ArtifactError(
                 f"{self.path}:{line_number}: this record is damaged, was edited, or was signed"
                 f" with another key. Restore the file from a copy. The {line_number - 1:,} lines"
                 " before this record are valid."
             )
 
-    def _raise_unless_torn_header(self, tail: bytes, first_line: bytes) -> None:
+    def _raise_unless_incomplete_header(self, tail: bytes, first_line: bytes) -> None:
         """Raise ArtifactError unless the file is the beginning of a header.
 
         Zeros may follow it.
         """
-        if self._build_sealed_line("", self._header).startswith(tail.rstrip(b"\0")):
+        header_line = self._seal_records([self._header], previous_seal="")[0]
+        is_incomplete_header = header_line.content.startswith(tail.rstrip(b"\0"))
+        if is_incomplete_header:
             return
-        if b"journal" not in first_line and b"version" not in first_line:
+        mentions_header_key = any(key.encode() in first_line for key in self._header)
+        if not mentions_header_key:
             raise ForeignFileError(
                 f"{self.path}: the file is not a journal of 'metacal {self.kind}'. Pass"
                 " another name."
@@ -382,7 +421,7 @@ class Journal:
     def _repair(self, content: _JournalContent) -> None:
         """Repair or remove a last line that a crash has left incomplete."""
         if content.repaired_line is not None:
-            self._write_repaired_line(content, content.repaired_line.line)
+            self._write_repaired_line(content, content.repaired_line.content)
         elif content.tail:
             self._remove_tail(content.tail)
 
@@ -432,14 +471,14 @@ class Journal:
 
         A signature is longer than a checksum.
         """
-        checksum_length = len(Seal().compute(b""))
-        has_key = type(self.seal) is not Seal
-        if len(seal) > checksum_length and seal.isalnum() and not has_key:
+        has_key = self.seal.uses_key
+        is_longer_than_checksum = len(seal) > _CHECKSUM_LENGTH
+        if is_longer_than_checksum and seal.isalnum() and not has_key:
             return (
                 "this journal is signed; give its key with every call:"
                 f" {format_option('key', metavar='KEYFILE')}."
             )
-        if len(seal) == checksum_length and has_key:
+        if len(seal) == _CHECKSUM_LENGTH and has_key:
             return (
                 "this journal was begun without a key; leave the key out, or begin anew with"
                 " another file."
@@ -478,9 +517,3 @@ def read_journal(path: str, kind: str, *, disk: Disk = DISK) -> list[Record]:
     if content.repaired_line is None and content.tail.endswith(b"\n"):
         warn_caller(f"{path}: the last record is damaged and does not count.")
     return journal.records
-
-
-def _parse_sealed_line(line: bytes) -> Record:
-    """Return the record of a line whose seal is known to be valid."""
-    record: Record = json.loads(line.partition(b" ")[2])
-    return record

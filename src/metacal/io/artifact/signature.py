@@ -16,7 +16,7 @@ import os
 import stat
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from metacal.errors import KeyFileError, MetacalWarning, SignatureError, needs_extra
 from metacal.io.artifact.messages import check_keys, describe_json
@@ -79,6 +79,8 @@ class Key(Seal):
     public_key : Ed25519PublicKey or None
         Public key.
     """
+
+    uses_key: ClassVar[bool] = True
 
     algorithm: Algorithm
     secret: bytes = b""
