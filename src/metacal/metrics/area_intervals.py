@@ -57,131 +57,157 @@ class WeightedErrorBlocks(ErrorBlocks):
         """Area under the risk-coverage curve of each resample.
 
         The area is ∫ E(u)/u du, where E(u) is the weight of the errors among the first fraction u
-        of all weight. Errors of density c between the fractions a and b add c ∫ -log t dt from a to
-        b, and the antiderivative of -log t is t - t log t.
+        of all weight. A block of error rate c between the fractions a and b adds c ∫ -log t dt from
+        a to b.
         """
-        start = self.rows_before_block / self.total_rows
-        stop = self.rows_through_block / self.total_rows
-        block_weight = self.rows_through_block - self.rows_before_block
-        density = np.divide(
-            self.n_errors, block_weight, out=np.zeros_like(block_weight), where=block_weight > 0
+        coverage_before_block = self.rows_before_block / self.total_rows
+        coverage_through_block = self.rows_through_block / self.total_rows
+        block_weights = self.rows_through_block - self.rows_before_block
+        error_rates = np.divide(
+            self.n_errors, block_weights, out=np.zeros_like(block_weights), where=block_weights > 0
         )
-        antiderivative_at_stop = stop - xlogy(stop, stop)
-        antiderivative_at_start = start - xlogy(start, start)
-        return np.asarray(
-            (density * (antiderivative_at_stop - antiderivative_at_start)).sum(axis=1)
+        areas_of_blocks = error_rates * _integrate_minus_log(
+            coverage_before_block, coverage_through_block
         )
+        return np.asarray(areas_of_blocks.sum(axis=1))
+
+
+def _integrate_minus_log(start: Float, stop: Float) -> Float:
+    """Integrate -log t from `start` to `stop`. Its antiderivative is t - t log t."""
+    antiderivative_at_stop = stop - xlogy(stop, stop)
+    antiderivative_at_start = start - xlogy(start, start)
+    return np.asarray(antiderivative_at_stop - antiderivative_at_start)
 
 
 @dataclass(frozen=True, eq=False)
-class RowRuns:
-    """Weights of the correct and incorrect rows in each run of a ranking.
+class RankingCounts:
+    """Numbers of correct and incorrect rows in the error blocks of a ranking and in their gaps.
 
-    A run is a block with an incorrect row, or the correct rows between two such blocks.
+    An error block contains the rows of one score, at least one of them incorrect. A gap contains
+    the correct rows between two error blocks, before the first or after the last one.
 
     Attributes
     ----------
-    weights_between_blocks : array of shape (n_blocks + 1,)
-        Weight of the correct rows before each block with an incorrect row, and after the last block.
-        Without resampling, every row has weight 1.
+    n_correct_in_gaps : array of shape (n_blocks + 1,)
+        Number of correct rows in each gap. Gap b precedes error block b.
 
-    correct_weights, incorrect_weights : array of shape (n_blocks,)
-        Weights of the correct and incorrect rows in each block.
+    n_correct_in_blocks, n_incorrect_in_blocks : arrays of shape (n_blocks,)
+        Numbers of correct and of incorrect rows in each error block.
     """
 
-    weights_between_blocks: Float
-    correct_weights: Float
-    incorrect_weights: Float
+    n_correct_in_gaps: Float
+    n_correct_in_blocks: Float
+    n_incorrect_in_blocks: Float
 
     @classmethod
-    def from_ranking(cls, ranking: Ranking) -> RowRuns:
-        """Count the rows of each run of a ranking."""
-        # The arrays of blocks have one row per resample; here the sample is the only one.
+    def from_ranking(cls, ranking: Ranking) -> RankingCounts:
+        """Count the rows in each error block and each gap of a ranking."""
         unit_weights = np.ones((1, len(ranking)), dtype=np.intp)
-        blocks = ranking.get_error_blocks(unit_weights)
-        rows_before_block = blocks.rows_before_block[0]
-        rows_through_block = blocks.rows_through_block[0]
-        n_incorrect = blocks.n_errors[0]
-        n_rows = blocks.total_rows[0]
-        rows_before_gap = np.concatenate(([0.0], rows_through_block))
-        rows_through_gap = np.append(rows_before_block, n_rows)
+        blocks_of_sample = ranking.get_error_blocks(unit_weights)
+        # The first axis of each array has one element, because the sample is the only resample.
+        n_rows_before_block = blocks_of_sample.rows_before_block[0]
+        n_rows_through_block = blocks_of_sample.rows_through_block[0]
+        n_incorrect_in_blocks = blocks_of_sample.n_errors[0]
+        n_rows = blocks_of_sample.total_rows[0]
+        n_rows_in_blocks = n_rows_through_block - n_rows_before_block
+        n_rows_before_gap = np.concatenate(([0.0], n_rows_through_block))
+        n_rows_through_gap = np.append(n_rows_before_block, n_rows)
         return cls(
-            weights_between_blocks=rows_through_gap - rows_before_gap,
-            correct_weights=rows_through_block - rows_before_block - n_incorrect,
-            incorrect_weights=n_incorrect,
+            n_correct_in_gaps=n_rows_through_gap - n_rows_before_gap,
+            n_correct_in_blocks=n_rows_in_blocks - n_incorrect_in_blocks,
+            n_incorrect_in_blocks=n_incorrect_in_blocks,
         )
 
-    def merge_blocks(self) -> RowRuns:
-        """Merge neighbouring blocks if there are too many to resample quickly.
+    def merge_late_blocks(self) -> RankingCounts:
+        """Merge neighbouring error blocks if there are too many to resample quickly.
 
         The first blocks stay as they are, because they have the largest influence on an AURC.
         """
-        n_blocks = len(self.incorrect_weights)
+        n_blocks = len(self.n_incorrect_in_blocks)
         if n_blocks <= _N_UNMERGED_BLOCKS + _N_MERGED_BLOCKS:
             return self
         unmerged_blocks = np.arange(_N_UNMERGED_BLOCKS)
-        first_merged_blocks = np.linspace(
+        first_blocks_of_merged = np.linspace(
             _N_UNMERGED_BLOCKS, n_blocks, _N_MERGED_BLOCKS, endpoint=False
         ).astype(np.intp)
-        first_old_blocks = np.concatenate([unmerged_blocks, first_merged_blocks])
-        first_old_gaps = np.append(first_old_blocks, n_blocks)
-        # Correct rows between two blocks that are merged belong to the merged block.
-        absorbed_weights = self.weights_between_blocks[:-1].copy()
-        absorbed_weights[first_old_blocks] = 0.0
-        correct_weights = self.correct_weights + absorbed_weights
-        return RowRuns(
-            weights_between_blocks=self.weights_between_blocks[first_old_gaps],
-            correct_weights=np.add.reduceat(correct_weights, first_old_blocks),
-            incorrect_weights=np.add.reduceat(self.incorrect_weights, first_old_blocks),
+        first_blocks = np.concatenate([unmerged_blocks, first_blocks_of_merged])
+        # Gap b precedes block b, so a gap remains if its block is the first of a merged block.
+        remaining_gaps = np.append(first_blocks, n_blocks)
+        # All other gaps lie inside a merged block, and their correct rows become rows of the block.
+        n_correct_in_inner_gaps = self.n_correct_in_gaps[:-1].copy()
+        n_correct_in_inner_gaps[first_blocks] = 0.0
+        n_correct = self.n_correct_in_blocks + n_correct_in_inner_gaps
+        return RankingCounts(
+            n_correct_in_gaps=self.n_correct_in_gaps[remaining_gaps],
+            n_correct_in_blocks=np.add.reduceat(n_correct, first_blocks),
+            n_incorrect_in_blocks=np.add.reduceat(self.n_incorrect_in_blocks, first_blocks),
         )
 
-    def resample(
+    def draw_resamples(
         self, n_resamples: int, random: np.random.Generator
     ) -> Iterator[WeightedResamples]:
-        """Yield resamples with exponential row weights, several per batch.
+        """Yield batches of resamples with exponential row weights.
 
-        The weights of k rows add up to a gamma variable of shape k, so one draw for each run of
-        rows is enough.
+        The weights of k rows add up to a gamma variable of shape k, so one draw for the correct
+        rows of each gap or block, and one for the incorrect rows of each block, are enough.
         """
-        n_gaps = len(self.weights_between_blocks)
-        n_blocks = len(self.incorrect_weights)
-        batch_size = max(1, _BATCH_ELEMENTS // n_gaps)
-        for start in range(0, n_resamples, batch_size):
-            n_drawn = min(batch_size, n_resamples - start)
-            weighted_runs = RowRuns(
-                weights_between_blocks=random.standard_gamma(
-                    self.weights_between_blocks, (n_drawn, n_gaps)
+        n_gaps = len(self.n_correct_in_gaps)
+        n_blocks = len(self.n_incorrect_in_blocks)
+        max_batch_size = max(1, _BATCH_ELEMENTS // n_gaps)
+        for start in range(0, n_resamples, max_batch_size):
+            batch_size = min(max_batch_size, n_resamples - start)
+            observed = _build_weighted_blocks(
+                weights_of_gaps=random.standard_gamma(self.n_correct_in_gaps, (batch_size, n_gaps)),
+                correct_weights=random.standard_gamma(
+                    self.n_correct_in_blocks, (batch_size, n_blocks)
                 ),
-                correct_weights=random.standard_gamma(self.correct_weights, (n_drawn, n_blocks)),
                 incorrect_weights=random.standard_gamma(
-                    self.incorrect_weights, (n_drawn, n_blocks)
+                    self.n_incorrect_in_blocks, (batch_size, n_blocks)
                 ),
             )
-            unseen_weights = random.standard_exponential((n_drawn, 2))
-            yield WeightedResamples(weighted_runs.to_error_blocks(), unseen_weights)
+            weights_of_two_unseen_rows = random.standard_exponential((batch_size, 2))
+            first_weight, last_weight = np.hsplit(weights_of_two_unseen_rows, 2)
+            yield WeightedResamples(
+                observed, unseen_first_weight=first_weight, unseen_last_weight=last_weight
+            )
 
-    def to_unit_weight_blocks(self) -> WeightedErrorBlocks:
-        """Return the error blocks of a single resample in which every row has weight 1."""
-        single_resample = RowRuns(
-            weights_between_blocks=self.weights_between_blocks[None],
-            correct_weights=self.correct_weights[None],
-            incorrect_weights=self.incorrect_weights[None],
+    def get_blocks_of_sample(self) -> WeightedErrorBlocks:
+        """Return the error blocks of the sample itself, in which every row has weight 1."""
+        return _build_weighted_blocks(
+            weights_of_gaps=self.n_correct_in_gaps[None],
+            correct_weights=self.n_correct_in_blocks[None],
+            incorrect_weights=self.n_incorrect_in_blocks[None],
         )
-        return single_resample.to_error_blocks()
 
-    def to_error_blocks(self) -> WeightedErrorBlocks:
-        """Convert two-dimensional runs, one row per resample, to error blocks."""
-        block_weights = self.correct_weights + self.incorrect_weights
-        weights_before_blocks = self.weights_between_blocks[:, :-1]
-        weight_through_block = np.cumsum(weights_before_blocks + block_weights, axis=1)
-        gap_total = self.weights_between_blocks.sum(axis=1, keepdims=True)
-        block_total = block_weights.sum(axis=1, keepdims=True)
-        return WeightedErrorBlocks(
-            total_rows=gap_total + block_total,
-            rows_before_block=weight_through_block - block_weights,
-            rows_through_block=weight_through_block,
-            n_errors=self.incorrect_weights,
-        )
+
+def _build_weighted_blocks(
+    *, weights_of_gaps: Float, correct_weights: Float, incorrect_weights: Float
+) -> WeightedErrorBlocks:
+    """Build error blocks from the total row weights of each gap and block.
+
+    Parameters
+    ----------
+    weights_of_gaps : array of shape (n_resamples, n_blocks + 1)
+        Weight of the correct rows in each gap. Gap b precedes block b.
+
+    correct_weights, incorrect_weights : arrays of shape (n_resamples, n_blocks)
+        Weights of the correct and of the incorrect rows in each block.
+
+    Returns
+    -------
+    WeightedErrorBlocks
+    """
+    weights_of_blocks = correct_weights + incorrect_weights
+    weights_of_preceding_gaps = weights_of_gaps[:, :-1]
+    weight_through_block = np.cumsum(weights_of_preceding_gaps + weights_of_blocks, axis=1)
+    total_weight_of_gaps = weights_of_gaps.sum(axis=1, keepdims=True)
+    total_weight_of_blocks = weights_of_blocks.sum(axis=1, keepdims=True)
+    return WeightedErrorBlocks(
+        total_rows=total_weight_of_gaps + total_weight_of_blocks,
+        rows_before_block=weight_through_block - weights_of_blocks,
+        rows_through_block=weight_through_block,
+        n_errors=incorrect_weights,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,40 +219,40 @@ class WeightedResamples:
     observed : WeightedErrorBlocks
         Error blocks of the rows of the sample.
 
-    unseen_weights : array of shape (n_resamples, 2)
+    unseen_first_weight, unseen_last_weight : arrays of shape (n_resamples, 1)
         Weights of the unseen row that ranks first and of the one that ranks last.
     """
 
     observed: WeightedErrorBlocks
-    unseen_weights: Float
+    unseen_first_weight: Float
+    unseen_last_weight: Float
 
     def add_unfavourable_rows(self, *, adds_correct_row_last: bool) -> WeightedErrorBlocks:
         """Add an unseen incorrect row first and, if requested, a correct row last."""
         observed = self.observed
-        weight_of_first = self.unseen_weights[:, :1]
-        weight_of_last = self.unseen_weights[:, 1:]
-        total_rows = observed.total_rows + weight_of_first
+        first_weight = self.unseen_first_weight
+        total_rows = observed.total_rows + first_weight
         if adds_correct_row_last:
-            total_rows = total_rows + weight_of_last
+            total_rows = total_rows + self.unseen_last_weight
         # The first row is an error block of its own. A correct row needs no block.
-        no_weight = np.zeros_like(weight_of_first)
+        rows_before_first = np.zeros_like(first_weight)
         return WeightedErrorBlocks(
             total_rows=total_rows,
-            rows_before_block=np.hstack([no_weight, observed.rows_before_block + weight_of_first]),
-            rows_through_block=np.hstack(
-                [weight_of_first, observed.rows_through_block + weight_of_first]
+            rows_before_block=np.hstack(
+                [rows_before_first, observed.rows_before_block + first_weight]
             ),
-            n_errors=np.hstack([weight_of_first, observed.n_errors]),
+            rows_through_block=np.hstack(
+                [first_weight, observed.rows_through_block + first_weight]
+            ),
+            n_errors=np.hstack([first_weight, observed.n_errors]),
         )
 
     def add_favourable_rows(self, *, adds_incorrect_row_last: bool) -> WeightedErrorBlocks:
         """Add an unseen correct row first and, if requested, an incorrect row last."""
         observed = self.observed
-        weight_of_first = self.unseen_weights[:, :1]
-        weight_of_last = self.unseen_weights[:, 1:]
-        total_rows = observed.total_rows + weight_of_first
-        rows_before = observed.rows_before_block + weight_of_first
-        rows_through = observed.rows_through_block + weight_of_first
+        total_rows = observed.total_rows + self.unseen_first_weight
+        rows_before = observed.rows_before_block + self.unseen_first_weight
+        rows_through = observed.rows_through_block + self.unseen_first_weight
         if not adds_incorrect_row_last:
             return WeightedErrorBlocks(
                 total_rows=total_rows,
@@ -235,12 +261,12 @@ class WeightedResamples:
                 n_errors=observed.n_errors,
             )
         # The last row is an error block of its own.
-        new_total_rows = total_rows + weight_of_last
+        total_rows_with_last = total_rows + self.unseen_last_weight
         return WeightedErrorBlocks(
-            total_rows=new_total_rows,
+            total_rows=total_rows_with_last,
             rows_before_block=np.hstack([rows_before, total_rows]),
-            rows_through_block=np.hstack([rows_through, new_total_rows]),
-            n_errors=np.hstack([observed.n_errors, weight_of_last]),
+            rows_through_block=np.hstack([rows_through, total_rows_with_last]),
+            n_errors=np.hstack([observed.n_errors, self.unseen_last_weight]),
         )
 
 
@@ -256,9 +282,9 @@ class AreaStatistic:
     compute_area : callable
         Function from `ErrorBlocks` to one area per resample.
 
-    compares_correct_with_incorrect : bool
-        Whether the area compares the ranks of incorrect rows with those of correct rows. It then
-        gets an unseen row of each kind.
+    needs_unseen_last_row : bool
+        Whether an unseen row ranks last, too. An area that compares the ranks of incorrect rows
+        with those of correct rows needs an unseen row of each kind.
 
     smaller_is_better : bool
         Whether smaller areas are better.
@@ -266,7 +292,7 @@ class AreaStatistic:
 
     ranking: Ranking
     compute_area: Callable[[ErrorBlocks], Float]
-    compares_correct_with_incorrect: bool = False
+    needs_unseen_last_row: bool = False
     smaller_is_better: bool = True
 
     def __call__(self, row_weights: Weights) -> Float:
@@ -274,12 +300,12 @@ class AreaStatistic:
         return self.compute_area(self.ranking.get_error_blocks(row_weights))
 
     def compute_bounding_areas(self, resamples: WeightedResamples) -> tuple[Float, Float]:
-        """Compute the areas lowered by unseen rows and the areas raised by unseen rows."""
+        """Compute the areas that unseen rows lower, and those that unseen rows raise."""
         unfavourable_blocks = resamples.add_unfavourable_rows(
-            adds_correct_row_last=self.compares_correct_with_incorrect
+            adds_correct_row_last=self.needs_unseen_last_row
         )
         favourable_blocks = resamples.add_favourable_rows(
-            adds_incorrect_row_last=self.compares_correct_with_incorrect
+            adds_incorrect_row_last=self.needs_unseen_last_row
         )
         worse_areas = self.compute_area(unfavourable_blocks)
         better_areas = self.compute_area(favourable_blocks)
@@ -317,10 +343,10 @@ def compute_area_limits(
     """
     lowered_areas_by_batch: dict[str, list[Float]] = {name: [] for name in statistics}
     raised_areas_by_batch: dict[str, list[Float]] = {name: [] for name in statistics}
-    any_statistic = next(iter(statistics.values()))
-    all_runs = RowRuns.from_ranking(any_statistic.ranking)
-    merged_runs = all_runs.merge_blocks()
-    for resamples in merged_runs.resample(n_resamples, random):
+    shared_ranking = next(iter(statistics.values())).ranking
+    counts = RankingCounts.from_ranking(shared_ranking)
+    merged_counts = counts.merge_late_blocks()
+    for resamples in merged_counts.draw_resamples(n_resamples, random):
         for name, statistic in statistics.items():
             lowered_areas, raised_areas = statistic.compute_bounding_areas(resamples)
             lowered_areas_by_batch[name].append(lowered_areas)
@@ -333,10 +359,10 @@ def compute_area_limits(
             raised_areas_by_batch[name], 1.0 - tail_probability
         )
         # Merging blocks changes the area slightly, so the limits are shifted back by the change.
-        (sample_area,) = statistic.compute_area(all_runs.to_unit_weight_blocks())
-        (merged_sample_area,) = statistic.compute_area(merged_runs.to_unit_weight_blocks())
-        shift = float(sample_area - merged_sample_area)
-        limits[name] = (lower_limit + shift, upper_limit + shift)
+        (sample_area,) = statistic.compute_area(counts.get_blocks_of_sample())
+        (area_after_merging,) = statistic.compute_area(merged_counts.get_blocks_of_sample())
+        merging_correction = float(sample_area - area_after_merging)
+        limits[name] = (lower_limit + merging_correction, upper_limit + merging_correction)
     return limits
 
 

@@ -4,6 +4,9 @@ A statistic maps row weights to one value per resample (see `metacal.metrics.bin
 prepared once from a `TopLabel` and evaluated for any number of resamples. The formulas and
 references are with the public functions in `metacal.metrics.calibration`. Correctness may be a
 fraction (1/m for a tie among m classes).
+
+Row weights may be random signs, 1 or -1 (a wild bootstrap, see `metacal.metrics.resampling`). The
+signs apply to the residuals, correctness minus confidence. Rows are counted without the signs.
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ from metacal.metrics.binning import (
 )
 from metacal.metrics.toplabel import TopLabel
 
-#: Function from the row counts, mean gaps and standard errors of the bins to their contributions.
-BinContribution = Callable[[Float, Float, Float], Float]
+#: Function of (row_counts, mean_gaps, standard_errors), one entry per bin, that returns the
+#: contribution of each bin to a debiased calibration error.
+BinContributions = Callable[[Float, Float, Float], Float]
 
 
 def build_accuracy_statistic(top_labels: TopLabel) -> Statistic:
@@ -88,7 +92,8 @@ def build_ece_statistic(
 
     def compute_gap_in_norm(row_weights: Weights) -> Float:
         n_rows = row_weights.shape[1]
-        row_counts = compute_row_counts(_compute_absolute_weights(row_weights))
+        unsigned_weights = _remove_random_signs(row_weights)
+        row_counts = compute_row_counts(unsigned_weights)
         bin_gaps = np.abs(compute_residual_sums(row_weights)) / np.maximum(row_counts, 1.0)
         largest_gap = bin_gaps.max(axis=1)
         if np.isinf(power):
@@ -152,20 +157,21 @@ def build_sup_ece_statistic(top_labels: TopLabel) -> Statistic:
     # A row with a unique confidence is a bin of its own, so its gap needs no sum over rows.
     n_rows_of_rank = np.bincount(confidence_ranks)
     is_unique = n_rows_of_rank[confidence_ranks] == 1
-    gap_if_unique = np.where(is_unique, np.abs(residuals), 0.0)
+    absolute_residuals_of_unique_rows = np.where(is_unique, np.abs(residuals), 0.0)
     tied_rows = np.flatnonzero(~is_unique)
-    tie_of_tied_row = rank_distinct_values(top_labels.confidence[tied_rows])
-    compute_residual_sums_of_ties = GroupSums(
-        groups=tie_of_tied_row,
-        n_groups=int(tie_of_tied_row.max(initial=-1)) + 1,
+    bin_of_tied_row = rank_distinct_values(top_labels.confidence[tied_rows])
+    compute_residual_sums_of_bins = GroupSums(
+        groups=bin_of_tied_row,
+        n_groups=int(bin_of_tied_row.max(initial=-1)) + 1,
         values=residuals[tied_rows],
         entry_rows=tied_rows,
     )
 
     def compute_sup_ece(row_weights: Weights) -> Float:
         n_rows = row_weights.shape[1]
-        sum_of_unique_gaps = _compute_absolute_weights(row_weights) @ gap_if_unique
-        sum_of_tied_gaps = np.abs(compute_residual_sums_of_ties(row_weights)).sum(axis=1)
+        unsigned_weights = _remove_random_signs(row_weights)
+        sum_of_unique_gaps = unsigned_weights @ absolute_residuals_of_unique_rows
+        sum_of_tied_gaps = np.abs(compute_residual_sums_of_bins(row_weights)).sum(axis=1)
         return np.asarray((sum_of_unique_gaps + sum_of_tied_gaps) / n_rows)
 
     return compute_sup_ece
@@ -220,8 +226,11 @@ def _make_bin_sum_functions(
     return [GroupSums(bin_indices, n_edge_bins, column) for column in columns]
 
 
-def _compute_absolute_weights(row_weights: Weights) -> Float:
-    """Return the absolute weights as float64, without a copy if no weight is negative."""
+def _remove_random_signs(row_weights: Weights) -> Float:
+    """Return the absolute weights as float64, without a copy if no weight is negative.
+
+    The weights of a wild bootstrap are random signs, which apply to residuals but not to counts.
+    """
     weights = np.asarray(row_weights, dtype=np.float64)
     if weights.min(initial=0.0) >= 0.0:
         return weights
@@ -229,9 +238,9 @@ def _compute_absolute_weights(row_weights: Weights) -> Float:
 
 
 def _build_debiased_statistic(
-    top_labels: TopLabel, n_bins: int, binning: Binning, compute_contributions: BinContribution
+    top_labels: TopLabel, n_bins: int, binning: Binning, compute_contributions: BinContributions
 ) -> Statistic:
-    """Build the statistic max(0, Σ_b (n_b/n) contribution_b) of bin contributions.
+    """Build the statistic of a debiased error, max(0, Σ_b (n_b/n) contribution_b).
 
     The standard error of a bin comes from the variance of the correctness. For 0/1 values this
     variance is accuracy (1 - accuracy). For uniform rows, whose correctness is the constant 1/K, it
@@ -266,11 +275,11 @@ def _build_debiased_statistic(
 
     # Arrays in this function have the shape (n_resamples, n_bins).
     def compute_debiased_error(row_weights: Weights) -> Float:
-        weights_without_signs = _compute_absolute_weights(row_weights)
-        row_counts = compute_row_counts(weights_without_signs)
+        unsigned_weights = _remove_random_signs(row_weights)
+        row_counts = compute_row_counts(unsigned_weights)
         divisors = np.maximum(row_counts, 1.0)
-        accuracy = compute_correct_sums(weights_without_signs) / divisors
-        variances = compute_square_sums(weights_without_signs) / divisors - accuracy**2
+        accuracy = compute_correct_sums(unsigned_weights) / divisors
+        variances = compute_square_sums(unsigned_weights) / divisors - accuracy**2
         standard_errors = np.sqrt(np.maximum(variances, 0.0) / divisors)
         mean_gaps = compute_residual_sums(row_weights) / divisors
         contributions = compute_contributions(row_counts, mean_gaps, standard_errors)

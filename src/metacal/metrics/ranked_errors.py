@@ -47,13 +47,13 @@ class Ranking:
         n_blocks = len(error_block_ranks)
         next_block = np.searchsorted(error_block_ranks, score_ranks)
         is_in_block = _find_rows_in_blocks(score_ranks, error_block_ranks, next_block)
-        # Group 2b contains the rows between the blocks b - 1 and b, and group 2b + 1 block b.
+        # Groups alternate: gap 0, block 0, gap 1, block 1, …, last gap. A gap holds correct rows.
         gap_or_block_of_row = 2 * next_block + is_in_block
         n_gaps_and_blocks = 2 * n_blocks + 1
-        self._compute_gap_and_block_sizes = GroupSums(
+        self._count_rows_in_gaps_and_blocks = GroupSums(
             groups=gap_or_block_of_row, n_groups=n_gaps_and_blocks
         )
-        self._compute_error_counts = GroupSums(
+        self._count_errors_in_blocks = GroupSums(
             groups=next_block[is_incorrect],
             n_groups=n_blocks,
             entry_rows=np.flatnonzero(is_incorrect),
@@ -80,19 +80,19 @@ class Ranking:
 
     def _count_error_blocks(self, row_weights: Weights) -> ErrorBlocks:
         """Count the errors in each error block, and the rows before and through it."""
-        # A cumulative sum of integers is faster than one of floats.
-        gap_and_block_sizes = np.ascontiguousarray(
-            self._compute_gap_and_block_sizes(row_weights), np.int64
+        n_rows_in_gaps_and_blocks = np.ascontiguousarray(
+            self._count_rows_in_gaps_and_blocks(row_weights), np.int64
         )
-        cumulative_sizes = np.cumsum(gap_and_block_sizes, axis=1).astype(np.float64)
-        # Gaps of correct rows and error blocks alternate. A gap is first and last.
-        rows_through_gap = cumulative_sizes[:, 0:-1:2]
-        rows_through_block = cumulative_sizes[:, 1::2]
+        # A cumulative sum of integers is faster than one of floats.
+        cumulative_rows = np.cumsum(n_rows_in_gaps_and_blocks, axis=1).astype(np.float64)
+        # Columns alternate: gap 0, block 0, gap 1, block 1, …, last gap.
+        rows_through_preceding_gap = cumulative_rows[:, 0:-1:2]
+        rows_through_block = cumulative_rows[:, 1::2]
         return ErrorBlocks(
-            total_rows=cumulative_sizes[:, -1:],
-            rows_before_block=rows_through_gap,
+            total_rows=cumulative_rows[:, -1:],
+            rows_before_block=rows_through_preceding_gap,
             rows_through_block=rows_through_block,
-            n_errors=np.ascontiguousarray(self._compute_error_counts(row_weights)),
+            n_errors=np.ascontiguousarray(self._count_errors_in_blocks(row_weights)),
         )
 
 
@@ -145,24 +145,25 @@ class ErrorBlocks:
         """Area under the risk-coverage curve of each resample.
 
         The area is (1/n) Σ_m E_m/m, where E_m is the number of errors among the m first rows. It is
-        computed as a sum over errors instead of ranks. An error at rank r is in E_m for all m >= r
-        and adds H_n - H_(r-1), where H are the harmonic numbers. If a block of ranks a + 1 … b has
-        w errors, (m - a) w / (b - a) of them are among the first m on average over the orders of
-        the tied rows.
+        computed as a sum over blocks of tied rows. If a block has the ranks a + 1 … b and w errors,
+        all w errors are among the first m rows for each m > b. For a rank m in the block,
+        (m - a) w / (b - a) of them are, on average over the orders of the tied rows. With the
+        harmonic numbers H_m = Σ_{r <= m} 1/r, the sums over both kinds of ranks are
+
+            Σ_{b < m <= n} w/m = w (H_n - H_b)
+            Σ_{a < m <= b} (m - a) w / (b - a) / m = w - w / (b - a) a (H_b - H_a).
         """
-        n_rows = self.total_rows[:, 0].astype(np.intp)
-        harmonic_numbers = _compute_harmonic_numbers(int(n_rows.max(initial=0)))
-        h_of_all_rows = harmonic_numbers[n_rows][:, None]
-        h_before_block = harmonic_numbers[self.rows_before_block.astype(np.intp)]
-        h_through_block = harmonic_numbers[self.rows_through_block.astype(np.intp)]
-        block_sizes = self.rows_through_block - self.rows_before_block
-        error_rates = self.n_errors / np.maximum(block_sizes, 1.0)
-        # Ranks after a block add w (H_n - H_b), ranks in it w - w / (b - a) a (H_b - H_a).
-        terms_of_blocks = self.n_errors * (h_of_all_rows - h_through_block + 1.0)
-        terms_of_blocks = terms_of_blocks - error_rates * self.rows_before_block * (
-            h_through_block - h_before_block
-        )
-        return np.asarray(terms_of_blocks.sum(axis=1) / n_rows)
+        a = self.rows_before_block
+        b = self.rows_through_block
+        n = self.total_rows[:, 0].astype(np.intp)
+        harmonic_numbers = _compute_harmonic_numbers(int(n.max(initial=0)))
+        harmonic_n = harmonic_numbers[n][:, None]
+        harmonic_a = harmonic_numbers[a.astype(np.intp)]
+        harmonic_b = harmonic_numbers[b.astype(np.intp)]
+        error_rates = self.n_errors / np.maximum(b - a, 1.0)
+        sums_if_errors_come_first = self.n_errors * (harmonic_n - harmonic_b + 1.0)
+        sums_of_blocks = sums_if_errors_come_first - error_rates * a * (harmonic_b - harmonic_a)
+        return np.asarray(sums_of_blocks.sum(axis=1) / n)
 
 
 def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:

@@ -47,7 +47,7 @@ def build_e_aurc_statistic(ranking: Ranking) -> Statistic:
         )
         return np.maximum(0.0, blocks.aurc - oracle_blocks.aurc)
 
-    return AreaStatistic(ranking, compute_excess_aurc, compares_correct_with_incorrect=True)
+    return AreaStatistic(ranking, compute_excess_aurc, needs_unseen_last_row=True)
 
 
 def build_augrc_statistic(ranking: Ranking) -> Statistic:
@@ -86,7 +86,7 @@ def build_auroc_statistic(ranking: Ranking) -> Statistic:
         return np.divide(n_ordered_pairs, n_pairs, out=undefined_areas, where=n_pairs > 0)
 
     return AreaStatistic(
-        ranking, compute_auroc, compares_correct_with_incorrect=True, smaller_is_better=False
+        ranking, compute_auroc, needs_unseen_last_row=True, smaller_is_better=False
     )
 
 
