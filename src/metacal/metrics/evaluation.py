@@ -19,7 +19,7 @@ from metacal.metrics.evaluation_result import Evaluation
 from metacal.metrics.intervals import Interval
 from metacal.metrics.marginal import PredictedClasses, find_predicted_columns
 from metacal.metrics.probability_columns import (
-    MetricSources,
+    PreparedMetrics,
     ProbabilityColumns,
     compute_row_losses,
     count_errors,
@@ -131,9 +131,10 @@ def evaluate(
     columns = ProbabilityColumns(
         top_labels=table.top_label(), losses=compute_row_losses(table), table=table
     )
-    is_paper_map = False
+    are_rejected_rows_uniform = False
     if accept is not None:
-        is_paper_map = _has_uniform_rejected_rows(table, read_bool_column(accept, "accept"))
+        is_accepted = read_bool_column(accept, "accept")
+        are_rejected_rows_uniform = _has_uniform_rejected_rows(table, is_accepted)
     n_used_resamples = n_resamples if intervals else 0
     return evaluate_columns(
         columns,
@@ -146,7 +147,7 @@ def evaluate(
         predicted_classes=PredictedClasses(
             predicted=find_predicted_columns(table), classes=classes
         ),
-        is_paper_map=is_paper_map,
+        is_paper_map=are_rejected_rows_uniform,
     )
 
 
@@ -275,17 +276,17 @@ def evaluate_columns(
             release_freed_memory(len(top_labels) * n_classes)
 
     # The metrics of the gate and of all rows share their resamples, so that they are drawn once.
-    gate_sources = _prepare_gate_sources(top_labels, is_accepted, correct, score)
-    metric_sources = [*columns.prepare_metric_sources(n_bins), *gate_sources]
+    gate_metrics = _prepare_gate_metrics(top_labels, is_accepted, correct, score)
+    prepared_metrics = [*columns.prepare_metrics(n_bins), *gate_metrics]
     known_correct = top_labels.correct
     if is_paper_map:
         # The prediction for a uniform row cannot be read from its probabilities.
         known_correct = top_labels.correct[is_accepted]
     all_intervals = resampling.compute_intervals(
-        metric_sources, n_rows=len(top_labels), n_errors=count_errors(known_correct)
+        prepared_metrics, n_rows=len(top_labels), n_errors=count_errors(known_correct)
     )
     gate_intervals = {}
-    for metric, _ in gate_sources:
+    for metric, _ in gate_metrics:
         gate_intervals[metric.name] = all_intervals.pop(metric.name)
     if correct is None and is_accepted is not None:
         gate_intervals = _set_unknown_metrics_to_nan(
@@ -308,12 +309,12 @@ def evaluate_columns(
     )
 
 
-def _prepare_gate_sources(
+def _prepare_gate_metrics(
     top_labels: TopLabel,
     is_accepted: Flags | None,
     correct: ArrayLike | None,
     score: ArrayLike | None,
-) -> MetricSources:
+) -> PreparedMetrics:
     """Prepare the metrics of the gate's decisions and of the ranking score.
 
     Parameters
@@ -325,32 +326,33 @@ def _prepare_gate_sources(
         Decisions of the gate. If None, there are no metrics of decisions.
 
     correct : array of shape (n_rows,) or None
-        Whether each prediction is correct. If None, it is read from `top`.
+        Whether each prediction is correct. If None, it is read from `top_labels`.
 
     score : array of shape (n_rows,) or None
         Ranking score. If None, there are no metrics of the ranking.
 
     Returns
     -------
-    list of tuples (Metric, IntervalSource)
+    list of tuples (Metric, CountsStatisticOrValue)
     """
     is_correct = _read_correctness(top_labels, correct)
     check_same_length(proba=top_labels.confidence, correct=is_correct)
-    metric_sources: MetricSources = []
+    prepared_metrics: PreparedMetrics = []
     if is_accepted is not None:
         for metric in registry.list_evaluated_metrics(DECISION):
-            successes_and_trials = None
-            if metric.compute_counts is not None:
-                successes_and_trials = metric.compute_counts(is_accepted, is_correct)
+            if metric.compute_counts is None:
+                continue
+            successes_and_trials = metric.compute_counts(is_accepted, is_correct)
             if successes_and_trials is not None:
-                metric_sources.append((metric, successes_and_trials))
+                prepared_metrics.append((metric, successes_and_trials))
     if score is not None:
         scores = read_number_column(score, "score")
         check_same_length(proba=top_labels.confidence, score=scores)
         ranking = Ranking(scores, is_correct)
         for metric in registry.list_evaluated_metrics(RANKING):
-            metric_sources.append((metric, metric.prepare_interval_source(ranking)))
-    return metric_sources
+            counts_or_statistic = metric.prepare_counts_or_statistic(ranking)
+            prepared_metrics.append((metric, counts_or_statistic))
+    return prepared_metrics
 
 
 def _read_correctness(top_labels: TopLabel, correct: ArrayLike | None) -> Flags:
@@ -375,8 +377,9 @@ def _set_unknown_metrics_to_nan(
 ) -> dict[str, Interval]:
     """Replace metrics that depend on unknown predictions for rejected rows by NaN.
 
-    The prediction for a uniform row cannot be read from its probabilities. A tie on an accepted row
-    counts as incorrect.
+    The prediction for a uniform row cannot be read from its probabilities. The correctness of such a
+    row is the fraction 1/K, because all K classes are tied. A tie on an accepted row counts as
+    incorrect.
 
     Parameters
     ----------
@@ -396,9 +399,9 @@ def _set_unknown_metrics_to_nan(
     -------
     dict of str to Interval
     """
-    is_partly_correct = (top_labels.correct > 0) & (top_labels.correct < 1)
-    has_uniform_rejected_row = np.any(is_partly_correct & ~is_accepted)
-    if not has_uniform_rejected_row:
+    is_tied = (top_labels.correct > 0) & (top_labels.correct < 1)
+    has_unknown_prediction = np.any(is_tied & ~is_accepted)
+    if not has_unknown_prediction:
         return intervals
     warn_caller(
         "The probabilities of rejected rows are uniform, so proba does not contain the"

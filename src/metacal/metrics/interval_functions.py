@@ -28,8 +28,8 @@ from metacal.metrics.replicates import Target
 from metacal.metrics.resampling import RandomState, Resampling
 from metacal.metrics.toplabel import CheckedTable, TopLabel
 
-#: Successes and trials of a proportion without trials, which is NaN.
-_NAN_PROPORTION = (0, 0)
+#: Successes and trials of a proportion that is undefined. Its estimate is NaN.
+_NO_TRIALS = (0, 0)
 
 
 def interval(
@@ -77,18 +77,14 @@ def interval(
     """
     resampling = Resampling(level, n_resamples, random_state)
     registered_metric = _find_registered_metric(metric)
-    metric_name = registered_metric.name
-    _check_options(metric, metric_name, options)
+    _check_options(metric, registered_metric.name, options)
     validate_data = registered_metric.input
     if validate_data is None:
         # A metric of decisions is a proportion, counted from the data as they were passed.
-        successes_and_trials = None
+        successes_and_trials = _NO_TRIALS
         if registered_metric.compute_counts is not None:
-            successes_and_trials = registered_metric.compute_counts(*data, **options)
-        if successes_and_trials is None:
-            successes_and_trials = _NAN_PROPORTION
-        metric_source = (registered_metric, successes_and_trials)
-        return resampling.compute_intervals([metric_source], n_rows=0)[metric_name]
+            successes_and_trials = registered_metric.compute_counts(*data, **options) or _NO_TRIALS
+        return resampling.compute_proportion_interval(*successes_and_trials)
 
     validation_options = {}
     if "classes" in options:
@@ -97,11 +93,11 @@ def interval(
     n_errors = inf
     if registered_metric.needs_errors:
         n_errors = _count_incorrect_rows(validated_data)
-    interval_source = registered_metric.prepare_interval_source(validated_data, **options)
+    counts_or_statistic = registered_metric.prepare_counts_or_statistic(validated_data, **options)
     intervals = resampling.compute_intervals(
-        [(registered_metric, interval_source)], n_rows=len(validated_data), n_errors=n_errors
+        [(registered_metric, counts_or_statistic)], n_rows=len(validated_data), n_errors=n_errors
     )
-    return intervals[metric_name]
+    return intervals[registered_metric.name]
 
 
 def _count_incorrect_rows(validated_data: CheckedTable | TopLabel) -> float:

@@ -11,12 +11,12 @@ from metacal.formulas import Flags, Float
 from metacal.metrics import registry
 from metacal.metrics.binning import build_mean_statistic
 from metacal.metrics.intervals import Interval
-from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, IntervalSource, Metric
+from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, CountsStatisticOrValue, Metric
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import CheckedTable, TopLabel
 
-#: Metrics, each with the counts, the statistic or the value that its interval is computed from.
-MetricSources = list[tuple[Metric, IntervalSource]]
+#: Metrics, each with its counts, its statistic or its value.
+PreparedMetrics = list[tuple[Metric, CountsStatisticOrValue]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,27 +71,33 @@ class ProbabilityColumns:
     def compute_intervals(self, resampling: Resampling, n_bins: int) -> dict[str, Interval]:
         """Compute the interval of each metric, keyed by the name of the metric."""
         return resampling.compute_intervals(
-            self.prepare_metric_sources(n_bins),
+            self.prepare_metrics(n_bins),
             n_rows=len(self.top_labels),
             n_errors=count_errors(self.top_labels.correct),
         )
 
-    def prepare_metric_sources(self, n_bins: int) -> MetricSources:
+    def prepare_metrics(self, n_bins: int) -> PreparedMetrics:
         """Prepare each metric: pair it with its counts, statistic or value."""
-        return [(metric, self._prepare_interval_source(metric, n_bins)) for metric in self.metrics]
+        return [(metric, self._prepare_metric(metric, n_bins)) for metric in self.metrics]
 
-    def _prepare_interval_source(self, metric: Metric, n_bins: int) -> IntervalSource:
-        """Return the data from which the interval of a metric is computed, NaN if none."""
+    def _prepare_metric(self, metric: Metric, n_bins: int) -> CountsStatisticOrValue:
+        """Return the counts, the statistic or the value of a metric, NaN if it is unknown."""
         if metric.losses is not None:
-            return build_mean_statistic(self.losses[metric.name])
-        metric_input = self.top_labels if metric.input is TOP_LABEL else self.table
-        if metric_input is not None:
-            options = {"n_bins": n_bins} if metric.has_bins else {}
-            return metric.prepare_interval_source(metric_input, **options)
-        if metric.name in self.accumulators:
-            accumulator = self.accumulators[metric.name]
-            return float(accumulator.value(accepted=self.accepted))
-        return nan
+            row_losses = self.losses[metric.name]
+            return build_mean_statistic(row_losses)
+        needs_table = metric.input is not TOP_LABEL
+        if needs_table and self.table is None:
+            return self._get_accumulated_value(metric.name)
+        validated_data = self.table if needs_table else self.top_labels
+        options = {"n_bins": n_bins} if metric.has_bins else {}
+        return metric.prepare_counts_or_statistic(validated_data, **options)
+
+    def _get_accumulated_value(self, metric_name: str) -> float:
+        """Return the value that an accumulator computed without the table, NaN if none did."""
+        if metric_name not in self.accumulators:
+            return nan
+        accumulator = self.accumulators[metric_name]
+        return float(accumulator.value(accepted=self.accepted))
 
 
 def compute_row_losses(table: CheckedTable) -> dict[str, Float]:

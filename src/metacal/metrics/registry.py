@@ -20,8 +20,9 @@ from metacal.metrics.toplabel import CheckedTable, checked_table, read_top_label
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Numbers of successes and trials, a statistic of row weights, or a bare value without interval.
-IntervalSource = tuple[int, int] | Statistic | float
+#: What the interval of a metric is computed from: the successes and trials of a proportion, or a
+#: statistic to resample. A bare value has no interval.
+CountsStatisticOrValue = tuple[int, int] | Statistic | float
 
 
 #: Function that validates the arguments of a metric. It also names the kind of data in the registry.
@@ -148,13 +149,18 @@ class Metric:
         """Whether the statistic reads the whole table for each batch of resamples."""
         return self.input is PROBABILITIES and self.losses is None
 
-    def prepare_statistic(self, source: Any, **options: Any) -> Statistic:
+    @property
+    def is_proportion(self) -> bool:
+        """Whether the metric is a proportion, which successes and trials determine."""
+        return self.compute_counts is not None
+
+    def prepare_statistic(self, validated_data: Any, **options: Any) -> Statistic:
         """Build the statistic of validated data.
 
         Parameters
         ----------
-        source : CheckedTable, TopLabel or Ranking
-            Validated data.
+        validated_data : CheckedTable, TopLabel or Ranking
+            Result of the function `input`.
 
         **options
             Options of the metric, such as `n_bins`.
@@ -177,21 +183,24 @@ class Metric:
         array([0.35, 0.1 ])
         """
         if self.losses is not None:
-            return build_mean_statistic(self.losses(source))
+            row_losses = self.losses(validated_data)
+            return build_mean_statistic(row_losses)
         if self.statistic is None:
             raise TypeError(
                 f"The metric {self.name} is computed from counts, so it does not support row"
                 " weights."
             )
-        return self.statistic(source, **options)
+        return self.statistic(validated_data, **options)
 
-    def prepare_interval_source(self, source: Any, **options: Any) -> IntervalSource:
+    def prepare_counts_or_statistic(
+        self, validated_data: Any, **options: Any
+    ) -> CountsStatisticOrValue:
         """Return the counts of a proportion, or the statistic if there are no counts."""
         if self.compute_counts is not None:
-            successes_and_trials = self.compute_counts(source)
+            successes_and_trials = self.compute_counts(validated_data)
             if successes_and_trials is not None:
                 return successes_and_trials
-        return self.prepare_statistic(source, **options)
+        return self.prepare_statistic(validated_data, **options)
 
 
 #: All metrics by name, in the order of the tables.
@@ -283,7 +292,7 @@ def describe_calibration_metrics(metric_names: Iterable[str]) -> list[dict[str, 
             {
                 "name": metric.name,
                 "title": printed_name[0].upper() + printed_name[1:],
-                "is_share": metric.compute_counts is not None,
+                "is_share": metric.is_proportion,
             }
         )
     return descriptions
@@ -299,8 +308,9 @@ def list_compared_metrics() -> list[Metric]:
     (True, False)
     """
     metrics = [metric for metric in METRICS.values() if metric.compared]
-    # Proper scores come first, because their key is False, which sorts before True.
-    return sorted(metrics, key=lambda metric: not metric.proper)
+    proper_metrics = [metric for metric in metrics if metric.proper]
+    other_metrics = [metric for metric in metrics if not metric.proper]
+    return proper_metrics + other_metrics
 
 
 def get_gate_metric_names() -> dict[str, str]:

@@ -30,14 +30,15 @@ from metacal.rows import report_finished_rows
 #: Largest numbers of elements and of resamples in a batch of weights as bytes.
 _BATCH_ELEMENTS = 1 << 22
 _MAX_BATCH_RESAMPLES = 64
-#: Smallest number of rows at which the results of 8 resamples fill the cache.
+#: Smallest number of rows at which batches of floats have fewer resamples and more elements.
+#: From this number on, 8 resamples fill the cache with their results.
 _MANY_ROWS = 1 << 14
 #: Largest numbers of elements and of resamples in a batch of weights as floats.
 _FLOAT_BATCH_ELEMENTS = 1 << 18
 _MAX_FLOAT_RESAMPLES = 32
-#: Largest numbers of elements and of resamples in a batch of floats with many rows.
-_LONG_FLOAT_BATCH_ELEMENTS = 1 << 20
-_MAX_LONG_FLOAT_RESAMPLES = 8
+#: The same two limits for tables with many rows.
+_FLOAT_BATCH_ELEMENTS_OF_MANY_ROWS = 1 << 20
+_MAX_FLOAT_RESAMPLES_OF_MANY_ROWS = 8
 
 
 @contextmanager
@@ -83,8 +84,8 @@ def draw_batches(
     weight_buffer = np.empty((max_batch_size, n_rows), dtype=np.int8)
     for first_resample in range(0, n_resamples, max_batch_size):
         batch_size = min(max_batch_size, n_resamples - first_resample)
-        for index in range(batch_size):
-            weight_buffer[index] = draw_weights()
+        for position_in_batch in range(batch_size):
+            weight_buffer[position_in_batch] = draw_weights()
         yield weight_buffer[:batch_size]
         report_finished_rows(batch_size * n_rows)
 
@@ -95,14 +96,22 @@ def split_into_float_batches(row_weights: Weights) -> Iterator[Weights]:
     The weights of each row are contiguous in memory, as sparse products require.
     """
     n_resamples, n_rows = row_weights.shape
-    if n_rows >= _MANY_ROWS:
-        batch_size = min(_MAX_LONG_FLOAT_RESAMPLES, _LONG_FLOAT_BATCH_ELEMENTS // n_rows)
-    else:
-        batch_size = min(_MAX_FLOAT_RESAMPLES, _FLOAT_BATCH_ELEMENTS // n_rows)
-    batch_size = max(1, batch_size)
+    batch_size = _choose_float_batch_size(n_rows)
     for start in range(0, n_resamples, batch_size):
         batch_weights = row_weights[start : start + batch_size]
-        yield np.ascontiguousarray(batch_weights.T, dtype=np.float64).T
+        weights_by_row = np.ascontiguousarray(batch_weights.T, dtype=np.float64)
+        yield weights_by_row.T
+
+
+def _choose_float_batch_size(n_rows: int) -> int:
+    """Choose the number of resamples whose float64 weights stay in the cache together."""
+    if n_rows >= _MANY_ROWS:
+        max_resamples = _MAX_FLOAT_RESAMPLES_OF_MANY_ROWS
+        max_elements = _FLOAT_BATCH_ELEMENTS_OF_MANY_ROWS
+    else:
+        max_resamples = _MAX_FLOAT_RESAMPLES
+        max_elements = _FLOAT_BATCH_ELEMENTS
+    return max(1, min(max_resamples, max_elements // n_rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,19 +126,19 @@ class Target:
     low, high : float
         Smallest and largest possible value.
 
-    calibration_error : bool
+    is_calibration_error : bool
         Whether the value is 0 for perfect calibration but positive on every sample.
 
-    reads_whole_table : bool
-        Whether the statistic reads a whole table. Such a statistic gets many resamples at a time,
-        so that the table is read less often.
+    needs_large_batches : bool
+        Whether the statistic gets whole batches of int8 weights instead of a few resamples as
+        floats. A statistic that reads a large table for each batch then reads it less often.
     """
 
     statistic: Statistic
     low: float = 0.0
     high: float = 1.0
-    calibration_error: bool = False
-    reads_whole_table: bool = False
+    is_calibration_error: bool = False
+    needs_large_batches: bool = False
 
     @property
     def max_resamples(self) -> float:
@@ -144,15 +153,20 @@ def compute_replicates(
 ) -> dict[str, Float]:
     """Evaluate each statistic on all batches of row weights, in order."""
     values_by_batch: dict[str, list[Float]] = {name: [] for name in targets}
+    large_batch_targets = {
+        name: target for name, target in targets.items() if target.needs_large_batches
+    }
+    float_batch_targets = {
+        name: target for name, target in targets.items() if not target.needs_large_batches
+    }
     for row_weights in weight_batches:
-        for name, target in targets.items():
-            n_resamples_so_far = sum(map(len, values_by_batch[name]))
-            if target.reads_whole_table and n_resamples_so_far < target.max_resamples:
+        for name, target in large_batch_targets.items():
+            n_evaluated_resamples = sum(map(len, values_by_batch[name]))
+            if n_evaluated_resamples < target.max_resamples:
                 values_by_batch[name].append(target.statistic(row_weights))
         for float_weights in split_into_float_batches(row_weights):
-            for name, target in targets.items():
-                if not target.reads_whole_table:
-                    values_by_batch[name].append(target.statistic(float_weights))
+            for name, target in float_batch_targets.items():
+                values_by_batch[name].append(target.statistic(float_weights))
     # The empty array is for statistics without any batch.
     return {
         name: np.concatenate([np.empty(0), *batches]) for name, batches in values_by_batch.items()

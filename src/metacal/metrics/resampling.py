@@ -47,7 +47,7 @@ from metacal.metrics.intervals import (
     Interval,
     clopper_pearson,
 )
-from metacal.metrics.registry import IntervalSource, Metric
+from metacal.metrics.registry import CountsStatisticOrValue, Metric
 from metacal.metrics.replicates import (
     Target,
     compute_replicates,
@@ -60,7 +60,8 @@ from metacal.rows.memory import keep_freed_memory
 
 RandomState = int | np.random.Generator | None
 
-#: Largest number of rows at which requesting memory takes longer than the computation.
+#: Largest number of rows at which the process keeps the memory that it frees. Requesting it again
+#: would take longer than the computation.
 _FEW_ROWS = 1 << 14
 #: Smallest number of incorrect rows at which a metric with `needs_errors` has an interval.
 _MIN_ERRORS = 5
@@ -107,7 +108,7 @@ class Resampling:
 
     def compute_intervals(
         self,
-        metric_sources: list[tuple[Metric, IntervalSource]],
+        prepared_metrics: list[tuple[Metric, CountsStatisticOrValue]],
         n_rows: int,
         n_errors: float = inf,
     ) -> dict[str, Interval]:
@@ -115,8 +116,8 @@ class Resampling:
 
         Parameters
         ----------
-        metric_sources : list of tuples (Metric, IntervalSource)
-            Metrics with their counts, statistics or values. Proportions have an exact interval,
+        prepared_metrics : list of tuples (Metric, CountsStatisticOrValue)
+            Metrics with their counts, statistics or values. The interval of counts is exact,
             statistics share their resamples, and a bare value has no interval.
 
         n_rows : int
@@ -128,9 +129,9 @@ class Resampling:
         Returns
         -------
         dict of str to Interval
-            Intervals in the order of `metric_sources`, keyed by the names of the metrics.
+            Intervals in the order of `prepared_metrics`, keyed by the names of the metrics.
         """
-        targets = _collect_resampling_targets(metric_sources)
+        targets = _collect_resampling_targets(prepared_metrics)
         resampled_intervals: dict[str, Interval] = {}
         if targets:
             resampled_intervals = self.resample_statistics(targets, n_rows)
@@ -138,29 +139,28 @@ class Resampling:
         has_too_few_errors = are_intervals_requested and n_errors < _MIN_ERRORS
 
         intervals: dict[str, Interval] = {}
-        for metric, source in metric_sources:
-            if not callable(source):
-                counts_or_value = source
-                intervals[metric.name] = self._make_interval_without_resampling(counts_or_value)
+        for metric, counts_statistic_or_value in prepared_metrics:
+            if isinstance(counts_statistic_or_value, tuple):
+                n_successes, n_trials = counts_statistic_or_value
+                intervals[metric.name] = self.compute_proportion_interval(n_successes, n_trials)
                 continue
+            if not callable(counts_statistic_or_value):
+                value = counts_statistic_or_value
+                intervals[metric.name] = self.make_point_estimate(value)
+                continue
+            statistic = counts_statistic_or_value
             if metric.has_interval:
                 interval = resampled_intervals[metric.name]
             else:
-                sample_value = evaluate_on_sample(source, n_rows)
-                interval = self.make_point_estimate(sample_value)
+                interval = self.make_point_estimate(evaluate_on_sample(statistic, n_rows))
             if has_too_few_errors and metric.needs_errors and isfinite(interval.estimate):
                 point_estimate = self.make_point_estimate(interval.estimate)
                 interval = replace(point_estimate, method=TOO_FEW_ERRORS)
             intervals[metric.name] = interval
         return intervals
 
-    def _make_interval_without_resampling(
-        self, counts_or_value: tuple[int, int] | float
-    ) -> Interval:
-        """Compute the interval of a proportion from its counts, or wrap a bare value."""
-        if not isinstance(counts_or_value, tuple):
-            return self.make_point_estimate(counts_or_value)
-        n_successes, n_trials = counts_or_value
+    def compute_proportion_interval(self, n_successes: int, n_trials: int) -> Interval:
+        """Compute the exact interval of a proportion, or its estimate if no interval is due."""
         exact_interval = clopper_pearson(n_successes, n_trials, self.level)
         if self.n_resamples or self.exact_proportions:
             return exact_interval
@@ -200,7 +200,7 @@ class Resampling:
     def _compute_resampled_intervals(
         self, targets: Mapping[str, Target], estimates: Mapping[str, float], n_rows: int
     ) -> dict[str, Interval]:
-        """Compute the intervals of statistics whose estimates are known.
+        """Draw resamples and compute the interval of each statistic from them.
 
         Parameters
         ----------
@@ -218,7 +218,6 @@ class Resampling:
         dict of str to Interval
         """
         if n_rows <= _FEW_ROWS:
-            # The process keeps memory that it frees, because requesting it again takes long.
             keep_freed_memory()
         resample_random = make_generator(self.random_state)
         sign_random, area_random = resample_random.spawn(2)
@@ -281,19 +280,19 @@ class Resampling:
             )
 
         # A positive low end claims miscalibration, which chance alone must not explain.
-        targets_above_zero = {}
+        calibration_error_targets = {}
         for name, target in targets.items():
-            if target.calibration_error and intervals[name].low > 0:
-                targets_above_zero[name] = target
-        n_sign_draws = _N_SIGN_DRAWS if targets_above_zero else 0
-        sign_batches = _draw_random_signs(n_sign_draws, n_rows, sign_random)
-        chance_values_by_name = compute_replicates(targets_above_zero, sign_batches)
-        for name, target in targets_above_zero.items():
+            if target.is_calibration_error and intervals[name].low > 0:
+                calibration_error_targets[name] = target
+        chance_values_by_name = _compute_calibration_errors_by_chance(
+            calibration_error_targets, n_rows, sign_random
+        )
+        for name, chance_values in chance_values_by_name.items():
             intervals[name] = self._allow_for_chance(
                 intervals[name],
-                chance_values=chance_values_by_name[name],
+                chance_values=chance_values,
                 replicate_values=replicates_by_name[name],
-                target=target,
+                target=targets[name],
             )
         return intervals
 
@@ -371,11 +370,11 @@ class Resampling:
         interval : Interval
             Interval of the calibration error.
 
-        chance_values : array
-            Values under random signs.
+        chance_values : array of shape (n_draws,)
+            Calibration errors after the residuals got random signs.
 
-        replicate_values : array
-            Values of the resamples.
+        replicate_values : array of shape (n_resamples,)
+            Calibration errors of the resamples.
 
         target : Target
             Statistic of the calibration error.
@@ -397,19 +396,19 @@ class Resampling:
 
 
 def _collect_resampling_targets(
-    metric_sources: list[tuple[Metric, IntervalSource]],
+    prepared_metrics: list[tuple[Metric, CountsStatisticOrValue]],
 ) -> dict[str, Target]:
     """Return the statistics that are resampled, keyed by the names of their metrics."""
     targets = {}
-    for metric, source in metric_sources:
-        if callable(source) and metric.has_interval:
+    for metric, counts_statistic_or_value in prepared_metrics:
+        if callable(counts_statistic_or_value) and metric.has_interval:
             smallest_value, largest_value = metric.range
             targets[metric.name] = Target(
-                source,
+                statistic=counts_statistic_or_value,
                 low=smallest_value,
                 high=largest_value,
-                calibration_error=metric.calibration_error,
-                reads_whole_table=metric.reads_whole_table,
+                is_calibration_error=metric.calibration_error,
+                needs_large_batches=metric.reads_whole_table,
             )
     return targets
 
@@ -426,6 +425,35 @@ def _draw_bootstrap_weights(
         return np.bincount(drawn_rows, minlength=n_rows)
 
     return draw_batches(n_resamples, n_rows, draw_weights)
+
+
+def _compute_calibration_errors_by_chance(
+    targets: Mapping[str, Target], n_rows: int, random: np.random.Generator
+) -> dict[str, Float]:
+    """Compute the calibration errors that chance alone produces, with a wild bootstrap.
+
+    A random sign for the residual of each row removes the gap between confidence and accuracy, but
+    keeps the size of the noise.
+
+    Parameters
+    ----------
+    targets : mapping of str to Target
+        Statistics of calibration errors.
+
+    n_rows : int
+        Number of rows.
+
+    random : numpy.random.Generator
+        Source of the random signs.
+
+    Returns
+    -------
+    dict of str to array of shape (n_draws,)
+        Values under random signs, keyed like `targets`.
+    """
+    n_draws = _N_SIGN_DRAWS if targets else 0
+    sign_batches = _draw_random_signs(n_draws, n_rows, random)
+    return compute_replicates(targets, sign_batches)
 
 
 def _draw_random_signs(n_draws: int, n_rows: int, random: np.random.Generator) -> Iterator[Weights]:
