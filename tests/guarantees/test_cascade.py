@@ -181,7 +181,9 @@ def test_the_least_favourable_case_comes_near_to_delta(n):
             small | large,
         )
         try:
-            MaxLoss(0.02).certify(TwoModelEvidence(one, CascadePlan(thresholds_from=np.zeros(1))))
+            MaxLoss(0.02).certify(
+                TwoModelEvidence(one, CascadePlan(separate_pilot_scores=np.zeros(1)))
+            )
             passed += 1
         except InfeasibleTargetError:
             pass

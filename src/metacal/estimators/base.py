@@ -65,9 +65,10 @@ class DataclassEstimator(GateMethods, BaseEstimator):
         dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of the estimator, or of its promise as `promise__name`.
+        """Set parameters of the estimator and of its promise.
 
-        A promise is frozen, so a changed copy replaces it.
+        `promise__delta=0.05` sets the parameter `delta` of the promise. A promise is frozen, so a
+        changed copy replaces it.
         """
         estimator_params = {}
         prefixed_promise_params = {}
@@ -80,12 +81,12 @@ class DataclassEstimator(GateMethods, BaseEstimator):
         promise: Any = getattr(self, "promise", None)
         if not isinstance(promise, Promise):
             return super().set_params(**prefixed_promise_params)
-        promise_params = {
+        new_promise_params = {
             prefixed_name.removeprefix(_PROMISE_PREFIX): param_value
             for prefixed_name, param_value in prefixed_promise_params.items()
         }
-        if promise_params:
-            changed_promise = promise.set_params(**promise_params)
+        if new_promise_params:
+            changed_promise = promise.set_params(**new_promise_params)
             super().set_params(promise=changed_promise)
         return self
 
@@ -193,13 +194,13 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         return np.array([f"probs_{name}" for name in self.classes_], dtype=object)
 
     @property
-    def _stays_on_device(self) -> bool:
-        """Whether a tensor on a GPU is processed on the GPU instead of on the host."""
+    def _supports_device_tables(self) -> bool:
+        """Whether a table on a GPU is processed there instead of being copied to the host."""
         return False
 
-    def _maps_on_device(self, X: Any) -> bool:
-        """Whether the table is mapped on a GPU, where a map may validate it in the same pass."""
-        return self._stays_on_device and kernels.is_device_tensor(X)
+    def _can_validate_while_mapping(self, X: Any) -> bool:
+        """Check for a table that is mapped on a GPU, where a map may validate it in the same pass."""
+        return self._supports_device_tables and kernels.is_device_tensor(X)
 
     @contextmanager
     def _open_rows(
@@ -247,28 +248,35 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
 
         The parameters are those of `_open_rows`.
         """
-        is_fitted = hasattr(self, "n_features_in_")
-        may_have_two_classes = reset or not is_fitted or self.n_features_in_ == 2
-        has_one_score = validate.has_one_score_per_row(X) and may_have_two_classes
+        has_one_score = self._is_one_score_per_row(X, reset=reset)
         if reset:
             self._has_one_score = has_one_score
         if has_one_score:
-            X = validate.scores_to_two_columns(X, self.input)
+            X = validate.scores_to_two_columns(X, input_kind=self.input)
         if not reset:
             check_is_fitted(self)
             # A wrong number of columns is reported before any problem with the values.
             if _is_two_dimensional(X):
                 self._check_columns(X, reset=False)
-        unvalidated_table = X
-        if not self._stays_on_device:
-            unvalidated_table = validate.to_numpy(X, self.input)
-        table = validate.read_logits(
-            unvalidated_table, self.input, executor=executor, defer_validation=defer_validation
+        host_or_device_table = X
+        if not self._supports_device_tables:
+            host_or_device_table = validate.to_numpy(X, self.input)
+        logits = validate.read_logits(
+            host_or_device_table, self.input, executor=executor, defer_validation=defer_validation
         )
-        # The column names of a data frame are checked too, and its values are in the table.
+        # A data frame is checked itself, because the logits no longer have its column names.
         is_data_frame = hasattr(X, "columns")
-        self._check_columns(X if is_data_frame else table, reset=reset)
-        return table
+        self._check_columns(X if is_data_frame else logits, reset=reset)
+        return logits
+
+    def _is_one_score_per_row(self, X: Any, *, reset: bool) -> bool:
+        """Check for one score per row, which replaces the two columns of two classes.
+
+        If `reset` is False, a fitted estimator must have two columns.
+        """
+        is_fitted = hasattr(self, "n_features_in_")
+        may_have_two_classes = reset or not is_fitted or self.n_features_in_ == 2
+        return validate.has_one_score_per_row(X) and may_have_two_classes
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
         """Check the number and the names of the columns as scikit-learn does."""
@@ -287,7 +295,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             raise ColumnError(str(error)) from None
 
     def _read_labels(self, y: Any, table: Array) -> Codes:
-        """Determine the classes, and return the column index of each label."""
+        """Validate the labels, store the classes, and return the column of each label."""
         if y is None:
             raise MissingLabelsError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -296,7 +304,23 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         if is_column_vector:
             validate.raise_if_masked(y, "labels")
             y = column_or_1d(validate.to_numpy(y, "labels"), warn=True)
-        n_columns = table.shape[1]
+        self.classes_ = self._determine_classes(y, n_columns=table.shape[1])
+        return validate.encode_labels_on_device_of_table(y, table, self.classes_)
+
+    def _determine_classes(self, y: Any, n_columns: int) -> Array:
+        """Return the class of each column, given by a parameter, column names or the labels.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_rows,)
+            Labels.
+        n_columns : int
+            Number of columns of the table.
+
+        Returns
+        -------
+        array of shape (n_columns,)
+        """
         classes = self.classes
         may_use_column_names = classes is None and hasattr(self, "feature_names_in_")
         if may_use_column_names and check_labels(y).dtype.kind == "U":
@@ -308,15 +332,15 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
                 f"positive={self.positive!r} requires two classes, but the table has {n_columns}"
                 " columns. Leave out positive."
             )
-        # Labels on a device are 0 and 1, so only a positive class may change their order.
+        # Labels on a GPU are column numbers, so their classes are 0 and 1 in this order, unless
+        # `positive` reverses it. Other labels have to be read to find the two classes.
         labels_are_on_host = not kernels.is_device_tensor(y)
         if has_two_classes and (labels_are_on_host or has_positive_class):
             classes = self._order_two_classes(classes, validate.to_numpy(y, "labels"))
-        self.classes_ = validate.check_classes(classes, n_columns)
-        return validate.encode_labels_on_device(y, table, self.classes_)
+        return validate.check_classes(classes, n_columns)
 
     def _order_two_classes(self, classes: Any, y: Any) -> Any:
-        """Return two classes in column order. For one score, the positive class is last."""
+        """Order two classes like the columns, with the positive class last if X is one score."""
         if classes is None:
             return validate.find_two_classes(y, self.positive, has_one_score=self._has_one_score)
         if self.positive is None or len(classes) != 2:
@@ -342,7 +366,7 @@ def _is_two_dimensional(X: Any) -> bool:
     try:
         return len(X.shape) == 2
     except (AttributeError, TypeError, RuntimeError):
-        # Lists have no shape, and reading that of a nested tensor raises an error.
+        # A list has no shape, and reading the shape of a nested tensor raises an error.
         return False
 
 
@@ -381,7 +405,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         *,
         executor: ExecutorLike | None = None,
     ) -> Self:
-        """Fit the map on a table of logits and true labels.
+        """Fit the calibrator on logits or probabilities, and their true labels.
 
         Parameters
         ----------
@@ -415,7 +439,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
 
     @property
     def gate_(self) -> Gate:
-        """Gate with the fitted map that promises nothing and accepts every row."""
+        """Gate that accepts every row without a promise, and calibrates with the fitted map."""
         check_is_fitted(self)
         source = LogitsSource(
             self.map_,
@@ -455,15 +479,16 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             It is float32 if X is, and on the device of X.
         """
         is_device_tensor = kernels.is_device_tensor(X)
-        with self._open_rows(X, reset=False, defer_validation=self._maps_on_device(X)) as rows:
-            was_copied_to_host = is_device_tensor and not rows.is_on_device
-            # A buffer on the device cannot take probabilities that are computed on the host.
-            map_out = None if was_copied_to_host else out
-            probabilities = self.map_(rows.table, rows=rows, out=map_out)
-        if was_copied_to_host:
-            device_out = validate.get_probability_buffer(X, out)
-            device_out[...] = kernels.device_kernels().move_to_device_of(probabilities, X)
-            return device_out
+        defer_validation = self._can_validate_while_mapping(X)
+        with self._open_rows(X, reset=False, defer_validation=defer_validation) as rows:
+            is_mapped_on_host = is_device_tensor and not rows.is_on_device
+            # The map cannot write from the host to a buffer on the device.
+            buffer_for_map = None if is_mapped_on_host else out
+            probabilities = self.map_(rows.table, rows=rows, out=buffer_for_map)
+        if is_mapped_on_host:
+            device_buffer = validate.get_probability_buffer(X, out)
+            device_buffer[...] = kernels.device_kernels().move_to_device_of(probabilities, X)
+            return device_buffer
         if is_device_tensor:
             return probabilities
         return np.asarray(probabilities)

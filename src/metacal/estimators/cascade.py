@@ -32,7 +32,7 @@ from metacal.rows import Rows, open_executor, validate
 from metacal.rows.draws import RowDraws
 from metacal.scores import Score, score_rows
 
-#: Promise of at most 1% more incorrect answers than the large model alone would give.
+#: Default promise: at most 1% more incorrect answers than the large model alone would give.
 DEFAULT_PROMISE = MaxLoss(0.01)
 #: Error message for each parameter that other gates accept and a cascade does not.
 _MESSAGE_BY_UNSUPPORTED_PARAMETER = {
@@ -143,7 +143,7 @@ class Cascade(GateEstimator, kw_only=False):
     classes_: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        # The first argument may be a promise, as in Cascade(MaxLoss(0.01)).
+        # A promise may be the first argument in place of a model, as in Cascade(MaxLoss(0.01)).
         if isinstance(self.small, Promise):
             self.promise = self.small
             self.small = None
@@ -243,7 +243,7 @@ class Cascade(GateEstimator, kw_only=False):
         return self
 
     def _collect_score_columns(self, X: Any, large: Any, scores: Sequence[Any] | None) -> Any:
-        """Return the score column of each model, or None if the models have logits."""
+        """Return one column of scores per model, or None if X is no list or column of scores."""
         if scores is not None:
             return scores
         models_have_logits = self.small is not None or large is not None
@@ -251,8 +251,8 @@ class Cascade(GateEstimator, kw_only=False):
         is_one_dimensional = X is not None and np.ndim(X) == 1
         if not is_list_of_columns and not is_one_dimensional:
             return None
-        is_single_column = np.ndim(X[0]) == 0
-        return [X] if is_single_column else X
+        first_entry_is_number = np.ndim(X[0]) == 0
+        return [X] if first_entry_is_number else X
 
     def _fit_tables(
         self, X: Any, y: Any, large: Any, promise: Promise, thresholds_from: Any
@@ -268,7 +268,7 @@ class Cascade(GateEstimator, kw_only=False):
         if classes is None:
             classes = getattr(self.small, "classes_", None)
         # Models always return logits. Without models, the gate reads tables like X.
-        table_content = self.input if self.small is None else "logits"
+        input_kind = self.input if self.small is None else "logits"
         with open_executor(self.n_jobs) as executor:
             data = LogitsCascadeData(
                 small_rows=Rows(small_table, executor=executor),
@@ -276,11 +276,11 @@ class Cascade(GateEstimator, kw_only=False):
                 labels=y,
                 score=self.score,
                 fit_map=self._fit_base_map,
-                plan=self._build_plan(thresholds_from),
+                plan=self._build_plan(pilot_X=thresholds_from),
                 large_score=self.large_score,
                 class_names=classes,
                 has_class_names=classes is not None,
-                input=table_content,
+                input=input_kind,
                 reject_label=self.reject_label,
             )
             self.gate_ = calibrate(data, promise)
@@ -288,7 +288,7 @@ class Cascade(GateEstimator, kw_only=False):
         return self
 
     def labels_needed(self, X: Any, large: Any = None) -> Codes:
-        """Return the rows that need a label before `fit` under MaxLoss.
+        """Return the rows to label before `fit`, if the promise is MaxLoss.
 
         Parameters
         ----------
@@ -316,14 +316,14 @@ class Cascade(GateEstimator, kw_only=False):
         >>> len(Cascade(mc.MaxLoss(0.02)).labels_needed(rng.random(20_000)))
         462
         """
-        is_score_pool = large is None and self.small is None and np.ndim(X) == 1
-        if not is_score_pool:
+        X_has_scores = large is None and self.small is None and np.ndim(X) == 1
+        if not X_has_scores:
             small_table, large_table = self.tables(X, large)
             return find_rows_to_label(
                 Rows(small_table),
                 Rows(large_table),
                 self.score,
-                plan=self._build_plan(thresholds_from=None),
+                plan=self._build_plan(pilot_X=None),
                 large_score=self.large_score,
             )
         if not isinstance(self.promise, MaxLoss):
@@ -339,13 +339,11 @@ class Cascade(GateEstimator, kw_only=False):
     def needs_large(self, X: Any) -> Flags:
         """Return whether each row has to be answered by the large model."""
         check_is_fitted(self, "gate_")
-        if not self.gate_.has_classes:
-            _, score_columns = find_gate_and_inputs(self.gate_, X)
-            small_input = score_columns[0]
-        else:
-            small_input = Rows(self._compute_model_logits(self.small, X))
-        is_answered_by_small_model = self.gate_.accepts(small_input)
-        return ~is_answered_by_small_model
+        if self._is_fitted_on_scores:
+            small_scores = self._split_score_columns(X)[0]
+            return ~self.gate_.accepts(small_scores)
+        small_rows = Rows(self._compute_model_logits(self.small, X))
+        return ~self.gate_.accepts(small_rows)
 
     def decide(self, X: Any, large: Any = None) -> Decision:
         """Return the answer of each row, and which model gives it.
@@ -364,20 +362,29 @@ class Cascade(GateEstimator, kw_only=False):
         Decision
         """
         check_is_fitted(self, "gate_")
-        if not self.gate_.has_classes:
-            _, score_columns = find_gate_and_inputs(self.gate_, X)
-            return self.gate_.decide(*score_columns)
+        if self._is_fitted_on_scores:
+            return self.gate_.decide(*self._split_score_columns(X))
         small_rows = Rows(self._compute_model_logits(self.small, X))
         large_input = large
         if self.large is not None:
-            rows_for_large_model = np.flatnonzero(~self.gate_.accepts(small_rows))
+            is_left_to_large_model = ~self.gate_.accepts(small_rows)
             large_input = None
-            if len(rows_for_large_model) > 0:
-                large_input = _safe_indexing(X, rows_for_large_model)
-        if large_input is None:
-            return self.gate_.decide(small_rows, None)
-        large_rows = Rows(self._compute_model_logits(self.large, large_input))
+            if is_left_to_large_model.any():
+                large_input = _safe_indexing(X, np.flatnonzero(is_left_to_large_model))
+        large_rows = None
+        if large_input is not None:
+            large_rows = Rows(self._compute_model_logits(self.large, large_input))
         return self.gate_.decide(small_rows, large_rows)
+
+    @property
+    def _is_fitted_on_scores(self) -> bool:
+        """Whether the cascade was fitted on one column of scores per model, without classes."""
+        return not self.gate_.has_classes
+
+    def _split_score_columns(self, X: Any) -> tuple[Any, ...]:
+        """Return the column of scores of each model."""
+        _, score_columns = find_gate_and_inputs(self.gate_, X)
+        return score_columns
 
     def predict(self, X: Any, large: Any = None) -> Array:
         """Return the predicted class of each row, or `reject_label` if it goes to review."""
@@ -399,11 +406,11 @@ class Cascade(GateEstimator, kw_only=False):
             return isinstance(self.promise, MinAccuracy)
         return bool(self.people)
 
-    def _build_plan(self, thresholds_from: Any) -> CascadePlan:
-        """Build the plan of the certification, with the scores of any pilot rows."""
+    def _build_plan(self, pilot_X: Any) -> CascadePlan:
+        """Build the options of the certification, with scores of the unlabelled rows `pilot_X`."""
         pilot_scores = None
-        if thresholds_from is not None:
-            pilot_table = self._compute_model_logits(self.small, thresholds_from)
+        if pilot_X is not None:
+            pilot_table = self._compute_model_logits(self.small, pilot_X)
             pilot_scores = score_rows(Rows(pilot_table), self.score)
         if not self.review_cost > 0.0:
             raise InputError(
@@ -413,7 +420,7 @@ class Cascade(GateEstimator, kw_only=False):
             has_human_review=self._has_human_review,
             review_cost=float(self.review_cost),
             random_state=self.random_state,
-            thresholds_from=pilot_scores,
+            separate_pilot_scores=pilot_scores,
         )
 
     def tables(self, X: Any, large: Any = None) -> tuple[Array, Array]:
@@ -462,7 +469,7 @@ class Cascade(GateEstimator, kw_only=False):
         return small_table, large_table
 
     def _compute_model_logits(self, model: Any, X: Any) -> Array:
-        """Compute the validated logits of one model. Without a model, X has the logits."""
+        """Compute the logits of one model for X, or read them from X if there is no model."""
         if model is None:
             return validate.read_logits(validate.to_numpy(X, self.input), self.input)
         if any(hasattr(model, name) for name in RESPONSE_METHODS):

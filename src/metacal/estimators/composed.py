@@ -73,7 +73,7 @@ class ComposedCalibration(Calibrator[ComposedMap]):
         return self.map_.first.temperature
 
     @property
-    def _stays_on_device(self) -> bool:
+    def _supports_device_tables(self) -> bool:
         return self._is_default
 
     @property

@@ -158,7 +158,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     calibrator_: Any = field(init=False)
 
-    _stays_on_device = True
+    _supports_device_tables = True
 
     def fit(
         self,
@@ -411,7 +411,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         array of shape (n_rows, n_classes)
             It has the dtype of X and is on its device.
         """
-        with self._open_rows(X, reset=False, defer_validation=self._maps_on_device(X)) as rows:
+        defer_validation = self._can_validate_while_mapping(X)
+        with self._open_rows(X, reset=False, defer_validation=defer_validation) as rows:
             if out is not None:
                 out = validate.get_probability_buffer(rows.table, out)
             return self.gate_(rows.table, rows=rows, out=out, groups=groups, rejected=rejected)
@@ -463,7 +464,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit and store the base calibrator, and return its map."""
         calibrator = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
-        works_on_device = isinstance(calibrator, Calibrator) and calibrator._stays_on_device
+        works_on_device = isinstance(calibrator, Calibrator) and calibrator._supports_device_tables
         if rows.is_on_device and not works_on_device:
             rows = rows.to_host()
             codes = validate.to_numpy(codes)

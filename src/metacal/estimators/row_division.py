@@ -27,9 +27,9 @@ _HASH_BYTES = 8
 
 
 def draw_calibration_rows(
-    X: Any, y: Array, holdout: float, random_state: int | None, units: Codes | None = None
+    X: Any, y: Array, holdout: float, random_state: int | None, cluster_codes: Codes | None = None
 ) -> tuple[Codes, Codes]:
-    """Draw random rows to calibrate on. The other rows are for fitting.
+    """Divide the rows at random between fitting and calibration.
 
     The draw is not stratified. A stratified draw would depend on the labels, and the calibration
     rows would then not have the distribution of new rows.
@@ -44,7 +44,7 @@ def draw_calibration_rows(
         Fraction of the rows, or of the clusters, to calibrate on.
     random_state : int or None
         Seed that the user chose. None derives it from X and y.
-    units : array of int or None, default=None
+    cluster_codes : array of int or None, default=None
         Cluster of each row. Clusters are not divided.
 
     Returns
@@ -55,31 +55,34 @@ def draw_calibration_rows(
         Rows to calibrate on.
     """
     n_rows = len(y)
-    n_units = n_rows
-    if units is not None and n_rows > 0:
-        n_units = int(units.max()) + 1
-    n_held_out_units = min(round(holdout * n_units), n_units - 1)
-    if n_held_out_units < 1:
-        unit_name = "samples" if units is None else "clusters"
+    n_samples_or_clusters = n_rows
+    if cluster_codes is not None and n_rows > 0:
+        n_samples_or_clusters = int(cluster_codes.max()) + 1
+    n_held_out = min(round(holdout * n_samples_or_clusters), n_samples_or_clusters - 1)
+    if n_held_out < 1:
+        noun = "samples" if cluster_codes is None else "clusters"
         raise TooFewRowsError(
-            f"Got {n_units} {unit_name} (n_samples={n_rows}), which are too few to fit the"
+            f"Got {n_samples_or_clusters} {noun} (n_samples={n_rows}), which are too few to fit the"
             " classifier on some of them and calibrate on the others. Pass more rows, or pass a"
             " fitted classifier."
         )
-    row_draws = make_row_draws(X, y, random_state, units)
-    if units is None:
+    row_draws = make_row_draws(X, y, random_state, cluster_codes)
+    if cluster_codes is None:
         random_order = row_draws.draw_row_order(purpose="held-out rows")
         is_held_out = np.zeros(n_rows, dtype=bool)
-        is_held_out[random_order[:n_held_out_units]] = True
+        is_held_out[random_order[:n_held_out]] = True
     else:
-        random_cluster_numbers = row_draws.draw_cluster_numbers("held-out units")
-        is_held_out = random_cluster_numbers < n_held_out_units
+        # The clusters are numbered in random order, so the first ones are a random draw.
+        cluster_rank_of_row = row_draws.draw_cluster_numbers("held-out units")
+        is_held_out = cluster_rank_of_row < n_held_out
     fit_rows = np.flatnonzero(~is_held_out)
     calibration_rows = np.flatnonzero(is_held_out)
     return fit_rows, calibration_rows
 
 
-def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | None) -> RowDraws:
+def make_row_draws(
+    X: Any, y: Array, random_state: int | None, cluster_codes: Codes | None
+) -> RowDraws:
     """Make a source of random draws that do not depend on the order of the rows.
 
     Parameters
@@ -90,7 +93,7 @@ def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | No
         Labels.
     random_state : int or None
         Seed that the user chose. None derives it from X and y.
-    units : array of int or None
+    cluster_codes : array of int or None
         Cluster of each row.
 
     Returns
@@ -100,7 +103,7 @@ def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | No
     _, label_codes = np.unique(y, return_inverse=True)
     label_codes = label_codes.reshape(-1)
     feature_columns = _make_numeric_columns(X, len(y))
-    return RowDraws((*feature_columns, label_codes), units=units, random_state=random_state)
+    return RowDraws((*feature_columns, label_codes), units=cluster_codes, random_state=random_state)
 
 
 def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
@@ -109,14 +112,13 @@ def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
     The rows of a sparse matrix, or of text, are hashed to one column. The list is empty if X holds
     anything but numbers and text.
     """
-    no_columns: list[NDArray[Any]] = []
     is_sparse = hasattr(X, "tocsr")
     if is_sparse:
         return [_hash_sparse_rows(X.tocsr(), n_rows)]
     try:
         feature_table = np.asarray(X).reshape(n_rows, -1)
     except (TypeError, ValueError):
-        return no_columns
+        return []
     is_numeric = feature_table.dtype.kind in "biuf"
     if is_numeric:
         return list(feature_table.T)
@@ -126,7 +128,7 @@ def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
     )
     # The string form of an arbitrary object may differ from run to run.
     if not has_only_plain_entries:
-        return no_columns
+        return []
     return [_hash_text_rows(feature_table)]
 
 
@@ -151,9 +153,14 @@ def _hash_text_rows(table: NDArray[Any]) -> NDArray[Any]:
 
 
 def make_folds(
-    cv: Any, X: Any, y: Array, random_state: int | None, units: Codes | None, **split_params: Any
+    cv: Any,
+    X: Any,
+    y: Array,
+    random_state: int | None,
+    cluster_codes: Codes | None,
+    **split_params: Any,
 ) -> Folds:
-    """Draw the folds of a cross-fit, or take them from a splitter, and validate them.
+    """Draw the folds of a cross-fit, or obtain them from a splitter.
 
     Parameters
     ----------
@@ -165,7 +172,7 @@ def make_folds(
         Labels.
     random_state : int or None
         Seed that the user chose, if `cv` is a number. None derives it from X and y.
-    units : array of int or None
+    cluster_codes : array of int or None
         Cluster of each row. All rows of a cluster are in one fold.
     **split_params
         Parameters of the splitter.
@@ -193,26 +200,28 @@ def make_folds(
                 f"cv={cv} is greater than the number of rows in every class (n_samples={len(y)})."
                 " Use fewer folds."
             )
-        folds = _draw_folds(int(cv), y, units, make_row_draws(X, y, random_state, units))
+        folds = _draw_folds(
+            int(cv), y, cluster_codes, make_row_draws(X, y, random_state, cluster_codes)
+        )
     else:
-        if units is not None:
-            split_params["groups"] = units
+        if cluster_codes is not None:
+            split_params["groups"] = cluster_codes
         splitter = check_cv(cv, y, classifier=True)
         folds = list(splitter.split(X, y, **split_params))
-    _check_folds(folds, len(y), units)
+    _check_folds(folds, len(y), cluster_codes)
     return folds
 
 
-def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
-    """Check that every row is tested exactly once, and that no cluster is divided."""
+def _check_folds(folds: Folds, n_rows: int, cluster_codes: Codes | None) -> None:
+    """Raise InputError unless the folds divide the rows, and keep each cluster together."""
     all_test_rows = np.sort(np.concatenate([test_rows for _, test_rows in folds]))
     every_row_is_tested_once = np.array_equal(all_test_rows, np.arange(n_rows))
     if not every_row_is_tested_once:
         raise InputError("cv must assign every row to exactly one test fold, as KFold does.")
-    if units is None:
+    if cluster_codes is None:
         return
     for fit_rows, test_rows in folds:
-        shares_cluster_with_fit_rows = np.isin(units[test_rows], units[fit_rows])
+        shares_cluster_with_fit_rows = np.isin(cluster_codes[test_rows], cluster_codes[fit_rows])
         if shares_cluster_with_fit_rows.any():
             raise ClustersError(
                 "cv must not split a cluster over several folds. Pass a number of folds,"
@@ -220,7 +229,7 @@ def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
             )
 
 
-def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) -> Folds:
+def _draw_folds(n_folds: int, y: Array, cluster_codes: Codes | None, draws: RowDraws) -> Folds:
     """Draw stratified folds that do not depend on the order of the rows.
 
     Parameters
@@ -229,7 +238,7 @@ def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) ->
         Number of folds.
     y : array of shape (n_rows,)
         Labels.
-    units : array of int or None
+    cluster_codes : array of int or None
         Cluster of each row. Clusters are not divided.
     draws : RowDraws
         Source of random draws.
@@ -241,13 +250,13 @@ def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) ->
     """
     random_order = draws.draw_row_order(purpose="folds")
     seed = draws.derive_seed("folds") % _SEED_LIMIT
-    splitter_class = StratifiedKFold if units is None else StratifiedGroupKFold
+    splitter_class = StratifiedKFold if cluster_codes is None else StratifiedGroupKFold
     splitter = splitter_class(n_folds, shuffle=True, random_state=seed)
-    shuffled_units = None if units is None else units[random_order]
+    cluster_code_in_random_order = None if cluster_codes is None else cluster_codes[random_order]
     unused_features = np.zeros((len(y), 1))
     folds = []
     for fit_positions, test_positions in splitter.split(
-        unused_features, y[random_order], shuffled_units
+        unused_features, y[random_order], cluster_code_in_random_order
     ):
         fit_rows = np.sort(random_order[fit_positions])
         test_rows = np.sort(random_order[test_positions])

@@ -57,7 +57,7 @@ class TemperatureScaling(Calibrator[TemperatureMap]):
     2.78
     """
 
-    _stays_on_device = True
+    _supports_device_tables = True
 
     temperature_ = MapAttribute[float]()
 
@@ -96,7 +96,7 @@ class UniformTemperatureScaling(Calibrator[UniformTemperatureMap]):
     (2.42, 0.0)
     """
 
-    _stays_on_device = True
+    _supports_device_tables = True
 
     temperature_ = MapAttribute[float]()
     uniform_ = MapAttribute[float]()

@@ -150,20 +150,20 @@ class CascadePlan:
         cascades is cheaper.
     random_state : int, optional
         Seed of the draw of the pilot rows. By default it is derived from the scores.
-    thresholds_from : array, optional
-        Scores of other rows, without labels, from which thresholds are chosen. Then there are no
-        pilot rows. Not possible with people.
+    separate_pilot_scores : array, optional
+        Scores of the small model for other rows, without labels, which choose the thresholds in
+        place of pilot rows. People require labels, so they exclude such scores.
     """
 
     has_human_review: bool = False
     review_cost: float = 10.0
     random_state: int | None = None
-    thresholds_from: Float | None = None
+    separate_pilot_scores: Float | None = None
 
     @property
     def has_separate_pilot_scores(self) -> bool:
         """Whether scores of other rows choose the thresholds, in place of pilot rows."""
-        return self.thresholds_from is not None
+        return self.separate_pilot_scores is not None
 
 
 # Default options: without people, and with pilot rows that choose the thresholds.
@@ -225,13 +225,13 @@ def split_pilot_rows(
     InputError
         If there are too few rows, or if the scores of other rows cannot be used.
     """
-    if plan.thresholds_from is not None:
+    if plan.separate_pilot_scores is not None:
         if plan.has_human_review:
             raise CascadeError(
                 "A cascade with people requires labels to order its thresholds, but"
                 " thresholds_from has scores without labels. Leave out thresholds_from."
             )
-        return _make_unlabelled_pilot(plan.thresholds_from), rows
+        return _make_unlabelled_pilot(plan.separate_pilot_scores), rows
     n_rows = len(rows)
     pilot_index = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
     twice_pilot_size = 2 * len(pilot_index)

@@ -410,7 +410,7 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
     )
 
 
-def encode_labels_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
+def encode_labels_on_device_of_table(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
     """Convert labels to class indices on the device of the table.
 
     Column numbers are validated on the device, other labels on the host.
