@@ -179,7 +179,14 @@ def start_counting() -> None:
     Rows.fill_columns = fill_counting_columns  # type: ignore[method-assign]
     if kernels.uses_c_kernels:
         fused: Any = kernels.host_kernels
-        fused._fused = _CountingExtension(fused._fused)
+        extension = fused._fused
+        counting_extension = _CountingExtension(extension)
+        # Some functions of the extension are imported under names of their own.
+        for name, value in list(vars(fused).items()):
+            function_name = getattr(value, "__name__", "")
+            if callable(value) and getattr(extension, function_name, None) is value:
+                setattr(fused, name, getattr(counting_extension, function_name))
+        fused._fused = counting_extension
 
 
 def add_prediction_to_fill() -> None:
