@@ -186,16 +186,16 @@ def _treat_lines_as_units(options: Options) -> Options:
     reading = options.reading
     if reading.score_key is None or reading.case_key is not None:
         return options
-    from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
+    from metacal.io.formats.item_lists import LINE_NAME_KEY, find_item_list_key
 
     if find_item_list_key(reading.score_key) is None:
         return options
     if options.promise_options.is_about_cases:
-        return replace(options, reading=replace(reading, case_key=LINE_KEY))
+        return replace(options, reading=replace(reading, case_key=LINE_NAME_KEY))
     if reading.unit_key is not None or reading.group_key is not None:
         return options
     # The items of one line depend on each other, so one of each line counts.
-    return replace(options, reading=replace(reading, unit_key=LINE_KEY))
+    return replace(options, reading=replace(reading, unit_key=LINE_NAME_KEY))
 
 
 def _check_promise_fits_case_key(options: Options) -> None:

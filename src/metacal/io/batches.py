@@ -282,7 +282,7 @@ class BatchGate:
         is_single_score = (
             has_class_columns
             and n_classes == 2
-            and request.accepts_as_single_score(selection.table_names)
+            and request.accepts_as_single_score(selection.table_column_names)
         )
         if layout.n_classes != n_classes and not is_single_score:
             raise ClassMismatchError(
@@ -346,7 +346,7 @@ class BatchGate:
 def _select_kept_columns(batch: Any, selection: ColumnSelection) -> dict[str, Any]:
     """Return the ids and kept columns of a batch, keyed by name in the result."""
     kept_columns = {}
-    id_name = selection.role_names.get("ids")
+    id_name = selection.column_of_role.get("ids")
     if id_name is not None:
         kept_columns["id"] = combine_chunks(batch.column(id_name))
     for name in selection.kept_names:

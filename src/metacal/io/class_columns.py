@@ -13,7 +13,7 @@ from metacal.errors import ColumnError, warn_caller
 from metacal.io.named_columns import (
     build_missing_gate_column_error,
     build_missing_table_error,
-    find_named_column,
+    find_requested_column,
 )
 from metacal.io.opening import single_score_parameter
 from metacal.io.request import (
@@ -46,7 +46,7 @@ def find_list_column(
 
     known_names = set(list_column_names)
     candidates = [name for name in header if name in known_names]
-    table_name = find_named_column(
+    table_name = find_requested_column(
         request, candidates, "logits_key", DEFAULT_TABLE_NAMES[request.input]
     )
     if table_name is not None or not list_column_names:
@@ -194,7 +194,7 @@ def find_class_columns(
     request: Request,
     header: Sequence[str],
     patterns: Sequence[ClassColumnPattern],
-    role_names: Iterable[str],
+    column_of_role: Iterable[str],
 ) -> list[str]:
     """Return the class columns of a file whose classes are not known.
 
@@ -212,7 +212,7 @@ def find_class_columns(
     patterns : sequence of ClassColumnPattern
         Patterns of the names of class columns, in order of preference.
 
-    role_names : iterable of str
+    column_of_role : iterable of str
         Columns with a role.
 
     Returns
@@ -224,7 +224,7 @@ def find_class_columns(
     InputError
         If the requested columns are missing, or if the remaining columns may not all be classes.
     """
-    excluded_names = {"", *role_names, *request.excluded_columns, *request.kept_names}
+    excluded_names = {"", *column_of_role, *request.excluded_columns, *request.kept_names}
     if request.id_key is not None:
         excluded_names.update(DEFAULT_ID_NAMES)
     candidates = [name for name in header if name not in excluded_names]

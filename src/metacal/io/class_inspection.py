@@ -222,7 +222,7 @@ def record_class_columns(
     if group.logits_key is not None and not is_default:
         key_options["logits_key"] = group.logits_key
     inspection.add_finding(
-        f"classes: {format_names(group.class_names)}", group.reason, options=key_options
+        f"classes: {format_names(group.class_names)}", group.reason, reader_options=key_options
     )
     _ask_if_agreement_is_by_chance(inspection, group, label_name, table)
     _record_excluded_columns(inspection, group, label_name)

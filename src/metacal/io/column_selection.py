@@ -20,7 +20,11 @@ from metacal.io.class_columns import (
     list_class_column_patterns,
 )
 from metacal.io.columns import Columns
-from metacal.io.named_columns import build_missing_table_error, find_named_column, find_role_columns
+from metacal.io.named_columns import (
+    build_missing_table_error,
+    find_column_of_each_role,
+    find_requested_column,
+)
 from metacal.io.opening import advise_on_single_score, build_kept_column
 from metacal.io.request import DEFAULT_CLASS_LIST_NAMES, DEFAULT_TABLE_NAMES, ClassNames, Request
 from metacal.rows.labels import as_class_names
@@ -37,10 +41,10 @@ class ColumnSelection:
 
     Attributes
     ----------
-    table_names : tuple of str
+    table_column_names : tuple of str
         Columns of the table: one per class, or one column of lists, array or score.
 
-    role_names : mapping of str to str
+    column_of_role : mapping of str to str
         Column name of each role.
 
     unused_names : tuple of str
@@ -62,8 +66,8 @@ class ColumnSelection:
         Name of the file in messages.
     """
 
-    table_names: tuple[str, ...]
-    role_names: Mapping[str, str]
+    table_column_names: tuple[str, ...]
+    column_of_role: Mapping[str, str]
     unused_names: tuple[str, ...] = ()
     class_names: ClassNames | None = None
     class_column_positions: tuple[int, ...] | None = None
@@ -89,14 +93,14 @@ class ColumnSelection:
         )
 
     @property
-    def other_names(self) -> list[str]:
+    def side_column_names(self) -> list[str]:
         """Names of the columns to read besides the table, without duplicates."""
-        return list(dict.fromkeys((*self.role_names.values(), *self.kept_names)))
+        return list(dict.fromkeys((*self.column_of_role.values(), *self.kept_names)))
 
     @property
-    def all_names(self) -> list[str]:
+    def all_column_names(self) -> list[str]:
         """Names of all columns to read, the table first, without duplicates."""
-        return list(dict.fromkeys((*self.table_names, *self.other_names)))
+        return list(dict.fromkeys((*self.table_column_names, *self.side_column_names)))
 
     def build_columns(
         self,
@@ -143,15 +147,15 @@ class ColumnSelection:
             else:
                 kept_columns[name] = build_kept_column(read_values(name))
 
-        role_columns = {role: read_column(name) for role, name in self.role_names.items()}
+        array_of_role = {role: read_column(name) for role, name in self.column_of_role.items()}
         return Columns(
             self.path,
             table,
-            **role_columns,
+            **array_of_role,
             class_names=class_names,
             unused_names=self.unused_names,
             class_column_positions=self.class_column_positions,
-            role_names=self.role_names,
+            column_of_role=self.column_of_role,
             kept=kept_columns,
             line_numbers=line_numbers,
         )
@@ -181,10 +185,10 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
     Examples
     --------
     >>> selection = select_arrays(Request("a.npz"), {"logits": "(5, 3)", "y": "(5,)", "seed": "()"})
-    >>> selection.table_names, selection.role_names, selection.unused_names
+    >>> selection.table_column_names, selection.column_of_role, selection.unused_names
     (('logits',), {'labels': 'y'}, ('seed',))
     """
-    table_name = find_named_column(
+    table_name = find_requested_column(
         request, arrays, "logits_key", DEFAULT_TABLE_NAMES[request.input]
     )
     if table_name is None:
@@ -193,11 +197,11 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
     classes_name = None
     if not request.reads_scores:
         classes_name = next((key for key in DEFAULT_CLASS_LIST_NAMES if key in arrays), None)
-    role_names = find_role_columns(request, arrays, (table_name,))
-    used_names = {table_name, classes_name, *role_names.values()}
+    column_of_role = find_column_of_each_role(request, arrays, (table_name,))
+    used_names = {table_name, classes_name, *column_of_role.values()}
     return ColumnSelection(
-        table_names=(table_name,),
-        role_names=role_names,
+        table_column_names=(table_name,),
+        column_of_role=column_of_role,
         unused_names=_list_unused_names(request, arrays, used_names),
         class_list_name=classes_name,
         kept_names=tuple(dict.fromkeys(request.kept_names)),
@@ -216,7 +220,7 @@ def _build_missing_array_error(request: Request, arrays: Mapping[str, str]) -> I
         content_text += f" and {len(arrays) - len(descriptions)} more"
 
     label_advice = ""
-    if "labels" not in find_role_columns(request, arrays):
+    if "labels" not in find_column_of_each_role(request, arrays):
         label_advice = f" and the labels, if any, with {format_option('label_key')}"
     advice = f"; name the table with {format_option('logits_key')}{label_advice}."
     return build_missing_table_error(request, "array", arrays, f"it holds {content_text}", advice)
@@ -259,30 +263,30 @@ def select_columns(
     Examples
     --------
     >>> selection = select_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
-    >>> selection.table_names, selection.role_names, selection.class_names
+    >>> selection.table_column_names, selection.column_of_role, selection.class_names
     (('logits_cat', 'logits_dog'), {'labels': 'label', 'ids': 'id'}, ('cat', 'dog'))
-    >>> select_columns(Request("a.csv"), ["logits", "label"], list_column_names={"logits"}).table_names
+    >>> select_columns(Request("a.csv"), ["logits", "label"], list_column_names={"logits"}).table_column_names
     ('logits',)
     >>> request = Request("judge.csv", logits_key="mark", reads_scores=True)
     >>> selection = select_columns(request, ["id", "mark", "ok"])
-    >>> selection.table_names, selection.role_names
+    >>> selection.table_column_names, selection.column_of_role
     (('mark',), {'labels': 'ok', 'ids': 'id'})
     """
     _check_unique_names(request, header)
     if request.reads_scores:
-        table_name = find_named_column(request, header, "logits_key", ())
+        table_name = find_requested_column(request, header, "logits_key", ())
     else:
         table_name = find_list_column(request, header, list_column_names)
     if table_name is None:
         return _select_class_columns(request, header, min_classes)
 
-    role_names = find_role_columns(request, header, [table_name])
+    column_of_role = find_column_of_each_role(request, header, [table_name])
     kept_names = _find_kept_names(request, header, [table_name])
     return ColumnSelection(
-        table_names=(table_name,),
-        role_names=role_names,
+        table_column_names=(table_name,),
+        column_of_role=column_of_role,
         unused_names=_list_unused_names(
-            request, header, {table_name, *role_names.values(), *kept_names}
+            request, header, {table_name, *column_of_role.values(), *kept_names}
         ),
         kept_names=kept_names,
         path=request.path,
@@ -294,23 +298,25 @@ def _select_class_columns(
 ) -> ColumnSelection:
     """Select the requested columns from a file with one column per class."""
     patterns = list_class_column_patterns(request)
-    table_names = find_columns_of_known_classes(request, header, patterns)
-    role_names = find_role_columns(request, header, table_names)
-    if not table_names:
-        table_names = find_class_columns(request, header, patterns, role_names.values())
-    if len(table_names) < min_classes and not request.accepts_as_single_score(table_names):
-        raise _build_too_few_classes_error(request, header, table_names)
+    table_column_names = find_columns_of_known_classes(request, header, patterns)
+    column_of_role = find_column_of_each_role(request, header, table_column_names)
+    if not table_column_names:
+        table_column_names = find_class_columns(request, header, patterns, column_of_role.values())
+    if len(table_column_names) < min_classes and not request.accepts_as_single_score(
+        table_column_names
+    ):
+        raise _build_too_few_classes_error(request, header, table_column_names)
 
     position_of_name = {name: position for position, name in enumerate(header)}
-    kept_names = _find_kept_names(request, header, table_names)
+    kept_names = _find_kept_names(request, header, table_column_names)
     return ColumnSelection(
-        table_names=tuple(table_names),
-        role_names=role_names,
+        table_column_names=tuple(table_column_names),
+        column_of_role=column_of_role,
         unused_names=_list_unused_names(
-            request, header, {*table_names, *role_names.values(), *kept_names}
+            request, header, {*table_column_names, *column_of_role.values(), *kept_names}
         ),
-        class_names=find_class_names(table_names, patterns),
-        class_column_positions=tuple(position_of_name[name] for name in table_names),
+        class_names=find_class_names(table_column_names, patterns),
+        class_column_positions=tuple(position_of_name[name] for name in table_column_names),
         kept_names=kept_names,
         path=request.path,
     )
@@ -333,26 +339,26 @@ def _check_unique_names(request: Request, header: Sequence[str]) -> None:
 
 
 def _build_too_few_classes_error(
-    request: Request, header: Sequence[str], table_names: Sequence[str]
+    request: Request, header: Sequence[str], table_column_names: Sequence[str]
 ) -> InputError:
     """Build the error for a file with fewer class columns than required."""
     hint = ""
-    if table_names:
+    if table_column_names:
         hint = advise_on_single_score()
     return ColumnError(
         f"{request.path}: at least 2 class columns, or one column 'logits' of lists, are"
-        f" required, but {len(table_names)} class column(s) were found among"
+        f" required, but {len(table_column_names)} class column(s) were found among"
         f" {format_names(header)}.{hint}"
     )
 
 
 def _find_kept_names(
-    request: Request, header: Sequence[str], table_names: Collection[str]
+    request: Request, header: Sequence[str], table_column_names: Collection[str]
 ) -> tuple[str, ...]:
     """Return the columns to copy to the results, as requested or all other columns."""
     if not request.keeps_other_columns:
         return tuple(dict.fromkeys(request.kept_names))
-    other_names = [name for name in header if name != "" and name not in table_names]
+    other_names = [name for name in header if name != "" and name not in table_column_names]
     return tuple(dict.fromkeys(other_names))
 
 

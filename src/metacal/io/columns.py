@@ -52,7 +52,7 @@ class Columns:
     class_column_positions : tuple of int or None
         If the file has one column per class, the position of each class column in the file.
 
-    role_names : mapping of str to str
+    column_of_role : mapping of str to str
         Column name of each role, as the file has it.
 
     kept : mapping of str to array of shape (n_rows,)
@@ -82,7 +82,7 @@ class Columns:
     class_names: ClassNames | None = None
     unused_names: tuple[str, ...] = ()
     class_column_positions: tuple[int, ...] | None = None
-    role_names: Mapping[str, str] = field(default_factory=dict)
+    column_of_role: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     keeps_all_columns: bool = False
     line_numbers: Sequence[int] | None = None
@@ -93,7 +93,7 @@ class Columns:
         return len(self.table)
 
     @property
-    def role_columns(self) -> dict[str, NDArray[Any]]:
+    def array_of_role(self) -> dict[str, NDArray[Any]]:
         """Columns that have a role and are present, keyed by role."""
         columns: dict[str, NDArray[Any]] = {}
         for role in REQUEST_FIELD_OF_ROLE:
@@ -109,7 +109,7 @@ class Columns:
         """
         if self.missing_label_column is None:
             return
-        other_names = [*self.role_names.values(), *self.unused_names, *self.kept]
+        other_names = [*self.column_of_role.values(), *self.unused_names, *self.kept]
         content_text = "the file has no other column"
         if other_names:
             content_text = f"besides its input, the file has {format_names(other_names)}"
@@ -158,7 +158,7 @@ class Columns:
         else:
             table = self.table[indices]
         fields_by_row: dict[str, Any] = {
-            role: np.asarray(column)[indices] for role, column in self.role_columns.items()
+            role: np.asarray(column)[indices] for role, column in self.array_of_role.items()
         }
         line_numbers = self.line_numbers
         if line_numbers is not None:

@@ -279,7 +279,7 @@ def _open_output(
     ids = predictions.ids
     if predictions.keeps_all_columns:
         kept_columns = _select_writable_columns(gate, kept_columns, class_names)
-        id_name = predictions.role_names.get("ids")
+        id_name = predictions.column_of_role.get("ids")
         if id_name in kept_columns:
             # The results begin with the ids, under the name of their own column.
             kept_columns = {id_name: kept_columns[id_name], **kept_columns}

@@ -29,7 +29,7 @@ from metacal.io.class_inspection import (
 )
 from metacal.io.column_facts import choose_positive
 from metacal.io.first_rows import read_first_rows
-from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
+from metacal.io.formats.item_lists import LINE_NAME_KEY, find_item_list_key
 from metacal.io.inspection import (
     AmbiguousFileError,
     Inspection,
@@ -144,8 +144,8 @@ def _inspect_table_column(inspection: Inspection, table_name: str, truth: TruthC
     inspection.add_finding(
         f"table: {table_name}",
         f"{n_classes} numbers in each row",
-        options={"logits_key": table_name},
-        default_values=_default_table_names(),
+        reader_options={"logits_key": table_name},
+        values_used_by_default=_default_table_names(),
     )
     _inspect_input_kind(inspection, table)
     _check_has_labels(inspection, truth)
@@ -210,7 +210,7 @@ def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
         inspection.add_finding(
             "input: probabilities",
             "every row lies in [0, 1] and sums to one",
-            options={"input": "probabilities"},
+            reader_options={"input": "probabilities"},
         )
         return
     if is_nonnegative and finite_rows.max() <= 1.0:
@@ -268,8 +268,8 @@ def _inspect_labels(
     inspection.add_finding(
         f"labels: {label_name}",
         reason,
-        options={"label_key": label_name},
-        default_values=DEFAULT_LABEL_NAMES,
+        reader_options={"label_key": label_name},
+        values_used_by_default=DEFAULT_LABEL_NAMES,
     )
     if n_classes == 2:
         _record_two_classes(inspection, list(class_names) or ["0", "1"])
@@ -291,7 +291,7 @@ def _record_cases(inspection: Inspection, case_name: str) -> None:
     """
     facts = inspection.facts.get(case_name)
     if facts is None:
-        if case_name == LINE_KEY:
+        if case_name == LINE_NAME_KEY:
             inspection.add_finding("cases: lines", "each line has a list of items")
         return
     counts = f"{len(facts.distinct_texts):,} values in {inspection.n_rows:,} rows"
@@ -299,14 +299,14 @@ def _record_cases(inspection: Inspection, case_name: str) -> None:
         inspection.add_finding(
             f"dependent rows: {case_name}",
             f"{counts}; rows of one value depend on each other, and one of each is tested",
-            options={"unit_key": case_name},
+            reader_options={"unit_key": case_name},
         )
         return
     options = {} if "case_key" in inspection.options else {"unit_key": case_name}
     inspection.add_finding(
         f"cases: {case_name}",
         f"{counts}; the rows of one value are the items of one case and depend on each other",
-        options=options,
+        reader_options=options,
     )
     type_name = inspection.column_of_role.get("group")
     if type_name in inspection.facts:
@@ -331,7 +331,7 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
         elif facts.looks_like_case_ids:
             inspection.column_of_role.setdefault("case", name)
     if find_item_list_key(inspection.options.get("score_key")) is not None:
-        inspection.column_of_role.setdefault("case", LINE_KEY)
+        inspection.column_of_role.setdefault("case", LINE_NAME_KEY)
     case_name = inspection.column_of_role.get("case")
     if case_name is not None and "id_key" not in inspection.options:
         _record_cases(inspection, case_name)
@@ -342,7 +342,7 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
             inspection.add_finding(
                 f"ids: {name}",
                 "each row has its own",
-                options={"id_key": name},
-                default_values=DEFAULT_ID_NAMES,
+                reader_options={"id_key": name},
+                values_used_by_default=DEFAULT_ID_NAMES,
             )
             return

@@ -8,7 +8,7 @@ import numpy as np
 
 from metacal.io.formats import FORMATS
 from metacal.io.formats.first_rows import FirstRows
-from metacal.io.input_paths import list_input_files, requests_for_files
+from metacal.io.input_paths import build_request_of_each_file, list_input_files
 from metacal.io.predictions import read_predictions
 from metacal.io.request import Request
 from metacal.io.source_file import SourceFile, open_source
@@ -32,7 +32,9 @@ def read_first_rows(path: str, format: str | None) -> FirstRows:
     -------
     FirstRows
     """
-    requests = requests_for_files(Request(path, format=format), list_input_files(path, FORMATS))
+    requests = build_request_of_each_file(
+        Request(path, format=format), list_input_files(path, FORMATS)
+    )
     with open_source(requests[0]) as source_file:
         file_format = FORMATS[source_file.suffix]
         if file_format.read_first_rows is None:

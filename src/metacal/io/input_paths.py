@@ -167,7 +167,7 @@ def is_also_input(output: str, path: str, suffixes: Iterable[str]) -> bool:
     return fnmatch.fnmatch(os.path.basename(output_path), name_pattern)
 
 
-def requests_for_files(request: Request, paths: Sequence[str]) -> list[Request]:
+def build_request_of_each_file(request: Request, paths: Sequence[str]) -> list[Request]:
     """Return one copy of the request for each file. Remote files are downloaded first."""
     requests = []
     for path in paths:

@@ -90,8 +90,8 @@ class Inspection:
         meaning: str,
         reason: str,
         *,
-        options: Mapping[str, str] | None = None,
-        default_values: Collection[str] = (),
+        reader_options: Mapping[str, str] | None = None,
+        values_used_by_default: Collection[str] = (),
     ) -> None:
         """Record a finding, and the options that make the readers agree with it.
 
@@ -103,15 +103,15 @@ class Inspection:
         reason : str
             Reason for the finding.
 
-        options : mapping of str to str, optional
+        reader_options : mapping of str to str, optional
             Parameters of the readers. A parameter that the user gave is not changed.
 
-        default_values : collection of str, default=()
+        values_used_by_default : collection of str, default=()
             Values that the readers use anyway. They are not recorded.
         """
         self.findings.append((meaning, reason))
-        for name, value in (options or {}).items():
-            if name not in self.options and value not in default_values:
+        for name, value in (reader_options or {}).items():
+            if name not in self.options and value not in values_used_by_default:
                 self.options[name] = value
 
 

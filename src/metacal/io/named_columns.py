@@ -31,8 +31,8 @@ class OtherInputKindError(InputKindError):
     """Error about probabilities instead of logits, or logits instead of probabilities."""
 
 
-def find_role_columns(
-    request: Request, column_names: Collection[str], table_names: Collection[str] = ()
+def find_column_of_each_role(
+    request: Request, column_names: Collection[str], table_column_names: Collection[str] = ()
 ) -> dict[str, str]:
     """Find the column of each role by its given or default name.
 
@@ -44,7 +44,7 @@ def find_role_columns(
     column_names : collection of str
         Names of all columns.
 
-    table_names : collection of str, default=()
+    table_column_names : collection of str, default=()
         Columns of the table, which have no role.
 
     Returns
@@ -54,18 +54,18 @@ def find_role_columns(
         role.
     """
     default_names = {"labels": request.default_label_names, "ids": DEFAULT_ID_NAMES}
-    excluded_names = set(table_names)
-    role_names: dict[str, str] = {}
+    excluded_names = set(table_column_names)
+    column_of_role: dict[str, str] = {}
     for role, parameter in REQUEST_FIELD_OF_ROLE.items():
-        name = find_named_column(
+        name = find_requested_column(
             request, column_names, parameter, default_names.get(role, ()), excluded_names
         )
         if name is None:
             continue
-        role_names[role] = name
+        column_of_role[role] = name
         if role == "labels":
             excluded_names.add(name)
-    return role_names
+    return column_of_role
 
 
 def advise_on_label_column(column: str) -> str:
@@ -73,7 +73,7 @@ def advise_on_label_column(column: str) -> str:
     return f"if it holds the labels, pass {format_option('label_key', column)}, "
 
 
-def find_named_column(
+def find_requested_column(
     request: Request,
     column_names: Collection[str],
     request_field: str,

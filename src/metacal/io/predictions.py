@@ -224,7 +224,7 @@ def _check_and_convert(request: Request, columns: Columns) -> Columns:
     columns = _expand_single_score(request, columns)
     _check_columns_fit_together(request, columns)
     flat_columns: dict[str, Any] = {}
-    for role, column in columns.role_columns.items():
+    for role, column in columns.array_of_role.items():
         flat_columns[role] = column.ravel()
     columns = replace(
         columns,
@@ -290,7 +290,7 @@ def _check_columns_fit_together(request: Request, columns: Columns) -> None:
             f" and one column per class, but it has shape {table.shape} and type {table.dtype}."
             f" Convert or reshape the table, and save it again.{hint}"
         )
-    for role, column in columns.role_columns.items():
+    for role, column in columns.array_of_role.items():
         _check_role_column(request, role, column, n_rows=len(table))
     _check_class_names(request, columns)
 

@@ -24,7 +24,7 @@ from metacal.errors import (
 )
 from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS
-from metacal.io.input_paths import Paths, list_input_files, requests_for_files
+from metacal.io.input_paths import Paths, build_request_of_each_file, list_input_files
 from metacal.io.opening import limit_unpacked_size
 from metacal.io.remote import get_suffix
 from metacal.io.request import (
@@ -95,10 +95,10 @@ def read_columns(
     label_requests: list[Request] = []
     if labels is not None:
         table_request = replace(request, label_key=None)
-    table_requests = requests_for_files(table_request, list_input_files(path, FORMATS))
+    table_requests = build_request_of_each_file(table_request, list_input_files(path, FORMATS))
     if labels is not None:
         label_paths = list_input_files(labels, _LABEL_FILE_SUFFIXES)
-        label_requests = requests_for_files(replace(request, format=None), label_paths)
+        label_requests = build_request_of_each_file(replace(request, format=None), label_paths)
     n_files = len(table_requests)
     if len(label_requests) not in (0, 1, n_files):
         raise CombinationError(
@@ -235,10 +235,10 @@ def _concatenate(path: str, columns_of_files: Sequence[Columns]) -> Columns:
     if len(columns_of_files) == 1:
         return first_columns
 
-    role_columns: dict[str, Any] = {}
-    for role in first_columns.role_columns:
-        role_columns[role] = np.concatenate(
-            [file_columns.role_columns[role] for file_columns in columns_of_files]
+    array_of_role: dict[str, Any] = {}
+    for role in first_columns.array_of_role:
+        array_of_role[role] = np.concatenate(
+            [file_columns.array_of_role[role] for file_columns in columns_of_files]
         )
     kept_columns = {}
     unused_names = list(first_columns.unused_names)
@@ -258,7 +258,7 @@ def _concatenate(path: str, columns_of_files: Sequence[Columns]) -> Columns:
         remarks=tuple(dict.fromkeys(remarks)),
         kept=kept_columns,
         unused_names=tuple(unused_names),
-        **role_columns,
+        **array_of_role,
     )
 
 
@@ -293,8 +293,8 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
             f" {format_option('classes')}."
         )
     for role in REQUEST_FIELD_OF_ROLE:
-        first_has_role = role in first_columns.role_columns
-        other_has_role = role in other_columns.role_columns
+        first_has_role = role in first_columns.array_of_role
+        other_has_role = role in other_columns.array_of_role
         if first_has_role == other_has_role:
             continue
         complete_path, incomplete_path = first_columns.path, other_columns.path

@@ -270,8 +270,8 @@ def _record_confidence_score(
     inspection.add_finding(
         f"correctness: {correctness_name}",
         "its entries say whether an answer is correct",
-        options={} if is_loss else {"correct_key": correctness_name},
-        default_values=DEFAULT_CORRECT_NAMES,
+        reader_options={} if is_loss else {"correct_key": correctness_name},
+        values_used_by_default=DEFAULT_CORRECT_NAMES,
     )
     if not is_loss:
         flags = [FLAG_OF_VERDICT.get(text.lower()) for text in facts.texts.tolist()]
@@ -295,20 +295,20 @@ def _record_compared_predictions(
     inspection.add_finding(
         f"correct: where {truth.prediction_name} equals {truth.label_name}",
         f"they hold the same classes, and are equal in {is_correct.mean():.0%} of the rows",
-        options={"prediction_key": truth.prediction_name, "label_key": truth.label_name},
+        reader_options={"prediction_key": truth.prediction_name, "label_key": truth.label_name},
     )
     _ask_if_score_is_reversed(inspection, score_name, is_correct)
 
 
 def _record_score(inspection: Inspection, score_name: str, reason: str) -> None:
     """Record a confidence score, and whether lower scores mean more confidence."""
-    inspection.add_finding(f"score: {score_name}", reason, options={"score_key": score_name})
+    inspection.add_finding(f"score: {score_name}", reason, reader_options={"score_key": score_name})
     has_direction = "higher_is" in inspection.options
     if not has_direction and _UNCERTAINTY_NAME_PATTERN.fullmatch(score_name):
         inspection.add_finding(
             "a higher score means less confidence",
             f"{score_name!r} is the name of an uncertainty",
-            options={"higher_is": "doubtful"},
+            reader_options={"higher_is": "doubtful"},
         )
 
 
@@ -343,7 +343,7 @@ def _record_score_of_class(
     inspection.add_finding(
         f"score: {score_name}, of the class {positive!r}",
         reason,
-        options={"logits_key": score_name},
+        reader_options={"logits_key": score_name},
     )
     if not inspection.facts[label_name].is_number or choose_positive(class_names) != positive:
         inspection.options.setdefault("positive", positive)
@@ -351,8 +351,8 @@ def _record_score_of_class(
     inspection.add_finding(
         f"labels: {label_name}",
         f"its values are {negative!r} and {positive!r}",
-        options={"label_key": label_name},
-        default_values=DEFAULT_LABEL_NAMES,
+        reader_options={"label_key": label_name},
+        values_used_by_default=DEFAULT_LABEL_NAMES,
     )
     _ask_if_score_is_reversed(
         inspection, score_name, inspection.facts[label_name].texts == positive
@@ -367,7 +367,7 @@ def _record_input_kind(inspection: Inspection, facts: ColumnFacts) -> None:
         inspection.add_finding(
             "input: probabilities",
             "every number lies in [0, 1]",
-            options={"input": "probabilities"},
+            reader_options={"input": "probabilities"},
         )
         return
     numbers = facts.finite_numbers

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metacal.display import format_names
 from metacal.errors import CombinationError, MissingLabelsError, ShapeError
 from metacal.io.columns import Columns
-from metacal.io.formats.item_lists import LINE_KEY, find_item_list_key
+from metacal.io.formats.item_lists import LINE_NAME_KEY, find_item_list_key
 from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
 from metacal.io.request import DEFAULT_AGREEMENT_NAMES, DEFAULT_CORRECT_NAMES, Request
@@ -167,7 +167,7 @@ def read_scores(
     (array([0.9, nan]), array([ True, False]))
     """
     if case_key is None and unit_key is None and find_item_list_key(score_key) is not None:
-        case_key = LINE_KEY
+        case_key = LINE_NAME_KEY
     request = build_score_request(
         score_key=score_key,
         correct_key=correct_key,
@@ -280,8 +280,8 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
     missing_label_column = request.find_missing_label_column(columns)
     if request.prediction_key is not None:
         columns = _compare_predictions(request, columns)
-    role_columns: dict[str, Any] = columns.role_columns
-    if "labels" in role_columns:
+    array_of_role: dict[str, Any] = columns.array_of_role
+    if "labels" in array_of_role:
         convert_labels: Callable[..., NDArray[Any]] = check_correctness
         if request.labels_are_losses:
             convert_labels = check_losses
@@ -291,14 +291,14 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
             convert_labels = _check_partly_labelled
             if request.labels_are_losses:
                 convert_labels = _check_partly_known_losses
-        role_columns["labels"] = convert_labels(
-            role_columns["labels"],
-            name=columns.role_names["labels"],
+        array_of_role["labels"] = convert_labels(
+            array_of_role["labels"],
+            name=columns.column_of_role["labels"],
             get_row_name=columns.describe_row_position,
         )
-    for role, column in role_columns.items():
+    for role, column in array_of_role.items():
         flat_column = np.asarray(column).ravel()
-        role_columns[role] = flat_column
+        array_of_role[role] = flat_column
         if len(flat_column) != len(scores):
             role_name = "entries of correctness" if role == "labels" else role
             raise ShapeError(
@@ -310,7 +310,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         table=scores,
         missing_label_column=missing_label_column,
         keeps_all_columns=request.keeps_other_columns,
-        **role_columns,
+        **array_of_role,
     )
 
 
@@ -340,7 +340,7 @@ def _compare_predictions(request: Request, columns: Columns) -> Columns:
     is_correct = compare_answers(
         columns.predictions,
         columns.labels,
-        name=columns.role_names["labels"],
+        name=columns.column_of_role["labels"],
         get_row_name=columns.describe_row_position,
     )
     return replace(columns, labels=is_correct, predictions=None)

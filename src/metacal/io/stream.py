@@ -25,7 +25,7 @@ from metacal.io.formats.item_lists import find_item_list_key, iterate_items
 from metacal.io.formats.jsonl import (
     LineError,
     add_requested_entries,
-    list_requested_keys,
+    list_keys_named_by_request,
     parse_json_line,
 )
 from metacal.io.formats.text_cells import DELIMITER_NAMES, detect_delimiter, split_line
@@ -172,7 +172,7 @@ class StreamReader:
         line_name = f"{self.request.path}:{line_number}:{zlib.crc32(content):08x}"
         try:
             items = list(
-                iterate_items(cells, list_key, list_requested_keys(self.request), line_name)
+                iterate_items(cells, list_key, list_keys_named_by_request(self.request), line_name)
             )
         except InputError as error:
             raise LineError(self.request.path, line_number, str(error)) from None
@@ -267,18 +267,18 @@ class StreamReader:
 
         A header without a table belongs to a file of late labels and is accepted.
         """
-        table_names = self._layout.table_names
-        previous_table_names = previous_layout.table_names
-        if not table_names or not previous_table_names:
+        table_column_names = self._layout.table_column_names
+        previous_table_column_names = previous_layout.table_column_names
+        if not table_column_names or not previous_table_column_names:
             return True
-        if set(table_names) == set(previous_table_names):
+        if set(table_column_names) == set(previous_table_column_names):
             return True
         class_names = self.request.classes or ()
-        if len(class_names) != len(table_names):
+        if len(class_names) != len(table_column_names):
             return False
         return all(
             column_name.endswith(str(class_name))
-            for column_name, class_name in zip(table_names, class_names, strict=True)
+            for column_name, class_name in zip(table_column_names, class_names, strict=True)
         )
 
     def _looks_like_row(self, cells: list[str], header: list[str]) -> bool:
@@ -328,7 +328,7 @@ class StreamReader:
             except InputError:
                 if list_names or self.request.logits_key in cells:
                     raise
-            has_row = bool(self._layout.table_names)
+            has_row = bool(self._layout.table_column_names)
             if has_row:
                 self.header = list(cells)
                 self.list_names = list_names
@@ -395,10 +395,12 @@ class StreamReader:
         In JSON lines the object that determined the layout may lack a label or an id that later
         objects have under a default name.
         """
-        name = self._layout.role_names.get(role, getattr(self.request, REQUEST_FIELD_OF_ROLE[role]))
+        name = self._layout.column_of_role.get(
+            role, getattr(self.request, REQUEST_FIELD_OF_ROLE[role])
+        )
         if name is None and self._delimiter is None:
             for default_name in default_names:
-                if default_name in cells and default_name not in self._layout.table_names:
+                if default_name in cells and default_name not in self._layout.table_column_names:
                     return cells[default_name]
         return _optional_cell(cells, name)
 
@@ -421,18 +423,18 @@ class StreamReader:
         and a label but no score is a late label.
         """
         request = self.request
-        table_names = self._layout.table_names
-        row_values = [cells.get(name) for name in table_names]
+        table_column_names = self._layout.table_column_names
+        row_values = [cells.get(name) for name in table_column_names]
         if all(value is None for value in row_values):
-            if request.reads_scores and table_names and may_lack_score:
-                return (math.nan,) * len(table_names)
+            if request.reads_scores and table_column_names and may_lack_score:
+                return (math.nan,) * len(table_column_names)
             return None
 
         if self._layout.is_list_column:
-            row_values = parse_list(request.path, table_names[0], row_values[0])
+            row_values = parse_list(request.path, table_column_names[0], row_values[0])
         if request.reads_scores:
             row_values = [parse_score_value(value) for value in row_values]
-        numbers = self._expand_single_score(parse_numbers(table_names, row_values))
+        numbers = self._expand_single_score(parse_numbers(table_column_names, row_values))
         n_classes = len(request.classes or ())
         if n_classes and len(numbers) != n_classes:
             raise build_invalid_line_error(
@@ -446,7 +448,7 @@ class StreamReader:
         request = self.request
         has_two_classes = len(request.classes or ()) == 2
         is_single_score = len(numbers) == 1 and request.accepts_as_single_score(
-            self._layout.table_names
+            self._layout.table_column_names
         )
         if not has_two_classes or not is_single_score:
             return numbers

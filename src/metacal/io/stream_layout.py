@@ -9,7 +9,7 @@ from typing import Any
 from metacal.display import format_names
 from metacal.errors import ClassMismatchError, ColumnError, InputError
 from metacal.io.column_selection import ColumnSelection, select_columns
-from metacal.io.named_columns import find_role_columns
+from metacal.io.named_columns import find_column_of_each_role
 from metacal.io.request import DEFAULT_TABLE_NAMES, REQUEST_FIELD_OF_ROLE, Request
 
 
@@ -23,19 +23,19 @@ class StreamLayout:
 
     Attributes
     ----------
-    table_names : tuple of str
+    table_column_names : tuple of str
         Columns with the numbers of a row. Empty if there are only late labels.
 
     is_list_column : bool
         Whether the table is one column of lists.
 
-    role_names : mapping of str to str
+    column_of_role : mapping of str to str
         Column name of each role.
     """
 
-    table_names: tuple[str, ...] = ()
+    table_column_names: tuple[str, ...] = ()
     is_list_column: bool = False
-    role_names: Mapping[str, str] = field(default_factory=dict)
+    column_of_role: Mapping[str, str] = field(default_factory=dict)
 
 
 def determine_layout(
@@ -93,27 +93,27 @@ def _select_columns(
     else:
         request = _drop_missing_keys(request, column_names)
 
-    role_names = find_role_columns(request, column_names)
-    has_late_labels = "labels" in role_names and "ids" in role_names
+    column_of_role = find_column_of_each_role(request, column_names)
+    has_late_labels = "labels" in column_of_role and "ids" in column_of_role
     if request.reads_scores and has_late_labels and request.logits_key not in column_names:
-        return StreamLayout(role_names=role_names)
+        return StreamLayout(column_of_role=column_of_role)
     selection = select_columns(request, column_names, list_names, min_classes=0)
     n_required_columns = _count_required_columns(request, selection)
-    if n_required_columns and len(selection.table_names) != n_required_columns:
+    if n_required_columns and len(selection.table_column_names) != n_required_columns:
         if has_late_labels:
-            return StreamLayout(role_names=role_names)
+            return StreamLayout(column_of_role=column_of_role)
         raise ClassMismatchError(
             f"{request.path}: the gate was fitted on {n_required_columns} classes"
             f" ({format_names(request.classes or ())}), but the file has"
-            f" {len(selection.table_names)} columns of classes"
-            f" ({format_names(selection.table_names)})."
+            f" {len(selection.table_column_names)} columns of classes"
+            f" ({format_names(selection.table_column_names)})."
         )
     if has_header_line:
         _check_cascade_columns(request, column_names)
     return StreamLayout(
-        table_names=selection.table_names + request.later_score_columns,
+        table_column_names=selection.table_column_names + request.later_score_columns,
         is_list_column=not selection.has_column_per_class and not request.reads_scores,
-        role_names=dict(selection.role_names),
+        column_of_role=dict(selection.column_of_role),
     )
 
 
@@ -144,6 +144,6 @@ def _count_required_columns(request: Request, selection: ColumnSelection) -> int
     """Return the number of class columns that the gate requires, or 0 for any number."""
     if not selection.has_column_per_class:
         return 0
-    if request.accepts_as_single_score(selection.table_names):
+    if request.accepts_as_single_score(selection.table_column_names):
         return 1
     return len(request.classes or ())

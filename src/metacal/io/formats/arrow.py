@@ -66,16 +66,16 @@ class BatchSource:
     n_rows : int
         Total number of rows.
 
-    stored_size : int
+    n_stored_bytes : int
         Size in bytes of the source before decoding. It bounds how much the source may unpack to.
     """
 
     kind = "a table in memory"
 
-    def __init__(self, schema: Any, n_rows: int, stored_size: int) -> None:
+    def __init__(self, schema: Any, n_rows: int, n_stored_bytes: int) -> None:
         self.schema = schema
         self.n_rows = n_rows
-        self.stored_size = stored_size
+        self.n_stored_bytes = n_stored_bytes
 
     def iterate_batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
         """Iterate over validated record batches of the named columns.
@@ -184,7 +184,7 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
         if request.keeps_other_columns:
             # All columns together may be larger than memory.
             selection = selection.without_kept_columns()
-        side_columns = _read_columns(source, selection.other_names, path)
+        side_columns = _read_columns(source, selection.side_column_names, path)
 
     class_names = None
     if layout.has_list_column:
@@ -224,7 +224,7 @@ class _ColumnChunks:
 
     def read_array(self, name: str) -> NDArray[Any]:
         """Return a column of numbers or text as an array. Raise InputError for nulls."""
-        return column_to_array(self.read_chunks(name), name, self.path, self.source.stored_size)
+        return column_to_array(self.read_chunks(name), name, self.path, self.source.n_stored_bytes)
 
     def read_list(self, name: str) -> list[Any]:
         """Return a column as a list of Python objects, with None for nulls."""
@@ -234,8 +234,8 @@ class _ColumnChunks:
 
 def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: str) -> Columns:
     """Read a column of scores and the side columns."""
-    column_chunks = _read_columns(source, selection.all_names, path)
-    score_name = selection.table_names[0]
+    column_chunks = _read_columns(source, selection.all_column_names, path)
+    score_name = selection.table_column_names[0]
     scores = scores_to_array(column_chunks.read_chunks(score_name), score_name, path)
     return selection.build_columns(scores, column_chunks.read_array, column_chunks.read_list)
 
@@ -243,7 +243,7 @@ def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: s
 def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
     """Read the side columns with the given names."""
     row_bytes = _SIDE_COLUMN_BYTES * len(names)
-    check_unpacked_size(path, source.n_rows * row_bytes, source.stored_size)
+    check_unpacked_size(path, source.n_rows * row_bytes, source.n_stored_bytes)
     record_batches = []
     for _, record_batch in _iterate_batches(source, names, row_bytes):
         record_batches.append(record_batch.select(names))
@@ -276,14 +276,14 @@ def _read_table(
     side_columns : _ColumnChunks
     """
     # Check the claimed size before allocating, because repeated values compress to nothing.
-    row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(selection.other_names)
-    check_unpacked_size(path, source.n_rows * row_bytes, source.stored_size)
+    row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(selection.side_column_names)
+    check_unpacked_size(path, source.n_rows * row_bytes, source.n_stored_bytes)
     table = np.empty((source.n_rows, layout.n_classes), layout.dtype)
     side_batches = []
-    for start, record_batch in _iterate_batches(source, selection.all_names, row_bytes):
+    for start, record_batch in _iterate_batches(source, selection.all_column_names, row_bytes):
         stop = start + record_batch.num_rows
         table[start:stop] = table_to_array(record_batch, layout, path, start)
-        side_batches.append(record_batch.select(selection.other_names))
+        side_batches.append(record_batch.select(selection.side_column_names))
     return table, _ColumnChunks(record_batches=side_batches, source=source, path=path)
 
 
@@ -342,14 +342,14 @@ def select_arrow_columns(request: Request, schema: Any) -> ColumnSelection:
 
 def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> None:
     """Raise InputError unless every class column is numeric."""
-    for name in selection.table_names:
+    for name in selection.table_column_names:
         arrow_type = schema.field(name).type
         if is_type(arrow_type, NUMBER_TYPES):
             continue
         is_list = is_type(arrow_type, LIST_TYPES)
         content_text = f"lists of {arrow_type.value_type}" if is_list else str(arrow_type)
         label_hint = ""
-        if "labels" not in selection.role_names and not is_list:
+        if "labels" not in selection.column_of_role and not is_list:
             label_hint = advise_on_label_column(name)
         raise NumberError(
             f"{path}: the column {name!r} must hold numbers, but it holds {content_text};"
@@ -360,7 +360,7 @@ def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> 
 
 def _check_side_columns(selection: ColumnSelection, schema: Any, path: str) -> None:
     """Raise InputError unless labels, ids and groups are numbers or text."""
-    for name in selection.role_names.values():
+    for name in selection.column_of_role.values():
         arrow_type = schema.field(name).type
         value_type = arrow_type
         if is_type(arrow_type, ("dictionary",)):
@@ -393,15 +393,15 @@ def determine_table_layout(
     -------
     Layout
     """
-    arrow_types = [source.schema.field(name).type for name in selection.table_names]
+    arrow_types = [source.schema.field(name).type for name in selection.table_column_names]
     if selection.has_column_per_class:
         distinct_dtypes = {get_float_dtype(arrow_type) for arrow_type in arrow_types}
         table_dtype = np.dtype(np.float64)
         if len(distinct_dtypes) == 1:
             table_dtype = distinct_dtypes.pop()
-        return TableLayout(columns=selection.table_names, list_size=None, dtype=table_dtype)
+        return TableLayout(columns=selection.table_column_names, list_size=None, dtype=table_dtype)
 
-    (list_column_name,) = selection.table_names
+    (list_column_name,) = selection.table_column_names
     (list_type,) = arrow_types
     list_size = getattr(list_type, "list_size", -1)
     is_variable_size_type = list_size < 0

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import csv
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import FileContentError, NoRowsError, NumberError
-from metacal.io.column_selection import ColumnSelection, select_columns
+from metacal.io.column_selection import select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
 from metacal.io.formats.text_cells import (
@@ -67,25 +67,37 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     line_numbers = None
     with open_text(path, request.path_to_open) as file:
         header = read_header(path, file, default_delimiter=delimiter)
-        selection = select_columns(request, header.column_names, header.list_columns)
-        cells = _parse_cells(request, selection, file, header)
-        first_cells = cells.column(selection.table_names[0])
+        selection = select_columns(request, header.column_names, header.list_column_names)
+        required_label_column = None
+        if not request.reads_scores:
+            required_label_column = selection.column_of_role.get("labels")
+        cells = _Cells(
+            path=path,
+            file=file,
+            column_names=header.column_names,
+            delimiter=header.delimiter,
+            number_column_indices=selection.class_column_positions or (),
+            label_column_name=required_label_column,
+        )
         if request.reads_scores:
-            table: Any = _parse_scores(first_cells)
+            score_column_name = selection.table_column_names[0]
+            table: Any = _parse_scores(cells.column(score_column_name))
             line_numbers = [line_number for line_number, _ in cells.iterate_numbered_rows()]
         elif selection.has_column_per_class:
-            table = np.stack([cells.column(name) for name in selection.table_names], axis=1)
+            class_columns = [cells.column(name) for name in selection.table_column_names]
+            table = np.stack(class_columns, axis=1)
         else:
-            table = parse_number_lists(path, selection.table_names[0], first_cells)
+            (list_column_name,) = selection.table_column_names
+            table = parse_number_lists(path, list_column_name, cells.column(list_column_name))
 
-    def read_labels_or_ids(name: str) -> NDArray[Any]:
-        return parse_labels(path, name, cells.column(name))
+    def read_labels_or_ids(column_name: str) -> NDArray[Any]:
+        return parse_labels(path, column_name, cells.column(column_name))
 
-    def read_values(name: str) -> list[Any]:
-        return parse_numbers_or_texts(cells.column(name))
+    def read_kept_values(column_name: str) -> list[Any]:
+        return parse_numbers_or_texts(cells.column(column_name))
 
     return selection.build_columns(
-        table, read_labels_or_ids, read_values, line_numbers=line_numbers
+        table, read_labels_or_ids, read_kept_values, line_numbers=line_numbers
     )
 
 
@@ -125,8 +137,8 @@ def read_first_rows(request: Request, max_rows: int, delimiter: str = ",") -> Fi
         first_rows = list(islice(nonempty_rows, max_rows))
 
     array_by_name = {}
-    for name, cells in zip(header.column_names, zip(*first_rows)):
-        array_by_name[name] = cells_to_array(list(cells))
+    for name, column_cells in zip(header.column_names, zip(*first_rows)):
+        array_by_name[name] = cells_to_array(list(column_cells))
     delimiter_name = DELIMITER_NAMES[header.delimiter]
     return FirstRows(f"text, columns separated by {delimiter_name}", array_by_name)
 
@@ -172,7 +184,7 @@ class Header:
     column_names : list of str
         Names of the columns.
 
-    list_columns : list of str
+    list_column_names : list of str
         Names of the columns whose first cell is a list.
 
     delimiter : str
@@ -180,7 +192,7 @@ class Header:
     """
 
     column_names: list[str]
-    list_columns: list[str]
+    list_column_names: list[str]
     delimiter: str
 
 
@@ -227,53 +239,36 @@ def read_header(path: str, file: IO[str], default_delimiter: str) -> Header:
     first_row = next((row for row in reader if row), None)
     if first_row is None:
         raise NoRowsError(f"{path}: the file has no rows. At least one row is required.")
-    list_columns = []
+    list_column_names = []
     for name, cell in zip(column_names, first_row):
         if cell.lstrip().startswith(("[", "(")):
-            list_columns.append(name)
+            list_column_names.append(name)
     # Move back to the first line below the header, which may span several lines.
     file.seek(0)
     next(csv.reader(file, delimiter=delimiter))
-    return Header(column_names=column_names, list_columns=list_columns, delimiter=delimiter)
-
-
-def _parse_cells(
-    request: Request,
-    selection: ColumnSelection,
-    file: IO[str],
-    header: Header,
-) -> _Cells:
-    """Parse the cells below the header.
-
-    Parameters
-    ----------
-    request : Request
-        Columns to read.
-
-    selection : ColumnSelection
-        Names and positions of the requested columns.
-
-    file : text stream
-        File whose position is behind the header.
-
-    header : Header
-        Column names and delimiter.
-
-    Returns
-    -------
-    _Cells
-    """
-    label_column = None
-    if not request.reads_scores:
-        label_column = selection.role_names.get("labels")
-    return _Cells(
-        path=request.path,
-        file=file,
-        header=header.column_names,
-        delimiter=header.delimiter,
-        class_columns=selection.class_column_positions or (),
-        label_column=label_column,
+    return Header(
+        column_names=column_names, list_column_names=list_column_names, delimiter=delimiter
     )
+
+
+class _CellField(NamedTuple):
+    """Field of a structured dtype, for consecutive columns of one type.
+
+    Attributes
+    ----------
+    name : str
+        Name of the field: "f" and the index of its first column.
+
+    cell_type : type
+        `np.float64` for columns of numbers, `object` for columns of text.
+
+    shape : tuple of int
+        Number of columns.
+    """
+
+    name: str
+    cell_type: type
+    shape: tuple[int]
 
 
 class _Cells:
@@ -291,16 +286,16 @@ class _Cells:
     file : text stream
         File whose position is behind the header.
 
-    header : sequence of str
-        Column names.
+    column_names : sequence of str
+        Column names of the header.
 
     delimiter : str
         Delimiter of the columns.
 
-    class_columns : sequence of int
+    number_column_indices : sequence of int
         Indices of the columns that are parsed as numbers.
 
-    label_column : str or None
+    label_column_name : str or None
         Name of the label column, in which no cell may be empty.
     """
 
@@ -309,45 +304,47 @@ class _Cells:
         *,
         path: str,
         file: IO[str],
-        header: Sequence[str],
+        column_names: Sequence[str],
         delimiter: str,
-        class_columns: Sequence[int],
-        label_column: str | None,
+        number_column_indices: Sequence[int],
+        label_column_name: str | None,
     ) -> None:
         self.path = path
         self.file = file
-        self.header = header
+        self.column_names = column_names
         self.delimiter = delimiter
-        self.class_columns = class_columns
-        self.label_column = label_column
-        self._column_index = {name: index for index, name in enumerate(header)}
+        self.number_column_indices = number_column_indices
+        self.label_column_name = label_column_name
+        self._index_of_column = {name: index for index, name in enumerate(column_names)}
 
-        is_class_column = np.zeros(len(header), dtype=bool)
-        is_class_column[list(class_columns)] = True
-        # Consecutive class columns, and other consecutive columns, are one field of the dtype.
-        later_field_starts = np.flatnonzero(np.diff(is_class_column)) + 1
+        is_number_column = np.zeros(len(column_names), dtype=bool)
+        is_number_column[list(number_column_indices)] = True
+        # Consecutive columns of numbers, and other consecutive columns, are one field of the dtype.
+        later_field_starts = np.flatnonzero(np.diff(is_number_column)) + 1
         field_starts = [0, *later_field_starts.tolist()]
-        field_stops = [*field_starts[1:], len(header)]
+        field_stops = [*field_starts[1:], len(column_names)]
         field_lengths = np.subtract(field_stops, field_starts)
         #: Index of the first column of the field to which each column belongs.
         self._field_start_of_column = np.repeat(field_starts, field_lengths)
-        fields = []
+        cell_fields = []
         for start, stop in zip(field_starts, field_stops):
-            cell_type = np.float64 if is_class_column[start] else object
-            fields.append((f"f{start}", cell_type, (stop - start,)))
-        self.records = self._parse_fields(fields)
+            cell_type = np.float64 if is_number_column[start] else object
+            cell_fields.append(_CellField(f"f{start}", cell_type, (stop - start,)))
+        self._cells_of_field = self._parse_fields(cell_fields)
 
-        if label_column is not None and not all(map(str.strip, self.column(label_column))):
+        if label_column_name is not None and not all(
+            map(str.strip, self.column(label_column_name))
+        ):
             self._raise_for_invalid_cell()
 
     def column(self, name: str) -> NDArray[Any]:
         """Return the cells of a column."""
-        column_index = self._column_index[name]
+        column_index = self._index_of_column[name]
         field_start = int(self._field_start_of_column[column_index])
-        return self.records[f"f{field_start}"][:, column_index - field_start]
+        return self._cells_of_field[f"f{field_start}"][:, column_index - field_start]
 
     def iterate_numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Read the rows below the header again, and yield line numbers and cells."""
+        """Read the rows below the header again, and yield the line number and cells of each row."""
         self.file.seek(0)
         reader = csv.reader(self.file, delimiter=self.delimiter)
         next(reader)
@@ -357,62 +354,76 @@ class _Cells:
                 yield line_number, row
             line_number = reader.line_num + 1
 
-    def _load_fields(self, fields: list[Any]) -> NDArray[Any]:
-        """Load the rest of the file into an array with the given dtype fields."""
+    def _load_records(self, cell_fields: list[_CellField]) -> NDArray[np.void]:
+        """Load the rest of the file into a structured array with the given fields."""
         with warnings.catch_warnings():
             # loadtxt warns about missing rows, which are reported when the header is read.
             warnings.simplefilter("ignore", UserWarning)
             return np.loadtxt(
                 self.file,
-                dtype=fields,
+                dtype=np.dtype(cell_fields),
                 delimiter=self.delimiter,
                 comments=None,
                 quotechar='"',
                 ndmin=1,
             )
 
-    def _parse_localized(self, fields: list[Any]) -> dict[str, NDArray[Any]] | None:
-        """Parse class columns with decimal commas or percent signs; None if that fails."""
-        self.file.seek(0)
-        next(csv.reader(self.file, delimiter=self.delimiter))
+    def _parse_fields(self, cell_fields: list[_CellField]) -> Mapping[str, NDArray[Any]]:
+        """Parse the rest of the file into one 2-D array per field, keyed by field name."""
         try:
-            text_fields = [(name, object, shape) for name, _, shape in fields]
-            texts = self._load_fields(text_fields)
-        except ValueError:
-            return None
-        records: dict[str, NDArray[Any]] = {}
-        for name, cell_type, _ in fields:
-            records[name] = texts[name]
-            if cell_type is object:
-                continue
-            number_columns = []
-            for cell_texts in texts[name].T:
-                numbers = parse_localized_numbers(cell_texts)
-                if numbers is None or np.isnan(numbers).any():
-                    return None
-                number_columns.append(numbers)
-            records[name] = np.stack(number_columns, axis=1)
-        return records
-
-    def _parse_fields(self, fields: list[Any]) -> NDArray[Any] | dict[str, NDArray[Any]]:
-        """Parse the rest of the file into arrays of the given dtype fields."""
-        try:
-            return self._load_fields(fields)
+            records = self._load_records(cell_fields)
         except ValueError as error:
-            localized_records = self._parse_localized(fields)
-            if localized_records is not None:
-                return localized_records
+            localized_cells = self._parse_localized_fields(cell_fields)
+            if localized_cells is not None:
+                return localized_cells
             self._raise_for_invalid_cell()
             message = " ".join(str(error).split())[:_MAX_PARSER_MESSAGE].rstrip(".")
             raise FileContentError(f"{self.path}: {message}.") from None
+        return {cell_field.name: records[cell_field.name] for cell_field in cell_fields}
+
+    def _parse_localized_fields(
+        self, cell_fields: list[_CellField]
+    ) -> dict[str, NDArray[Any]] | None:
+        """Parse numbers with decimal commas or percent signs.
+
+        Returns
+        -------
+        dict of str to array, or None
+            The cells of each field, keyed by field name. None if some cells are no such numbers.
+        """
+        self.file.seek(0)
+        next(csv.reader(self.file, delimiter=self.delimiter))
+        text_fields = [cell_field._replace(cell_type=object) for cell_field in cell_fields]
+        try:
+            text_records = self._load_records(text_fields)
+        except ValueError:
+            return None
+        cells_of_field: dict[str, NDArray[Any]] = {}
+        for cell_field in cell_fields:
+            texts = text_records[cell_field.name]
+            if cell_field.cell_type is object:
+                cells_of_field[cell_field.name] = texts
+                continue
+            number_columns = []
+            for column_texts in texts.T:
+                numbers = parse_localized_numbers(column_texts)
+                if numbers is None or np.isnan(numbers).any():
+                    return None
+                number_columns.append(numbers)
+            cells_of_field[cell_field.name] = np.stack(number_columns, axis=1)
+        return cells_of_field
 
     def _raise_for_invalid_cell(self) -> None:
-        """Raise InputError for the first invalid cell, with its line and column number."""
-        required_columns = set(self.class_columns)
-        if self.label_column is not None:
-            required_columns.add(self._column_index[self.label_column])
+        """Raise InputError for the first invalid cell, with its line and column number.
 
-        n_columns = len(self.header)
+        The cells of the columns of numbers must be numbers. The cells of the label column must not be
+        empty.
+        """
+        required_column_indices = set(self.number_column_indices)
+        if self.label_column_name is not None:
+            required_column_indices.add(self._index_of_column[self.label_column_name])
+
+        n_columns = len(self.column_names)
         for line_number, row in self.iterate_numbered_rows():
             if len(row) != n_columns:
                 column_number = min(len(row), n_columns) + 1
@@ -420,18 +431,20 @@ class _Cells:
                     f"{self.path}:{line_number}:{column_number}: the line has {len(row)} cells,"
                     f" but the header has {n_columns}."
                 )
-            for column_index in sorted(required_columns):
-                self._check_cell(line_number, column_index, row[column_index].strip())
+            for column_index in sorted(required_column_indices):
+                self._check_required_cell(line_number, column_index, row[column_index].strip())
 
-    def _check_cell(self, line_number: int, column_index: int, text: str) -> None:
-        """Raise InputError if a required cell is empty or a class column is not a number."""
-        name = self.header[column_index]
-        cell = f"{self.path}:{line_number}:{column_index + 1}: column {name!r}"
+    def _check_required_cell(self, line_number: int, column_index: int, text: str) -> None:
+        """Raise InputError if a required cell is empty, or if it should be a number but is not."""
+        column_name = self.column_names[column_index]
+        cell_position = f"{self.path}:{line_number}:{column_index + 1}: column {column_name!r}"
         if not text:
-            raise NumberError(f"{cell} is empty. Fill in the cell, or drop the line.")
-        if name != self.label_column and not is_number(text):
-            label_hint = advise_on_label_column(name) if self.label_column is None else ""
+            raise NumberError(f"{cell_position} is empty. Fill in the cell, or drop the line.")
+        if column_name != self.label_column_name and not is_number(text):
+            label_hint = ""
+            if self.label_column_name is None:
+                label_hint = advise_on_label_column(column_name)
             raise NumberError(
-                f"{cell} must be a number, but it is {text[:_MAX_QUOTED]!r}. Correct the cell,"
-                f" {label_hint}or list the class columns with {format_option('classes')}."
+                f"{cell_position} must be a number, but it is {text[:_MAX_QUOTED]!r}. Correct the"
+                f" cell, {label_hint}or list the class columns with {format_option('classes')}."
             )

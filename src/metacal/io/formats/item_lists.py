@@ -15,7 +15,7 @@ from metacal.errors import FileContentError
 from metacal.io.nested import get_nested
 
 #: Case key that stands for the line of an object, if the object has no entry of this name.
-LINE_KEY = "line"
+LINE_NAME_KEY = "line"
 
 #: Lists of objects in responses of language models, which are no lists of scored items.
 _RESPONSE_LISTS = ("choices", "messages", "content", "tool_calls", "top_logprobs", "tokens")
@@ -51,7 +51,7 @@ def iterate_items(
         Keys to add to each row.
 
     line_name : str
-        File and number of the line, the value of `LINE_KEY`.
+        File and number of the line, the value of `LINE_NAME_KEY`.
 
     Yields
     ------
@@ -82,8 +82,8 @@ def iterate_items(
     prefix = f"{list_key}[*]"
     item_keys = [key for key in dict.fromkeys(keys) if key is not None and key.startswith(prefix)]
     shared_entries = {name: value for name, value in row.items() if name != list_key}
-    if LINE_KEY in keys:
-        shared_entries.setdefault(LINE_KEY, line_name)
+    if LINE_NAME_KEY in keys:
+        shared_entries.setdefault(LINE_NAME_KEY, line_name)
     for item in items:
         item_entries = {key: _get_item_entry(item, key.removeprefix(prefix)) for key in item_keys}
         yield {**shared_entries, **item_entries}

@@ -79,10 +79,10 @@ def read(request: Request) -> Columns:
     selection = entries.selection
     if selection.has_column_per_class:
         table = np.column_stack(
-            [entries.convert_number_column(name) for name in selection.table_names]
+            [entries.convert_number_column(name) for name in selection.table_column_names]
         )
     else:
-        table = entries.convert_list_column(selection.table_names[0])
+        table = entries.convert_list_column(selection.table_column_names[0])
     return selection.build_columns(
         table, entries.convert_label_column, entries.values_by_name.__getitem__
     )
@@ -91,8 +91,8 @@ def read(request: Request) -> Columns:
 def _build_score_columns(entries: _Entries) -> Columns:
     """Build the columns of a file of scores, with the types of the file."""
     selection = entries.selection
-    score_name = selection.table_names[0]
-    truth_names = [selection.role_names.get(role) for role in ("labels", "predictions")]
+    score_name = selection.table_column_names[0]
+    truth_names = [selection.column_of_role.get(role) for role in ("labels", "predictions")]
 
     def read_side_column(name: str) -> NDArray[Any]:
         if name in truth_names:
@@ -158,7 +158,7 @@ def _read_entries(request: Request) -> _Entries:
             if selection is None:
                 list_names = [name for name, value in row.items() if isinstance(value, list)]
                 selection = select_columns(request, list(row), list_names)
-                values_by_name = {name: [] for name in selection.all_names}
+                values_by_name = {name: [] for name in selection.all_column_names}
             line_numbers.append(line_number)
             for name, values in values_by_name.items():
                 values.append(row.get(name))
@@ -185,7 +185,9 @@ def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict
             continue
         try:
             line_name = f"{request.path}:{line_number}"
-            for item in iterate_items(row, list_key, list_requested_keys(request), line_name):
+            for item in iterate_items(
+                row, list_key, list_keys_named_by_request(request), line_name
+            ):
                 yield line_number, item
         except InputError as error:
             raise LineError(request.path, line_number, str(error)) from None
@@ -263,12 +265,12 @@ def add_requested_entries(
         If a dotted key leads to an unsupported value.
     """
     try:
-        return add_nested_entries(row, [*list_requested_keys(request), *extra_keys])
+        return add_nested_entries(row, [*list_keys_named_by_request(request), *extra_keys])
     except InputError as error:
         raise LineError(request.path, line_number, str(error).removesuffix(".")) from None
 
 
-def list_requested_keys(request: Request) -> list[str | None]:
+def list_keys_named_by_request(request: Request) -> list[str | None]:
     """Return the keys that a request names, with None for those that it does not."""
     role_keys = [getattr(request, parameter) for parameter in REQUEST_FIELD_OF_ROLE.values()]
     return [

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metacal.errors import ColumnError, FileContentError
 from metacal.io.formats.delimited import open_text
 from metacal.io.formats.text_cells import parse_labels
-from metacal.io.named_columns import find_named_column
+from metacal.io.named_columns import find_requested_column
 from metacal.io.request import DEFAULT_LABEL_NAMES, Request
 from metacal.spelling import format_option
 
@@ -40,7 +40,7 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
     first_row = []
     if label_rows:
         first_row = [cell.strip() for cell in label_rows[0]]
-    label_column = find_named_column(request, first_row, "label_key", DEFAULT_LABEL_NAMES)
+    label_column = find_requested_column(request, first_row, "label_key", DEFAULT_LABEL_NAMES)
     if label_column is None and len(first_row) > 1:
         raise ColumnError(
             f"{path}:1: several columns may hold the labels. Name one of them with"

@@ -78,15 +78,15 @@ def read_npz(request: Request) -> Columns:
         }
         selection = select_arrays(request, descriptions)
         if request.keeps_other_columns:
-            table_location = locations[selection.table_names[0]]
+            table_location = locations[selection.table_column_names[0]]
             column_shape = table_location.shape[:1]
-            used_names = (*selection.table_names, selection.class_list_name)
+            used_names = (*selection.table_column_names, selection.class_list_name)
             kept_names = []
             for name, location in locations.items():
                 if location.shape == column_shape and name not in used_names:
                     kept_names.append(name)
             selection = selection.with_kept_columns(kept_names)
-        array_names = list(selection.all_names)
+        array_names = list(selection.all_column_names)
         if selection.class_list_name is not None:
             array_names.append(selection.class_list_name)
 
@@ -97,7 +97,7 @@ def read_npz(request: Request) -> Columns:
         arrays = {
             name: _read_member(archive, members[name], locations[name]) for name in array_names
         }
-    return selection.build_columns(arrays[selection.table_names[0]], arrays.__getitem__)
+    return selection.build_columns(arrays[selection.table_column_names[0]], arrays.__getitem__)
 
 
 def _find_array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
@@ -277,7 +277,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
             return field_values.astype(np.float64)
         return field_values
 
-    return selection.build_columns(read_field(selection.table_names[0]), read_field)
+    return selection.build_columns(read_field(selection.table_column_names[0]), read_field)
 
 
 def read_first_rows_of_npz(request: Request, max_rows: int) -> FirstRows:

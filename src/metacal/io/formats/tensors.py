@@ -141,7 +141,7 @@ def read_safetensors(request: Request) -> Columns:
             request, file, location, may_stay_in_file=may_stay_in_file, conversion=conversion
         )
 
-    table = read_tensor(selection.table_names[0], may_stay_in_file=not request.reads_scores)
+    table = read_tensor(selection.table_column_names[0], may_stay_in_file=not request.reads_scores)
     return selection.build_columns(table, read_tensor)
 
 
@@ -225,7 +225,7 @@ def read_torch(request: Request) -> Columns:
             return value_by_name[name]
         return _tensor_to_array(request, repr(name), value_by_name[name])
 
-    return selection.build_columns(read_value(selection.table_names[0]), read_value)
+    return selection.build_columns(read_value(selection.table_column_names[0]), read_value)
 
 
 def _load_torch_file(request: Request) -> Any:
