@@ -67,7 +67,9 @@ class History:
 
     def call(self) -> None:
         """The tool once; what it says when something is wrong is part of life."""
-        run_labelling_call(CALL, self.pool, PROMISE, options=self.options, disk=self.world)
+        run_labelling_call(
+            CALL, self.pool, PROMISE, certifier_options=self.options, disk=self.world
+        )
 
     def someone(self) -> None:
         """What happens in the middle of a call: the person saves the sheet, or another call
@@ -149,7 +151,9 @@ def lives(seed: int, n_lives: int = 25) -> History:
         for _ in range(200):
             one.person()
             one.check()
-            done = run_labelling_call(CALL, one.pool, PROMISE, options=one.options, disk=one.world)
+            done = run_labelling_call(
+                CALL, one.pool, PROMISE, certifier_options=one.options, disk=one.world
+            )
             one.check()
             if not len(done.waiting_rows):
                 break

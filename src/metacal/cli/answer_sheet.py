@@ -11,12 +11,49 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from metacal.errors import LabellingError
 from metacal.io.formats.text_cells import unescape_formula
 
-#: Names of the columns with the row number, the id and the shown prediction.
+#: Names of the columns of an answer sheet that hold the row number, the id and the prediction.
 ROW, ID, PREDICTION = "row", "id", "prediction"
+
+
+@dataclass(frozen=True)
+class SheetSettings:
+    """Settings of the answer sheet, which the first round fixes for all rounds.
+
+    Attributes
+    ----------
+    shown_column : str or None, default=None
+        Column of the pool that the sheet shows.
+    shows_prediction : bool, default=False
+        Whether the sheet shows the prediction of each row.
+    batch_size : int or None, default=None
+        Number of rows in the sheet. None selects the default of the certifier.
+    """
+
+    shown_column: str | None = None
+    shows_prediction: bool = False
+    batch_size: int | None = None
+
+    @classmethod
+    def from_dict(cls, stored_settings: Mapping[str, Any]) -> SheetSettings:
+        """Read the settings from the first record of a journal. Missing ones get the default."""
+        return cls(
+            shown_column=stored_settings.get("show"),
+            shows_prediction=stored_settings.get("show_prediction", False),
+            batch_size=stored_settings.get("batch"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as the journal stores them."""
+        return {
+            "show": self.shown_column,
+            "show_prediction": self.shows_prediction,
+            "batch": self.batch_size,
+        }
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,23 @@ import difflib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from metacal.cli.answer_sheet import AnswerLine, strip_zero_decimals
+from metacal.cli.answer_sheet import AnswerLine, SheetSettings, strip_zero_decimals
 from metacal.errors import LabellingError
 from metacal.gate.certifier import Certifier
 
-#: Answers that refer to the shown prediction.
+#: Answers that are valid if the sheet shows the prediction, and whether they call it correct.
 _CORRECTNESS_WORDS = {"right": True, "wrong": False}
 
 
-#: Answer if the true class is not among the classes.
+#: Answer that states that the true class is none of the classes.
 _NO_CLASS_WORD = "none"
 
 #: Largest number of classes that an error message lists.
 _MAX_LISTED_CLASSES = 8
 
 
-#: Code of a true class that is unknown, or that is not among the classes.
-_NO_TRUE_CODE = -1
+#: Class code for a true class that is unknown, or that is none of the classes.
+_UNKNOWN_CLASS_CODE = -1
 
 
 class ParsedAnswer(NamedTuple):
@@ -41,21 +41,22 @@ class ParsedAnswer(NamedTuple):
 
 
 def parse_answer(certifier: Certifier, line: AnswerLine) -> ParsedAnswer:
-    """Parse the answer of one line as a class, or as right or wrong."""
+    """Parse an answer that names the true class, or says whether the prediction is correct."""
     answer_text = line.answer_text
     predictions = certifier.unlabelled_pool.predictions
     if predictions is None:
-        return ParsedAnswer(_NO_TRUE_CODE, is_correct=_parse_correctness(line))
+        # The pool consists of scores, so there are no classes that an answer could name.
+        return ParsedAnswer(_UNKNOWN_CLASS_CODE, is_correct=_parse_correctness(line))
     class_names = [str(name) for name in predictions.classes.tolist()]
     true_code = _find_class_code(answer_text, class_names)
     if true_code is not None:
         is_correct = bool(true_code == predictions.predicted_codes[line.row_index])
         return ParsedAnswer(true_code, is_correct)
     if answer_text.lower() == _NO_CLASS_WORD:
-        return ParsedAnswer(_NO_TRUE_CODE, is_correct=False)
-    shows_prediction = certifier.sheet_settings.get("show_prediction")
-    if shows_prediction and answer_text.lower() in _CORRECTNESS_WORDS:
-        return ParsedAnswer(_NO_TRUE_CODE, is_correct=_CORRECTNESS_WORDS[answer_text.lower()])
+        return ParsedAnswer(_UNKNOWN_CLASS_CODE, is_correct=False)
+    sheet_settings = SheetSettings.from_dict(certifier.sheet_settings)
+    if sheet_settings.shows_prediction and answer_text.lower() in _CORRECTNESS_WORDS:
+        return ParsedAnswer(_UNKNOWN_CLASS_CODE, is_correct=_CORRECTNESS_WORDS[answer_text.lower()])
     raise LabellingError(
         f"{answer_text[:60]!r} is not one of the classes; {_suggest_class(answer_text, class_names)}"
     )

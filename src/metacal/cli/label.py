@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.answer_sheet import SheetSettings
 from metacal.cli.options import (
     as_command,
     column_option,
@@ -153,17 +154,17 @@ def command(pool: str, options: Options) -> None:
         call,
         pool_rows,
         None if promise_options is None else promise_options.build_promise(),
-        options={
+        certifier_options={
             "labels": options.n_labels,
             "random_state": options.seed,
             "score": options.score,
             "may_extend": options.may_extend or None,
             "higher_is": pool_options.reading.higher_is,
         },
-        sheet=pool_options.sheet_settings,
+        sheet_settings=pool_options.sheet_settings,
         key=options.key,
     )
-    if options.gate_file is not None and outcome.certifier.coverage is not None:
+    if options.gate_file is not None and outcome.is_gate_certified:
         save_gate(outcome.certifier.gate(), options.gate_file, options.key)
     _print_outcome(outcome, call, pool, options)
 
@@ -218,8 +219,9 @@ def _check_outputs_and_name_journal(
     for path in (output, journal_path, gate):
         check_saves_to_file(path)
         check_output_is_not_input(path, pool, reading=reading)
-    lock = f"{os.path.realpath(journal_path)}.lock"
-    if gate is not None and any(is_same_file(gate, path) for path in (output, journal_path, lock)):
+    lock_path = f"{os.path.realpath(journal_path)}.lock"
+    paths_in_use = (output, journal_path, lock_path)
+    if gate is not None and any(is_same_file(gate, path) for path in paths_in_use):
         raise click.UsageError(
             f"The sheet (-o), its journal {journal_path} and the gate (--gate) must be different files."
         )
@@ -229,26 +231,26 @@ def _check_outputs_and_name_journal(
 def _choose_pool_options(
     options: Options, journal_path: str, *, is_first_round: bool
 ) -> _PoolOptions:
-    """Return the options that the first round fixes for all rounds."""
+    """Return the options that the first round fixes: given now, or read from the journal."""
     if is_first_round:
-        sheet_settings: dict[str, Any] = {
-            "show": options.show,
-            "show_prediction": options.show_prediction,
-            "batch": options.batch,
-        }
+        sheet_settings = SheetSettings(
+            shown_column=options.show,
+            shows_prediction=options.show_prediction,
+            batch_size=options.batch,
+        )
         pool_options = _PoolOptions(sheet_settings=sheet_settings, reading=options.reading)
     else:
         pool_options = _read_pool_options_from_journal(journal_path, options.key, options.reading)
         sheet_settings = pool_options.sheet_settings
-        shows_other_column = options.show not in (None, sheet_settings["show"])
-        adds_prediction = options.show_prediction and not sheet_settings["show_prediction"]
+        shows_other_column = options.show not in (None, sheet_settings.shown_column)
+        adds_prediction = options.show_prediction and not sheet_settings.shows_prediction
         if shows_other_column or adds_prediction:
             raise click.UsageError(
                 "--show and --show-prediction have an effect only in the first call. Leave them"
                 " out, or start again with another sheet."
             )
-    shown_column = pool_options.sheet_settings["show"]
-    if shown_column is not None and shown_column.lower() in _SHEET_COLUMNS:
+    shown_column = sheet_settings.shown_column
+    if shown_column is not None and shown_column.lower() in _COLUMNS_OF_EVERY_SHEET:
         raise bad_option(
             "--show",
             f"The sheet already has a column {shown_column}. Rename the column of the pool.",
@@ -262,26 +264,25 @@ def _read_pool_options_from_journal(
     """Read the options of the first round from the journal."""
     from metacal.io.artifact.certifier import open_journal
 
-    sheet_settings = {"show": None, "show_prediction": False}
-    with open_journal(journal_path, key=key) as opened_journal:
-        if not opened_journal.records:
-            return _PoolOptions(sheet_settings=sheet_settings, reading=reading)
-        first_record = opened_journal.records[0]
-    if first_record["classes"] is None:
-        score_name = reading.score_key or first_record["score_name"]
-        reading = replace(reading, score_key=score_name)
+    with open_journal(journal_path, key=key) as journal:
+        if not journal.records:
+            return _PoolOptions(sheet_settings=SheetSettings(), reading=reading)
+        settings_record = journal.records[0]
+    is_pool_of_scores = settings_record["classes"] is None
+    if is_pool_of_scores:
+        reading = replace(reading, score_key=reading.score_key or settings_record["score_name"])
     else:
-        reading = replace(reading, input=reading.input or first_record["input"])
-    return _PoolOptions(
-        sheet_settings={**sheet_settings, **first_record.get("sheet", {})}, reading=reading
-    )
+        reading = replace(reading, input=reading.input or settings_record["input"])
+    sheet_settings = SheetSettings.from_dict(settings_record.get("sheet", {}))
+    return _PoolOptions(sheet_settings=sheet_settings, reading=reading)
 
 
 def _read_pool(pool: str, pool_options: _PoolOptions, options: Options) -> Predictions | Scores:
     """Read the pool, with the column to show as the groups of the rows."""
     from metacal.cli.reading import read_score_table, read_table
 
-    reading = replace(pool_options.reading, group_key=pool_options.sheet_settings["show"])
+    # A pool has no groups, so their place is free for the column that the sheet shows.
+    reading = replace(pool_options.reading, group_key=pool_options.sheet_settings.shown_column)
     if reading.score_key is None:
         return read_table(pool, reading)
     scores = read_score_table(pool, reading)
@@ -314,23 +315,21 @@ def _print_outcome(
     InfeasibleTargetError
         If labelling is over and nothing is certified.
     """
-    if outcome.saved_meanwhile:
+    if outcome.was_sheet_saved_during_call:
         print_note(
             wrap_lines(
                 f"{call.sheet_path} was saved during this call. It was not overwritten: the answers "
                 "that were saved were taken too."
             )
         )
-    certifier = outcome.certifier
-    is_certified = certifier.coverage is not None
-    is_waiting = len(outcome.waiting_rows) > 0
     if flag_is_set("json"):
         print_json(_convert_outcome_to_json(outcome, call, pool, options.gate_file))
-    elif is_certified and not is_waiting:
-        echo(wrap_lines(str(certifier.certificate)))
-    if not is_certified and not is_waiting:
-        # If nothing is certified, this property raises the error that explains why.
-        _ = certifier.certificate
+    is_labelling_over = outcome.n_waiting_rows == 0
+    if is_labelling_over:
+        # If no gate is certified, `certificate` raises an error with the reason.
+        certificate = outcome.certifier.certificate
+        if not flag_is_set("json"):
+            echo(wrap_lines(str(certificate)))
     _print_progress_note(outcome, call)
     _print_gate_note(outcome, call, options)
 
@@ -356,44 +355,40 @@ def _convert_outcome_to_json(
     dict
     """
     certifier = outcome.certifier
-    n_waiting = len(outcome.waiting_rows)
-    is_certified = certifier.coverage is not None
-    certificate = None
-    if is_certified:
-        certificate = certifier.certificate.to_dict(words=True)
+    n_waiting_rows = outcome.n_waiting_rows
+    certificate_content = None
+    if outcome.is_gate_certified:
+        certificate_content = certifier.certificate.to_dict(words=True)
     return {
         "pool": pool,
         "journal": call.journal_path,
-        "file": call.sheet_path if n_waiting else None,
-        "n_waiting": n_waiting,
+        "file": call.sheet_path if n_waiting_rows > 0 else None,
+        "n_waiting": n_waiting_rows,
         "n_drawn": certifier.n_drawn,
         "n_labels": certifier.n_labels,
         "finished": certifier.finished,
         "coverage": certifier.coverage,
         "within_reach": certifier.within_reach,
-        "gate": gate_file if is_certified else None,
-        "saved_meanwhile": outcome.saved_meanwhile,
-        "certificate": certificate,
+        "gate": gate_file if outcome.is_gate_certified else None,
+        "saved_meanwhile": outcome.was_sheet_saved_during_call,
+        "certificate": certificate_content,
     }
 
 
 def _print_progress_note(outcome: LabellingOutcome, call: LabellingCall) -> None:
     """Print how many rows wait, or why labelling stops."""
-    from metacal.cli.labelling import answer_column
+    from metacal.cli.labelling import get_answer_column
 
     certifier = outcome.certifier
-    n_waiting = len(outcome.waiting_rows)
-    if n_waiting:
+    certified_coverage = certifier.coverage
+    target_coverage = call.target_coverage if outcome.is_target_out_of_reach else None
+    if outcome.n_waiting_rows > 0:
         print_note(wrap_lines(str(certifier)))
         print_note(
-            f"{n_waiting:,} rows wait in {call.sheet_path}: fill in {answer_column(certifier)!r} and"
-            " call again."
+            f"{outcome.n_waiting_rows:,} rows wait in {call.sheet_path}: fill in"
+            f" {get_answer_column(certifier)!r} and call again."
         )
-    elif (
-        outcome.is_out_of_reach
-        and call.target_coverage is not None
-        and certifier.coverage is not None
-    ):
+    elif target_coverage is not None and certified_coverage is not None:
         if certifier.finished:
             advice = "more labels would change nothing."
         else:
@@ -401,7 +396,7 @@ def _print_progress_note(outcome: LabellingOutcome, call: LabellingCall) -> None
                 f"at most {certifier.within_reach:.0%} is within it: leave out --coverage to go on."
             )
         print_note(
-            f"A coverage of {call.target_coverage:.0%} is out of reach. {certifier.coverage:.0%} is"
+            f"A coverage of {target_coverage:.0%} is out of reach. {certified_coverage:.0%} is"
             f" certified; {advice}"
         )
     elif not certifier.finished:
@@ -411,9 +406,8 @@ def _print_progress_note(outcome: LabellingOutcome, call: LabellingCall) -> None
 def _print_gate_note(outcome: LabellingOutcome, call: LabellingCall, options: Options) -> None:
     """Print whether a gate was saved, or how to save it."""
     gate_file = options.gate_file
-    is_certified = outcome.certifier.coverage is not None
-    is_waiting = len(outcome.waiting_rows) > 0
-    if gate_file is not None and not is_certified:
+    is_labelling_over = outcome.n_waiting_rows == 0
+    if gate_file is not None and not outcome.is_gate_certified:
         print_note(f"{gate_file} is not written: no gate is certified yet.")
     elif gate_file is not None:
         print_saved_note(
@@ -422,14 +416,14 @@ def _print_gate_note(outcome: LabellingOutcome, call: LabellingCall, options: Op
             next_command=f"metacal apply {gate_file} NEW -o out.csv",
             note_if_not_saved="",
         )
-    elif is_certified and not is_waiting and not flag_is_set("json"):
+    elif outcome.is_gate_certified and is_labelling_over and not flag_is_set("json"):
         print_note(
             f"--gate cal.json saves the gate; call again with it, {call.journal_path} has everything."
         )
 
 
-#: Columns of the answer sheet, which --show must not repeat.
-_SHEET_COLUMNS = ("row", "id", "prediction", "label", "right")
+#: Names that a column to show must not have, because every answer sheet may have such columns.
+_COLUMNS_OF_EVERY_SHEET = ("row", "id", "prediction", "label", "right")
 
 
 @dataclass(frozen=True)
@@ -438,11 +432,11 @@ class _PoolOptions:
 
     Attributes
     ----------
-    sheet_settings : dict
-        Settings of the answer sheet: "show", "show_prediction" and perhaps "batch".
+    sheet_settings : SheetSettings
+        Settings of the answer sheet.
     reading : ReadOptions
         Options for reading the pool.
     """
 
-    sheet_settings: dict[str, Any]
+    sheet_settings: SheetSettings
     reading: ReadOptions

@@ -22,6 +22,7 @@ from metacal.cli.answer_sheet import (
     PREDICTION,
     ROW,
     AnswerLine,
+    SheetSettings,
     read_answer_lines,
 )
 from metacal.cli.answers import parse_answer
@@ -32,7 +33,6 @@ from metacal.io.artifact.certifier import certifier_from_journal, open_journal
 from metacal.io.disk import DISK, Disk
 from metacal.io.exchange import find_leftovers, rename_to_backup, replace_if_unchanged
 from metacal.io.formats.text_writer import DelimitedWriter, TsvWriter
-from metacal.io.journal import Journal
 
 if TYPE_CHECKING:
     from metacal.io.predictions import Predictions
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Pool = Predictions | Scores
 
-#: Largest number of times that a sheet is read because somebody saved it during the call.
+#: If somebody keeps saving the sheet during a call, the call gives up after this many reads.
 _MAX_SHEET_READS = 20
 #: A sheet counts as saved completely if it stays the same for this number of seconds.
 _SECONDS_WITHOUT_CHANGE = 0.2
@@ -87,16 +87,26 @@ class LabellingOutcome:
         Certifier with all answers so far.
     waiting_rows : array of int
         Rows of the pool that wait for an answer in the sheet.
-    is_out_of_reach : bool
+    is_target_out_of_reach : bool
         Whether the requested coverage cannot be certified any more.
-    saved_meanwhile : bool
+    was_sheet_saved_during_call : bool
         Whether somebody saved the sheet during the call, so that it was read again.
     """
 
     certifier: Certifier
     waiting_rows: Codes
-    is_out_of_reach: bool
-    saved_meanwhile: bool = False
+    is_target_out_of_reach: bool
+    was_sheet_saved_during_call: bool = False
+
+    @property
+    def n_waiting_rows(self) -> int:
+        """Number of rows that wait for an answer in the sheet."""
+        return len(self.waiting_rows)
+
+    @property
+    def is_gate_certified(self) -> bool:
+        """Whether the answers so far certify a gate."""
+        return self.certifier.coverage is not None
 
 
 def run_labelling_call(
@@ -104,8 +114,8 @@ def run_labelling_call(
     pool: Pool,
     promise: Promise | None,
     *,
-    options: dict[str, Any],
-    sheet: dict[str, Any] | None = None,
+    certifier_options: dict[str, Any],
+    sheet_settings: SheetSettings | None = None,
     key: Any = None,
     disk: Disk = DISK,
 ) -> LabellingOutcome:
@@ -119,10 +129,10 @@ def run_labelling_call(
         Rows of the pool.
     promise : Promise or None
         Promise to certify. None uses the promise in the journal.
-    options : dict
-        Options of the certifier; those that are None were not given.
-    sheet : dict or None, default=None
-        Settings of the sheet in the first round.
+    certifier_options : dict
+        Parameters of `Certifier`. Those that are None were not given.
+    sheet_settings : SheetSettings or None, default=None
+        Settings of the sheet. They have an effect only in the first round.
     key : str or None, default=None
         File with the key that signs the journal.
     disk : Disk, default=DISK
@@ -139,9 +149,19 @@ def run_labelling_call(
                 f" holds the questions and answers. Restore the journal, or rename {call.sheet_path}"
                 " to start again."
             )
-        certifier_options = _certifier_options(journal, pool, options)
+        is_first_round = not journal.records
+        given_options = {
+            name: value for name, value in certifier_options.items() if value is not None
+        }
+        if is_first_round:
+            # Later rounds recognise the pool by its fingerprint in the journal.
+            given_options |= _describe_pool(pool)
         certifier = certifier_from_journal(
-            journal, pool.table, promise, sheet_settings=sheet, **certifier_options
+            journal,
+            pool.table,
+            promise,
+            sheet_settings=None if sheet_settings is None else sheet_settings.to_dict(),
+            **given_options,
         )
         if call.draws_more_rows:
             certifier.extend()
@@ -149,7 +169,7 @@ def run_labelling_call(
             _label_from_pool(certifier, pool, call)
         _recover_interrupted_sheets(certifier, call.sheet_path, disk)
         outcome = _exchange_sheets(certifier, pool, call, disk)
-        # The journal is closed next, so the certifier must not record anything any more.
+        # `record` writes to the journal, which is closed when this block ends.
         certifier.record = None
         return outcome
 
@@ -175,15 +195,15 @@ def _exchange_sheets(
     LabellingOutcome
     """
     sheet_content = disk.read(call.sheet_path)
-    for n_saves_during_call in range(_MAX_SHEET_READS):
+    for n_repeated_reads in range(_MAX_SHEET_READS):
         if sheet_content is not None:
             _record_answers(certifier, pool, call.sheet_path, sheet_content)
         proposal = _propose_rows(certifier, call)
         outcome = LabellingOutcome(
             certifier=certifier,
             waiting_rows=proposal.row_indices,
-            is_out_of_reach=proposal.is_out_of_reach,
-            saved_meanwhile=n_saves_during_call > 0,
+            is_target_out_of_reach=proposal.is_target_out_of_reach,
+            was_sheet_saved_during_call=n_repeated_reads > 0,
         )
         if not len(proposal.row_indices):
             return outcome
@@ -204,7 +224,7 @@ def _exchange_sheets(
 
 
 def _read_when_saved_completely(disk: Disk, path: str) -> bytes | None:
-    """Read a file that may be being saved, after its content stops changing."""
+    """Wait until the content of a file stops changing, and return the content."""
     file_content = disk.read(path)
     for _ in range(_MAX_SHEET_READS):
         disk.pause(_SECONDS_WITHOUT_CHANGE)
@@ -216,7 +236,7 @@ def _read_when_saved_completely(disk: Disk, path: str) -> bytes | None:
 
 
 def _recover_interrupted_sheets(certifier: Certifier, path: str, disk: Disk) -> None:
-    """Keep or remove the temporary files of an interrupted call.
+    """Rename or remove the temporary sheets of an interrupted call.
 
     A call that is killed while it exchanges two sheets can leave a sheet that a person has saved
     under a temporary name. If that sheet has answers that are not in the journal, it gets a visible
@@ -236,13 +256,13 @@ def _recover_interrupted_sheets(certifier: Certifier, path: str, disk: Disk) -> 
 
 
 def _may_hold_unrecorded_answers(certifier: Certifier, content: bytes) -> bool:
-    """Check whether a sheet is unreadable or has an answer not in the journal."""
+    """Check whether a sheet is unreadable, or has an answer that is not in the journal."""
     # A crash during a write can leave a file that is empty or filled with null bytes.
     is_blank = not content.strip(b"\0")
     if is_blank:
         return False
     try:
-        answer_lines = read_answer_lines("", content, answer_column(certifier))
+        answer_lines = read_answer_lines("", content, get_answer_column(certifier))
     except InputError:
         # A person may still be able to read the answers.
         return True
@@ -253,20 +273,13 @@ def _may_hold_unrecorded_answers(certifier: Certifier, content: bytes) -> bool:
     return False
 
 
-def _certifier_options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the given options; in the first round with the properties of the pool.
+def _describe_pool(pool: Pool) -> dict[str, Any]:
+    """Return the parameters of `Certifier` that describe the pool."""
+    from metacal.io.scores import Scores
 
-    Later rounds recognise the pool by its fingerprint in the journal.
-    """
-    given_options = {name: value for name, value in options.items() if value is not None}
-    if journal.records:
-        return given_options
-    return {
-        **given_options,
-        "input": getattr(pool, "input", "logits"),
-        "score_name": getattr(pool, "name", "score"),
-        "classes": pool.class_names,
-    }
+    if isinstance(pool, Scores):
+        return {"input": "logits", "score_name": pool.name, "classes": pool.class_names}
+    return {"input": pool.input, "score_name": "score", "classes": pool.class_names}
 
 
 class _RowProposal(NamedTuple):
@@ -276,48 +289,54 @@ class _RowProposal(NamedTuple):
     ----------
     row_indices : array of int
         Indices of rows of the pool, none if the coverage is certified or out of reach.
-    is_out_of_reach : bool
+    is_target_out_of_reach : bool
         Whether the requested coverage cannot be certified any more.
     """
 
     row_indices: Codes
-    is_out_of_reach: bool
+    is_target_out_of_reach: bool
 
 
 def _propose_rows(certifier: Certifier, call: LabellingCall) -> _RowProposal:
-    """Choose the rows to label next."""
-    is_reached = False
-    is_out_of_reach = False
+    """Choose the rows to label next: none if the coverage is certified or out of reach."""
+    is_target_certified = False
+    is_target_out_of_reach = False
     if call.target_coverage is not None:
         certified_coverage = certifier.coverage
-        reachable_coverage = certifier.within_reach
-        is_reached = certified_coverage is not None and certified_coverage >= call.target_coverage
-        is_out_of_reach = reachable_coverage is None or reachable_coverage < call.target_coverage
-    if is_reached or is_out_of_reach:
+        largest_possible_coverage = certifier.within_reach
+        is_target_certified = (
+            certified_coverage is not None and certified_coverage >= call.target_coverage
+        )
+        is_target_out_of_reach = (
+            largest_possible_coverage is None or largest_possible_coverage < call.target_coverage
+        )
+    if is_target_certified or is_target_out_of_reach:
         no_rows = np.empty(0, dtype=np.intp)
-        return _RowProposal(no_rows, is_out_of_reach)
-    batch_size = call.batch_size or certifier.sheet_settings.get("batch")
-    return _RowProposal(certifier.propose(batch_size), is_out_of_reach=False)
+        return _RowProposal(no_rows, is_target_out_of_reach)
+    sheet_settings = SheetSettings.from_dict(certifier.sheet_settings)
+    batch_size = call.batch_size or sheet_settings.batch_size
+    return _RowProposal(certifier.propose(batch_size), is_target_out_of_reach=False)
 
 
 def _label_from_pool(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
-    """Label all proposed rows with the labels in the pool."""
+    """Answer every question from the labels of the pool, until no row is proposed."""
     if pool.labels is None:
         raise MissingLabelsError(
             "--replay requires the labels of the pool, but POOL has none. Name the column of"
             " labels with --label-key."
         )
-    row_indices, _ = _propose_rows(certifier, call)
-    while len(row_indices):
-        row_labels = pool.labels[row_indices]
+    rows_to_label = _propose_rows(certifier, call).row_indices
+    while len(rows_to_label):
+        # For scores, the "label" of a row is whether its prediction is correct.
+        labels = pool.labels[rows_to_label]
         if certifier.reads_logits:
-            certifier.update(row_indices, labels=row_labels)
+            certifier.update(rows_to_label, labels=labels)
         else:
-            certifier.update(row_indices, right=row_labels)
-        row_indices, _ = _propose_rows(certifier, call)
+            certifier.update(rows_to_label, right=labels)
+        rows_to_label = _propose_rows(certifier, call).row_indices
 
 
-def answer_column(certifier: Certifier) -> str:
+def get_answer_column(certifier: Certifier) -> str:
     """Return the column to fill in: "right" for scores, "label" for logits."""
     return "label" if certifier.reads_logits else "right"
 
@@ -342,11 +361,13 @@ def _format_sheet(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: s
     -------
     bytes
     """
-    sheet_columns = {ROW: waiting_rows, **_identifying_columns(certifier, pool, waiting_rows)}
-    shown_column = certifier.sheet_settings.get("show")
-    if shown_column and pool.groups is not None:
-        sheet_columns[shown_column] = pool.groups[waiting_rows]
-    sheet_columns[answer_column(certifier)] = np.full(len(waiting_rows), "")
+    sheet_settings = SheetSettings.from_dict(certifier.sheet_settings)
+    sheet_columns = {ROW: waiting_rows, **_get_unchanging_columns(certifier, pool, waiting_rows)}
+    # The command reads the column to show as the groups of the pool.
+    entries_to_show = pool.groups
+    if sheet_settings.shown_column and entries_to_show is not None:
+        sheet_columns[sheet_settings.shown_column] = entries_to_show[waiting_rows]
+    sheet_columns[get_answer_column(certifier)] = np.full(len(waiting_rows), "")
     sheet_text = io.StringIO()
     writer_class = TsvWriter if path.lower().endswith(".tsv") else DelimitedWriter
     writer = writer_class(sheet_text, class_names=None, n_rows=len(waiting_rows), compress=False)
@@ -354,8 +375,8 @@ def _format_sheet(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: s
     return sheet_text.getvalue().encode()
 
 
-def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
-    """Return the columns that must come back unchanged: id and prediction.
+def _get_unchanging_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
+    """Return the columns of the sheet that a person must not change: id and prediction.
 
     Parameters
     ----------
@@ -369,19 +390,20 @@ def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[st
     dict
         Entries of `rows`, keyed by column name.
     """
-    identifying_columns = {}
+    unchanging_columns = {}
     if pool.ids is not None:
-        identifying_columns[ID] = pool.ids[rows]
+        unchanging_columns[ID] = pool.ids[rows]
     predictions = certifier.unlabelled_pool.predictions
-    if predictions is not None and certifier.sheet_settings.get("show_prediction"):
-        identifying_columns[PREDICTION] = predictions.classes[predictions.predicted_codes[rows]]
-    return identifying_columns
+    sheet_settings = SheetSettings.from_dict(certifier.sheet_settings)
+    if predictions is not None and sheet_settings.shows_prediction:
+        unchanging_columns[PREDICTION] = predictions.classes[predictions.predicted_codes[rows]]
+    return unchanging_columns
 
 
 def _replace_sheet_if_unchanged(
     disk: Disk, path: str, *, new_content: bytes, content_read: bytes | None
 ) -> bool:
-    """Replace the sheet that was read. Return False if it has changed since.
+    """Replace the sheet, unless its content has changed since it was read.
 
     Parameters
     ----------
@@ -397,6 +419,7 @@ def _replace_sheet_if_unchanged(
     Returns
     -------
     bool
+        Whether the sheet was replaced.
     """
     try:
         replacement = replace_if_unchanged(
@@ -434,7 +457,7 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
     correct_flags = []
     true_codes = []
     error_messages = list[str]()
-    for line in read_answer_lines(path, content, answer_column(certifier)):
+    for line in read_answer_lines(path, content, get_answer_column(certifier)):
         try:
             _raise_unless_line_matches_pool(certifier, pool, line)
             parsed_answer = parse_answer(certifier, line)
@@ -449,9 +472,9 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
         true_codes.append(parsed_answer.true_code)
     if error_messages:
         error_message = error_messages[0]
-        n_further = len(error_messages) - 1
-        if n_further > 0:
-            error_message += f" ({n_further:,} more lines are invalid.)"
+        n_further_errors = len(error_messages) - 1
+        if n_further_errors > 0:
+            error_message += f" ({n_further_errors:,} more lines are invalid.)"
         raise LabellingError(error_message)
     if row_indices:
         certifier.add_answers(np.array(row_indices), np.array(correct_flags), np.array(true_codes))
@@ -464,7 +487,8 @@ def _raise_unless_line_matches_pool(certifier: Certifier, pool: Pool, line: Answ
             f"The sheet contains row {line.row_index}, but the pool does not have this row. Restore the"
             " original row numbers."
         )
-    for name, entry in _identifying_columns(certifier, pool, line.row_index).items():
+    columns_of_row = _get_unchanging_columns(certifier, pool, line.row_index)
+    for name, entry in columns_of_row.items():
         pool_cell = str(entry).strip()
         if line.cell_by_column.get(name, pool_cell) != pool_cell:
             raise LabellingError(
