@@ -32,7 +32,7 @@ from metacal.spelling import format_option
 def find_list_column(
     request: Request, header: Sequence[str], list_column_names: Collection[str]
 ) -> str | None:
-    """Return the column of lists that holds the logits, or None if there is none.
+    """Return the name of the column of lists that holds the table, or None.
 
     Raises
     ------
@@ -44,13 +44,16 @@ def find_list_column(
             return request.logits_key
         return None
 
-    known_names = set(list_column_names)
-    candidates = [name for name in header if name in known_names]
-    table_name = find_requested_column(
-        request, candidates, "logits_key", DEFAULT_TABLE_NAMES[request.input]
+    distinct_list_names = set(list_column_names)
+    list_columns_in_order = [name for name in header if name in distinct_list_names]
+    table_column_name = find_requested_column(
+        request,
+        list_columns_in_order,
+        request_field="logits_key",
+        default_names=DEFAULT_TABLE_NAMES[request.input],
     )
-    if table_name is not None or not list_column_names:
-        return table_name
+    if table_column_name is not None or not list_column_names:
+        return table_column_name
     advice = (
         f", of which {format_names(list_column_names)} hold lists; name the column of"
         f" {request.input} with {format_option('logits_key')}."
@@ -142,16 +145,9 @@ def find_columns_of_known_classes(
     InputError
         If only some of the classes have a column.
     """
-    column_of_class: dict[str, str] = {}
-    if request.logits_key is None:
-        column_of_class.update((name, name) for name in header)
-    for pattern in patterns:
-        for name in header:
-            class_name = pattern.find_class_name(name)
-            if class_name is not None:
-                column_of_class[class_name] = name
-
-    class_names = [str(name) for name in request.classes or request.gate_classes or ()]
+    column_of_class = _map_classes_to_columns(request, header, patterns)
+    known_classes = request.classes or request.gate_classes or ()
+    class_names = [str(name) for name in known_classes]
     missing_names = [name for name in class_names if name not in column_of_class]
     if len(missing_names) == len(class_names):
         return []
@@ -160,12 +156,32 @@ def find_columns_of_known_classes(
             f"{request.path}: the file has no columns for the classes"
             f" {format_names(missing_names)}. Its columns are {format_names(header)}."
         )
-    if request.classes is None:
-        _warn_of_further_classes(request, header, patterns, class_names)
+    has_classes_of_gate_only = request.classes is None
+    if has_classes_of_gate_only:
+        _warn_of_new_classes(request, header, patterns, class_names)
     return [column_of_class[name] for name in class_names]
 
 
-def _warn_of_further_classes(
+def _map_classes_to_columns(
+    request: Request, header: Sequence[str], patterns: Sequence[ClassColumnPattern]
+) -> dict[str, str]:
+    """Return the column of each class that a column may be named after, keyed by class name.
+
+    Unless the user gave a `logits_key`, which contains a prefix, a column may also have the bare name
+    of a class.
+    """
+    column_of_class: dict[str, str] = {}
+    if request.logits_key is None:
+        column_of_class.update((name, name) for name in header)
+    for pattern in patterns:
+        for column_name in header:
+            class_name = pattern.find_class_name(column_name)
+            if class_name is not None:
+                column_of_class[class_name] = column_name
+    return column_of_class
+
+
+def _warn_of_new_classes(
     request: Request,
     header: Sequence[str],
     patterns: Sequence[ClassColumnPattern],
@@ -175,28 +191,28 @@ def _warn_of_further_classes(
 
     They may be classes that the classifier has learned since the gate was fitted.
     """
-    further_names = []
+    columns_of_new_classes = []
     for name in header:
-        fitting_classes = {pattern.find_class_name(name) for pattern in patterns} - {None}
+        possible_classes = {pattern.find_class_name(name) for pattern in patterns} - {None}
         is_excluded = name in request.excluded_columns or name in request.kept_names
-        if fitting_classes and not is_excluded and not fitting_classes & set(gate_classes):
-            further_names.append(name)
-    if further_names and request.logits_key is not None:
+        if possible_classes and not is_excluded and not possible_classes & set(gate_classes):
+            columns_of_new_classes.append(name)
+    if columns_of_new_classes and request.logits_key is not None:
         warn_caller(
-            f"{request.path}: the columns {format_names(further_names)} look like classes, but"
+            f"{request.path}: the columns {format_names(columns_of_new_classes)} look like classes, but"
             f" {request.gate_name or 'the gate'} does not have these classes. If the classifier"
             " has new classes, fit the gate again. Otherwise leave out the columns with"
             f" {format_option('drop')}."
         )
 
 
-def find_class_columns(
+def find_columns_of_unknown_classes(
     request: Request,
     header: Sequence[str],
     patterns: Sequence[ClassColumnPattern],
-    column_of_role: Iterable[str],
+    columns_with_role: Iterable[str],
 ) -> list[str]:
-    """Return the class columns of a file whose classes are not known.
+    """Return the names of the class columns if the user and the gate name no classes.
 
     These are the columns that fit a pattern, or a single score, or all columns without another
     meaning.
@@ -212,8 +228,8 @@ def find_class_columns(
     patterns : sequence of ClassColumnPattern
         Patterns of the names of class columns, in order of preference.
 
-    column_of_role : iterable of str
-        Columns with a role.
+    columns_with_role : iterable of str
+        Names of the columns of labels, ids and the like.
 
     Returns
     -------
@@ -224,7 +240,7 @@ def find_class_columns(
     InputError
         If the requested columns are missing, or if the remaining columns may not all be classes.
     """
-    excluded_names = {"", *column_of_role, *request.excluded_columns, *request.kept_names}
+    excluded_names = {"", *columns_with_role, *request.excluded_columns, *request.kept_names}
     if request.id_key is not None:
         excluded_names.update(DEFAULT_ID_NAMES)
     candidates = [name for name in header if name not in excluded_names]
@@ -232,9 +248,9 @@ def find_class_columns(
     matching_columns = _find_matching_columns(request, candidates, patterns)
     if matching_columns:
         return matching_columns
-    single_score = _find_single_score(request, candidates)
-    if single_score is not None:
-        return [single_score]
+    score_column_name = _find_single_score_column(request, candidates)
+    if score_column_name is not None:
+        return [score_column_name]
     if "logits_key" in request.fields_set_by_gate:
         raise build_missing_gate_column_error(request, header, "logits_key")
     if request.logits_key is not None:
@@ -242,15 +258,15 @@ def find_class_columns(
             f"{request.path}: the file has no column {request.logits_key!r} of lists, and no"
             f" columns with names like '{patterns[0]}'. Its columns are {format_names(header)}."
         )
-    _check_all_are_classes(request, candidates)
+    _check_columns_may_be_classes(request, candidates)
     return candidates
 
 
 def _find_matching_columns(
     request: Request, candidates: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> list[str]:
-    """Return the columns of the first pattern that matches enough columns."""
-    # A pattern with a prefix that the user named may match a single column.
+    """Return the columns that match the first pattern with enough matches, or no columns."""
+    # If the user named the prefix in `logits_key`, a single matching column is enough.
     min_columns = 1
     if request.logits_key is None:
         min_columns = 2
@@ -261,22 +277,25 @@ def _find_matching_columns(
     return []
 
 
-def _find_single_score(request: Request, candidates: Sequence[str]) -> str | None:
-    """Return the name of the single score, or None if there is none."""
+def _find_single_score_column(request: Request, candidates: Sequence[str]) -> str | None:
+    """Return the column with one score for two classes, or None if there is none.
+
+    The user names it with `logits_key`, or it has one of the names in `SINGLE_SCORE_NAMES`.
+    """
     if not request.accepts_score_of_any_name:
         return None
     if request.logits_key is not None:
         if request.logits_key in candidates:
             return request.logits_key
         return None
-    score_names = set(candidates) & set(SINGLE_SCORE_NAMES[request.input])
-    if len(score_names) != 1:
+    columns_with_score_name = set(candidates) & set(SINGLE_SCORE_NAMES[request.input])
+    if len(columns_with_score_name) != 1:
         return None
-    return score_names.pop()
+    return columns_with_score_name.pop()
 
 
-def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
-    """Raise InputError if one of the remaining columns may not be a class."""
+def _check_columns_may_be_classes(request: Request, candidates: Sequence[str]) -> None:
+    """Raise InputError if some of the columns may be labels, or not belong to a class."""
     for name in candidates:
         if name in DEFAULT_LABEL_NAMES:
             raise ColumnError(

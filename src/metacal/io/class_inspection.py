@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal.display import format_names
 from metacal.formulas import Float
@@ -17,9 +18,9 @@ from metacal.io.request import CLASS_COLUMN_PREFIXES, DEFAULT_ID_NAMES
 
 #: Maximum deviation from 1 of the sum of the probabilities in a row.
 _SUM_TOLERANCE = 0.01
-#: Number of rows from which the agreement of columns and labels is compared with chance.
+#: Minimum number of rows for comparing the agreement of columns and labels with chance.
 _MIN_AGREEMENT_ROWS = 50
-#: Number of standard errors by which the agreement must exceed that by chance.
+#: Number of standard errors by which the agreement must exceed the agreement by chance.
 _N_STANDARD_ERRORS = 2.0
 #: Pattern of columns that have the names of the classes.
 _BARE_PATTERN = ClassColumnPattern("", "")
@@ -61,7 +62,7 @@ class ClassColumnGroup:
 def find_label_pattern(
     labels: Sequence[str], column_names: Sequence[str]
 ) -> ClassColumnPattern | None:
-    """Return the pattern by which every label names a column, or None.
+    """Return the pattern that turns every label into the name of a column, or None.
 
     Examples
     --------
@@ -192,9 +193,9 @@ def _find_columns_with_common_prefix(number_columns: Sequence[ColumnFacts]) -> C
 def _find_numbered_columns(
     label_facts: ColumnFacts, number_columns: Sequence[ColumnFacts]
 ) -> ClassColumnGroup:
-    """Return the remaining columns if the labels are their numbers."""
+    """Return all possible class columns if the labels number them from 0."""
     if any(facts.has_score_name for facts in number_columns):
-        # Beside a score, other columns of numbers are features rather than classes.
+        # If one column is a score, the other columns of numbers are features, not classes.
         return ClassColumnGroup()
     possible_columns = [facts for facts in number_columns if may_be_class(facts)]
     possible_names = [facts.name for facts in possible_columns]
@@ -211,21 +212,46 @@ def _find_numbered_columns(
 def record_class_columns(
     inspection: Inspection, group: ClassColumnGroup, label_name: str | None
 ) -> Float:
-    """Record the class columns and the columns to leave out, and return the table."""
+    """Record the class columns in the inspection, and return their values as a table.
+
+    The columns that look like classes but are not are recorded too.
+
+    Parameters
+    ----------
+    inspection : Inspection
+        Receives the findings and the options of the readers.
+    group : ClassColumnGroup
+        The class columns.
+    label_name : str or None
+        Column of the labels.
+
+    Returns
+    -------
+    array of shape (n_rows, n_classes)
+
+    Raises
+    ------
+    AmbiguousFileError
+        If the largest column agrees with the labels no more often than by chance.
+    """
     class_columns = [inspection.facts[name] for name in group.names]
     table = _stack_columns(class_columns)
+    # The readers find columns with these prefixes without the option `logits_key`.
     default_prefixes = ["", *CLASS_COLUMN_PREFIXES["logits"]]
     if is_probability_table(table):
         default_prefixes += CLASS_COLUMN_PREFIXES["probabilities"]
-    key_options = {}
-    is_default = group.pattern.prefix in default_prefixes and not group.pattern.suffix
-    if group.logits_key is not None and not is_default:
-        key_options["logits_key"] = group.logits_key
+    has_default_names = group.pattern.prefix in default_prefixes and not group.pattern.suffix
+    reader_options = {}
+    if group.logits_key is not None and not has_default_names:
+        reader_options["logits_key"] = group.logits_key
     inspection.add_finding(
-        f"classes: {format_names(group.class_names)}", group.reason, reader_options=key_options
+        f"classes: {format_names(group.class_names)}", group.reason, reader_options=reader_options
     )
-    _ask_if_agreement_is_by_chance(inspection, group, label_name, table)
-    _record_excluded_columns(inspection, group, label_name)
+    # A key, given by the user or recorded above, is evidence enough.
+    has_key = "logits_key" in inspection.options
+    if label_name in inspection.facts and not has_key:
+        _check_agreement_exceeds_chance(group, inspection.facts[label_name], table)
+    _record_columns_to_drop(inspection, group, label_name)
     return table
 
 
@@ -234,18 +260,21 @@ def _stack_columns(columns: Sequence[ColumnFacts]) -> Float:
     return np.stack([facts.values.astype(np.float64) for facts in columns], axis=1)
 
 
-def _record_excluded_columns(
+def _record_columns_to_drop(
     inspection: Inspection, group: ClassColumnGroup, label_name: str | None
 ) -> None:
-    """Record the columns that the readers would otherwise take for classes."""
-    excluded_names = set(inspection.options.get("drop", ()))
+    """Set the option `drop` to the columns with names like classes that are no classes.
+
+    Without this option the readers would read them as classes.
+    """
+    names_to_drop = set(inspection.options.get("drop", ()))
     used_names = {"", label_name, *group.names, *DEFAULT_ID_NAMES}
     for name in inspection.columns:
         if name not in used_names and group.pattern.find_class_name(name) is not None:
-            excluded_names.add(name)
-    if not excluded_names:
+            names_to_drop.add(name)
+    if not names_to_drop:
         return
-    dropped_names = tuple(sorted(excluded_names))
+    dropped_names = tuple(sorted(names_to_drop))
     inspection.options["drop"] = dropped_names
     inspection.add_finding(
         f"not classes: {format_names(dropped_names)}",
@@ -253,36 +282,73 @@ def _record_excluded_columns(
     )
 
 
-def _ask_if_agreement_is_by_chance(
-    inspection: Inspection, group: ClassColumnGroup, label_name: str | None, table: Float
+def _check_agreement_exceeds_chance(
+    group: ClassColumnGroup, label_facts: ColumnFacts, table: Float
 ) -> None:
-    """Ask if the largest column agrees with the labels no more often than by chance."""
-    user_named_columns = "logits_key" in inspection.options
-    if label_name is None or label_name not in inspection.facts or user_named_columns:
+    """Raise AmbiguousFileError if the largest column agrees with the labels only by chance.
+
+    Nothing is checked if there are too few rows, if all labels are equal, or if some label is neither
+    a class nor the number of a column.
+
+    Parameters
+    ----------
+    group : ClassColumnGroup
+        The class columns.
+    label_facts : ColumnFacts
+        Column of the labels.
+    table : array of shape (n_rows, n_classes)
+        Values of the class columns.
+    """
+    index_of_label = _map_labels_to_columns(group, label_facts.distinct_texts)
+    if index_of_label is None or len(table) < _MIN_AGREEMENT_ROWS:
         return
-    facts = inspection.facts[label_name]
-    code_of_label = {name: code for code, name in enumerate(group.class_names)}
-    labels = set(facts.distinct_texts)
-    if not labels <= code_of_label.keys():
-        code_of_label = {str(code): code for code in range(len(group.names))}
-    if not labels <= code_of_label.keys() or len(table) < _MIN_AGREEMENT_ROWS:
-        return
-    true_codes = np.array([code_of_label.get(text, -1) for text in facts.texts.tolist()])
-    predicted_codes = np.nan_to_num(table, nan=-np.inf).argmax(axis=1)
-    agreement = (true_codes == predicted_codes).mean()
-    agreement_by_chance = 0.0
-    for code in range(len(group.names)):
-        true_frequency = (true_codes == code).mean()
-        predicted_frequency = (predicted_codes == code).mean()
-        agreement_by_chance += true_frequency * predicted_frequency
+    # A missing label is no class, so it agrees with no column.
+    true_indices = np.array([index_of_label.get(text, -1) for text in label_facts.texts.tolist()])
+    predicted_indices = np.nan_to_num(table, nan=-np.inf).argmax(axis=1)
+    agreement = (true_indices == predicted_indices).mean()
+    agreement_by_chance = _compute_agreement_by_chance(
+        true_indices, predicted_indices, n_classes=len(group.names)
+    )
     standard_error = np.sqrt(agreement_by_chance * (1.0 - agreement_by_chance) / len(table))
     max_chance_agreement = agreement_by_chance + _N_STANDARD_ERRORS * standard_error
-    if agreement <= max_chance_agreement and len(facts.distinct_texts) > 1:
+    if agreement <= max_chance_agreement and len(label_facts.distinct_texts) > 1:
         raise AmbiguousFileError(
-            f"The largest of the columns {format_names(group.names)} agrees with {label_name!r} in"
-            f" only {agreement:.0%} of the rows, no more often than by chance. Name the scores"
-            " with --logits-key NAME, or name the labels with --label-key NAME."
+            f"The largest of the columns {format_names(group.names)} agrees with"
+            f" {label_facts.name!r} in only {agreement:.0%} of the rows, no more often than by"
+            " chance. Name the scores with --logits-key NAME, or name the labels with --label-key"
+            " NAME."
         )
+
+
+def _map_labels_to_columns(
+    group: ClassColumnGroup, distinct_labels: Sequence[str]
+) -> dict[str, int] | None:
+    """Return the index of the class column of each label.
+
+    The labels are the names of the classes or the numbers of the columns. The result is None if some
+    label is neither.
+    """
+    index_of_class = {name: index for index, name in enumerate(group.class_names)}
+    index_of_number = {str(index): index for index in range(len(group.names))}
+    for index_of_label in (index_of_class, index_of_number):
+        if set(distinct_labels) <= index_of_label.keys():
+            return index_of_label
+    return None
+
+
+def _compute_agreement_by_chance(
+    true_indices: NDArray[np.intp], predicted_indices: NDArray[np.intp], n_classes: int
+) -> float:
+    """Return the expected agreement of independent classes with the observed frequencies.
+
+    This is p_e in Cohen's kappa: the sum over the classes of the product of both frequencies.
+    """
+    agreement_by_chance = 0.0
+    for index in range(n_classes):
+        true_frequency = float((true_indices == index).mean())
+        predicted_frequency = float((predicted_indices == index).mean())
+        agreement_by_chance += true_frequency * predicted_frequency
+    return agreement_by_chance
 
 
 def is_probability_table(table: Float) -> bool:

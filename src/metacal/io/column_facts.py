@@ -269,8 +269,11 @@ class ColumnFacts:
         return is_field_name and 2 <= len(self.distinct_texts) <= len(self.values) / 2
 
     def refers_to(self, other_name: str) -> bool:
-        """Check whether the name shares a word with another name, as p_churn and churned."""
-        # All entries of the items of a list have its name, as fields[*].score and fields[*].ok.
+        """Check whether a word of the name begins like a word of another name.
+
+        For example, `p_churn` refers to `churned`.
+        """
+        # The name of a list, as in fields[*].score and fields[*].ok, is no common word.
         entry_name = self.name.rpartition("[*].")[2]
         other_entry_name = other_name.rpartition("[*].")[2]
         words = set(split_words(entry_name)) - _FILLER_WORDS

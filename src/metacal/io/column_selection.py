@@ -13,9 +13,9 @@ from typing import Any
 from metacal.display import format_names
 from metacal.errors import ColumnError, InputError
 from metacal.io.class_columns import (
-    find_class_columns,
     find_class_names,
     find_columns_of_known_classes,
+    find_columns_of_unknown_classes,
     find_list_column,
     list_class_column_patterns,
 )
@@ -105,25 +105,25 @@ class ColumnSelection:
     def build_columns(
         self,
         table: Any,
-        read_column: Callable[[str], Any],
-        read_values: Callable[[str], list[Any]] | None = None,
+        read_array: Callable[[str], Any],
+        read_kept_values: Callable[[str], list[Any]] | None = None,
         *,
         class_names: ClassNames | None = None,
         line_numbers: Sequence[int] | None = None,
     ) -> Columns:
-        """Build the `Columns` of a file from its table and a function that reads a column.
+        """Read the columns besides the table, and return them and the table as `Columns`.
 
         Parameters
         ----------
         table : array or StoredTable
             The table.
 
-        read_column : callable
-            Returns the array of a column name.
+        read_array : callable
+            Takes a column name and returns the column as an array.
 
-        read_values : callable, optional
-            Returns the list of values of a kept column, with None for missing values. If it is not
-            given, kept columns are read with `read_column`.
+        read_kept_values : callable, optional
+            Takes the name of a kept column and returns the list of its values, with None for missing
+            values. If it is not given, kept columns are read with `read_array`.
 
         class_names : tuple, optional
             Class names stored in the file.
@@ -136,18 +136,19 @@ class ColumnSelection:
         Columns
         """
         if self.class_list_name is not None:
-            class_names = as_class_names(read_column(self.class_list_name))
+            class_names = as_class_names(read_array(self.class_list_name))
         elif class_names is None:
             class_names = self.class_names
 
         kept_columns = {}
         for name in self.kept_names:
-            if read_values is None:
-                kept_columns[name] = read_column(name)
+            if read_kept_values is None:
+                kept_columns[name] = read_array(name)
             else:
-                kept_columns[name] = build_kept_column(read_values(name))
+                kept_columns[name] = build_kept_column(read_kept_values(name))
 
-        array_of_role = {role: read_column(name) for role, name in self.column_of_role.items()}
+        # The roles are names of attributes of `Columns`, for example "labels".
+        array_of_role = {role: read_array(name) for role, name in self.column_of_role.items()}
         return Columns(
             self.path,
             table,
@@ -161,7 +162,7 @@ class ColumnSelection:
         )
 
 
-def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelection:
+def select_arrays(request: Request, description_of_array: Mapping[str, str]) -> ColumnSelection:
     """Select the requested arrays from named arrays.
 
     Parameters
@@ -169,8 +170,8 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
     request : Request
         Description of the wanted columns.
 
-    arrays : mapping of str to str
-        Name and description of each array. Messages show the description.
+    description_of_array : mapping of str to str
+        Description of each array, such as its shape, keyed by its name. Messages show it.
 
     Returns
     -------
@@ -188,42 +189,55 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
     >>> selection.table_column_names, selection.column_of_role, selection.unused_names
     (('logits',), {'labels': 'y'}, ('seed',))
     """
-    table_name = find_requested_column(
-        request, arrays, "logits_key", DEFAULT_TABLE_NAMES[request.input]
+    table_array_name = find_requested_column(
+        request,
+        description_of_array,
+        request_field="logits_key",
+        default_names=DEFAULT_TABLE_NAMES[request.input],
     )
-    if table_name is None:
-        raise _build_missing_array_error(request, arrays)
+    if table_array_name is None:
+        raise _build_missing_array_error(request, description_of_array)
 
-    classes_name = None
+    class_list_name = None
     if not request.reads_scores:
-        classes_name = next((key for key in DEFAULT_CLASS_LIST_NAMES if key in arrays), None)
-    column_of_role = find_column_of_each_role(request, arrays, (table_name,))
-    used_names = {table_name, classes_name, *column_of_role.values()}
+        for default_name in DEFAULT_CLASS_LIST_NAMES:
+            if default_name in description_of_array:
+                class_list_name = default_name
+                break
+    column_of_role = find_column_of_each_role(request, description_of_array, [table_array_name])
+    _check_kept_columns_exist(request, description_of_array)
+    kept_names = tuple(dict.fromkeys(request.kept_names))
+    used_names = {table_array_name, class_list_name, *column_of_role.values(), *kept_names}
     return ColumnSelection(
-        table_column_names=(table_name,),
+        table_column_names=(table_array_name,),
         column_of_role=column_of_role,
-        unused_names=_list_unused_names(request, arrays, used_names),
-        class_list_name=classes_name,
-        kept_names=tuple(dict.fromkeys(request.kept_names)),
+        unused_names=tuple(name for name in description_of_array if name not in used_names),
+        class_list_name=class_list_name,
+        kept_names=kept_names,
         path=request.path,
     )
 
 
-def _build_missing_array_error(request: Request, arrays: Mapping[str, str]) -> InputError:
-    """Build the error for named arrays among which there is no table."""
+def _build_missing_array_error(
+    request: Request, description_of_array: Mapping[str, str]
+) -> InputError:
+    """Build the error for a file of named arrays without an array of logits or scores."""
     descriptions = []
-    for name, description in list(arrays.items())[:_MAX_DESCRIBED_ARRAYS]:
+    for name, description in list(description_of_array.items())[:_MAX_DESCRIBED_ARRAYS]:
         short_name = name[:_MAX_DESCRIPTION_LENGTH]
         descriptions.append(f"{short_name} {description[:_MAX_DESCRIPTION_LENGTH]}")
     content_text = ", ".join(descriptions) or "nothing"
-    if len(arrays) > len(descriptions):
-        content_text += f" and {len(arrays) - len(descriptions)} more"
+    n_more_arrays = len(description_of_array) - len(descriptions)
+    if n_more_arrays > 0:
+        content_text += f" and {n_more_arrays} more"
 
     label_advice = ""
-    if "labels" not in find_column_of_each_role(request, arrays):
+    if "labels" not in find_column_of_each_role(request, description_of_array):
         label_advice = f" and the labels, if any, with {format_option('label_key')}"
     advice = f"; name the table with {format_option('logits_key')}{label_advice}."
-    return build_missing_table_error(request, "array", arrays, f"it holds {content_text}", advice)
+    return build_missing_table_error(
+        request, "array", description_of_array, f"it holds {content_text}", advice
+    )
 
 
 def select_columns(
@@ -274,19 +288,22 @@ def select_columns(
     """
     _check_unique_names(request, header)
     if request.reads_scores:
-        table_name = find_requested_column(request, header, "logits_key", ())
+        table_column_name = find_requested_column(
+            request, header, request_field="logits_key", default_names=()
+        )
     else:
-        table_name = find_list_column(request, header, list_column_names)
-    if table_name is None:
+        table_column_name = find_list_column(request, header, list_column_names)
+    if table_column_name is None:
         return _select_class_columns(request, header, min_classes)
 
-    column_of_role = find_column_of_each_role(request, header, [table_name])
-    kept_names = _find_kept_names(request, header, [table_name])
+    column_of_role = find_column_of_each_role(request, header, [table_column_name])
+    _check_kept_columns_exist(request, header)
+    kept_names = _list_columns_to_keep(request, header, [table_column_name])
     return ColumnSelection(
-        table_column_names=(table_name,),
+        table_column_names=(table_column_name,),
         column_of_role=column_of_role,
         unused_names=_list_unused_names(
-            request, header, {table_name, *column_of_role.values(), *kept_names}
+            request, header, [table_column_name, *column_of_role.values(), *kept_names]
         ),
         kept_names=kept_names,
         path=request.path,
@@ -301,19 +318,22 @@ def _select_class_columns(
     table_column_names = find_columns_of_known_classes(request, header, patterns)
     column_of_role = find_column_of_each_role(request, header, table_column_names)
     if not table_column_names:
-        table_column_names = find_class_columns(request, header, patterns, column_of_role.values())
+        table_column_names = find_columns_of_unknown_classes(
+            request, header, patterns, column_of_role.values()
+        )
     if len(table_column_names) < min_classes and not request.accepts_as_single_score(
         table_column_names
     ):
         raise _build_too_few_classes_error(request, header, table_column_names)
 
+    _check_kept_columns_exist(request, header)
+    kept_names = _list_columns_to_keep(request, header, table_column_names)
     position_of_name = {name: position for position, name in enumerate(header)}
-    kept_names = _find_kept_names(request, header, table_column_names)
     return ColumnSelection(
         table_column_names=tuple(table_column_names),
         column_of_role=column_of_role,
         unused_names=_list_unused_names(
-            request, header, {*table_column_names, *column_of_role.values(), *kept_names}
+            request, header, [*table_column_names, *column_of_role.values(), *kept_names]
         ),
         class_names=find_class_names(table_column_names, patterns),
         class_column_positions=tuple(position_of_name[name] for name in table_column_names),
@@ -352,26 +372,31 @@ def _build_too_few_classes_error(
     )
 
 
-def _find_kept_names(
+def _list_columns_to_keep(
     request: Request, header: Sequence[str], table_column_names: Collection[str]
 ) -> tuple[str, ...]:
     """Return the columns to copy to the results, as requested or all other columns."""
     if not request.keeps_other_columns:
         return tuple(dict.fromkeys(request.kept_names))
-    other_names = [name for name in header if name != "" and name not in table_column_names]
-    return tuple(dict.fromkeys(other_names))
+    columns_besides_table = [
+        name for name in header if name != "" and name not in table_column_names
+    ]
+    return tuple(dict.fromkeys(columns_besides_table))
 
 
-def _list_unused_names(
-    request: Request, names: Collection[str], used_names: Collection[str | None]
-) -> tuple[str, ...]:
-    """Return the names that are neither used nor kept. Check that the kept ones exist."""
+def _check_kept_columns_exist(request: Request, names: Collection[str]) -> None:
+    """Raise InputError if the file lacks a column that the user wants to keep."""
     for name in request.kept_names:
         if name not in names:
             raise ColumnError(
                 f"{request.path}: keep names the column {name!r}, which the file does not have."
                 f" Its columns are {format_names(names)}."
             )
-    return tuple(
-        name for name in names if name not in used_names and name not in request.kept_names
-    )
+
+
+def _list_unused_names(
+    request: Request, header: Sequence[str], used_names: Collection[str]
+) -> tuple[str, ...]:
+    """Return the columns that are neither used nor named by the user to be kept."""
+    used_or_kept_names = {*used_names, *request.kept_names}
+    return tuple(name for name in header if name not in used_or_kept_names)

@@ -103,16 +103,19 @@ class Columns:
         return columns
 
     def raise_if_gate_label_column_missing(self, parameter: str) -> None:
-        """Raise InputError if the file lacks the column from which the gate reads labels.
+        """Raise InputError if the gate reads labels from a column that the file lacks.
 
-        The message names the `parameter` with which the user can name another column.
+        Parameters
+        ----------
+        parameter : str
+            Parameter with which the user can name another column, for use in the message.
         """
         if self.missing_label_column is None:
             return
-        other_names = [*self.column_of_role.values(), *self.unused_names, *self.kept]
+        names_besides_table = [*self.column_of_role.values(), *self.unused_names, *self.kept]
         content_text = "the file has no other column"
-        if other_names:
-            content_text = f"besides its input, the file has {format_names(other_names)}"
+        if names_besides_table:
+            content_text = f"besides its input, the file has {format_names(names_besides_table)}"
         raise MissingLabelsError(
             f"{self.path}: no column {self.missing_label_column!r} found, so metacal cannot tell"
             f" which predictions are correct; {content_text}. If the column has another name, pass"
@@ -149,15 +152,15 @@ class Columns:
         )
 
     def select_rows(self, indices: NDArray[np.intp]) -> Self:
-        """Return a copy with only the given rows, whose indices ascend.
+        """Return a copy with only the rows at the given indices.
 
-        A table in a file stays there.
+        The indices must be in ascending order. A `StoredTable` stays in its file.
         """
         if isinstance(self.table, StoredTable):
             table: Any = SelectedRows(self.table, indices)
         else:
             table = self.table[indices]
-        fields_by_row: dict[str, Any] = {
+        selected_array_of_role: dict[str, Any] = {
             role: np.asarray(column)[indices] for role, column in self.array_of_role.items()
         }
         line_numbers = self.line_numbers
@@ -168,11 +171,11 @@ class Columns:
             table=table,
             kept={name: column[indices] for name, column in self.kept.items()},
             line_numbers=line_numbers,
-            **fields_by_row,
+            **selected_array_of_role,
         )
 
     def draw_part(self, start: float, stop: float) -> Self:
-        """Draw a random part of the rows with a fixed seed.
+        """Return a random part of the rows, drawn with a fixed seed.
 
         Parameters
         ----------
@@ -196,21 +199,28 @@ class Columns:
         >>> columns.draw_part(0, 0.7).table, columns.draw_part(0.7, 1).table
         (array([2., 3., 4., 5., 6., 7., 9.]), array([0., 1., 8.]))
         """
-        cluster_ids = self.units if self.cases is None else self.cases
-        cluster_codes = np.arange(len(self))
-        if cluster_ids is not None:
-            _, cluster_codes = np.unique(cluster_ids, return_inverse=True)
-        cluster_codes = cluster_codes.ravel()
-        n_clusters = int(cluster_codes.max(initial=-1)) + 1
-        cluster_order = np.random.default_rng(0).permutation(n_clusters)
-        first_drawn = round(start * n_clusters)
-        stop_drawn = round(stop * n_clusters)
+        cluster_of_row = self._number_clusters()
+        n_clusters = int(cluster_of_row.max(initial=-1)) + 1
+        shuffled_clusters = np.random.default_rng(0).permutation(n_clusters)
+        drawn_clusters = shuffled_clusters[round(start * n_clusters) : round(stop * n_clusters)]
         is_cluster_drawn = np.zeros(n_clusters, dtype=bool)
-        is_cluster_drawn[cluster_order[first_drawn:stop_drawn]] = True
-        row_indices = np.flatnonzero(is_cluster_drawn[cluster_codes])
+        is_cluster_drawn[drawn_clusters] = True
+        row_indices = np.flatnonzero(is_cluster_drawn[cluster_of_row])
         if not len(row_indices):
             raise TooFewRowsError(
                 f"{self.path}: the range {start:g}:{stop:g} contains none of the {len(self):,}"
                 f" rows. Pass a larger range with {format_option('rows', metavar='START:STOP')}."
             )
         return self.select_rows(row_indices)
+
+    def _number_clusters(self) -> NDArray[np.intp]:
+        """Return the number of the cluster to which each row belongs, from 0.
+
+        The rows of one case are a cluster. Without cases, the rows of one unit are a cluster, and
+        without both, each row is its own cluster.
+        """
+        cluster_ids = self.units if self.cases is None else self.cases
+        if cluster_ids is None:
+            return np.arange(len(self))
+        _, cluster_of_row = np.unique(cluster_ids, return_inverse=True)
+        return cluster_of_row.ravel()

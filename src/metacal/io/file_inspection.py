@@ -6,14 +6,14 @@ possible meaning, the result is a question to the user instead of a guess.
 
 Terms used in this module:
 
-- *truth*: the columns that say what is correct, see `metacal.io.truth_inspection`.
+- *truth columns*: labels, predictions or marks of correctness, see `metacal.io.truth_inspection`.
 - *class column*: a column with the logits or probabilities of one class.
 - *single score*: one number for each row, see `metacal.io.score_inspection`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,48 +88,63 @@ def inspect_file(path: str, **given_options: Any) -> Inspection:
     if not any(len(column) for column in first_rows.columns.values()):
         raise NoRowsError(f"{path}: the file has no rows. At least one row is required.")
     try:
-        _inspect(inspection)
-    except AmbiguousFileError as question:
-        inspection.question = str(question)
+        _record_meaning_of_columns(inspection)
+    except AmbiguousFileError as error:
+        inspection.question = str(error)
     return inspection
 
 
-def _inspect(inspection: Inspection) -> None:
-    """Determine the truth and the table or score, and record them."""
+def _record_meaning_of_columns(inspection: Inspection) -> None:
+    """Find the labels, the table or score, and the ids, and record them in the inspection.
+
+    Raises
+    ------
+    AmbiguousFileError
+        If the meaning of the columns is ambiguous. The findings until then are recorded.
+    """
     check_split(inspection)
-    table_name = _find_table(inspection)
-    wants_score = {"score_key", "correct_key", "prediction_key"} & inspection.options.keys()
-    truth = find_truth_columns(inspection)
-    if table_name is not None and not wants_score:
-        _inspect_table_column(inspection, table_name, truth)
+    list_column_name = _find_list_column(inspection)
+    score_options = {"score_key", "correct_key", "prediction_key"}
+    has_score_options = not score_options.isdisjoint(inspection.options)
+    truth_columns = find_truth_columns(inspection)
+    if list_column_name is not None and not has_score_options:
+        _record_list_column(inspection, list_column_name, truth_columns)
     else:
-        _inspect_flat_columns(inspection, truth)
+        _record_class_or_score_columns(inspection, truth_columns)
     _record_ids_and_cases(inspection)
 
 
-def _find_table(inspection: Inspection) -> str | None:
-    """Return the name of the column or array that holds several numbers in each row."""
-    table_names = []
+def _find_list_column(inspection: Inspection) -> str | None:
+    """Return the column or array that holds several numbers in each row, or None.
+
+    Raises
+    ------
+    AmbiguousFileError
+        If there are several, and neither an option nor a default name selects one of them.
+    """
+    list_column_names = []
     for name, column in inspection.columns.items():
         if column.ndim == 2 and column.shape[1] > 1:
-            table_names.append(name)
-    if len(table_names) <= 1:
-        return next(iter(table_names), None)
+            list_column_names.append(name)
+    if not list_column_names:
+        return None
+    if len(list_column_names) == 1:
+        return list_column_names[0]
 
     requested_name = inspection.options.get("logits_key")
-    if requested_name in table_names:
+    if requested_name in list_column_names:
         return str(requested_name)
-    default_names = _default_table_names()
-    default_tables = [name for name in table_names if name in default_names]
-    if len(default_tables) != 1:
+    default_names = _list_default_table_names()
+    columns_with_default_name = [name for name in list_column_names if name in default_names]
+    if len(columns_with_default_name) != 1:
         raise AmbiguousFileError(
-            f"Several columns may hold the logits or probabilities: {format_names(table_names)}."
-            " Name one of them with --logits-key NAME."
+            "Several columns may hold the logits or probabilities:"
+            f" {format_names(list_column_names)}. Name one of them with --logits-key NAME."
         )
-    return default_tables[0]
+    return columns_with_default_name[0]
 
 
-def _default_table_names() -> list[str]:
+def _list_default_table_names() -> list[str]:
     """Return the default names of a table of logits or of probabilities."""
     default_names: list[str] = []
     for names_of_kind in DEFAULT_TABLE_NAMES.values():
@@ -137,33 +152,38 @@ def _default_table_names() -> list[str]:
     return default_names
 
 
-def _inspect_table_column(inspection: Inspection, table_name: str, truth: TruthColumns) -> None:
-    """Record the findings for a file with a column or array of lists."""
-    table = inspection.columns[table_name]
+def _record_list_column(
+    inspection: Inspection, list_column_name: str, truth_columns: TruthColumns
+) -> None:
+    """Record the column of lists that is the table, what it holds, and its labels."""
+    table = inspection.columns[list_column_name]
     n_classes = table.shape[1]
     inspection.add_finding(
-        f"table: {table_name}",
+        f"table: {list_column_name}",
         f"{n_classes} numbers in each row",
-        reader_options={"logits_key": table_name},
-        values_used_by_default=_default_table_names(),
+        reader_options={"logits_key": list_column_name},
+        values_used_by_default=_list_default_table_names(),
     )
-    _inspect_input_kind(inspection, table)
-    _check_has_labels(inspection, truth)
-    _inspect_labels(inspection, truth.label_name, n_classes)
+    _record_input_kind(inspection, table)
+    _check_has_true_classes(inspection, truth_columns)
+    if truth_columns.label_name is not None:
+        _record_labels(inspection, truth_columns.label_name, n_classes)
 
 
-def _inspect_flat_columns(inspection: Inspection, truth: TruthColumns) -> None:
-    """Inspect a file without a 2-D table: one column per class, or a single score."""
+def _record_class_or_score_columns(inspection: Inspection, truth: TruthColumns) -> None:
+    """Record one column per class, or a single score, of a file without a column of lists."""
     options = inspection.options
     group = ClassColumnGroup()
     if options.get("score_key") is None and options.get("prediction_key") is None:
         other_names = [truth.prediction_name, truth.correctness_name, *DEFAULT_CLASS_LIST_NAMES]
         group = find_class_column_group(inspection, truth.label_name, other_names)
     if group.names:
-        _check_has_labels(inspection, truth)
+        _check_has_true_classes(inspection, truth)
         table = record_class_columns(inspection, group, truth.label_name)
-        _inspect_input_kind(inspection, table)
-        _inspect_labels(inspection, truth.label_name, len(group.names), group.class_names)
+        _record_input_kind(inspection, table)
+        if truth.label_name is not None:
+            n_classes = len(group.names)
+            _record_labels(inspection, truth.label_name, n_classes, group.class_names)
         return
 
     score_name = None
@@ -187,9 +207,10 @@ def _inspect_flat_columns(inspection: Inspection, truth: TruthColumns) -> None:
     inspect_single_score(inspection, truth, score_name)
 
 
-def _check_has_labels(inspection: Inspection, truth: TruthColumns) -> None:
-    """Ask for the true classes if a table of classes has none."""
-    if truth.label_name is not None or inspection.options.get("labels") is not None:
+def _check_has_true_classes(inspection: Inspection, truth: TruthColumns) -> None:
+    """Raise AmbiguousFileError if neither this file nor another one has the true classes."""
+    has_separate_label_file = inspection.options.get("labels") is not None
+    if truth.label_name is not None or has_separate_label_file:
         return
     if truth.correctness_name is not None:
         raise AmbiguousFileError(
@@ -200,8 +221,8 @@ def _check_has_labels(inspection: Inspection, truth: TruthColumns) -> None:
     raise build_missing_truth_question(inspection)
 
 
-def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
-    """Determine whether a table holds logits or probabilities."""
+def _record_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
+    """Record whether the table holds logits or probabilities, unless the user told."""
     if "input" in inspection.options:
         return
     finite_rows = table[np.isfinite(table).all(axis=1)]
@@ -228,27 +249,30 @@ def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
     inspection.add_finding("input: logits", "some numbers lie outside [0, 1]")
 
 
-def _inspect_labels(
-    inspection: Inspection, label_name: str | None, n_classes: int, class_names: Sequence[str] = ()
+def _record_labels(
+    inspection: Inspection, label_name: str, n_classes: int, class_names: Sequence[str] = ()
 ) -> None:
-    """Determine whether the labels are class names or column numbers.
+    """Record the column of the labels, which are class names or numbers of columns.
 
     Parameters
     ----------
     inspection : Inspection
         Receives the findings.
 
-    label_name : str or None
-        Column of the labels. Nothing is done if they are in another file.
+    label_name : str
+        Column of the labels.
 
     n_classes : int
         Number of columns of the table.
 
     class_names : sequence of str, default=()
         Names of the classes, if there is one column per class.
+
+    Raises
+    ------
+    AmbiguousFileError
+        If some labels are neither.
     """
-    if label_name is None:
-        return
     facts = inspection.facts[label_name]
     inspection.column_of_role["labels"] = label_name
     has_class_list = "classes" in inspection.options or any(
@@ -284,42 +308,31 @@ def _record_two_classes(inspection: Inspection, class_names: list[str]) -> None:
     inspection.two_classes = (negative, positive)
 
 
-def _record_cases(inspection: Inspection, case_name: str) -> None:
-    """Record the column of the cases, and for scores of items that of their types.
-
-    By default the rows of a case are a cluster. A promise about cases replaces this option.
-    """
-    facts = inspection.facts.get(case_name)
-    if facts is None:
-        if case_name == LINE_NAME_KEY:
-            inspection.add_finding("cases: lines", "each line has a list of items")
-        return
-    counts = f"{len(facts.distinct_texts):,} values in {inspection.n_rows:,} rows"
-    if not inspection.has_scored_items:
-        inspection.add_finding(
-            f"dependent rows: {case_name}",
-            f"{counts}; rows of one value depend on each other, and one of each is tested",
-            reader_options={"unit_key": case_name},
-        )
-        return
-    options = {} if "case_key" in inspection.options else {"unit_key": case_name}
-    inspection.add_finding(
-        f"cases: {case_name}",
-        f"{counts}; the rows of one value are the items of one case and depend on each other",
-        reader_options=options,
-    )
-    type_name = inspection.column_of_role.get("group")
-    if type_name in inspection.facts:
-        type_names = inspection.facts[type_name].distinct_texts
-        inspection.add_finding(
-            f"item types: {type_name}",
-            f"it holds the {len(type_names):,} names {format_names(type_names[:6])}",
-        )
-
-
 def _record_ids_and_cases(inspection: Inspection) -> None:
-    """Record the columns with ids of rows, and with documents or cases of rows."""
+    """Record the column that groups rows into cases, or else the column of row ids.
+
+    A case is a document, a conversation or the like to which several rows belong.
+    """
     used_names = set(inspection.column_of_role.values())
+    _find_case_and_group_columns(inspection, used_names)
+    case_name = inspection.column_of_role.get("case")
+    if case_name is not None and "id_key" not in inspection.options:
+        _record_cases(inspection, case_name)
+    else:
+        _record_row_ids(inspection, used_names)
+
+
+def _find_case_and_group_columns(inspection: Inspection, used_names: Collection[str]) -> None:
+    """Set the roles "case" and "group", by the options of the user or by names and values.
+
+    Parameters
+    ----------
+    inspection : Inspection
+        Receives the column of each of the roles.
+
+    used_names : collection of str
+        Columns with another role.
+    """
     for role, option in (("case", "case_key"), ("group", "group_key")):
         if option in inspection.options:
             inspection.column_of_role[role] = inspection.options[option]
@@ -330,12 +343,13 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
             inspection.column_of_role.setdefault("group", name)
         elif facts.looks_like_case_ids:
             inspection.column_of_role.setdefault("case", name)
-    if find_item_list_key(inspection.options.get("score_key")) is not None:
+    score_is_in_item_list = find_item_list_key(inspection.options.get("score_key")) is not None
+    if score_is_in_item_list:
         inspection.column_of_role.setdefault("case", LINE_NAME_KEY)
-    case_name = inspection.column_of_role.get("case")
-    if case_name is not None and "id_key" not in inspection.options:
-        _record_cases(inspection, case_name)
-        return
+
+
+def _record_row_ids(inspection: Inspection, used_names: Collection[str]) -> None:
+    """Record the first unused column whose name and values are those of row ids."""
     for name, facts in inspection.facts.items():
         if facts.looks_like_row_ids and name not in used_names:
             inspection.column_of_role["ids"] = name
@@ -346,3 +360,43 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
                 values_used_by_default=DEFAULT_ID_NAMES,
             )
             return
+
+
+def _record_cases(inspection: Inspection, case_name: str) -> None:
+    """Record the column that says to which case each row belongs.
+
+    The rows of a case depend on each other. Therefore they are a cluster by default, which is the
+    option `unit_key`. A promise about cases uses the option `case_key` instead.
+    """
+    facts = inspection.facts.get(case_name)
+    if facts is None:
+        if case_name == LINE_NAME_KEY:
+            inspection.add_finding("cases: lines", "each line has a list of items")
+        return
+    counts_text = f"{len(facts.distinct_texts):,} values in {inspection.n_rows:,} rows"
+    if not inspection.has_scored_items:
+        inspection.add_finding(
+            f"dependent rows: {case_name}",
+            f"{counts_text}; rows of one value depend on each other, and one of each is tested",
+            reader_options={"unit_key": case_name},
+        )
+        return
+    cluster_options = {} if "case_key" in inspection.options else {"unit_key": case_name}
+    inspection.add_finding(
+        f"cases: {case_name}",
+        f"{counts_text}; the rows of one value are the items of one case and depend on each other",
+        reader_options=cluster_options,
+    )
+    _record_item_types(inspection)
+
+
+def _record_item_types(inspection: Inspection) -> None:
+    """Record the column with the role "group", which holds the type of each scored item."""
+    type_column_name = inspection.column_of_role.get("group")
+    if type_column_name not in inspection.facts:
+        return
+    item_types = inspection.facts[type_column_name].distinct_texts
+    inspection.add_finding(
+        f"item types: {type_column_name}",
+        f"it holds the {len(item_types):,} names {format_names(item_types[:6])}",
+    )

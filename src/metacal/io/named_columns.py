@@ -56,9 +56,13 @@ def find_column_of_each_role(
     default_names = {"labels": request.default_label_names, "ids": DEFAULT_ID_NAMES}
     excluded_names = set(table_column_names)
     column_of_role: dict[str, str] = {}
-    for role, parameter in REQUEST_FIELD_OF_ROLE.items():
+    for role, request_field in REQUEST_FIELD_OF_ROLE.items():
         name = find_requested_column(
-            request, column_names, parameter, default_names.get(role, ()), excluded_names
+            request,
+            column_names,
+            request_field=request_field,
+            default_names=default_names.get(role, ()),
+            used_names=excluded_names,
         )
         if name is None:
             continue
@@ -76,6 +80,7 @@ def advise_on_label_column(column: str) -> str:
 def find_requested_column(
     request: Request,
     column_names: Collection[str],
+    *,
     request_field: str,
     default_names: Sequence[str],
     used_names: Collection[str] = (),

@@ -40,7 +40,9 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
     first_row = []
     if label_rows:
         first_row = [cell.strip() for cell in label_rows[0]]
-    label_column = find_requested_column(request, first_row, "label_key", DEFAULT_LABEL_NAMES)
+    label_column = find_requested_column(
+        request, first_row, request_field="label_key", default_names=DEFAULT_LABEL_NAMES
+    )
     if label_column is None and len(first_row) > 1:
         raise ColumnError(
             f"{path}:1: several columns may hold the labels. Name one of them with"
