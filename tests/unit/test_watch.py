@@ -421,7 +421,7 @@ def test_labels_that_come_by_outcome_count_once_their_cohort_is_complete(cal, ho
         late = late[(late >= 0) & ~wrong[late]]
         watch.label(late.tolist(), labels[late])
     assert ("promise" in watch.raised) is raised
-    assert (watch.waiting.n_unknown_labels, watch.waiting.n_unlabelled) == (0, 0)
+    assert (watch.waiting.n_unknown_labels, watch.waiting.n_released_without_label) == (0, 0)
     assert watch.counts.labelled == (2500 if horizon else wrong[:].sum() + (~wrong[:3000]).sum())
 
 
@@ -434,7 +434,11 @@ def test_with_a_horizon_a_drop_still_alarms_and_late_labels_are_said(cal):
         range(10), labels[:10]
     )  # in time, and too late
     waiting = watch.waiting
-    assert (waiting.n_unknown_labels, waiting.n_unlabelled, watch.counts.labelled) == (10, 2500, 0)
+    assert (waiting.n_unknown_labels, waiting.n_released_without_label, watch.counts.labelled) == (
+        10,
+        2500,
+        0,
+    )
     assert (
         watch.update(logits, labels).counts.labelled == 3000
     )  # those that waited, and all but 500 of these
@@ -563,7 +567,11 @@ def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path
     whole.update(score, known, ids=ids, units=unit, late=late)
     for start, stop in zip([0, 7, 250, 251, 640], [7, 250, 251, 640, 1200]):
         part = slice(start, stop)
-        some = [one._replace(after=one.after - start) for one in late if start <= one.after < stop]
+        some = [
+            one._replace(n_rows_before=one.n_rows_before - start)
+            for one in late
+            if start <= one.n_rows_before < stop
+        ]
         piecewise.update(score[part], known[part], ids=ids[part], units=unit[part], late=some)
         mc.save_watch(piecewise, tmp_path / "watch.journal")
         piecewise = mc.load_watch(tmp_path / "watch.journal", of_units)
@@ -613,7 +621,7 @@ def test_labels_of_a_unit_count_until_it_is_complete(of_units):
     assert (
         waiting.complete_clusters.n_complete,
         waiting.n_unknown_labels,
-        waiting.n_unlabelled,
+        waiting.n_released_without_label,
     ) == (
         1,
         10,

@@ -138,7 +138,7 @@ def test_with_a_horizon_the_rows_of_cases_may_be_mixed():
     labels = np.where(np.arange(600) % 3 == 0, None, correct)
     unlabelled.update(score, labels, groups=types, cases=cases)
     assert evidence(unlabelled)[0] == 0
-    assert unlabelled.waiting.n_unlabelled == (600 - 90) // 3
+    assert unlabelled.waiting.n_released_without_label == (600 - 90) // 3
 
 
 def test_a_late_row_of_a_counted_case_is_not_used():
@@ -155,7 +155,7 @@ def test_a_case_is_forgotten_as_a_whole():
     n_rows = MAX_WAITING_ROWS + 1
     cases = np.repeat(np.arange(n_rows // 3 + 1), 3)[:n_rows]
     watch.update(np.full(n_rows, 9.0), groups=["date"] * n_rows, cases=cases, ids=range(n_rows))
-    assert watch.waiting.n_forgotten == 3
+    assert watch.waiting.n_dropped_rows == 3
     watch.label([1, 2], [False, False])
     assert evidence(watch)[0] == 0
 

@@ -18,7 +18,7 @@ from metacal.certificates import words
 from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.case_counts import CaseCounts
 from metacal.certificates.counts import (
-    LABEL_COUNT_FIELDS,
+    COUNTS_THAT_NEED_LABELS,
     ScoreValueCount,
     TestedCounts,
     Traffic,
@@ -428,7 +428,7 @@ class Certificate:
                 continue
             stored_entries[stored_key] = attribute_value
         if not self.has_labels:
-            stored_entries |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
+            stored_entries |= dict.fromkeys(COUNTS_THAT_NEED_LABELS, None)
         stored_entries["quantity"] = self.quantity.name
         stored_entries["traffic"] = self._traffic_entries()
         stored_entries |= self._rate_entries()
@@ -440,7 +440,7 @@ class Certificate:
     def _traffic_entries(self) -> dict[str, Any]:
         """Return the traffic counts that are stored in a file."""
         traffic_entries = dict(vars(self.traffic))
-        for count_name in LABEL_COUNT_FIELDS:
+        for count_name in COUNTS_THAT_NEED_LABELS:
             count_of_all_rows = getattr(self.all_rows_traffic, count_name, 0)
             if count_of_all_rows == 0:
                 del traffic_entries[count_name]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Population = Literal["source", "target"]
 
 #: If the calibration rows had no labels, a file has null for these counts.
-LABEL_COUNT_FIELDS = ("n_correct", "n_correct_accepted")
+COUNTS_THAT_NEED_LABELS = ("n_correct", "n_correct_accepted")
 
 
 @dataclass(frozen=True)

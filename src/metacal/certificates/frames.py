@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from metacal import display
-from metacal.certificates.counts import LABEL_COUNT_FIELDS
+from metacal.certificates.counts import COUNTS_THAT_NEED_LABELS
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
@@ -50,6 +50,6 @@ def make_certificate_frame(certificate: Certificate) -> Any:
     for row_certificate in certificates:
         record = {name: getattr(row_certificate, name) for name in _FRAME_COLUMNS}
         if not certificate.has_labels:
-            record |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
+            record |= dict.fromkeys(COUNTS_THAT_NEED_LABELS, None)
         records.append(record)
     return display.make_frame(records, row_names, [index_name])

@@ -162,7 +162,7 @@ class SubgroupCertificate:
         return self.names[0]
 
     @property
-    def names_and_sides(self) -> tuple[tuple[Name, Name | None], ...]:
+    def names_with_predicted_class(self) -> tuple[tuple[Name, Name | None], ...]:
         """Pairs of class or group and predicted class, which is None for one threshold."""
         return tuple((name, self.predicted_class) for name in self.names)
 

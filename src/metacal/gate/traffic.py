@@ -36,7 +36,7 @@ class LateLabel(NamedTuple):
 
     Attributes
     ----------
-    after : int
+    n_rows_before : int
         Number of rows of the batch that arrived before the label.
     id : str or int
         Id of the row.
@@ -46,7 +46,7 @@ class LateLabel(NamedTuple):
         Probability with which the row was selected for labelling, if it is known.
     """
 
-    after: int
+    n_rows_before: int
     id: Id
     label: Any
     probability: float | None = None
@@ -57,14 +57,14 @@ class BatchLines(NamedTuple):
 
     Attributes
     ----------
-    unreadable : boolean array
+    is_unreadable : boolean array
         True for each line that could not be read.
-    rows : sequence of int
+    line_of_row : sequence of int
         Index of the line of each row.
     """
 
-    unreadable: Flags
-    rows: Sequence[int]
+    is_unreadable: Flags
+    line_of_row: Sequence[int]
 
 
 def make_stored_id(row_id: Id) -> Id:

@@ -95,9 +95,9 @@ class WaitingRows:
         Clusters that no longer wait.
     n_unknown_labels : int
         Number of labels for ids without a waiting row that lacks a label.
-    n_forgotten : int
+    n_dropped_rows : int
         Number of rows that were dropped because too many were waiting.
-    n_unlabelled : int
+    n_released_without_label : int
         Number of rows that were released without a label.
 
     Examples
@@ -116,8 +116,8 @@ class WaitingRows:
     rows_by_id: dict[Id, PendingRow] = field(default_factory=dict)
     complete_clusters: CompleteClusters = field(default_factory=CompleteClusters)
     n_unknown_labels: int = 0
-    n_forgotten: int = 0
-    n_unlabelled: int = 0
+    n_dropped_rows: int = 0
+    n_released_without_label: int = 0
     # `_row_ids_by_cluster` builds this index from `rows_by_id` when it is first needed.
     _cached_row_ids_by_cluster: dict[Id, dict[Id, None]] | None = field(
         default=None, init=False, repr=False, compare=False
@@ -229,7 +229,7 @@ class WaitingRows:
                 del self._row_ids_by_cluster[cluster_id][row_id]
         for row_id in ids_to_forget:
             del self.rows_by_id[row_id]
-        self.n_forgotten += len(ids_to_forget)
+        self.n_dropped_rows += len(ids_to_forget)
 
     def add_label(self, label: EncodedLabel) -> list[PendingRow]:
         """Set the label of a waiting row, and return the row if it stops waiting."""
@@ -304,7 +304,7 @@ class WaitingRows:
         del self.rows_by_id[row_id]
         if row.has_label:
             return [row]
-        self.n_unlabelled += 1
+        self.n_released_without_label += 1
         return []
 
     def _complete_open_case(self, arriving_case: Id) -> list[PendingRow]:
@@ -361,7 +361,7 @@ class WaitingRows:
             return []
         self.complete_clusters.n_complete += 1
         n_unlabelled = sum(not row.has_label for row in cluster_rows)
-        self.n_unlabelled += n_unlabelled
+        self.n_released_without_label += n_unlabelled
         is_case_without_all_labels = self.holds_cases and n_unlabelled > 0
         if is_case_without_all_labels:
             return []

@@ -319,14 +319,14 @@ class Watch:
             )
             self._evaluate_rows(ready_rows)
             if lines is not None:
-                last_line = lines.rows[block.stop - 1]
-                self.alarms.add_lines(lines.unreadable[n_lines_added : last_line + 1])
+                last_line = lines.line_of_row[block.stop - 1]
+                self.alarms.add_lines(lines.is_unreadable[n_lines_added : last_line + 1])
                 n_lines_added = last_line + 1
             if self.history.is_due(self.counts.rows):
                 self.history.add(self.current_point)
         self._add_labels(batch.late_labels)
         if lines is not None:
-            self.alarms.add_lines(lines.unreadable[n_lines_added:])
+            self.alarms.add_lines(lines.is_unreadable[n_lines_added:])
             self._record_raised_alarms()
         return self
 

@@ -86,7 +86,7 @@ def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[Enc
         is_known = label_code != UNKNOWN_LABEL
         if is_known:
             encoded_label = EncodedLabel(
-                n_rows_before=late_label.after,
+                n_rows_before=late_label.n_rows_before,
                 row_id=late_label.id,
                 code=label_code,
                 probability=late_label.probability,

@@ -356,7 +356,7 @@ def list_subgroup_thresholds(
         return np.full(len(names_and_sides), np.nan)
     threshold_by_key = {}
     for subgroup in certificate.subgroups.items:
-        for name_and_side in subgroup.names_and_sides:
+        for name_and_side in subgroup.names_with_predicted_class:
             threshold_by_key[tuple(map(str, name_and_side))] = subgroup.threshold
     subgroup_keys = [tuple(map(str, name_and_side)) for name_and_side in names_and_sides]
     # A subgroup that the certificate does not list accepts nothing, which is a threshold of -inf.

@@ -7,13 +7,13 @@ entries, and whether its numbers agree with each other and with the promise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, NewType, NotRequired
 
 from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import ATTRIBUTE_BY_STORED_KEY, Certificate
-from metacal.certificates.counts import LABEL_COUNT_FIELDS, Counts, ScoreValueCount, Traffic
+from metacal.certificates.counts import COUNTS_THAT_NEED_LABELS, Counts, ScoreValueCount, Traffic
 from metacal.certificates.design import CertificationDesign
 from metacal.certificates.notes import NOTE_TEXTS, Note
 from metacal.certificates.quantities import QUANTITIES
@@ -42,8 +42,8 @@ MAX_NOTES = 50
 # Maximum number of characters in a note.
 _MAX_NOTE_LENGTH = 2000
 
-# Facts of a note that may exceed the number of rows that the note is about.
-_UNBOUNDED_FACTS = ("needed", "extended")
+# Counts in a note that may exceed its number of rows, because they are of other rows.
+_COUNTS_OF_OTHER_ROWS = ("needed", "extended")
 
 # Relative and absolute tolerance, because JSON writers of other languages print fewer digits.
 _NUMBER_TOLERANCE = 1e-12
@@ -64,7 +64,7 @@ FIELD_TYPES[SubgroupCertificate] = {
 }
 FIELD_TYPES[Certificate] = {
     **{key: type_hints(Certificate)[name] for key, name in ATTRIBUTE_BY_STORED_KEY.items()},
-    **dict.fromkeys(LABEL_COUNT_FIELDS, int | None),
+    **dict.fromkeys(COUNTS_THAT_NEED_LABELS, int | None),
     "quantity": QuantityName,
     "traffic": Traffic,
     "marks": tuple[tuple[float, int, int], ...],
@@ -116,20 +116,21 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     """
     certificate = decode_certificate(data, location)
     check_certificate_numbers(certificate)
-    n_notes = len(certificate.notes)
-    require(n_notes <= MAX_NOTES, f"{n_notes:,} notes are too many")
-    for note in certificate.notes:
-        if note.kind == "cross_fitted":
-            n_noted_folds = dict(note.facts)["folds"]
-            require(
-                n_noted_folds == certificate.design.n_folds,
-                "its notes speak of other folds",
-            )
+    _check_notes(certificate.notes, certificate.design.n_folds)
     # A derived entry must equal the value that would be written for this certificate.
     recomputed_data = encode(certificate.to_dict(), "certificate")
     difference = _find_difference(data, recomputed_data)
     require(difference is None, str(difference))
     return certificate
+
+
+def _check_notes(notes: Sequence[Note], n_folds: int | None) -> None:
+    """Raise ArtifactError if there are too many notes, or one has another number of folds."""
+    require(len(notes) <= MAX_NOTES, f"{len(notes):,} notes are too many")
+    for note in notes:
+        if note.kind == "cross_fitted":
+            n_noted_folds = dict(note.facts)["folds"]
+            require(n_noted_folds == n_folds, "its notes speak of other folds")
 
 
 def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
@@ -158,25 +159,31 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
         for key, field_name in ATTRIBUTE_BY_STORED_KEY.items()
         if key in entries
     }
-    stored_value_counts = field_values.get("score_value_counts", ())
     field_values["score_value_counts"] = tuple(
-        ScoreValueCount(*value_count) for value_count in stored_value_counts
+        ScoreValueCount(score=score, n_rows=n_rows, n_wrong=n_wrong)
+        for score, n_rows, n_wrong in field_values.get("score_value_counts", ())
     )
     # A certificate that was made without labels stores null for the counts that need labels.
-    for count_name in LABEL_COUNT_FIELDS:
+    for count_name in COUNTS_THAT_NEED_LABELS:
         if field_values[count_name] is None:
             field_values[count_name] = 0
-    field_values["all_rows_traffic"] = _select_traffic_beyond_tested_rows(entries)
+    field_values["all_rows_traffic"] = _find_traffic_beyond_tested_rows(
+        entries["traffic"], n_tested_rows=entries["n_rows"], n_accepted_rows=entries["n_accepted"]
+    )
     certificate: Certificate = call_constructor(Certificate, field_values, location)
     return certificate
 
 
-def _select_traffic_beyond_tested_rows(entries: dict[str, Any]) -> Traffic | None:
-    """Return the traffic of a certificate, or None if it is just the tested rows."""
-    traffic = entries["traffic"]
-    has_same_rows = traffic.n_rows == entries["n_rows"]
-    has_same_accepted = traffic.n_accepted == entries["n_accepted"]
-    if has_same_rows and has_same_accepted:
+def _find_traffic_beyond_tested_rows(
+    traffic: Traffic, *, n_tested_rows: int, n_accepted_rows: int
+) -> Traffic | None:
+    """Return the counts of all rows, or None if they are those of the tested rows.
+
+    A file always contains the counts of all rows, whereas a certificate has them only if some
+    rows were not tested.
+    """
+    counts_tested_rows = traffic.n_rows == n_tested_rows and traffic.n_accepted == n_accepted_rows
+    if counts_tested_rows:
         return None
     counts = {field.name: getattr(traffic, field.name) for field in fields(Counts)}
     return Traffic(**counts)
@@ -203,7 +210,7 @@ def check_promise(certificate: Certificate, promise: Promise) -> None:
     try:
         contradiction = promise.contradiction(certificate)
     except InputError as error:
-        # The check recomputes each subgroup at its significance level, which may be impossible.
+        # The check tests each subgroup again at the delta in the file, which may be out of range.
         contradiction = summarize_error(error)
     require(contradiction is None, str(contradiction))
 
@@ -227,7 +234,7 @@ def _find_difference(stored: Any, recomputed: Any, location: str = "") -> str | 
     str or None
         None if the values are equal, up to rounding of numbers.
     """
-    keys: Iterable[Any]
+    keys: Iterable[str | int]
     if isinstance(recomputed, dict):
         differing_keys = stored.keys() ^ recomputed.keys()
         if differing_keys:
@@ -314,7 +321,7 @@ def _check_note_counts(note: Note, location: str) -> None:
     counts = {name: fact for name, fact in note.facts if type(fact) is int}
     n_rows = counts.get("rows", MAX_ROWS)
     for name, count in counts.items():
-        max_count = MAX_ROWS if name in _UNBOUNDED_FACTS else n_rows
+        max_count = MAX_ROWS if name in _COUNTS_OF_OTHER_ROWS else n_rows
         if not 0 <= count <= max_count:
             raise ArtifactError(
                 f"{location}.{name} is {count}, which contradicts the other counts."

@@ -11,13 +11,14 @@ import math
 from typing import Any
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.counts import Counts
-from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
+from metacal.certificates.counts import Counts, Traffic
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError
 
 #: Largest relative rounding error of a score.
 #: A threshold may differ by this much from the score that it was computed from.
-SCORE_TOLERANCE = 2.0**-29
+MAX_RELATIVE_ROUNDING_ERROR = 2.0**-29
 
 #: Maximum number of rows. Every count up to this number is exact in a float.
 MAX_ROWS = 2**53
@@ -54,31 +55,45 @@ def check_certificate_numbers(certificate: Certificate) -> None:
     _check_mean_cost(certificate)
     _check_some_row_is_correct(certificate)
     _check_counts(certificate, "certificate")
-    traffic = certificate.traffic
-    require(1 <= traffic.n_rows <= MAX_ROWS, "such traffic cannot be")
-    _check_counts(traffic, "traffic")
+    _check_traffic(certificate.traffic)
 
-    if certificate.stages is None and certificate.subgroups is None:
-        _check_threshold(certificate, relative_tolerance=SCORE_TOLERANCE, location="certificate")
+    has_single_threshold = certificate.stages is None and certificate.subgroups is None
+    if has_single_threshold:
+        _check_threshold(
+            certificate, relative_tolerance=MAX_RELATIVE_ROUNDING_ERROR, location="certificate"
+        )
         return
-    has_no_scores = certificate.highest_accepted is None and certificate.lowest_rejected is None
-    require(has_no_scores, "scores beside the threshold belong to its parts or stages")
+    has_scores = certificate.highest_accepted is not None or certificate.lowest_rejected is not None
+    require(not has_scores, "scores beside the threshold belong to its parts or stages")
     if certificate.stages is not None:
         _check_stages(certificate)
     else:
         _check_subgroups(certificate)
 
 
+def _check_traffic(traffic: Traffic) -> None:
+    """Raise ArtifactError if the counts of rows that a gate receives are inconsistent."""
+    require(1 <= traffic.n_rows <= MAX_ROWS, "such traffic cannot be")
+    _check_counts(traffic, "traffic")
+
+
+def _list_limited_quantities(certificate: Certificate) -> list[Quantity]:
+    """Return the quantities that the promise limits, for example the miscoverage."""
+    return [quantity for quantity, _limit in certificate.limits]
+
+
 def _check_needed_labels_exist(certificate: Certificate) -> None:
     """Raise ArtifactError if a promise that needs labels was certified without them."""
-    has_limit_on_labels = any(quantity.needs_labels for quantity, _ in certificate.limits)
-    is_cascade = certificate.stages is not None
-    certified_quantity = certificate.quantity
-    # A cascade can be certified from the agreement of its models.
-    is_certified_by_agreement = is_cascade and (
-        certified_quantity.is_paired_difference or certified_quantity.uses_agreement_only
+    depends_on_labels = any(
+        quantity.needs_labels for quantity in _list_limited_quantities(certificate)
     )
-    needs_labels = has_limit_on_labels and not is_certified_by_agreement
+    # A cascade can be certified without labels, from how often its models agree with its last
+    # model. This suffices for the difference between the error rates of both, for example.
+    is_cascade = certificate.stages is not None
+    limits_agreement = (
+        certificate.quantity.is_paired_difference or certificate.quantity.uses_agreement_only
+    )
+    needs_labels = depends_on_labels and not (is_cascade and limits_agreement)
     require(
         certificate.has_labels or not needs_labels,
         "what is promised cannot be certified without labels",
@@ -87,10 +102,10 @@ def _check_needed_labels_exist(certificate: Certificate) -> None:
 
 def _check_mean_cost(certificate: Certificate) -> None:
     """Raise ArtifactError unless a mean cost is present exactly if costs are limited."""
-    has_cost_limit = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
+    limits_cost = any(quantity.is_mean_cost for quantity in _list_limited_quantities(certificate))
     mean_cost = certificate.mean_cost
     require(
-        has_cost_limit == (mean_cost is not None),
+        limits_cost == (mean_cost is not None),
         "mean_cost belongs to promises about costs, and to all of them",
     )
     is_valid_cost = mean_cost is None or 0.0 <= mean_cost < math.inf
@@ -99,8 +114,8 @@ def _check_mean_cost(certificate: Certificate) -> None:
 
 def _check_some_row_is_correct(certificate: Certificate) -> None:
     """Raise ArtifactError if a certificate counts correct rows but has none."""
-    has_cost_limit = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
-    counts_correct_rows = certificate.has_labels and not has_cost_limit
+    limits_cost = any(quantity.is_mean_cost for quantity in _list_limited_quantities(certificate))
+    counts_correct_rows = certificate.has_labels and not limits_cost
     require(
         certificate.n_correct >= 1 or not counts_correct_rows,
         f"0 of {certificate.n_rows} rows cannot be right",
@@ -167,8 +182,8 @@ def _check_threshold(
     )
     accepts_highest = True
     if highest_accepted is not None:
-        max_accepted = threshold + max_rounding_error(threshold, relative_tolerance)
-        accepts_highest = highest_accepted <= max_accepted
+        rounding_error = max_rounding_error(threshold, relative_tolerance)
+        accepts_highest = highest_accepted <= threshold + rounding_error
     rejects_lowest = True
     if lowest_rejected is not None:
         rounding_error = max_rounding_error(lowest_rejected, relative_tolerance)
@@ -234,29 +249,31 @@ def _check_subgroups(certificate: Certificate) -> None:
         certificate.threshold == -math.inf,
         "the threshold of a certificate with parts must be -inf",
     )
-    has_pooled_subgroups = bool(subgroups.pooled_names)
+    # A pooled subgroup is certified on only three quarters of its rows, so its counts can lack rows.
+    can_lack_rows = any(subgroup.is_pooled for subgroup in subgroups.items)
     for count_name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted"):
         subgroup_sum = sum(getattr(subgroup, count_name) for subgroup in subgroups.items)
         certificate_count = getattr(certificate, count_name)
         adds_up = subgroup_sum == certificate_count
-        if has_pooled_subgroups:
-            # A pooled subgroup is certified on only three quarters of its rows.
+        if can_lack_rows:
             adds_up = subgroup_sum <= certificate_count
         require(adds_up, f"{count_name} is not the sum of its parts")
 
 
 def _check_subgroup_names(subgroups: SubgroupCertificates, location: str) -> None:
     """Raise ArtifactError if the names of the subgroups are invalid or not unique."""
-    names_and_sides: list[Any] = []
+    # Two subgroups can have the same name if they are about different predicted classes.
+    names_with_predicted_class: list[tuple[Name, Name | None]] = []
     for subgroup in subgroups.items:
-        names_and_sides.extend(subgroup.names_and_sides)
-    has_duplicates = len(set(names_and_sides)) < len(names_and_sides)
-    require(not has_duplicates, "two parts bear the same name", location)
-    _check_sides_of_groups(subgroups, location)
+        names_with_predicted_class.extend(subgroup.names_with_predicted_class)
+    are_distinct = len(set(names_with_predicted_class)) == len(names_with_predicted_class)
+    require(are_distinct, "two parts bear the same name", location)
+    _check_predicted_classes_of_groups(subgroups, location)
     names = subgroups.names
-    kinds_of_names = {"text" if isinstance(name, str) else "number" for name in names}
+    n_texts = sum(isinstance(name, str) for name in names)
+    has_names_of_one_type = len(names) > 0 and n_texts in (0, len(names))
     require(
-        len(kinds_of_names) == 1,
+        has_names_of_one_type,
         "names must be all text or all numbers",
         location,
     )
@@ -267,25 +284,25 @@ def _check_subgroup_names(subgroups: SubgroupCertificates, location: str) -> Non
     )
 
 
-def _check_sides_of_groups(subgroups: SubgroupCertificates, location: str) -> None:
-    """Raise ArtifactError unless both predictions of a group have equal settings.
+def _check_predicted_classes_of_groups(subgroups: SubgroupCertificates, location: str) -> None:
+    """Raise ArtifactError if the two subgroups of a group disagree on its name or predictions.
 
-    A *side* of a group is one predicted class, with a threshold of its own. The two sides of a
-    group have the same names and the same decision offset. Only groups have sides.
+    If a promise is about two classes, each group has one subgroup per predicted class. Both must
+    name the same group, and the same log-odds above which the second class is predicted.
+    Otherwise, a subgroup must not have a predicted class.
     """
-    groups_have_sides = subgroups.by == "group" and subgroups.is_two_sided
-    n_expected = 1 if groups_have_sides else 0
+    has_two_per_group = subgroups.by == "group" and subgroups.is_two_sided
     for subgroups_of_group in subgroups.sides_by_group:
-        names_and_offsets_of_sides = {
+        names_and_decision_log_odds = {
             (subgroup.names, subgroup.decision_log_odds)
             for subgroup in subgroups_of_group
             if subgroup.predicted_class is not None
         }
-        require(
-            len(names_and_offsets_of_sides) == n_expected,
-            "the two sides of a group are not of one",
-            location,
-        )
+        if has_two_per_group:
+            is_consistent = len(names_and_decision_log_odds) == 1
+        else:
+            is_consistent = len(names_and_decision_log_odds) == 0
+        require(is_consistent, "the two sides of a group are not of one", location)
 
 
 def _check_subgroup(subgroup: SubgroupCertificate, location: str) -> None:
@@ -295,10 +312,11 @@ def _check_subgroup(subgroup: SubgroupCertificate, location: str) -> None:
     _check_threshold(subgroup, relative_tolerance=0.0, location=location)
     delta = subgroup.delta
     require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not between 0 and 1", location)
-    best_target = subgroup.best_target
+    # The best promise that the rows support, if they do not support the requested one.
+    supported_target = subgroup.best_target
     require(
-        best_target is None or 0.0 <= best_target <= 1.0,
-        f"best {best_target} is no share",
+        supported_target is None or 0.0 <= supported_target <= 1.0,
+        f"best {supported_target} is no share",
         location,
     )
     rows_needed = subgroup.rows_needed

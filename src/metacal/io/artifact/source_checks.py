@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.subgroups import SubgroupCertificate
 from metacal.errors import ArtifactError
-from metacal.io.artifact.certificate_checks import SCORE_TOLERANCE, max_rounding_error, require
+from metacal.io.artifact.certificate_checks import (
+    MAX_RELATIVE_ROUNDING_ERROR,
+    max_rounding_error,
+    require,
+)
 from metacal.kernels.grid import Grid
 from metacal.maps.map import find_component_maps
 from metacal.scores import named as scores
@@ -100,8 +104,12 @@ def check_score_range(
     if score not in scores.NAMED:
         return
     lowest, highest = scores.NAMED[score].value_range(n_classes)
-    lowest_allowed = lowest - max_rounding_error(lowest, SCORE_TOLERANCE, min_magnitude=1.0)
-    highest_allowed = highest + max_rounding_error(highest, SCORE_TOLERANCE, min_magnitude=1.0)
+    lowest_allowed = lowest - max_rounding_error(
+        lowest, MAX_RELATIVE_ROUNDING_ERROR, min_magnitude=1.0
+    )
+    highest_allowed = highest + max_rounding_error(
+        highest, MAX_RELATIVE_ROUNDING_ERROR, min_magnitude=1.0
+    )
     for name, value in _list_threshold_scores(certificate, threshold):
         if value is None or lowest_allowed <= value <= highest_allowed:
             continue

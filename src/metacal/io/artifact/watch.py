@@ -7,6 +7,7 @@ same significance levels. The state is checked before it is used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -15,9 +16,14 @@ from metacal.certificates.stored_fields import stored_as
 from metacal.errors import ArtifactError, ForeignFileError
 from metacal.gate import Gate
 from metacal.gate.traffic import LONGEST_ID, ConfidenceSums, Counts, Id, PendingRow, Point
-from metacal.gate.waiting_rows import MAX_WAITING_ROWS, CompleteClusters
+from metacal.gate.waiting_rows import MAX_WAITING_ROWS, CompleteClusters, WaitingRows
 from metacal.gate.watch import Watch
-from metacal.gate.watch_acknowledgement import Acknowledgement, check_reason, format_time
+from metacal.gate.watch_acknowledgement import (
+    Acknowledgement,
+    check_reason,
+    count_acknowledged_rows,
+    format_time,
+)
 from metacal.gate.watch_history import MAX_POINTS, History
 from metacal.io.artifact.document import SavedContent, encode_document
 from metacal.io.artifact.encoding import decode, encode
@@ -33,7 +39,7 @@ from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 #: Kind of a monitor's journal, and of the JSON object of its watch.
 MONITOR = "monitor"
 
-# Maximum number of rows of a wager. Counts up to this number are exact as floats.
+# Maximum number of rows that a monitor has bet on. Counts up to it are exact as floats.
 _MAX_ROWS = 2**53
 
 # Attributes of a monitor that change with the observed rows. The others are its settings.
@@ -108,8 +114,9 @@ class WatchState:
     waiting_rows : dict of row id to PendingRow
         Rows that wait for their label, or for the rest of their cluster.
 
-    n_unknown_labels, n_forgotten, n_unlabelled : int
-        Labels without a waiting row, dropped rows, and rows that were released without a label.
+    n_unknown_labels, n_dropped_rows, n_released_without_label : int
+        Labels without a waiting row, rows that were dropped because too many were waiting, and
+        rows that were released without a label.
 
     n_gaps : int
         Number of times that rows were lost before they were read.
@@ -141,7 +148,7 @@ class WatchState:
     counts_by_class: list[Counts] = field(metadata=stored_as("classes"))
     waiting_rows: dict[Id, PendingRow] = field(metadata=stored_as("waiting"))
     n_unknown_labels: int = field(metadata=stored_as("unknown"))
-    n_forgotten: int = field(metadata=stored_as("forgotten"))
+    n_dropped_rows: int = field(metadata=stored_as("forgotten"))
     n_gaps: int = field(metadata=stored_as("gaps"))
     confidence_sum: float = field(metadata=stored_as("confidence"))
     variance_sum: float = field(metadata=stored_as("variance"))
@@ -149,7 +156,7 @@ class WatchState:
     history_points: list[Point] = field(metadata=stored_as("history"))
     first_raised: dict[str, int] = field(metadata=stored_as("first"))
     horizon: int
-    n_unlabelled: int = field(metadata=stored_as("unlabelled"))
+    n_released_without_label: int = field(metadata=stored_as("unlabelled"))
     recent_cluster_ids: dict[Id, None] = field(metadata=stored_as("closed"))
     n_complete_clusters: int = field(metadata=stored_as("complete"))
     n_stray_rows: int = field(metadata=stored_as("strays"))
@@ -157,55 +164,58 @@ class WatchState:
 
     @classmethod
     def from_watch(cls, watch: Watch) -> WatchState:
-        """Build the state from a watch."""
-        waiting_rows = watch.waiting
+        """Copy what a file stores of a watch, without its gate."""
+        waiting = watch.waiting
+        complete_clusters = waiting.complete_clusters
         return cls(
             alarms=watch.alarms,
             counts=watch.counts,
             counts_by_class=watch.counts_by_class,
-            waiting_rows=waiting_rows.rows_by_id,
-            n_unknown_labels=waiting_rows.n_unknown_labels,
-            n_forgotten=waiting_rows.n_forgotten,
+            waiting_rows=waiting.rows_by_id,
+            n_unknown_labels=waiting.n_unknown_labels,
+            n_dropped_rows=waiting.n_dropped_rows,
             n_gaps=watch.gaps,
             confidence_sum=watch.confidence_sums.confidence,
             variance_sum=watch.confidence_sums.variance,
             history_stride=watch.history.stride,
             history_points=watch.history.points,
             first_raised=watch.first_raised,
-            horizon=waiting_rows.horizon,
-            n_unlabelled=waiting_rows.n_unlabelled,
-            recent_cluster_ids=waiting_rows.complete_clusters.recent_ids,
-            n_complete_clusters=waiting_rows.complete_clusters.n_complete,
-            n_stray_rows=waiting_rows.complete_clusters.n_stray_rows,
+            horizon=waiting.horizon,
+            n_released_without_label=waiting.n_released_without_label,
+            recent_cluster_ids=complete_clusters.recent_ids,
+            n_complete_clusters=complete_clusters.n_complete,
+            n_stray_rows=complete_clusters.n_stray_rows,
             acknowledgements=watch.acknowledgements,
         )
 
-    def restore(self, new_watch: Watch) -> Watch:
-        """Return a copy of a new watch that continues from this state."""
+    def restore_to(self, new_watch: Watch) -> Watch:
+        """Return a copy of a watch without rows that continues from this state."""
         complete_clusters = CompleteClusters(
             recent_ids=self.recent_cluster_ids,
             n_complete=self.n_complete_clusters,
             n_stray_rows=self.n_stray_rows,
         )
-        waiting_rows = replace(
+        waiting = replace(
             new_watch.waiting,
             horizon=self.horizon,
             rows_by_id=self.waiting_rows,
             complete_clusters=complete_clusters,
             n_unknown_labels=self.n_unknown_labels,
-            n_forgotten=self.n_forgotten,
-            n_unlabelled=self.n_unlabelled,
+            n_dropped_rows=self.n_dropped_rows,
+            n_released_without_label=self.n_released_without_label,
         )
         return replace(
             new_watch,
             alarms=self.alarms,
             counts=self.counts,
             counts_by_class=self.counts_by_class,
-            waiting=waiting_rows,
+            waiting=waiting,
             history=History(stride=self.history_stride, points=self.history_points),
             first_raised=self.first_raised,
             gaps=self.n_gaps,
-            confidence_sums=ConfidenceSums(self.confidence_sum, self.variance_sum),
+            confidence_sums=ConfidenceSums(
+                confidence=self.confidence_sum, variance=self.variance_sum
+            ),
             acknowledgements=self.acknowledgements,
         )
 
@@ -217,7 +227,7 @@ def encode_watch(watch: Watch) -> dict[str, Any]:
 
 
 def decode_watch(document: Any, gate: Any) -> Watch:
-    """Convert a JSON object to a watch on a gate.
+    """Convert a JSON object to a watch that continues to monitor a gate.
 
     Parameters
     ----------
@@ -240,9 +250,12 @@ def decode_watch(document: Any, gate: Any) -> Watch:
         raise ForeignFileError(
             "the file does not hold the state of a monitor. Pass the file that --state names."
         )
-    entries = {name: entry for name, entry in document.items() if name not in ("kind", "gate")}
-    state = decode(WatchState, entries, "the state")
-    watched_gate = getattr(gate, "gate_", gate)
+    state_entries = {
+        name: entry for name, entry in document.items() if name not in ("kind", "gate")
+    }
+    state = decode(WatchState, state_entries, "the state")
+    # A fitted estimator contains its gate.
+    watched_gate: Gate = getattr(gate, "gate_", gate)
     if document.get("gate") != _gate_checksum(watched_gate):
         raise ForeignFileError(
             "the state belongs to another gate. Pass the gate that the monitor was started with,"
@@ -254,7 +267,7 @@ def decode_watch(document: Any, gate: Any) -> Watch:
             f"the state counts {len(state.counts_by_class)} classes, but the gate has"
             f" {len(new_watch.counts_by_class)}."
         )
-    watch = state.restore(new_watch)
+    watch = state.restore_to(new_watch)
     _check_watch_state(watch)
     return watch
 
@@ -315,7 +328,7 @@ def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
     ArtifactError
         If the alarms of the gate would have other settings.
     """
-    # A file has only the monitors, so the parameters of the watch are taken from them.
+    # A file contains the monitors but not the parameters of `Watch.of`, which are read from them.
     monitors_of_labels: list[Any] = [*alarms.promise, *alarms.calibration]
     least_probability = min(
         (monitor.least_probability for monitor in monitors_of_labels), default=1.0
@@ -372,19 +385,29 @@ def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
 
 def _check_watch_state(watch: Watch) -> None:
     """Raise ArtifactError if the state of a watch is inconsistent."""
-    counts_by_class = watch.counts_by_class
-    for counts in (watch.counts, *counts_by_class):
-        _check_counts(counts)
-    n_rows_of_classes = sum(counts.rows for counts in counts_by_class)
-    if counts_by_class and n_rows_of_classes != watch.counts.rows:
-        raise ArtifactError("the counts of the classes do not add up to the number of rows.")
+    _check_all_counts(watch.counts, watch.counts_by_class)
     _check_history(watch)
-    has_valid_horizon = 0 <= watch.waiting.horizon < MAX_WAITING_ROWS
-    if not has_valid_horizon or watch.waiting.n_unlabelled < 0:
+    waiting = watch.waiting
+    has_valid_horizon = 0 <= waiting.horizon < MAX_WAITING_ROWS
+    if not has_valid_horizon or waiting.n_released_without_label < 0:
         raise ArtifactError("the horizon must be a nonnegative number of rows.")
-    _check_clusters(watch)
-    _check_acknowledgements(watch)
-    _check_waiting_rows(watch.waiting.rows_by_id)
+    _check_clusters(
+        waiting,
+        expects_clusters=watch.watches_clusters,
+        # Without a horizon, the rows of a complete case wait for its last label.
+        complete_clusters_can_wait=watch.watches_cases and not waiting.has_horizon,
+    )
+    _check_acknowledgements(watch.acknowledgements, n_rows=watch.counts.rows)
+    _check_waiting_rows(waiting.rows_by_id)
+
+
+def _check_all_counts(counts: Counts, counts_by_class: Sequence[Counts]) -> None:
+    """Raise ArtifactError if counts are inconsistent, or do not add up over the classes."""
+    for checked_counts in (counts, *counts_by_class):
+        _check_counts(checked_counts)
+    n_rows_of_classes = sum(class_counts.rows for class_counts in counts_by_class)
+    if counts_by_class and n_rows_of_classes != counts.rows:
+        raise ArtifactError("the counts of the classes do not add up to the number of rows.")
 
 
 def _check_waiting_rows(waiting_rows: dict[Id, PendingRow]) -> None:
@@ -420,40 +443,72 @@ def _check_history(watch: Watch) -> None:
         raise ArtifactError("the history contradicts the quantities that the monitor watches.")
 
 
-def _check_clusters(watch: Watch) -> None:
-    """Raise ArtifactError if open and complete clusters are inconsistent."""
-    waiting_rows = watch.waiting.rows_by_id.values()
-    open_cluster_ids = {row.cluster_id for row in waiting_rows if row.cluster_id is not None}
-    complete_clusters = watch.waiting.complete_clusters
+def _check_clusters(
+    waiting: WaitingRows, *, expects_clusters: bool, complete_clusters_can_wait: bool
+) -> None:
+    """Raise ArtifactError if waiting and complete clusters are inconsistent.
+
+    Parameters
+    ----------
+    waiting : WaitingRows
+        Rows that wait, and clusters that are complete.
+
+    expects_clusters : bool
+        Whether the gate was certified by clusters. If not, there must be none.
+
+    complete_clusters_can_wait : bool
+        Whether rows of a complete cluster can still wait, for a label.
+
+    Raises
+    ------
+    ArtifactError
+        If they are inconsistent.
+    """
+    waiting_cluster_ids = {
+        row.cluster_id for row in waiting.rows_by_id.values() if row.cluster_id is not None
+    }
+    complete_clusters = waiting.complete_clusters
     complete_cluster_ids = complete_clusters.recent_ids.keys()
-    has_clusters = bool(open_cluster_ids or complete_cluster_ids)
-    has_unexpected_clusters = has_clusters and not watch.watches_clusters
-    is_open_and_complete = bool(open_cluster_ids & complete_cluster_ids)
-    # Without a horizon, the rows of a complete case wait for its last label.
-    may_wait_for_labels = watch.watches_cases and not watch.waiting.has_horizon
-    if has_unexpected_clusters or (is_open_and_complete and not may_wait_for_labels):
+    has_clusters = bool(waiting_cluster_ids or complete_cluster_ids)
+    has_unexpected_clusters = has_clusters and not expects_clusters
+    is_any_waiting_and_complete = bool(waiting_cluster_ids & complete_cluster_ids)
+    if has_unexpected_clusters or (is_any_waiting_and_complete and not complete_clusters_can_wait):
         raise ArtifactError("the stored clusters contradict each other, or contradict the gate.")
     has_negative_count = min(complete_clusters.n_complete, complete_clusters.n_stray_rows) < 0
     if has_negative_count or len(complete_cluster_ids) > MAX_WAITING_ROWS:
         raise ArtifactError("the counts of clusters contradict each other.")
 
 
-def _check_acknowledgements(watch: Watch) -> None:
-    """Raise ArtifactError if acknowledgements contradict each other or the counts."""
+def _check_acknowledgements(acknowledgements: Sequence[Acknowledgement], n_rows: int) -> None:
+    """Raise ArtifactError if acknowledgements contradict each other or the number of rows.
+
+    Parameters
+    ----------
+    acknowledgements : sequence of Acknowledgement
+        Acknowledged alarms, the oldest first.
+
+    n_rows : int
+        Number of rows that the watch has received.
+
+    Raises
+    ------
+    ArtifactError
+        If rows, lines or unreadable lines become fewer, or an alarm is unknown.
+    """
     previous_counts = (0, 0, 0)
-    for acknowledgement in watch.acknowledgements:
+    for acknowledgement in acknowledgements:
         _check_acknowledgement_texts(acknowledgement)
-        lines = acknowledgement.lines
-        counts = (acknowledgement.n_rows, lines.n_lines, lines.n_unreadable)
-        has_growing_counts = all(
+        line_counts = acknowledgement.lines
+        counts = (acknowledgement.n_rows, line_counts.n_lines, line_counts.n_unreadable)
+        has_nondecreasing_counts = all(
             count >= previous_count for count, previous_count in zip(counts, previous_counts)
         )
         alarm_names = acknowledgement.names
         has_known_alarms = len(alarm_names) > 0 and set(alarm_names) <= set(ALARM_NAMES)
-        if not (has_growing_counts and has_known_alarms):
+        if not (has_nondecreasing_counts and has_known_alarms):
             raise ArtifactError("the acknowledgements contradict each other.")
         previous_counts = counts
-    if watch.n_acknowledged_rows > watch.counts.rows:
+    if count_acknowledged_rows(acknowledgements) > n_rows:
         raise ArtifactError("an acknowledgement is later than the last row.")
 
 

@@ -121,27 +121,31 @@ class ReceivedBatch:
 
     def update_watch(self, watch: Watch) -> None:
         """Update a watch with the rows and late labels of the batch."""
+        # A cascade expects one array for each of its models.
+        model_outputs = split_model_outputs(watch.gate, self.rows)
         sampling_probabilities = None
         if self.sampling_probabilities is not None:
             sampling_probabilities = np.array(self.sampling_probabilities, dtype=np.float64)
         groups = None
         if self.groups is not None:
             groups = np.array(self.groups, dtype=np.str_)
-        lines = self._describe_lines()
         watch.update(
-            split_model_outputs(watch.gate, self.rows),
+            model_outputs,
             self.labels,
             ids=self.ids,
             probability=sampling_probabilities,
             groups=groups,
             units=self.units,
             late=self.late_labels,
-            lines=lines,
+            lines=self._locate_rows_in_lines(),
         )
         watch.gaps += self.n_gaps
 
-    def _describe_lines(self) -> BatchLines | None:
-        """Return which lines are unreadable, and the line of each row. None without lines."""
+    def _locate_rows_in_lines(self) -> BatchLines | None:
+        """Return which lines are unreadable, and which line contains each row.
+
+        None if the batch does not consist of lines of text.
+        """
         unreadable_indices = [line.index_in_batch for line in self.unreadable_lines]
         is_unreadable = np.zeros(self.n_lines, dtype=bool)
         is_unreadable[unreadable_indices] = True
@@ -149,7 +153,7 @@ class ReceivedBatch:
             return None
         if len(self.line_indices) != len(self.rows):
             raise ArtifactError("a record must hold as many rows as lines.")
-        return BatchLines(is_unreadable, self.line_indices)
+        return BatchLines(is_unreadable=is_unreadable, line_of_row=self.line_indices)
 
     def to_json(self) -> dict[str, Any]:
         """Convert the batch to a JSON object."""
@@ -160,7 +164,7 @@ class ReceivedBatch:
         for late_label in self.late_labels:
             stored_late_labels.append(
                 [
-                    late_label.after,
+                    late_label.n_rows_before,
                     make_stored_id(late_label.id),
                     late_label.label,
                     late_label.probability,
