@@ -27,6 +27,25 @@ def choose_spelling(python_spelling: str, command_spelling: str) -> str:
     return command_spelling if _uses_command_line_spelling else python_spelling
 
 
+def format_option_name(name: str) -> str:
+    """Format the name of a parameter as the user writes it, without a value.
+
+    Examples
+    --------
+    >>> format_option_name("label_key")
+    'label_key'
+    >>> with use_command_line_spelling():
+    ...     format_option_name("label_key")
+    '--label-key'
+    """
+    return choose_spelling(python_spelling=name, command_spelling=_format_flag(name))
+
+
+def _format_flag(name: str) -> str:
+    """Return the command-line flag of a parameter."""
+    return f"--{name.replace('_', '-')}"
+
+
 #: Placeholder for the value of an option on the command line, keyed by parameter.
 _PLACEHOLDERS = {"classes": "A,B,C", "labels": "FILE"}
 _DEFAULT_PLACEHOLDER = "NAME"
@@ -59,7 +78,7 @@ def format_option(name: str, value: str | None = None, metavar: str | None = Non
     ...     format_option("label_key", "my truth"), format_option("classes")
     ("--label-key 'my truth'", '--classes A,B,C')
     """
-    flag = f"--{name.replace('_', '-')}"
+    flag = _format_flag(name)
     if value is not None:
         return choose_spelling(f"{name}={value!r}", f"{flag} {shlex.quote(value)}")
     python_spelling = name

@@ -54,12 +54,16 @@ def find_list_column(
     )
     if table_column_name is not None or not list_column_names:
         return table_column_name
-    advice = (
+    advice_clause = (
         f", of which {format_names(list_column_names)} hold lists; name the column of"
         f" {request.input} with {format_option('logits_key')}."
     )
     raise build_missing_table_error(
-        request, "column", list_column_names, f"it has {format_names(header)}", advice
+        request,
+        "column",
+        list_column_names,
+        content_clause=f"it has {format_names(header)}",
+        advice_clause=advice_clause,
     )
 
 

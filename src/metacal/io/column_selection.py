@@ -76,6 +76,11 @@ class ColumnSelection:
     path: str = ""
 
     @property
+    def table_name(self) -> str:
+        """Name of the array or column that is the whole table."""
+        return self.table_column_names[0]
+
+    @property
     def has_column_per_class(self) -> bool:
         """Whether the table is one column per class, not a column of lists or an array."""
         return self.class_column_positions is not None
@@ -234,9 +239,13 @@ def _build_missing_array_error(
     label_advice = ""
     if "labels" not in find_column_of_each_role(request, description_of_array):
         label_advice = f" and the labels, if any, with {format_option('label_key')}"
-    advice = f"; name the table with {format_option('logits_key')}{label_advice}."
+    advice_clause = f"; name the table with {format_option('logits_key')}{label_advice}."
     return build_missing_table_error(
-        request, "array", description_of_array, f"it holds {content_text}", advice
+        request,
+        "array",
+        description_of_array,
+        content_clause=f"it holds {content_text}",
+        advice_clause=advice_clause,
     )
 
 

@@ -93,6 +93,11 @@ class Columns:
         return len(self.table)
 
     @property
+    def has_column_per_class(self) -> bool:
+        """Whether the file has one column per class, whose names are the class names."""
+        return self.class_column_positions is not None
+
+    @property
     def array_of_role(self) -> dict[str, NDArray[Any]]:
         """Columns that have a role and are present, keyed by role."""
         columns: dict[str, NDArray[Any]] = {}

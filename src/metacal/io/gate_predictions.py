@@ -15,7 +15,7 @@ from metacal.io.input_paths import Paths
 from metacal.io.named_columns import OtherInputKindError
 from metacal.io.predictions import Predictions, read_requested_predictions
 from metacal.io.request import ClassNames, Request
-from metacal.rows.plausibility import find_suspicion_about_logits
+from metacal.rows.plausibility import Suspected, find_suspicion_about_logits
 from metacal.rows.validate import check_classes, encode_labels
 from metacal.spelling import format_option
 
@@ -121,7 +121,7 @@ def read_for_gate(
 def add_column_names_of_gate(
     request: Request, gate: Gate, gate_name: str, *, has_label_file: bool = False
 ) -> Request:
-    """Complete a request with the names of the columns that the gate was fitted on.
+    """Add to a request the names of the columns on which the gate was fitted.
 
     Parameters
     ----------
@@ -141,32 +141,32 @@ def add_column_names_of_gate(
     -------
     Request
     """
-    fitted_file = gate.file_layout
-    names_in_fitted_file = {
-        "id_key": fitted_file.id_key,
-        "group_key": fitted_file.group_key,
-        "unit_key": fitted_file.unit_key,
-        "case_key": fitted_file.case_key,
+    calibration_file = gate.file_layout
+    calibration_names = {
+        "id_key": calibration_file.id_key,
+        "group_key": calibration_file.group_key,
+        "unit_key": calibration_file.unit_key,
+        "case_key": calibration_file.case_key,
     }
     if request.reads_scores:
-        user_named_truth = request.label_key is not None or request.prediction_key is not None
-        if not user_named_truth:
-            names_in_fitted_file["label_key"] = fitted_file.score_outcome_key
-            names_in_fitted_file["prediction_key"] = fitted_file.prediction_key
+        user_named_labels = request.label_key is not None or request.prediction_key is not None
+        if not user_named_labels:
+            calibration_names["label_key"] = calibration_file.score_outcome_key
+            calibration_names["prediction_key"] = calibration_file.prediction_key
     else:
-        names_in_fitted_file["logits_key"] = fitted_file.logits_key
+        calibration_names["logits_key"] = calibration_file.logits_key
         if not has_label_file:
-            names_in_fitted_file["label_key"] = fitted_file.label_key
-    remembered_names: dict[str, Any] = {}
-    for field_name, column_name in names_in_fitted_file.items():
+            calibration_names["label_key"] = calibration_file.label_key
+    added_names: dict[str, Any] = {}
+    for field_name, column_name in calibration_names.items():
         if column_name is not None and getattr(request, field_name) is None:
-            remembered_names[field_name] = column_name
+            added_names[field_name] = column_name
     return replace(
         request,
-        **remembered_names,
-        excluded_columns=(*request.excluded_columns, *fitted_file.drop),
+        **added_names,
+        excluded_columns=(*request.excluded_columns, *calibration_file.drop),
         gate_name=gate_name,
-        fields_set_by_gate=frozenset(remembered_names),
+        fields_set_by_gate=frozenset(added_names),
     )
 
 
@@ -212,7 +212,7 @@ def _recode_labels_to_selected_columns(predictions: Predictions) -> Predictions:
 def find_required_column_order(
     table_classes: ClassNames | None, gate_classes: ClassNames, table_name: str, gate_name: str
 ) -> list[int] | None:
-    """Return the position of each class of a gate among the columns of a table.
+    """Return the order of the columns of a table that matches the classes of a gate.
 
     Parameters
     ----------
@@ -231,7 +231,8 @@ def find_required_column_order(
     Returns
     -------
     list of int or None
-        None if the columns are in the right order. The order is assumed to be right if the table
+        Position of each class of the gate among the columns of the table. None if the columns are in
+        the right order. The order is assumed to be right if the table
         has no class names, or if only one of the two has numbers for names.
 
     Raises
@@ -249,7 +250,8 @@ def find_required_column_order(
     """
     if table_classes is None or table_classes == gate_classes:
         return None
-    if type(table_classes[0]) is not type(gate_classes[0]):
+    only_one_has_numbers_for_names = type(table_classes[0]) is not type(gate_classes[0])
+    if only_one_has_numbers_for_names:
         return None
     if sorted(map(str, table_classes)) != sorted(map(str, gate_classes)):
         raise ClassMismatchError(
@@ -262,28 +264,24 @@ def find_required_column_order(
 def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -> None:
     """Warn if the rows look like another kind of input than the gate was fitted on.
 
-    The notes of the certificate record whether the calibration rows looked like that already.
+    There is no warning if the calibration rows looked the same.
     """
     if gate.logits_source.input != "logits":
         return
-    suspicions_at_fit = set()
-    if gate.certificate is not None:
-        for note in gate.certificate.notes:
-            if note.kind == "suspicion":
-                suspicions_at_fit.add(dict(note.facts)["looks"])
-
+    suspected_kinds_at_fit = _list_suspicions_at_fit(gate)
     suspicion = find_suspicion_about_logits(predictions.table)
     if suspicion is None:
-        if suspicions_at_fit & {"probabilities", "one probability"}:
+        if suspected_kinds_at_fit & {"probabilities", "one probability"}:
             warn_caller(
                 f"{gate_name} was fitted on probabilities that were read as logits, but the rows"
                 f" of {predictions.path} are not probabilities. The decisions have no guarantee"
                 " for these rows. Fit the gate again on logits, or with"
                 f" {format_option('input', 'probabilities')}."
             )
-    elif suspicion.kind in suspicions_at_fit:
         return
-    elif suspicion.kind == "probabilities":
+    if suspicion.kind in suspected_kinds_at_fit:
+        return
+    if suspicion.kind == "probabilities":
         warn_caller(
             f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do,"
             f" but {gate_name} was fitted on logits. Pass logits, or fit the gate on"
@@ -291,6 +289,15 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
         )
     else:
         warn_caller(f"{predictions.path}: {suspicion.remark}")
+
+
+def _list_suspicions_at_fit(gate: Gate) -> set[Suspected]:
+    """Return what the calibration rows of a gate looked like, if they did not look like logits."""
+    if gate.certificate is None:
+        return set()
+    return {
+        dict(note.facts)["looks"] for note in gate.certificate.notes if note.kind == "suspicion"
+    }
 
 
 def _renumber_labels(predictions: Predictions, order: list[int]) -> NDArray[Any] | None:

@@ -6,6 +6,7 @@ The term *role* is defined in `metacal.io.request`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Literal
 
 from metacal.display import format_names
 from metacal.errors import ColumnError, InputError, InputKindError
@@ -17,10 +18,10 @@ from metacal.io.request import (
     REQUEST_FIELD_OF_ROLE,
     Request,
 )
-from metacal.spelling import choose_spelling, format_option
+from metacal.spelling import format_option, format_option_name
 
-#: Meaning in messages of the columns that a gate reads.
-_MEANINGS = {
+#: Content of the column that a field of a `Request` names, for messages.
+_CONTENT_OF_FIELD = {
     "logits_key": "its input",
     "label_key": "the labels",
     "group_key": "the groups",
@@ -34,7 +35,7 @@ class OtherInputKindError(InputKindError):
 def find_column_of_each_role(
     request: Request, column_names: Collection[str], table_column_names: Collection[str] = ()
 ) -> dict[str, str]:
-    """Find the column of each role by its given or default name.
+    """Find the column of each role by the requested name or by a default name.
 
     Parameters
     ----------
@@ -54,21 +55,22 @@ def find_column_of_each_role(
         role.
     """
     default_names = {"labels": request.default_label_names, "ids": DEFAULT_ID_NAMES}
-    excluded_names = set(table_column_names)
+    used_names = set(table_column_names)
     column_of_role: dict[str, str] = {}
     for role, request_field in REQUEST_FIELD_OF_ROLE.items():
-        name = find_requested_column(
+        column_name = find_requested_column(
             request,
             column_names,
             request_field=request_field,
             default_names=default_names.get(role, ()),
-            used_names=excluded_names,
+            used_names=used_names,
         )
-        if name is None:
+        if column_name is None:
             continue
-        column_of_role[role] = name
+        column_of_role[role] = column_name
+        # Other roles may share a column, for example if the ids are the clusters.
         if role == "labels":
-            excluded_names.add(name)
+            used_names.add(column_name)
     return column_of_role
 
 
@@ -85,7 +87,7 @@ def find_requested_column(
     default_names: Sequence[str],
     used_names: Collection[str] = (),
 ) -> str | None:
-    """Find one column by the name that the user gave, or by a default name.
+    """Find one column by the requested name, or by a default name.
 
     Parameters
     ----------
@@ -96,10 +98,11 @@ def find_requested_column(
         Names of all columns.
 
     request_field : str
-        Field of the request with the name that the user gave.
+        Field of the request with the name, such as "label_key". The user gave the name, or the gate
+        that is applied remembers it from the calibration file.
 
     default_names : sequence of str
-        Default names, used if the user gave none.
+        Default names, used if the request has no name.
 
     used_names : collection of str, default=()
         Columns that are already in use.
@@ -107,8 +110,8 @@ def find_requested_column(
     Returns
     -------
     str or None
-        None if the user gave no name and no column has a default name, or if a gate remembers a name
-        that it does not need.
+        None if the request has no name and no column has a default name, or if the gate remembers a
+        name that it does not need.
 
     Raises
     ------
@@ -116,15 +119,15 @@ def find_requested_column(
         If the named column is missing or in use, or if several columns have a default name. A
         missing score raises `MissingScoreColumnError`.
     """
-    given_name = getattr(request, request_field)
-    is_remembered = request_field in request.fields_set_by_gate
-    if is_remembered and given_name not in column_names:
+    requested_name: str | None = getattr(request, request_field)
+    is_named_by_gate = request_field in request.fields_set_by_gate
+    if is_named_by_gate and requested_name not in column_names:
         if request_field in FIELDS_OPTIONAL_AFTER_FIT:
             return None
         raise build_missing_gate_column_error(request, column_names, request_field)
-    if given_name is not None:
-        _check_named_column(request, column_names, request_field, used_names)
-        return str(given_name)
+    if requested_name is not None:
+        _check_requested_name(request, column_names, request_field, requested_name, used_names)
+        return requested_name
 
     candidates = [name for name in default_names if name in column_names and name not in used_names]
     if len(candidates) > 1:
@@ -140,22 +143,26 @@ def find_requested_column(
 def build_missing_gate_column_error(
     request: Request, column_names: Collection[str], request_field: str
 ) -> InputError:
-    """Build the error about a missing column that the gate was fitted on."""
+    """Build the error for a file without a column that the gate was fitted on."""
     message = (
         f"{request.path}: the file has no column {getattr(request, request_field)!r}, from which"
-        f" {request.gate_name} reads {_MEANINGS[request_field]}. Its columns are"
+        f" {request.gate_name} reads {_CONTENT_OF_FIELD[request_field]}. Its columns are"
         f" {format_names(column_names)}. If the column has another name, pass"
         f" {format_option(request.user_parameter_name(request_field))}."
     )
-    if request.reads_scores and request_field == "logits_key":
+    if request.is_score_field(request_field):
         return MissingScoreColumnError(message)
     return ColumnError(message)
 
 
-def _check_named_column(
-    request: Request, column_names: Collection[str], request_field: str, used_names: Collection[str]
+def _check_requested_name(
+    request: Request,
+    column_names: Collection[str],
+    request_field: str,
+    requested_name: str,
+    used_names: Collection[str],
 ) -> None:
-    """Raise InputError if the column that the user named is missing or already in use.
+    """Raise InputError if a requested column is missing or already in use.
 
     Parameters
     ----------
@@ -166,31 +173,37 @@ def _check_named_column(
         Names of all columns.
 
     request_field : str
-        Field of the request with the name that the user gave.
+        Field of the request with the name.
+
+    requested_name : str
+        Name of the column.
 
     used_names : collection of str
         Columns that are already in use.
     """
-    given_name = getattr(request, request_field)
-    parameter = request.user_parameter_name(request_field)
-    parameter_text = choose_spelling(parameter, "--" + parameter.replace("_", "-"))
-    if given_name not in column_names:
+    option_name = format_option_name(request.user_parameter_name(request_field))
+    if requested_name not in column_names:
         message = (
-            f"{request.path}: {parameter_text} names {given_name!r}, which the file does not"
+            f"{request.path}: {option_name} names {requested_name!r}, which the file does not"
             f" have. Its columns are {format_names(column_names)}."
         )
-        if request.reads_scores and request_field == "logits_key":
+        if request.is_score_field(request_field):
             raise MissingScoreColumnError(message)
         raise ColumnError(message)
-    if given_name in used_names:
+    if requested_name in used_names:
         raise ColumnError(
-            f"{request.path}: {given_name!r} already has another meaning. Name another column"
-            f" with {parameter_text}."
+            f"{request.path}: {requested_name!r} already has another meaning. Name another column"
+            f" with {option_name}."
         )
 
 
 def build_missing_table_error(
-    request: Request, item_kind: str, names: Collection[str], content: str, advice: str
+    request: Request,
+    item_kind: Literal["array", "column"],
+    candidate_names: Collection[str],
+    *,
+    content_clause: str,
+    advice_clause: str,
 ) -> InputError:
     """Build the error for a file without the requested table.
 
@@ -202,25 +215,28 @@ def build_missing_table_error(
     item_kind : {"array", "column"}
         Kind of the named items in the file.
 
-    names : collection of str
-        Names that could be the table.
+    candidate_names : collection of str
+        Names of the items that could be the table.
 
-    content : str
-        Description of the content of the file.
+    content_clause : str
+        Description of the content of the file, such as "it has 'x' and 'y'".
 
-    advice : str
-        What the user can do if the file does not hold the other kind of input either.
+    advice_clause : str
+        End of the sentence if the file does not hold the other kind of input either, such as
+        "; name the table with logits_key.".
 
     Returns
     -------
     InputError
         An `OtherInputKindError` if the file holds the other kind of input.
     """
-    other_input = next(kind for kind in DEFAULT_TABLE_NAMES if kind != request.input)
-    problem = (
-        f"{request.path}: no {item_kind} {DEFAULT_TABLE_NAMES[request.input][0]!r} found; {content}"
-    )
-    if any(name in names for name in DEFAULT_TABLE_NAMES[other_input]):
-        solution = format_option("input", other_input)
-        return OtherInputKindError(f"{problem}; to read its {other_input}, pass {solution}.")
-    return ColumnError(problem + advice)
+    expected_name = DEFAULT_TABLE_NAMES[request.input][0]
+    problem = f"{request.path}: no {item_kind} {expected_name!r} found; {content_clause}"
+    other_input = "probabilities" if request.input == "logits" else "logits"
+    holds_other_input = any(name in candidate_names for name in DEFAULT_TABLE_NAMES[other_input])
+    if holds_other_input:
+        other_input_option = format_option("input", other_input)
+        return OtherInputKindError(
+            f"{problem}; to read its {other_input}, pass {other_input_option}."
+        )
+    return ColumnError(problem + advice_clause)

@@ -220,7 +220,7 @@ def read_requested_predictions(
 
 
 def _check_and_convert(request: Request, columns: Columns) -> Columns:
-    """Check the shapes of the columns of a file, and leave out stray columns."""
+    """Check the shapes of the columns, and leave out columns that are not classes."""
     columns = _expand_single_score(request, columns)
     _check_columns_fit_together(request, columns)
     flat_columns: dict[str, Any] = {}
@@ -240,7 +240,7 @@ def _check_and_convert(request: Request, columns: Columns) -> Columns:
 def _leave_out_stray_columns(columns: Columns) -> Columns:
     """Leave out columns that do not look like classes, with a warning."""
     class_names = columns.class_names
-    if class_names is None or columns.class_column_positions is None or columns.labels is None:
+    if class_names is None or not columns.has_column_per_class or columns.labels is None:
         return columns
     # Only columns with names can be strays.
     from metacal.io.strays import find_stray_columns
@@ -262,14 +262,15 @@ def _leave_out_stray_columns(columns: Columns) -> Columns:
 
 
 def _expand_single_score(request: Request, columns: Columns) -> Columns:
-    """Build the table of two classes if the file has one score for the second class."""
+    """Expand a single score for the second of two classes into a table of both classes."""
     table = columns.table
     has_one_column = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
-    may_be_score = request.accepts_score_of_any_name or request.accepts_as_single_score(
-        columns.class_names or ()
+    class_names = columns.class_names or ()
+    may_be_single_score = request.accepts_score_of_any_name or request.accepts_as_single_score(
+        class_names
     )
     is_numeric = table.dtype.kind in "fiu"
-    if not (has_one_column and may_be_score and is_numeric):
+    if not (has_one_column and may_be_single_score and is_numeric):
         return columns
     try:
         two_class_table = scores_to_two_columns(np.asarray(table), request.input)
@@ -330,15 +331,17 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
 
 def _check_class_names(request: Request, columns: Columns) -> None:
     """Raise InputError if the requested classes do not fit the table."""
-    names_are_stored = columns.class_names is not None and columns.class_column_positions is None
-    if names_are_stored and request.classes is not None:
-        assert columns.class_names is not None
-        if as_class_names(request.classes) != columns.class_names:
-            raise ClassMismatchError(
-                f"{request.path}: the file stores the classes in the order"
-                f" {format_names(columns.class_names)}, which differs from the classes that you"
-                " pass. Pass the same classes, or none."
-            )
+    stored_class_list = None if columns.has_column_per_class else columns.class_names
+    if (
+        request.classes is not None
+        and stored_class_list is not None
+        and as_class_names(request.classes) != stored_class_list
+    ):
+        raise ClassMismatchError(
+            f"{request.path}: the file stores the classes in the order"
+            f" {format_names(stored_class_list)}, which differs from the classes that you"
+            " pass. Pass the same classes, or none."
+        )
     class_names = columns.class_names
     if request.classes is not None:
         class_names = request.classes

@@ -152,7 +152,7 @@ def _read_files(
 def _read_file(
     request: Request, label_request: Request | None, check_and_convert: ColumnsConverter
 ) -> Columns:
-    """Read one file, with its labels from a second file if there is one."""
+    """Read one file, and its labels from a second file if there is one."""
     if label_request is not None and label_request.path == request.path == "-":
         raise CombinationError(
             "The table and the labels cannot both come from standard input. Save one of them as"
@@ -160,7 +160,8 @@ def _read_file(
         )
     with open_source(request) as source_file:
         columns = FORMATS[source_file.suffix].read(source_file.request)
-    _check_requested_columns(request, columns)
+    _check_requested_columns_exist(request, columns)
+    _check_kept_columns(request, columns)
     if columns.table.ndim and len(columns.table) == 0:
         raise NoRowsError(f"{request.path}: the file has no rows. At least one row is required.")
     if label_request is not None:
@@ -168,28 +169,29 @@ def _read_file(
     return check_and_convert(request, columns)
 
 
-def _check_requested_columns(request: Request, columns: Columns) -> None:
-    """Check that named columns exist and that kept ones have one value per row.
+def _check_requested_columns_exist(request: Request, columns: Columns) -> None:
+    """Raise InputError if a requested column is missing from a file without column names.
 
-    A file with a single array has no named columns.
+    Readers of files with column names raise this error themselves.
     """
-    named_columns: list[tuple[str | None, Any]] = []
+    missing_names: list[str | None] = []
     for role in ("groups", "units", "cases"):
-        parameter = REQUEST_FIELD_OF_ROLE[role]
-        may_lack_column = (
-            parameter in request.fields_set_by_gate and parameter in FIELDS_OPTIONAL_AFTER_FIT
-        )
-        if not may_lack_column:
-            named_columns.append((getattr(request, parameter), getattr(columns, role)))
-    for kept_name in request.kept_names:
-        named_columns.append((kept_name, columns.kept.get(kept_name)))
-    for name, column in named_columns:
-        if name is not None and column is None:
+        request_field = REQUEST_FIELD_OF_ROLE[role]
+        is_named_by_gate = request_field in request.fields_set_by_gate
+        is_optional = is_named_by_gate and request_field in FIELDS_OPTIONAL_AFTER_FIT
+        if role not in columns.array_of_role and not is_optional:
+            missing_names.append(getattr(request, request_field))
+    missing_names.extend(name for name in request.kept_names if name not in columns.kept)
+    for name in missing_names:
+        if name is not None:
             raise ColumnError(
                 f"{request.path}: the file holds one array without column names, so it has no"
                 f" column {name!r}."
             )
 
+
+def _check_kept_columns(request: Request, columns: Columns) -> None:
+    """Raise InputError if a column to copy to the results has not one value for each row."""
     for name, column in columns.kept.items():
         n_rows = len(columns.table)
         if column.shape != (n_rows,):
@@ -205,20 +207,24 @@ def _read_label_file(request: Request) -> NDArray[Any]:
 
     path = request.path
     name_suffix = get_suffix(path)
-    format_error = FileContentError(
+    unsupported_format_error = FileContentError(
         f"{path}: the file type is not supported for labels. Pass .npy, or pass .csv, .tsv or"
         " .txt with one label per line."
     )
-    if name_suffix not in _LABEL_FILE_SUFFIXES and path != "-":
-        raise format_error
+    is_standard_input = path == "-"
+    if name_suffix not in _LABEL_FILE_SUFFIXES and not is_standard_input:
+        raise unsupported_format_error
     try:
         with open_source(request) as source_file:
             if source_file.suffix in (".csv", ".tsv"):
                 return read_labels(source_file.request, name_suffix)
             if source_file.suffix != ".npy":
-                raise format_error
-            array_request = Request(path, copy_path=source_file.request.path_to_open, stream=False)
-            return np.asarray(FORMATS[".npy"].read(array_request).table)
+                raise unsupported_format_error
+            # The labels are the only array of the file, which a reader returns as the table.
+            label_array_request = Request(
+                path, copy_path=source_file.request.path_to_open, stream=False
+            )
+            return np.asarray(FORMATS[".npy"].read(label_array_request).table)
     except NoRowsError as error:
         # An empty label file is an error, because the table has rows.
         raise FileContentError(str(error)) from None

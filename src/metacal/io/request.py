@@ -43,7 +43,8 @@ DEFAULT_AGREEMENT_NAMES = ("agrees",)
 DEFAULT_ID_NAMES = ("id", "ids")
 #: Default names of an array of class names.
 DEFAULT_CLASS_LIST_NAMES = ("classes", "class_names")
-#: Parameter that names the column of each role.
+#: Field of a `Request` with the name of the column of each role. `read_predictions` has parameters of
+#: the same names.
 REQUEST_FIELD_OF_ROLE = {
     "labels": "label_key",
     "predictions": "prediction_key",
@@ -52,7 +53,8 @@ REQUEST_FIELD_OF_ROLE = {
     "units": "unit_key",
     "cases": "case_key",
 }
-#: Parameters of the columns that a later file may lack although the gate was fitted with them.
+#: Fields of a `Request` for columns that a later file may lack although the gate was fitted with
+#: them.
 FIELDS_OPTIONAL_AFTER_FIT = ("label_key", "prediction_key", "id_key", "unit_key", "case_key")
 #: Typical names of label columns, which only messages suggest.
 LABEL_NAME_PATTERN = re.compile(
@@ -184,13 +186,18 @@ class Request:
         """Whether a single column of any name may be a single score."""
         return self.input == "probabilities" or self.logits_key is not None
 
+    def is_score_field(self, field_name: str) -> bool:
+        """Check whether a field of this request names the column of scores."""
+        return self.reads_scores and field_name == "logits_key"
+
     def find_missing_label_column(self, columns: Columns) -> str | None:
         """Return the column from which the gate reads labels, if the columns read lack it."""
-        needed_names = {"labels": self.label_key, "predictions": self.prediction_key}
-        for role, name in needed_names.items():
-            is_remembered = REQUEST_FIELD_OF_ROLE[role] in self.fields_set_by_gate
-            if is_remembered and getattr(columns, role) is None:
-                return name
+        is_label_named_by_gate = "label_key" in self.fields_set_by_gate
+        if is_label_named_by_gate and columns.labels is None:
+            return self.label_key
+        is_prediction_named_by_gate = "prediction_key" in self.fields_set_by_gate
+        if is_prediction_named_by_gate and columns.predictions is None:
+            return self.prediction_key
         return None
 
     def accepts_as_single_score(self, column_names: Sequence[str | int]) -> bool:
