@@ -33,7 +33,7 @@ from metacal.rows.arrays import as_plain_array
 #: Number of elements per block of rows, which stays in the cache between its maxima and its sums.
 _BLOCK_ELEMENTS = 1 << 17
 
-#: Largest distance of a row sum from 1 that passes the fast check, keyed by bytes per number.
+#: Largest distance of a row sum from 1 that passes the fast check, by the bytes of one number.
 _FAST_SUM_TOLERANCE = {2: 2e-3, 4: 5e-5, 8: 5e-5}
 
 #: Largest probability that two classes can share: one half plus the tolerance of the row sum.
@@ -112,15 +112,19 @@ class CheckedTable:
             return self.full_table
         return self.full_table[self.row_mask]
 
-    def subset(self, row_mask: Flags) -> CheckedTable:
-        """Return the rows of a mask without copying the table."""
-        if row_mask.all():
+    def subset(self, is_selected: Flags) -> CheckedTable:
+        """Select rows by a mask, without a copy of the table."""
+        if is_selected.all():
             return self
+        mask_of_full_table = is_selected
+        if self.row_mask is not None:
+            mask_of_full_table = self.row_mask.copy()
+            mask_of_full_table[self.row_mask] = is_selected
         return CheckedTable(
             full_table=self.full_table,
-            label_codes=self.label_codes[row_mask],
-            row_maxima=self.row_maxima[row_mask],
-            row_mask=row_mask,
+            label_codes=self.label_codes[is_selected],
+            row_maxima=self.row_maxima[is_selected],
+            row_mask=mask_of_full_table,
         )
 
     def rows(self, start: int, stop: int) -> Array:

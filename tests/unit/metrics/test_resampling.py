@@ -62,6 +62,15 @@ def test_a_batch_gives_what_each_resample_gives_alone(metric, sources, signs):
     )
 
 
+def test_rows_selected_twice_are_the_rows_of_both_masks(sources):
+    whole = sources[0][PROBABILITIES]
+    is_even, is_third = np.arange(300) % 2 == 0, np.arange(300) % 3 == 0
+    twice = whole.subset(is_even).subset(is_third[is_even])
+    once = whole.subset(is_even & is_third)
+    assert np.array_equal(twice.table, once.table)
+    assert np.array_equal(twice.top_label().correct, once.top_label().correct)
+
+
 @pytest.mark.parametrize(
     "metric", [metric for metric in DRAWN if metric.input is PROBABILITIES], ids=lambda m: m.name
 )
