@@ -20,6 +20,7 @@ import numpy as np
 
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels import exact, host_kernels
+from metacal.kernels.exact import find_entries_above_first_bin
 from metacal.metrics.binning import (
     GroupSums,
     NearlyNormalStatistic,
@@ -33,27 +34,27 @@ from metacal.metrics.replicates import split_into_float_batches
 from metacal.metrics.toplabel import CheckedTable
 
 #: Number of rows per block of a product in single precision, few enough for precise sums.
-_SINGLE_PRECISION_ROWS = 256
+_SINGLE_PRECISION_BLOCK_ROWS = 256
 #: Number of elements per block of a product in double precision, which copies a float32 table.
-_PRODUCT_ELEMENTS = 1 << 17
+_DOUBLE_PRECISION_BLOCK_ELEMENTS = 1 << 17
 #: Smallest number of classes at which resamples use single precision.
 _MANY_CLASSES = 128
 #: Smallest number of rows at which a table with many classes gets fewer resamples.
 _MANY_ROWS = 1 << 14
 #: Largest number of rows whose sums of integer units are exact in float64.
 _MAX_EXACT_ROWS = 1 << 21
-#: Number of coarse integer units in the value 1 of a true label.
-_UNITS_PER_PROBABILITY_ONE = round(1.0 / exact.UNITS[0])
+#: Number of coarse integer units in a probability of 1. A true label counts as such a probability.
+_COARSE_UNITS_PER_ONE = round(1.0 / exact.UNITS[0])
 #: Index of the coarse units in the first axis of the sums.
-_COARSE = 0
+_COARSE_UNITS = 0
 #: Kernel that adds a block of rows to the sums of each class and cell.
-_add_block_to_unit_sums = getattr(
+_add_probabilities_in_units = getattr(
     host_kernels, "add_probabilities_in_units", exact.add_probabilities_in_units
 )
 
 
 @dataclass(frozen=True, eq=False)
-class UpperEntries:
+class EntriesAboveFirstBin:
     """Entries of a probability table that lie above the first bin.
 
     Attributes
@@ -77,23 +78,24 @@ class UpperEntries:
     is_label: Float
 
 
-def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
-    """Find the entries of a table above the first of `n_bins` bins of equal width."""
+def list_entries_above_first_bin(table: CheckedTable, n_bins: int) -> EntriesAboveFirstBin:
+    """List the entries of a table above the first of `n_bins` bins of equal width."""
     n_classes = table.n_classes
     bin_edges = equal_width(confidence=np.empty(0), n_bins=n_bins)
     flat_indices_of_blocks = []
     probabilities_of_blocks = []
     for first_row, block in table.blocks():
-        indices_in_block, probabilities = exact.find_entries_above_first_bin(block, bin_edges)
-        flat_indices_of_blocks.append(first_row * n_classes + indices_in_block)
+        flat_indices_in_block, probabilities = find_entries_above_first_bin(block, bin_edges)
+        flat_indices_of_blocks.append(first_row * n_classes + flat_indices_in_block)
         probabilities_of_blocks.append(probabilities)
     probability = np.concatenate(probabilities_of_blocks)
-    row_index, class_index = np.divmod(np.concatenate(flat_indices_of_blocks), n_classes)
+    flat_index = np.concatenate(flat_indices_of_blocks)
+    row_index, class_index = np.divmod(flat_index, n_classes)
+    bin_index = assign_bins(probability, bin_edges)
     is_label = class_index == table.label_codes[row_index]
-    first_cell_of_class = class_index * n_bins
-    return UpperEntries(
+    return EntriesAboveFirstBin(
         row_index=row_index,
-        cell_index=first_cell_of_class + assign_bins(probability, bin_edges),
+        cell_index=class_index * n_bins + bin_index,
         probability=probability,
         is_label=is_label.astype(np.float64),
     )
@@ -133,57 +135,64 @@ class ClassGaps:
         self.n_bins = check_n_bins(n_bins)
         self.n_rows = np.zeros(2, dtype=np.int64)
         self._edges = equal_width(confidence=np.empty(0), n_bins=self.n_bins)
-        # The first axis separates coarse and fine units, the second rejected and accepted rows.
-        self._class_totals = np.zeros((2, 2, n_classes), dtype=np.int64)
+        # Gaps are counted in integer units. The first axis separates coarse and fine units, the
+        # second rejected and accepted rows.
+        self._class_gap_units = np.zeros((2, 2, n_classes), dtype=np.int64)
 
         # The cells of the first bin are not used.
-        self._cell_units = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
+        self._cell_gap_units = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
 
-        # Float sums of recent rows are moved into `_class_totals` before they become inexact.
-        self._pending_sums = np.zeros((2, 2, n_classes))
+        # Float sums of recent rows are subtracted from `_class_gap_units` before they are inexact.
+        self._pending_probability_sums = np.zeros((2, 2, n_classes))
         self._n_pending_rows = 0
 
     def add(self, table: CheckedTable, accept: Flags | None = None) -> None:
         """Add the rows of a table. `accept` is the mask of accepted rows (default: all)."""
         is_accepted = np.ones(len(table), dtype=bool) if accept is None else accept
         for start, block in table.blocks():
-            self._flush_sums_before_adding(len(block))
+            self._flush_before_adding(len(block))
             is_block_row_accepted = is_accepted[start : start + len(block)]
-            _add_block_to_unit_sums(
-                block, is_block_row_accepted, self._edges, self._pending_sums, self._cell_units
+            _add_probabilities_in_units(
+                block,
+                is_block_row_accepted,
+                self._edges,
+                self._pending_probability_sums,
+                self._cell_gap_units,
             )
-        # Every true class adds a probability of one, in coarse units, to its class and cell.
+        self._add_labels(table, is_accepted)
+        decision_codes = is_accepted.astype(np.intp)
+        self.n_rows += np.bincount(decision_codes, minlength=2)
+
+    def _add_labels(self, table: CheckedTable, is_accepted: Flags) -> None:
+        """Add 1 for each row to the gap of its true class and to that of its cell."""
         decision_codes = is_accepted.astype(np.intp)
         label_bins = assign_bins(table.true_probability, self._edges)
         label_cells = table.label_codes * self.n_bins + label_bins
-        coarse_class_totals = self._class_totals[_COARSE]
-        coarse_cell_units = self._cell_units[_COARSE]
-        np.add.at(
-            coarse_class_totals, (decision_codes, table.label_codes), _UNITS_PER_PROBABILITY_ONE
-        )
-        np.add.at(coarse_cell_units, (decision_codes, label_cells), _UNITS_PER_PROBABILITY_ONE)
-        self.n_rows += np.bincount(decision_codes, minlength=2)
+        class_gaps = self._class_gap_units[_COARSE_UNITS]
+        cell_gaps = self._cell_gap_units[_COARSE_UNITS]
+        np.add.at(class_gaps, (decision_codes, table.label_codes), _COARSE_UNITS_PER_ONE)
+        np.add.at(cell_gaps, (decision_codes, label_cells), _COARSE_UNITS_PER_ONE)
 
-    def _flush_sums_before_adding(self, n_rows: int) -> None:
+    def _flush_before_adding(self, n_rows: int) -> None:
         """Flush the pending float sums if `n_rows` more rows would make them inexact."""
         if self._n_pending_rows + n_rows > _MAX_EXACT_ROWS:
-            self._flush_pending_sums()
+            self._flush_probability_sums()
         self._n_pending_rows += n_rows
 
-    def _flush_pending_sums(self) -> None:
+    def _flush_probability_sums(self) -> None:
         """Subtract the pending float sums of probabilities from the integer totals."""
         for class_totals, pending_sums, unit in zip(
-            self._class_totals, self._pending_sums, exact.UNITS
+            self._class_gap_units, self._pending_probability_sums, exact.UNITS
         ):
             class_totals -= exact.units_to_integers(pending_sums, unit)
-        self._pending_sums[...] = 0.0
+        self._pending_probability_sums[...] = 0.0
         self._n_pending_rows = 0
 
     def __iadd__(self, other: ClassGaps) -> ClassGaps:
-        self._flush_pending_sums()
-        other._flush_pending_sums()
-        self._class_totals += other._class_totals
-        self._cell_units += other._cell_units
+        self._flush_probability_sums()
+        other._flush_probability_sums()
+        self._class_gap_units += other._class_gap_units
+        self._cell_gap_units += other._cell_gap_units
         self.n_rows += other.n_rows
         return self
 
@@ -203,7 +212,7 @@ class ClassGaps:
         n_rows = self._count_rows(accepted=accepted)
         if not 0 < n_rows <= exact.MAX_SUMMANDS:
             return float("nan")
-        n_classes = self._class_totals.shape[2]
+        n_classes = self._class_gap_units.shape[2]
         return float(self._compute_absolute_gaps(accepted=accepted).sum() / (n_rows * n_classes))
 
     def compute_class_errors(self, accepted: bool = False) -> Float:
@@ -219,25 +228,29 @@ class ClassGaps:
 
     def _compute_absolute_gaps(self, *, accepted: bool) -> Float:
         """Compute the absolute gaps of all classes and bins, shape (n_classes, n_bins)."""
-        self._flush_pending_sums()
+        self._flush_probability_sums()
         # Decision 0 is a rejection and decision 1 an acceptance.
         first_decision = int(accepted)
-        class_totals = self._class_totals[:, first_decision:].sum(axis=1)
-        gaps = self._cell_units[:, first_decision:].sum(axis=1).reshape(2, -1, self.n_bins)
+        class_totals = self._class_gap_units[:, first_decision:].sum(axis=1)
+        gaps = self._cell_gap_units[:, first_decision:].sum(axis=1).reshape(2, -1, self.n_bins)
         gaps[:, :, 0] = class_totals - gaps[:, :, 1:].sum(axis=2)
         return np.abs(exact.units_to_floats(gaps))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a pickle, with only the cells that are not 0."""
-        self._flush_pending_sums()
-        used_cells = np.flatnonzero(self._cell_units.any(axis=(0, 1)))
-        sparse_units = (self._cell_units.shape, used_cells, self._cell_units[..., used_cells])
-        return {**vars(self), "_cell_units": sparse_units}
+        self._flush_probability_sums()
+        used_cells = np.flatnonzero(self._cell_gap_units.any(axis=(0, 1)))
+        sparse_units = (
+            self._cell_gap_units.shape,
+            used_cells,
+            self._cell_gap_units[..., used_cells],
+        )
+        return {**vars(self), "_cell_gap_units": sparse_units}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        shape, used_cells, values = state["_cell_units"]
-        vars(self).update(state, _cell_units=np.zeros(shape, dtype=np.int64))
-        self._cell_units[..., used_cells] = values
+        shape, used_cells, values = state["_cell_gap_units"]
+        vars(self).update(state, _cell_gap_units=np.zeros(shape, dtype=np.int64))
+        self._cell_gap_units[..., used_cells] = values
 
 
 def build_classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Statistic:
@@ -246,17 +259,19 @@ def build_classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Stat
     (1/K) Σ_k (1/n) Σ_b |Σ_{p_ik in b} (1(y_i = k) - p_ik)|
     """
     n_bins = check_n_bins(n_bins)
-    resampled_ece = _ResampledClasswiseEce(table, n_bins)
+    compute_ece_of_resamples = _ResampledClasswiseEce(table, n_bins)
 
     def compute_classwise_ece(row_weights: Weights) -> Float:
         is_sample_itself = len(row_weights) == 1 and (row_weights == 1).all()
         if not is_sample_itself:
-            return resampled_ece(row_weights)
+            return compute_ece_of_resamples(row_weights)
+        # Integer sums give the sample the same bits for any order of the rows.
         class_gaps = ClassGaps(table.n_classes, n_bins)
         class_gaps.add(table)
         return np.array([class_gaps.value()])
 
-    if table.n_classes >= _MANY_CLASSES and len(table) >= _MANY_ROWS:
+    is_sum_of_many_cells = table.n_classes >= _MANY_CLASSES and len(table) >= _MANY_ROWS
+    if is_sum_of_many_cells:
         return NearlyNormalStatistic(compute_classwise_ece)
     return compute_classwise_ece
 
@@ -275,7 +290,7 @@ class _ResampledClasswiseEce:
 
     def __init__(self, table: CheckedTable, n_bins: int) -> None:
         self._table = table
-        upper_entries = find_upper_entries(table, n_bins)
+        upper_entries = list_entries_above_first_bin(table, n_bins)
         used_cells, cell_of_entry = np.unique(upper_entries.cell_index, return_inverse=True)
         self._n_cells = len(used_cells)
         self._compute_upper_gaps = GroupSums(
@@ -322,10 +337,10 @@ def compute_weighted_column_sums(table: CheckedTable, row_weights: Weights) -> F
     n_resamples = len(row_weights)
     is_single_precision_table = table.full_table.dtype.itemsize <= np.dtype(np.float32).itemsize
     product_type: Any = np.float64
-    n_block_rows = max(1, _PRODUCT_ELEMENTS // max(n_classes, n_resamples))
+    n_block_rows = max(1, _DOUBLE_PRECISION_BLOCK_ELEMENTS // max(n_classes, n_resamples))
     if n_resamples > 1 and is_single_precision_table and n_classes >= _MANY_CLASSES:
         product_type = np.float32
-        n_block_rows = _SINGLE_PRECISION_ROWS
+        n_block_rows = _SINGLE_PRECISION_BLOCK_ROWS
     column_sums = np.zeros((n_resamples, n_classes))
     for start in range(0, len(table), n_block_rows):
         block = table.rows(start, start + n_block_rows).astype(product_type, copy=False)

@@ -42,7 +42,7 @@ from metacal.metrics.toplabel import (
 )
 from metacal.rows.memory import release_freed_memory
 
-#: Number of classes in the evaluation of scores, which have no probability table.
+#: Value of `Evaluation.n_classes` if there are scores instead of a probability table.
 _N_CLASSES_WITHOUT_TABLE = 0
 
 

@@ -306,7 +306,7 @@ def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, A
 def _compute_wrong_field_fraction(
     true_fields: dict[tuple[str, ...], Any], given_fields: dict[tuple[str, ...], Any] | None
 ) -> float:
-    """Compute the fraction of fields that differ, 1 if the answer is no JSON object."""
+    """Compute the fraction of fields that differ, or 1 without a JSON object to compare."""
     if given_fields is None:
         return 1.0
     paths = true_fields.keys() | given_fields.keys()
@@ -323,7 +323,7 @@ def _compute_wrong_field_fraction(
 
 
 def _flatten_fields(value: Any) -> dict[tuple[str, ...], Any] | None:
-    """Return the leaves of a JSON object keyed by their path, None if it is none."""
+    """Return the leaves of a JSON object by path, or None for any other value."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -58,7 +58,8 @@ from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 
 #: Smallest variance of a class that is tested on its own. Smaller classes are pooled.
 _MIN_VARIANCE = 2.0
-#: Largest number of bins of the confidence, and smallest variance of the rows in a bin.
+#: Largest number of bins of the confidence, and smallest variance of the rows of one bin. Both limit
+#: how much of the gaps the bins can explain.
 _MAX_BINS = 10
 _MIN_BIN_VARIANCE = 5.0
 #: Replacement for a variance of 0 in a denominator.
@@ -134,7 +135,7 @@ class MarginalCheck:
 
     @property
     def failure_facts(self) -> dict[str, Any] | None:
-        """Facts for a note about a failed check, or None if the check does not fail."""
+        """Numbers that a note about a failed check states, None if the check does not fail."""
         if not self.fails:
             return None
         return {
@@ -341,7 +342,7 @@ def _decompose(covariance: Float) -> tuple[Float, Float]:
     if len(covariance) < _MIN_CELLS_OF_THREADS:
         eigenvalues, eigenvectors = np.linalg.eigh(covariance)
         return eigenvalues, eigenvectors
-    # If two threads changed the limit at a time, one would restore the limit of the other.
+    # Without the lock, a thread could restore the limit that another thread has set meanwhile.
     with _blas_lock, _find_blas().limit(limits=1):
         eigenvalues, eigenvectors = np.linalg.eigh(covariance)
     return eigenvalues, eigenvectors
@@ -356,14 +357,14 @@ def _find_blas() -> Any:
 
 
 def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
-    """Assign each row to the cell of its predicted class. Small classes share one."""
+    """Assign each row to the cell of its predicted class. Small classes share a cell."""
     class_of_row = _number_classes(predicted)
     variance_of_class = np.bincount(class_of_row, row_variance)
     is_small = variance_of_class < _MIN_VARIANCE
     # Cell 0 is the common cell if there are small classes.
-    first_cell_of_large = 1 if is_small.any() else 0
+    n_common_cells = int(is_small.any())
     rank_among_large = np.cumsum(~is_small) - 1
-    cell_of_class = np.where(is_small, 0, first_cell_of_large + rank_among_large)
+    cell_of_class = np.where(is_small, 0, n_common_cells + rank_among_large)
     return np.asarray(cell_of_class)[class_of_row]
 
 
@@ -419,19 +420,19 @@ def _find_class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None)
 
 
 def _remove_gaps_explained_by_confidence(
-    gaps: Float, covariance: Float, cells: Codes, confidence: Float, correct: Float
+    gaps: Float, covariance: Float, cell_of_row: Codes, confidence: Float, correct: Float
 ) -> tuple[Float, Float]:
     """Remove the part of the gaps that step functions of the confidence explain.
 
     Parameters
     ----------
     gaps : array of shape (n_cells,)
-        Gap D of each cell.
+        Gap D of each cell, the sum of correctness minus confidence over its rows.
 
     covariance : array of shape (n_cells, n_cells)
         Covariance V of the gaps.
 
-    cells : array of int of shape (n_rows,)
+    cell_of_row : array of int of shape (n_rows,)
         Cell of each row.
 
     confidence, correct : arrays of shape (n_rows,)
@@ -452,14 +453,14 @@ def _remove_gaps_explained_by_confidence(
     bin_variance = np.bincount(bin_of_row, weights=row_variance, minlength=n_bins)
     bin_variance = np.maximum(bin_variance, _SMALLEST_DIVISOR)
     bin_gaps = np.bincount(bin_of_row, weights=correct - confidence, minlength=n_bins)
-    cell_and_bin_of_row = cells * n_bins + bin_of_row
+    cell_and_bin_of_row = cell_of_row * n_bins + bin_of_row
     cell_bin_variance = np.bincount(
         cell_and_bin_of_row, weights=row_variance, minlength=n_cells * n_bins
     )
     cell_bin_variance = cell_bin_variance.reshape(n_cells, n_bins)
-    coefficients = cell_bin_variance / bin_variance
-    remaining_gaps = gaps - coefficients @ bin_gaps
-    remaining_covariance = covariance - coefficients @ cell_bin_variance.T
+    regression_coefficients = cell_bin_variance / bin_variance
+    remaining_gaps = gaps - regression_coefficients @ bin_gaps
+    remaining_covariance = covariance - regression_coefficients @ cell_bin_variance.T
     return remaining_gaps, remaining_covariance
 
 
@@ -486,11 +487,10 @@ def _assign_bins_of_equal_variance(confidence: Float, row_variance: Float) -> tu
     """
     confidence_order = _sort_stably(confidence)
     cumulative_variance = np.cumsum(row_variance[confidence_order])
-    n_bins = 1
-    if len(cumulative_variance):
-        n_bins = int(np.clip(cumulative_variance[-1] / _MIN_BIN_VARIANCE, 1, _MAX_BINS))
-    total_variance = max(cumulative_variance[-1], _SMALLEST_DIVISOR)
-    bins_in_order = (n_bins * cumulative_variance / total_variance).astype(np.intp)
+    total_variance = cumulative_variance[-1]
+    n_bins = int(np.clip(total_variance / _MIN_BIN_VARIANCE, 1, _MAX_BINS))
+    divisor = max(total_variance, _SMALLEST_DIVISOR)
+    bins_in_order = (n_bins * cumulative_variance / divisor).astype(np.intp)
     last_bin = n_bins - 1
     bin_of_row = np.empty(len(confidence_order), dtype=np.intp)
     bin_of_row[confidence_order] = np.minimum(bins_in_order, last_bin)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -50,8 +51,9 @@ class PairedEstimates:
         Losses of rows, values of folds, or values of resamples. A column belongs to the same row,
         fold or resample for all methods.
 
-    scale : float
-        Ratio of the standard error to the standard deviation of the replicates.
+    standard_error_per_deviation : float
+        Ratio of the standard error of an estimate to the standard deviation of its replicates. It is
+        1/√n for a mean of n replicates, and 1 for values of resamples.
 
     smaller_is_better : bool
         Whether smaller values of the metric are better.
@@ -68,7 +70,7 @@ class PairedEstimates:
 
     estimates: Float
     replicates: Float
-    scale: float
+    standard_error_per_deviation: float
     smaller_is_better: bool
 
     def standard_error(self, method: int, other: int | None = None) -> float:
@@ -93,7 +95,7 @@ class PairedEstimates:
         # The difference of two infinite losses is NaN, which NumPy would warn about.
         with np.errstate(invalid="ignore"):
             differences = self.replicates[method] - other_replicates
-            return self.scale * float(differences.std(ddof=1))
+            return self.standard_error_per_deviation * float(differences.std(ddof=1))
 
     @property
     def near_best(self) -> list[int]:
@@ -107,8 +109,9 @@ class PairedEstimates:
         near_methods = []
         for method, loss in enumerate(losses):
             standard_error = self.standard_error(method, best_method)
-            known_standard_error = float(np.nan_to_num(standard_error, nan=0.0, posinf=0.0))
-            max_difference = STANDARD_ERRORS * known_standard_error
+            if not isfinite(standard_error):
+                standard_error = 0.0
+            max_difference = STANDARD_ERRORS * standard_error
             is_best = loss <= best_loss
             if is_best or loss - best_loss <= max_difference:
                 near_methods.append(method)
@@ -136,15 +139,17 @@ def compare_by_rows(
     PairedEstimates
     """
     distinct_rows, n_entries_of_row = np.unique(row_of_entry, return_counts=True)
-    mean_losses_of_methods = []
+    row_losses_of_methods = []
     for entry_losses in np.asarray(losses, np.float64):
         loss_sum_of_row = np.bincount(row_of_entry, entry_losses)[distinct_rows]
-        mean_losses_of_methods.append(loss_sum_of_row / n_entries_of_row)
-    loss_by_method_and_row = np.array(mean_losses_of_methods)
+        mean_loss_of_row = loss_sum_of_row / n_entries_of_row
+        row_losses_of_methods.append(mean_loss_of_row)
+    loss_by_method_and_row = np.array(row_losses_of_methods)
+    n_rows = len(distinct_rows)
     return PairedEstimates(
         estimates=loss_by_method_and_row.mean(axis=1),
         replicates=loss_by_method_and_row,
-        scale=1.0 / float(np.sqrt(len(distinct_rows))),
+        standard_error_per_deviation=1.0 / sqrt(n_rows),
         smaller_is_better=smaller_is_better,
     )
 
@@ -158,7 +163,7 @@ def compare_by_folds(values: ArrayLike, smaller_is_better: bool = True) -> Paire
     return PairedEstimates(
         estimates=fold_values.mean(axis=1),
         replicates=fold_values,
-        scale=1.0 / float(np.sqrt(fold_values.shape[1])),
+        standard_error_per_deviation=1.0 / sqrt(fold_values.shape[1]),
         smaller_is_better=smaller_is_better,
     )
 
@@ -179,10 +184,11 @@ def compare_by_resamples(
         sample_values.append(evaluate_on_sample(statistic, n_rows))
         targets[str(method_index)] = Target(statistic)
     weight_batches = draw_batches(_N_RESAMPLES, n_rows, draw_weights)
-    replicates_by_method = compute_replicates(targets, weight_batches)
+    replicates_by_target = compute_replicates(targets, weight_batches)
     return PairedEstimates(
         estimates=np.array(sample_values),
-        replicates=np.array(list(replicates_by_method.values())),
-        scale=1.0,
+        replicates=np.array([replicates_by_target[name] for name in targets]),
+        # The standard deviation of a statistic over resamples estimates its standard error.
+        standard_error_per_deviation=1.0,
         smaller_is_better=smaller_is_better,
     )

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.formulas import Float
+from metacal.formulas import Codes, Float
 from metacal.metrics.binning import check_n_bins, sum_by_group
-from metacal.metrics.classwise import UpperEntries, compute_weighted_column_sums, find_upper_entries
+from metacal.metrics.classwise import (
+    compute_weighted_column_sums,
+    list_entries_above_first_bin,
+)
 from metacal.metrics.registry import PROBABILITIES, register
 from metacal.metrics.toplabel import CheckedTable, checked_table
 
@@ -250,45 +253,49 @@ class _CellSums:
         """
         n_rows = len(table)
         n_classes = table.n_classes
-        upper_entries = find_upper_entries(table, n_bins)
-        probability = upper_entries.probability
-        is_label = upper_entries.is_label
-
-        # Only entries above the first bin are listed, so each sum needs the total of its class.
-        total_count = np.full(n_classes, float(n_rows))
+        # Nearly all entries lie in the first bin, so only the others are listed. The sums of the
+        # first bin follow from the totals of each class.
+        listed = list_entries_above_first_bin(table, n_bins)
+        entry_count_of_class = np.full(n_classes, float(n_rows))
         unit_weights = np.ones((1, n_rows), dtype=np.intp)
-        (total_probability,) = compute_weighted_column_sums(table, unit_weights)
-        total_square = _compute_column_sums_of_squares(table)
-        total_true = sum_by_group(table.label_codes, table.true_probability, n_classes)
+        (probability_sum_of_class,) = compute_weighted_column_sums(table, unit_weights)
+        square_sum_of_class = _compute_column_sums_of_squares(table)
+        true_probability_sum_of_class = sum_by_group(
+            table.label_codes, table.true_probability, n_classes
+        )
+
+        def sum_by_class_and_bin(listed_values: Float, totals_of_classes: Float) -> Float:
+            return _sum_by_class_and_bin(
+                listed.cell_index, listed_values, totals_of_classes, n_bins
+            )
+
         return cls(
-            entry_count=_sum_entries_by_cell(
-                upper_entries, np.ones(len(probability)), total_count, n_bins
+            entry_count=sum_by_class_and_bin(
+                np.ones(len(listed.probability)), entry_count_of_class
             ),
-            label_count=_sum_entries_by_cell(upper_entries, is_label, label_counts, n_bins),
-            forecast_sum=_sum_entries_by_cell(
-                upper_entries, probability, total_probability, n_bins
-            ),
-            square_sum=_sum_entries_by_cell(upper_entries, probability**2, total_square, n_bins),
-            true_forecast_sum=_sum_entries_by_cell(
-                upper_entries, probability * is_label, total_true, n_bins
+            label_count=sum_by_class_and_bin(listed.is_label, label_counts),
+            forecast_sum=sum_by_class_and_bin(listed.probability, probability_sum_of_class),
+            square_sum=sum_by_class_and_bin(listed.probability**2, square_sum_of_class),
+            true_forecast_sum=sum_by_class_and_bin(
+                listed.probability * listed.is_label, true_probability_sum_of_class
             ),
         )
 
 
-def _sum_entries_by_cell(
-    upper: UpperEntries, values: Float, column_totals: Float, n_bins: int
+def _sum_by_class_and_bin(
+    cell_index: Codes, listed_values: Float, totals_of_classes: Float, n_bins: int
 ) -> Float:
-    """Sum values per class and bin, from the entries above the first bin.
+    """Sum values by class and bin, given the total of each class.
 
     Parameters
     ----------
-    upper : UpperEntries
-        Entries above the first bin.
+    cell_index : array of int of shape (n_listed,)
+        ``class * n_bins + bin`` of each entry above the first bin.
 
-    values : array of shape (n_entries,)
+    listed_values : array of shape (n_listed,)
         Value of each of these entries.
 
-    column_totals : array of shape (n_classes,)
+    totals_of_classes : array of shape (n_classes,)
         Sum of the values of all entries of each class.
 
     n_bins : int
@@ -297,13 +304,13 @@ def _sum_entries_by_cell(
     Returns
     -------
     array of shape (n_classes, n_bins)
-        The sum of the first bin is the column total minus the sums of the other bins.
+        The sum of the first bin is the total of the class minus the sums of the other bins.
     """
-    n_classes = len(column_totals)
-    cell_sums = sum_by_group(upper.cell_index, values, n_classes * n_bins)
-    cell_sums = cell_sums.reshape(n_classes, n_bins)
-    cell_sums[:, 0] = column_totals - cell_sums.sum(axis=1)
-    return cell_sums
+    n_classes = len(totals_of_classes)
+    sums = sum_by_group(cell_index, listed_values, n_classes * n_bins)
+    sums = sums.reshape(n_classes, n_bins)
+    sums[:, 0] = totals_of_classes - sums.sum(axis=1)
+    return sums
 
 
 def _compute_column_sums_of_squares(table: CheckedTable) -> Float:

@@ -39,6 +39,8 @@ class RiskCoverageCurve:
 def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCurve:
     """Compute risk against coverage at every distinct threshold.
 
+    A threshold accepts the rows whose score does not exceed it.
+
     Parameters
     ----------
     score : array of shape (n,)
@@ -63,12 +65,15 @@ def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCur
     """
     scores, is_correct = read_ranking_columns(score, correct)
     n_rows = len(scores)
-    thresholds, threshold_of_row = np.unique(scores, return_inverse=True)
-    threshold_of_row = threshold_of_row.reshape(-1)
-    n_accepted = np.cumsum(np.bincount(threshold_of_row))
-    n_accepted_errors = np.cumsum(np.bincount(threshold_of_row, ~is_correct))
+    distinct_scores, score_rank_of_row = np.unique(scores, return_inverse=True)
+    score_rank_of_row = score_rank_of_row.reshape(-1)
+    n_rows_at_score = np.bincount(score_rank_of_row)
+    n_errors_at_score = np.bincount(score_rank_of_row, ~is_correct)
+    # Higher scores are less confident, so a threshold accepts the rows with a score up to it.
+    n_accepted = np.cumsum(n_rows_at_score)
+    n_accepted_errors = np.cumsum(n_errors_at_score)
     return RiskCoverageCurve(
-        threshold=thresholds,
+        threshold=distinct_scores,
         coverage=n_accepted / n_rows,
         risk=n_accepted_errors / n_accepted,
         generalized_risk=n_accepted_errors / n_rows,

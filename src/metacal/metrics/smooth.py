@@ -29,12 +29,12 @@ from metacal.metrics.toplabel import TopLabel
 
 #: Number of cells of the mesh on [0, 1], which adds at most (1 / cells)² / 4 to the kernel's variance.
 MESH_CELLS = 4096
-#: Smallest width of the kernel in cells of a coarser mesh, for an error of at most 1 in 2,000.
-_MIN_CELLS_PER_WIDTH = 16
+#: Smallest number of mesh cells per bandwidth of the kernel, for an error of at most 1 in 2,000.
+_MIN_CELLS_PER_BANDWIDTH = 16
 
-#: Factors π²k²/2 in the exponents of the smoothed cosine coefficients.
+#: Factors (πk)²/2, with which smoothing multiplies cosine coefficient k by exp(-σ² (πk)²/2).
 _HALF_SQUARED_FREQUENCIES = 0.5 * (np.pi * np.arange(MESH_CELLS + 1)) ** 2
-#: Tolerance of the fixed point for the sample, and for resamples, which vary a thousand times more.
+#: Tolerances of the fixed point. Resamples vary a thousand times more than the tolerance for them.
 _SAMPLE_TOLERANCE = 1e-8
 _RESAMPLE_TOLERANCE = 1e-6
 #: Largest number of steps of the secant search.
@@ -50,16 +50,18 @@ def build_smooth_ece_statistic(top_labels: TopLabel) -> Statistic:
     (fixed_point_of_sample,) = _find_fixed_points(sample_coefficients)
     smooth_ece_of_sample = float(fixed_point_of_sample)
     # The bandwidth at the fixed point is the smooth ECE itself.
-    cells_per_kernel_width = MESH_CELLS * smooth_ece_of_sample
-    n_halvings = int(np.log2(max(cells_per_kernel_width / _MIN_CELLS_PER_WIDTH, 1.0)))
+    cells_per_bandwidth = MESH_CELLS * smooth_ece_of_sample
+    n_halvings = int(np.log2(max(cells_per_bandwidth / _MIN_CELLS_PER_BANDWIDTH, 1.0)))
     n_coarse_cells = MESH_CELLS >> n_halvings
     sum_on_coarse_mesh = _make_mesh_sum_function(top_labels, n_cells=n_coarse_cells)
 
     def compute_smooth_ece(row_weights: Weights) -> Float:
-        # Random signs can give a far smaller error than the sample, so they need the fine mesh.
-        are_random_signs = row_weights[0].min() < 0
-        has_one_resample = len(row_weights) == 1
-        needs_fine_mesh = has_one_resample or are_random_signs
+        # The weights of a wild bootstrap are random signs. They can give a far smaller error, and
+        # therefore a smaller bandwidth, than the sample.
+        first_resample = row_weights[0]
+        are_weights_random_signs = first_resample.min() < 0
+        is_one_resample = len(row_weights) == 1
+        needs_fine_mesh = is_one_resample or are_weights_random_signs
         sum_on_mesh = sum_on_fine_mesh if needs_fine_mesh else sum_on_coarse_mesh
         node_sums = np.ascontiguousarray(sum_on_mesh(row_weights))
         cosine_coefficients = _compute_cosine_coefficients(node_sums, n_rows)
@@ -75,13 +77,15 @@ def _make_mesh_sum_function(top_labels: TopLabel, n_cells: int) -> GroupSums:
     """
     positions = top_labels.confidence * n_cells
     left_nodes = np.minimum(positions.astype(np.intp), n_cells - 1)
-    right_shares = positions - left_nodes
+    fraction_at_right_node = positions - left_nodes
     residuals = top_labels.correct - top_labels.confidence
     row_indices = np.arange(len(top_labels))
     return GroupSums(
         groups=np.concatenate((left_nodes, left_nodes + 1)),
         n_groups=n_cells + 1,
-        values=np.concatenate((residuals * (1.0 - right_shares), residuals * right_shares)),
+        values=np.concatenate(
+            (residuals * (1.0 - fraction_at_right_node), residuals * fraction_at_right_node)
+        ),
         entry_rows=np.concatenate((row_indices, row_indices)),
     )
 
@@ -100,23 +104,51 @@ def _compute_smece(cosine_coefficients: Float, bandwidths: Float) -> Float:
     """Compute smECE_σ of each resample at its own bandwidth σ."""
     n_cells = cosine_coefficients.shape[1] - 1
     # A wide kernel removes the high frequencies, so a coarser mesh is precise enough.
-    cells_per_width = n_cells * bandwidths
+    cells_per_bandwidth = n_cells * bandwidths
     n_halvings_of_resample = np.ceil(
-        np.log2(np.maximum(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0))
+        np.log2(np.maximum(cells_per_bandwidth / _MIN_CELLS_PER_BANDWIDTH, 1.0))
     )
     smece = np.empty(len(bandwidths))
     for n_halvings in np.unique(n_halvings_of_resample):
         resamples = np.flatnonzero(n_halvings_of_resample == n_halvings)
-        n_coarse_cells = n_cells >> int(n_halvings)
-        n_nodes = n_coarse_cells + 1
-        exponents = _HALF_SQUARED_FREQUENCIES[:n_nodes] * -(bandwidths[resamples, None] ** 2)
-        smoothed_coefficients = cosine_coefficients[resamples, :n_nodes] * np.exp(exponents)
-        mirrored_density = np.fft.irfft(smoothed_coefficients, 2 * n_coarse_cells)
-        absolute_density = np.abs(mirrored_density[:, :n_nodes])
-        # The trapezoidal rule counts the two end nodes one half.
-        half_of_ends = 0.5 * (absolute_density[:, 0] + absolute_density[:, -1])
-        smece[resamples] = (absolute_density.sum(axis=1) - half_of_ends) / n_cells
+        n_coarse_nodes = (n_cells >> int(n_halvings)) + 1
+        smece[resamples] = _integrate_smoothed_density(
+            cosine_coefficients[resamples, :n_coarse_nodes], bandwidths[resamples], n_cells=n_cells
+        )
     return smece
+
+
+def _integrate_smoothed_density(low_coefficients: Float, bandwidths: Float, n_cells: int) -> Float:
+    """Integrate the absolute smoothed density of residuals over a coarser mesh.
+
+    Parameters
+    ----------
+    low_coefficients : array of shape (n_resamples, n_coarse_cells + 1)
+        The first cosine coefficients, as many as the coarser mesh has nodes.
+
+    bandwidths : array of shape (n_resamples,)
+        Bandwidth σ of each resample.
+
+    n_cells : int
+        Number of cells of the mesh from which the coefficients were computed.
+
+    Returns
+    -------
+    array of shape (n_resamples,)
+    """
+    n_coarse_nodes = low_coefficients.shape[1]
+    n_coarse_cells = n_coarse_nodes - 1
+    exponents = _HALF_SQUARED_FREQUENCIES[:n_coarse_nodes] * -(bandwidths[:, None] ** 2)
+    smoothed_coefficients = low_coefficients * np.exp(exponents)
+    # The inverse transform divides by the number of its points, 2 n_coarse_cells, although the
+    # coefficients are sums over 2 n_cells points. Its values are therefore too large by the factor
+    # n_cells / n_coarse_cells. The cell width 1 / n_coarse_cells of the trapezoidal rule and this
+    # factor together are a division by n_cells.
+    scaled_mirrored_density = np.fft.irfft(smoothed_coefficients, 2 * n_coarse_cells)
+    scaled_heights = np.abs(scaled_mirrored_density[:, :n_coarse_nodes])
+    half_of_end_heights = 0.5 * (scaled_heights[:, 0] + scaled_heights[:, -1])
+    trapezoidal_sum = scaled_heights.sum(axis=1) - half_of_end_heights
+    return np.asarray(trapezoidal_sum / n_cells)
 
 
 def _find_fixed_points(cosine_coefficients: Float, first_guess: float | None = None) -> Float:
@@ -136,8 +168,10 @@ def _find_fixed_points(cosine_coefficients: Float, first_guess: float | None = N
     array of shape (n_resamples,)
     """
     n_cells = cosine_coefficients.shape[1] - 1
-    # The absolute mean residual does not depend on the bandwidth, so it is a lower bound.
-    lower_bound = np.abs(cosine_coefficients[:, 0]) / (2 * n_cells)
+    # Coefficient 0 is the sum of the mirrored density over 2 n_cells nodes. Smoothing does not change
+    # it, so the absolute mean residual is a lower bound of smECE_σ for every σ.
+    mean_residuals = cosine_coefficients[:, 0] / (2 * n_cells)
+    lower_bound = np.abs(mean_residuals)
     if first_guess is None:
         tolerance = _SAMPLE_TOLERANCE
         first_sigma = lower_bound.copy()
@@ -240,9 +274,9 @@ class _SecantSearch:
         excess = _compute_smece(self.cosine_coefficients[active], sigma) - sigma
         smece = sigma + excess
         # The fixed point lies between σ and smECE_σ, and in the bracket so far.
-        sigma_is_too_low = excess > 0.0
-        high = np.where(sigma_is_too_low, np.minimum(self.high[active], smece), sigma)
-        low = np.where(sigma_is_too_low, sigma, np.maximum(self.low[active], smece))
+        is_sigma_too_low = excess > 0.0
+        high = np.where(is_sigma_too_low, np.minimum(self.high[active], smece), sigma)
+        low = np.where(is_sigma_too_low, sigma, np.maximum(self.low[active], smece))
         midpoint = 0.5 * (low + high)
 
         slope = (excess - self.last_excess[active]) / (sigma - self.last_sigma[active])
