@@ -41,7 +41,7 @@ from metacal.rows import Rows
 _MAX_CACHED_GATES = 8
 #: Loaded gates, keyed by the fingerprint of their file, the least recently loaded first.
 _gate_cache: OrderedDict[str, Gate] = OrderedDict()
-#: The group column has no size limit, because a batch is in memory already.
+#: Limit in bytes for the texts of a column of groups. A batch is in memory already.
 _NO_SIZE_LIMIT = 1 << 62
 #: Name of a batch in messages.
 _BATCH_NAME = "the batch"
@@ -239,15 +239,14 @@ class BatchGate:
         batch_table = self._select_table(batch)
         decision = self._decide(batch, batch_table)
 
-        class_names: Any = batch_table.class_names
-        if gate.source.classes_given:
+        class_names: Sequence[str | int] | None = batch_table.class_names
+        has_class_names_in_gate = gate.source.classes_given
+        if has_class_names_in_gate:
             class_names = gate.classes.tolist()
         result_batch = build_record_batch(pa, build_decision_columns(gate, decision), class_names)
         result_columns = dict(zip(result_batch.schema.names, result_batch.columns, strict=True))
-        if not self.fixed_size and "probs" in result_columns:
-            fixed_size_lists = result_columns["probs"]
-            list_type = pa.list_(fixed_size_lists.type.value_type)
-            result_columns["probs"] = fixed_size_lists.cast(list_type)
+        if "probs" in result_columns and not self.fixed_size:
+            result_columns["probs"] = _cast_to_variable_size_lists(pa, result_columns["probs"])
 
         kept_columns = _select_kept_columns(batch, batch_table.selection)
         merged_columns = merge_result_columns(kept_columns, result_columns)
@@ -275,7 +274,7 @@ class BatchGate:
         selection = select_arrow_columns(request, batch.schema)
         layout = determine_table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)
         if layout.list_size == 0 and batch.num_rows == 0:
-            # Without rows, the length of the lists is unknown.
+            # A batch without rows does not show the length of the lists.
             layout = replace(layout, list_size=n_classes)
 
         has_class_columns = not layout.has_list_column
@@ -397,3 +396,8 @@ def _load_and_cache_gate(content: bytes, fingerprint: str, name: str, key: Any) 
         _gate_cache.popitem(last=False)
     _gate_cache[fingerprint] = gate
     return gate
+
+
+def _cast_to_variable_size_lists(pa: Any, fixed_size_lists: Any) -> Any:
+    """Convert an Arrow array of lists of a fixed size to the type `list`."""
+    return fixed_size_lists.cast(pa.list_(fixed_size_lists.type.value_type))

@@ -43,17 +43,19 @@ def build_decision_columns(
     >>> list(build_decision_columns(gate, gate.decide(np.zeros((1, 2)))))
     ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
     """
-    prediction = decision.label
-    if prediction is not None and prediction.dtype.kind == "O":
+    predictions = decision.label
+    if predictions is not None and predictions.dtype.kind == "O":
         # Boolean predictions with a reject label are objects, and are written as integers.
-        prediction = prediction.astype(np.int64)
+        predictions = predictions.astype(np.int64)
+    # Among the columns are "answer", "confidence", "accept", "score" and "label".
+    columns_of_decision = decision.columns
     all_columns = {
         "id": ids,
-        "prediction": prediction,
-        **decision.columns,
+        "prediction": predictions,
+        **columns_of_decision,
         "probs": decision.probabilities,
     }
-    # The column "prediction" replaces the decision's column "label".
+    # The column "prediction" replaces "label". A calibrator rejects nothing.
     omitted_names = {"label"}
     if gate.is_calibrator:
         omitted_names.update(("answer", "accept", "score"))

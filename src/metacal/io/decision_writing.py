@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import CascadeError
 from metacal.gate import Decision, Gate, Rejected
+from metacal.io.columns import Columns
 from metacal.io.decision_columns import (
     build_decision_columns,
     list_result_names,
@@ -35,7 +36,7 @@ from metacal.rows.tasks import run_in_order
 
 #: Number of elements in a block of rows, which is 2 MB of float32 probabilities.
 BLOCK_ELEMENTS = 1 << 19
-#: Number of blocks that wait for a thread or for the writer, per thread.
+#: Largest number of blocks per thread that are read but not written yet.
 _PENDING_BLOCKS_PER_THREAD = 2
 
 
@@ -111,7 +112,7 @@ class _Block:
 
 def write_decisions(
     gate: Gate,
-    predictions: Any,
+    predictions: Columns,
     output: str | os.PathLike[str] | None,
     output_format: str | None = None,
     *,
@@ -194,7 +195,7 @@ def write_decisions(
     )
 
 
-def _find_columns_left_out(predictions: Any, output_file: _Output | None) -> tuple[str, ...]:
+def _find_columns_left_out(predictions: Columns, output_file: _Output | None) -> tuple[str, ...]:
     """Return the input columns that are missing in the results."""
     if output_file is None or not predictions.keeps_all_columns:
         return ()
@@ -240,7 +241,7 @@ class _Output:
 @contextlib.contextmanager
 def _open_output(
     gate: Gate,
-    predictions: Any,
+    predictions: Columns,
     output: str | os.PathLike[str],
     output_format: str | None,
     temporary_path: str | None,
@@ -268,12 +269,12 @@ def _open_output(
     ------
     _Output
     """
-    kept_columns = predictions.kept
+    kept_columns: Mapping[str, Any] = predictions.kept
     requires_fixed_width_text = get_output_suffix(output, output_format) == ".npz"
     if requires_fixed_width_text:
         # Text in an .npz file must have the same width in all blocks.
         kept_columns = to_fixed_width_text(dict(kept_columns))
-    class_names = getattr(predictions, "class_names", None)
+    class_names = predictions.class_names
     if gate.source.classes_given:
         class_names = gate.classes.tolist()
     ids = predictions.ids
@@ -293,7 +294,7 @@ def _open_output(
 def _select_writable_columns(
     gate: Gate, kept_columns: Mapping[str, Any], class_names: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Return the kept columns whose names a result file can have.
+    """Return the kept columns without those whose names a result file cannot have.
 
     A kept column must not have the name of a result column, nor a name with "/".
     """
@@ -357,12 +358,16 @@ def _decide_block(
     block_groups = _slice_column(groups, block.start, n_block_rows)
     # Progress is reported only when the rows are written.
     with report_progress_to(None):
-        decision = _decide(gate, block.tables, groups=block_groups, **decision_options)
+        decision = _decide_with_available_tables(
+            gate, block.tables, groups=block_groups, **decision_options
+        )
     return block, decision
 
 
-def _decide(gate: Gate, tables: Sequence[Any], **decision_options: Any) -> Decision:
-    """Apply the gate to the validated rows of each table.
+def _decide_with_available_tables(
+    gate: Gate, tables: Sequence[Any], **decision_options: Any
+) -> Decision:
+    """Apply the gate, or only its first stage if the table of the second stage is missing.
 
     If the later table of a cascade is missing, the first model decides, and the rows that it
     rejects are answered by "nobody".
@@ -382,16 +387,18 @@ def _decide(gate: Gate, tables: Sequence[Any], **decision_options: Any) -> Decis
     -------
     Decision
     """
-    rows_by_stage = [
+    checked_rows_of_stage = [
         stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=False)
     ]
-    if len(rows_by_stage) == gate.n_stages:
-        return gate.decide(*rows_by_stage, **decision_options)
-    first_decision = gate.stage(0).decide(*rows_by_stage, **decision_options)
+    has_table_for_every_stage = len(checked_rows_of_stage) == gate.n_stages
+    if has_table_for_every_stage:
+        return gate.decide(*checked_rows_of_stage, **decision_options)
+    first_decision = gate.stage(0).decide(*checked_rows_of_stage, **decision_options)
+    first_model, reviewer = 0, 1
     return replace(
         first_decision,
-        # `by` is an index into `stage_names`. The number after its last index is the reviewer.
-        by=np.where(first_decision.accept, 0, 1),
+        # `by` counts the models in `stage_names` from 0, and the reviewer comes after them.
+        by=np.where(first_decision.accept, first_model, reviewer),
         stage_names=(gate.stages[0].name,),
         reviewer_name="nobody",
     )
@@ -407,12 +414,7 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
     """
     first_table = tables[0]
     n_rows = len(first_table)
-    block_rows = BLOCK_ELEMENTS
-    if gate.has_classes:
-        # Blocks of whole strips give results identical to a single call for all rows.
-        max_block_rows = max(1, BLOCK_ELEMENTS // gate.n_classes)
-        block_rows = Rows(first_table, block_rows=max_block_rows).block_rows
-
+    block_rows = _choose_block_rows(gate, first_table)
     later_offsets = _find_later_table_offsets(gate, tables)
     for start in range(0, n_rows, block_rows):
         stop = min(start + block_rows, n_rows)
@@ -422,8 +424,21 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
         yield _Block(start=start, tables=tuple(block_tables))
 
 
+def _choose_block_rows(gate: Gate, first_table: Any) -> int:
+    """Return the number of rows per block.
+
+    `Rows` computes its results for strips of a fixed number of rows. A block of whole strips has
+    the same strips as a single call for all rows, and therefore identical results. `Rows` rounds
+    the number of rows to whole strips.
+    """
+    if not gate.has_classes:
+        return BLOCK_ELEMENTS
+    approximate_block_rows = max(1, BLOCK_ELEMENTS // gate.n_classes)
+    return Rows(first_table, block_rows=approximate_block_rows).block_rows
+
+
 def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the offset in the later table of each row of the first table.
+    """Return where the row of the later table for each row of the first table begins.
 
     Row i of the first table belongs to the rows from `offsets[i]` to `offsets[i + 1]` of the later
     table. There is at most one.

@@ -45,8 +45,8 @@ from metacal.io.score_inspection import find_score_column, inspect_single_score
 from metacal.io.truth_inspection import (
     TruthColumns,
     build_missing_truth_question,
-    check_split,
     find_truth_columns,
+    record_split_column,
 )
 
 #: Maximum deviation from 100 of the sum of the percentages in a row.
@@ -102,7 +102,7 @@ def _record_meaning_of_columns(inspection: Inspection) -> None:
     AmbiguousFileError
         If the meaning of the columns is ambiguous. The findings until then are recorded.
     """
-    check_split(inspection)
+    record_split_column(inspection)
     list_column_name = _find_list_column(inspection)
     score_options = {"score_key", "correct_key", "prediction_key"}
     has_score_options = not score_options.isdisjoint(inspection.options)
@@ -170,25 +170,29 @@ def _record_list_column(
         _record_labels(inspection, truth_columns.label_name, n_classes)
 
 
-def _record_class_or_score_columns(inspection: Inspection, truth: TruthColumns) -> None:
+def _record_class_or_score_columns(inspection: Inspection, truth_columns: TruthColumns) -> None:
     """Record one column per class, or a single score, of a file without a column of lists."""
     options = inspection.options
     group = ClassColumnGroup()
     if options.get("score_key") is None and options.get("prediction_key") is None:
-        other_names = [truth.prediction_name, truth.correctness_name, *DEFAULT_CLASS_LIST_NAMES]
-        group = find_class_column_group(inspection, truth.label_name, other_names)
+        other_names = [
+            truth_columns.prediction_name,
+            truth_columns.correctness_name,
+            *DEFAULT_CLASS_LIST_NAMES,
+        ]
+        group = find_class_column_group(inspection, truth_columns.label_name, other_names)
     if group.names:
-        _check_has_true_classes(inspection, truth)
-        table = record_class_columns(inspection, group, truth.label_name)
+        _check_has_true_classes(inspection, truth_columns)
+        table = record_class_columns(inspection, group, truth_columns.label_name)
         _record_input_kind(inspection, table)
-        if truth.label_name is not None:
+        if truth_columns.label_name is not None:
             n_classes = len(group.names)
-            _record_labels(inspection, truth.label_name, n_classes, group.class_names)
+            _record_labels(inspection, truth_columns.label_name, n_classes, group.class_names)
         return
 
     score_name = None
-    if truth.label_name is not None or truth.correctness_name is not None:
-        score_name = find_score_column(inspection, truth)
+    if truth_columns.label_name is not None or truth_columns.correctness_name is not None:
+        score_name = find_score_column(inspection, truth_columns)
     elif options.get("labels") is None:
         raise build_missing_truth_question(inspection)
     if score_name is None or score_name not in inspection.facts:
@@ -204,25 +208,25 @@ def _record_class_or_score_columns(inspection: Inspection, truth: TruthColumns) 
             f" {format_names(inspection.facts[score_name].distinct_texts[:4])}. Name the score"
             " with --score-key NAME."
         )
-    inspect_single_score(inspection, truth, score_name)
+    inspect_single_score(inspection, truth_columns, score_name)
 
 
-def _check_has_true_classes(inspection: Inspection, truth: TruthColumns) -> None:
+def _check_has_true_classes(inspection: Inspection, truth_columns: TruthColumns) -> None:
     """Raise AmbiguousFileError if neither this file nor another one has the true classes."""
     has_separate_label_file = inspection.options.get("labels") is not None
-    if truth.label_name is not None or has_separate_label_file:
+    if truth_columns.label_name is not None or has_separate_label_file:
         return
-    if truth.correctness_name is not None:
+    if truth_columns.correctness_name is not None:
         raise AmbiguousFileError(
-            f"A table of classes requires the true class, but {truth.correctness_name!r} only marks"
-            " correct rows. Name the true class with --label-key NAME, or name one score for"
+            "A table of classes requires the true class, but"
+            f" {truth_columns.correctness_name!r} only marks correct rows. Name the true class with --label-key NAME, or name one score for"
             " each prediction with --score-key NAME."
         )
     raise build_missing_truth_question(inspection)
 
 
 def _record_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
-    """Record whether the table holds logits or probabilities, unless the user told."""
+    """Record whether the table holds logits or probabilities, unless the user gave it."""
     if "input" in inspection.options:
         return
     finite_rows = table[np.isfinite(table).all(axis=1)]

@@ -13,7 +13,7 @@ from metacal.io.predictions import read_predictions
 from metacal.io.request import Request
 from metacal.io.source_file import SourceFile, open_source
 
-#: Maximum number of rows to read.
+#: Maximum number of rows that are inspected.
 _MAX_ROWS = 2000
 
 
@@ -35,10 +35,11 @@ def read_first_rows(path: str, format: str | None) -> FirstRows:
     requests = build_request_of_each_file(
         Request(path, format=format), list_input_files(path, FORMATS)
     )
-    with open_source(requests[0]) as source_file:
+    first_request = requests[0]
+    with open_source(first_request) as source_file:
         file_format = FORMATS[source_file.suffix]
         if file_format.read_first_rows is None:
-            return _read_columns_with_default_names(source_file)
+            return _read_first_rows_of_default_columns(source_file)
         first_rows = file_format.read_first_rows(source_file.request, _MAX_ROWS)
     description = first_rows.description
     if file_format.is_text and source_file.is_compressed:
@@ -48,7 +49,7 @@ def read_first_rows(path: str, format: str | None) -> FirstRows:
     return replace(first_rows, description=description)
 
 
-def _read_columns_with_default_names(source_file: SourceFile) -> FirstRows:
+def _read_first_rows_of_default_columns(source_file: SourceFile) -> FirstRows:
     """Read the first rows of the logits and labels under their default names."""
     predictions = read_predictions(source_file.request.path_to_open)
     first_columns = {"logits": np.asarray(predictions.table)[:_MAX_ROWS]}

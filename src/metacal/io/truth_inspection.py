@@ -101,8 +101,11 @@ def build_missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
     )
 
 
-def check_split(inspection: Inspection) -> None:
-    """Record the column of the split. Ask if it marks training rows."""
+def record_split_column(inspection: Inspection) -> None:
+    """Record the column that splits the data set, such as "split" or "subset".
+
+    Raise AmbiguousFileError if it marks rows for training.
+    """
     for name, facts in inspection.facts.items():
         if _SPLIT_NAME_PATTERN.fullmatch(name) is None or facts.is_number:
             continue

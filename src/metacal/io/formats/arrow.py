@@ -45,10 +45,10 @@ from metacal.spelling import format_option
 _BATCH_BYTES = 1 << 22
 _BATCH_ROWS = 1 << 16
 
-# Assumed number of bytes per row of a side column or a score.
+# Assumed size in bytes of a value of a side column or of a score.
 _SIDE_COLUMN_BYTES = 8
 
-# Assumed minimum size of a table in memory when the unpacking limit is checked.
+# Tables in memory count as at least this large, in bytes, when the unpacking limit is checked.
 _MIN_IN_MEMORY_BYTES = 1 << 30
 
 # Prefix of the columns in which pandas stores its index.
@@ -145,7 +145,7 @@ def is_table_in_memory(candidate: Any) -> bool:
 
 
 def read_batches(request: Request, source: BatchSource) -> Columns:
-    """Read the requested columns from record batches in one pass.
+    """Read the requested columns of a file from its record batches.
 
     Parameters
     ----------
@@ -175,12 +175,14 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
         return _read_score_columns(source, selection, path)
 
     layout = determine_table_layout(selection, source, path)
-    table: Any = None
+    stored_table = None
     if request.keeps_table_in_file(source.n_rows * layout.row_bytes):
-        table = source.open_stored_table(layout)
-    if table is None:
-        table, side_columns = _read_table(source, selection, layout, path)
+        stored_table = source.open_stored_table(layout)
+    table: NDArray[Any] | StoredTable
+    if stored_table is None:
+        table, side_columns = _read_table_and_side_columns(source, selection, layout, path)
     else:
+        table = stored_table
         if request.keeps_other_columns:
             # All columns together may be larger than memory.
             selection = selection.without_kept_columns()
@@ -190,7 +192,10 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
     if layout.has_list_column:
         class_names = read_class_names(source.schema, path)
     return selection.build_columns(
-        table, side_columns.read_array, side_columns.read_list, class_names=class_names
+        table,
+        read_array=side_columns.read_array,
+        read_kept_values=side_columns.read_list,
+        class_names=class_names,
     )
 
 
@@ -237,7 +242,9 @@ def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: s
     column_chunks = _read_columns(source, selection.all_column_names, path)
     score_name = selection.table_column_names[0]
     scores = scores_to_array(column_chunks.read_chunks(score_name), score_name, path)
-    return selection.build_columns(scores, column_chunks.read_array, column_chunks.read_list)
+    return selection.build_columns(
+        scores, read_array=column_chunks.read_array, read_kept_values=column_chunks.read_list
+    )
 
 
 def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
@@ -250,10 +257,10 @@ def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _Colu
     return _ColumnChunks(record_batches=record_batches, source=source, path=path)
 
 
-def _read_table(
+def _read_table_and_side_columns(
     source: BatchSource, selection: ColumnSelection, layout: TableLayout, path: str
 ) -> tuple[NDArray[Any], _ColumnChunks]:
-    """Read the table and the side columns into arrays.
+    """Read the table into an array, and the side columns into record batches.
 
     Parameters
     ----------
@@ -290,7 +297,7 @@ def _read_table(
 def _iterate_batches(
     source: BatchSource, names: Sequence[str], row_bytes: int
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the first row number and the record batch of each batch.
+    """Yield each record batch with the number of its first row.
 
     Raise ValueError or EOFError if the number of rows differs from the one in the metadata.
     """

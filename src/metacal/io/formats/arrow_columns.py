@@ -105,7 +105,10 @@ def table_to_array(batch: Any, layout: TableLayout, path: str, first_row: int) -
 def _convert_lists_to_table(
     column: Any, layout: TableLayout, path: str, first_row: int
 ) -> NDArray[Any]:
-    """Convert a list column to an array with one row per list; see `table_to_array`."""
+    """Convert a column of lists to an array with one row per list.
+
+    The parameters are those of `table_to_array`.
+    """
     column_name = layout.columns[0]
     n_classes = layout.n_classes
     list_array = combine_chunks(column)
@@ -167,7 +170,10 @@ def column_to_array(column: Any, name: str, path: str, file_size: int) -> NDArra
 
 
 def _decode_dictionary(arrow_array: Any, name: str, path: str, file_size: int) -> NDArray[Any]:
-    """Decode a dictionary-encoded column to an array; see `column_to_array`."""
+    """Convert a dictionary-encoded column to an array of its decoded values.
+
+    The parameters are those of `column_to_array`.
+    """
     dictionary_entries = arrow_array.dictionary
     entry_indices = arrow_array.indices.to_numpy(zero_copy_only=False)
     if dictionary_entries.null_count:

@@ -199,8 +199,8 @@ class _Message:
 
     Attributes
     ----------
-    header : _FlatbuffersTable
-        Decoded header.
+    metadata : _FlatbuffersTable
+        The `Message` table, which describes the body.
 
     body_offset : int
         Position of the body in the file.
@@ -209,7 +209,7 @@ class _Message:
         Size of the body in bytes.
     """
 
-    header: _FlatbuffersTable
+    metadata: _FlatbuffersTable
     body_offset: int
     body_length: int
 
@@ -223,21 +223,31 @@ def _scan_messages(file: RawFile, offset: int) -> _StreamTotals:
     n_batches = 0
     unpacked_bytes = 0
     for message in _iterate_messages(file, offset):
-        message_type = message.header.read_integer(_MESSAGE_TYPE_FIELD, struct_format="B")
-        batch = message.header.read_table(_MESSAGE_HEADER_FIELD)
-        if message_type == _DICTIONARY_BATCH and batch is not None:
-            batch = batch.read_table(_DICTIONARY_DATA_FIELD)
-        is_batch = message_type in (_DICTIONARY_BATCH, _RECORD_BATCH)
-        if not is_batch or batch is None:
+        message_type = message.metadata.read_integer(_MESSAGE_TYPE_FIELD, struct_format="B")
+        batch_header = _find_batch_header(message, message_type)
+        if batch_header is None:
             continue
-        batch_length = batch.read_integer(_BATCH_LENGTH_FIELD, struct_format="q")
-        if batch_length < 0:
-            raise ValueError(f"a batch claims to have {batch_length} rows")
-        unpacked_bytes += _compute_unpacked_bytes(file, batch, message)
+        n_batch_rows = batch_header.read_integer(_BATCH_LENGTH_FIELD, struct_format="q")
+        if n_batch_rows < 0:
+            raise ValueError(f"a batch claims to have {n_batch_rows} rows")
+        unpacked_bytes += _compute_unpacked_bytes(file, batch_header, message)
         if message_type == _RECORD_BATCH:
-            n_rows += batch_length
+            n_rows += n_batch_rows
             n_batches += 1
     return _StreamTotals(n_rows=n_rows, n_batches=n_batches, unpacked_bytes=unpacked_bytes)
+
+
+def _find_batch_header(message: _Message, message_type: int) -> _FlatbuffersTable | None:
+    """Return the `RecordBatch` table of a message, or None if the message has no batch.
+
+    A dictionary batch contains a record batch with the entries of the dictionary.
+    """
+    if message_type not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return None
+    message_header = message.metadata.read_table(_MESSAGE_HEADER_FIELD)
+    if message_type == _DICTIONARY_BATCH and message_header is not None:
+        return message_header.read_table(_DICTIONARY_DATA_FIELD)
+    return message_header
 
 
 def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
@@ -259,17 +269,17 @@ def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
             )
         header_bytes = file.read_bytes(offset, header_length)
         (root_offset,) = struct.unpack_from("<I", header_bytes)
-        header = _FlatbuffersTable(header_bytes, root_offset)
+        metadata = _FlatbuffersTable(header_bytes, root_offset)
         offset += header_length
 
-        body_length = header.read_integer(_MESSAGE_BODY_LENGTH_FIELD, struct_format="q")
+        body_length = metadata.read_integer(_MESSAGE_BODY_LENGTH_FIELD, struct_format="q")
         remaining_bytes = file.size - offset
         if not 0 <= body_length <= remaining_bytes:
             raise ValueError(
                 f"a body claims to have {body_length:,} bytes, but only {remaining_bytes:,}"
                 " bytes remain"
             )
-        yield _Message(header=header, body_offset=offset, body_length=body_length)
+        yield _Message(metadata=metadata, body_offset=offset, body_length=body_length)
         offset += body_length
 
 
@@ -279,7 +289,9 @@ def _read_uint32(file: RawFile, offset: int) -> int:
     return int(value)
 
 
-def _compute_unpacked_bytes(file: RawFile, batch: _FlatbuffersTable, message: _Message) -> int:
+def _compute_unpacked_bytes(
+    file: RawFile, batch_header: _FlatbuffersTable, message: _Message
+) -> int:
     """Return the size of a batch's buffers after decompression.
 
     Parameters
@@ -302,9 +314,9 @@ def _compute_unpacked_bytes(file: RawFile, batch: _FlatbuffersTable, message: _M
     ValueError
         If a buffer lies outside the body of the message.
     """
-    is_compressed = batch.read_table(_BATCH_COMPRESSION_FIELD) is not None
+    is_compressed = batch_header.read_table(_BATCH_COMPRESSION_FIELD) is not None
     total_bytes = 0
-    for offset, length in batch.read_int64_pairs(_BATCH_BUFFERS_FIELD):
+    for offset, length in batch_header.read_int64_pairs(_BATCH_BUFFERS_FIELD):
         is_inside_body = offset >= 0 and length >= 0 and offset + length <= message.body_length
         if not is_inside_body:
             raise ValueError(

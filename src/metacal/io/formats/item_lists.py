@@ -14,10 +14,10 @@ from typing import Any
 from metacal.errors import FileContentError
 from metacal.io.nested import get_nested
 
-#: Case key that stands for the line of an object, if the object has no entry of this name.
+#: Key that stands for the file and line number of an object without an entry of this name.
 LINE_NAME_KEY = "line"
 
-#: Lists of objects in responses of language models, which are no lists of scored items.
+#: Keys of lists in responses of language models. Their objects are no scored items.
 _RESPONSE_LISTS = ("choices", "messages", "content", "tool_calls", "top_logprobs", "tokens")
 _ITEM_KEY_PATTERN = re.compile(r"(?P<list_key>[^()\[\]]+)\[\*\](?:\.(.+))?")
 
@@ -35,7 +35,7 @@ def find_item_list_key(score_key: str | None) -> str | None:
 
 
 def iterate_items(
-    row: Mapping[str, Any], list_key: str, keys: Iterable[str | None], line_name: str
+    row: Mapping[str, Any], list_key: str, requested_keys: Iterable[str | None], line_name: str
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each element of a list in a JSON object.
 
@@ -47,8 +47,9 @@ def iterate_items(
     list_key : str
         Key of the list.
 
-    keys : iterable of str or None
-        Keys to add to each row.
+    requested_keys : iterable of str or None
+        Keys of the entries to read. Those of an item begin with the key of the list, as in
+        "fields[*].score".
 
     line_name : str
         File and number of the line, the value of `LINE_NAME_KEY`.
@@ -79,14 +80,17 @@ def iterate_items(
             f"The key of the score requires a list of items in {list_key!r}, but got"
             f" {repr(items)[:40]}."
         )
-    prefix = f"{list_key}[*]"
-    item_keys = [key for key in dict.fromkeys(keys) if key is not None and key.startswith(prefix)]
-    shared_entries = {name: value for name, value in row.items() if name != list_key}
-    if LINE_NAME_KEY in keys:
-        shared_entries.setdefault(LINE_NAME_KEY, line_name)
+    item_prefix = f"{list_key}[*]"
+    distinct_keys = dict.fromkeys(requested_keys)
+    item_keys = [key for key in distinct_keys if key is not None and key.startswith(item_prefix)]
+    entries_of_all_items = {name: value for name, value in row.items() if name != list_key}
+    if LINE_NAME_KEY in distinct_keys:
+        entries_of_all_items.setdefault(LINE_NAME_KEY, line_name)
     for item in items:
-        item_entries = {key: _get_item_entry(item, key.removeprefix(prefix)) for key in item_keys}
-        yield {**shared_entries, **item_entries}
+        item_entries = {
+            key: _get_item_entry(item, key.removeprefix(item_prefix)) for key in item_keys
+        }
+        yield {**entries_of_all_items, **item_entries}
 
 
 def _get_item_entry(item: Any, key_end: str) -> Any:
@@ -99,7 +103,9 @@ def _get_item_entry(item: Any, key_end: str) -> Any:
 
 
 def expand_item_lists(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per item if the objects have lists of scored items.
+    """Return one row per item if the objects have one list of scored items.
+
+    Without such a list, or with several, each object is one row.
 
     Parameters
     ----------
@@ -118,23 +124,23 @@ def expand_item_lists(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     >>> expand_item_lists([{"id": 7, "logits": [0.5, 1.5]}])
     [{'id': 7, 'logits': [0.5, 1.5]}]
     """
-    list_keys = set()
+    keys_of_scored_lists = set()
     for json_object in objects:
         for name, entry in json_object.items():
-            if _is_item_list(name, entry):
-                list_keys.add(name)
-    if len(list_keys) != 1:
+            if _is_list_of_scored_items(name, entry):
+                keys_of_scored_lists.add(name)
+    if len(keys_of_scored_lists) != 1:
         return [dict(json_object) for json_object in objects]
-    list_key = list_keys.pop()
+    list_key = keys_of_scored_lists.pop()
     item_rows: list[dict[str, Any]] = []
     for json_object in objects:
-        entry_names = _list_entry_names(json_object.get(list_key))
+        entry_names = _list_entry_names_of_items(json_object.get(list_key))
         item_keys = [f"{list_key}[*].{name}" for name in entry_names]
         item_rows += iterate_items(json_object, list_key, item_keys, line_name="")
     return item_rows
 
 
-def _is_item_list(name: str, value: Any) -> bool:
+def _is_list_of_scored_items(name: str, value: Any) -> bool:
     """Check whether a value is a list of objects that each have a number."""
     if name.rpartition(".")[2] in _RESPONSE_LISTS or not isinstance(value, list) or not value:
         return False
@@ -148,7 +154,7 @@ def _has_number(item: Mapping[str, Any]) -> bool:
     )
 
 
-def _list_entry_names(items: Any) -> list[str]:
+def _list_entry_names_of_items(items: Any) -> list[str]:
     """Return the names of the entries of the objects in a list."""
     if not isinstance(items, list):
         return []

@@ -78,31 +78,42 @@ def read(request: Request) -> Columns:
 
     selection = entries.selection
     if selection.has_column_per_class:
-        table = np.column_stack(
-            [entries.convert_number_column(name) for name in selection.table_column_names]
-        )
+        class_columns = [
+            entries.convert_number_column(name) for name in selection.table_column_names
+        ]
+        table = np.column_stack(class_columns)
     else:
-        table = entries.convert_list_column(selection.table_column_names[0])
+        (list_column_name,) = selection.table_column_names
+        table = entries.convert_list_column(list_column_name)
     return selection.build_columns(
-        table, entries.convert_label_column, entries.values_by_name.__getitem__
+        table,
+        read_array=entries.convert_label_column,
+        read_kept_values=entries.values_by_name.__getitem__,
     )
 
 
 def _build_score_columns(entries: _Entries) -> Columns:
-    """Build the columns of a file of scores, with the types of the file."""
-    selection = entries.selection
-    score_name = selection.table_column_names[0]
-    truth_names = [selection.column_of_role.get(role) for role in ("labels", "predictions")]
+    """Return the columns of a file of scores.
 
-    def read_side_column(name: str) -> NDArray[Any]:
-        if name in truth_names:
-            return _convert_to_object_array(entries.values_by_name[name])
-        return entries.convert_label_column(name)
+    Scores, labels and predictions keep their JSON types, because their texts and truth values are
+    converted later. All other columns are converted here.
+    """
+    selection = entries.selection
+    score_column_name = selection.table_column_names[0]
+    names_of_unconverted_columns = [
+        selection.column_of_role.get("labels"),
+        selection.column_of_role.get("predictions"),
+    ]
+
+    def read_array(column_name: str) -> NDArray[Any]:
+        if column_name in names_of_unconverted_columns:
+            return _convert_to_object_array(entries.values_by_name[column_name])
+        return entries.convert_label_column(column_name)
 
     return selection.build_columns(
-        _convert_to_object_array(entries.values_by_name[score_name]),
-        read_side_column,
-        entries.values_by_name.__getitem__,
+        _convert_to_object_array(entries.values_by_name[score_column_name]),
+        read_array=read_array,
+        read_kept_values=entries.values_by_name.__getitem__,
         line_numbers=entries.line_numbers,
     )
 
@@ -176,11 +187,19 @@ def _read_entries(request: Request) -> _Entries:
 
 
 def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the line number and the entries of each row of a file."""
-    list_key = find_item_list_key(request.logits_key) if request.reads_scores else None
+    """Yield the line number and the entries of each row of a file.
+
+    A row is a line of the file. If the score belongs to items, as `fields[*].score` does, a row is
+    an item of the list `fields` in a line.
+    """
+    list_key = None
+    if request.reads_scores:
+        score_key = request.logits_key
+        list_key = find_item_list_key(score_key)
     for line_number, json_object in iterate_objects(request.path, file):
         row = add_requested_entries(request, line_number, json_object)
-        if list_key is None or request.logits_key in json_object:
+        has_score_of_line = request.logits_key in json_object
+        if list_key is None or has_score_of_line:
             yield line_number, row
             continue
         try:
@@ -271,8 +290,8 @@ def add_requested_entries(
 
 
 def list_keys_named_by_request(request: Request) -> list[str | None]:
-    """Return the keys that a request names, with None for those that it does not."""
-    role_keys = [getattr(request, parameter) for parameter in REQUEST_FIELD_OF_ROLE.values()]
+    """Return the keys of the entries to read, with None for each key that is not given."""
+    role_keys = [getattr(request, field_name) for field_name in REQUEST_FIELD_OF_ROLE.values()]
     return [
         request.logits_key,
         *role_keys,
