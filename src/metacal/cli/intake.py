@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from metacal.cli.line_source import LineSource
 from metacal.cli.sources import TableSource
@@ -26,9 +26,9 @@ from metacal.io.disk import DISK, Disk, input_error_if_write_fails, is_disk_full
 from metacal.io.journal import Journal
 from metacal.io.opening import input_error_if_read_fails
 
-#: Minimal size in bytes at which a journal is compacted: one state replaces all records.
+#: A smaller journal is not compacted, that is, its records are not replaced by a single state.
 _MIN_JOURNAL_BYTES_TO_COMPACT = 1 << 24
-#: Size in bytes above which no more unreadable lines are stored; they are still counted.
+#: Unreadable lines are only counted, and no longer stored, if their file has more bytes than this.
 MAX_QUARANTINE_BYTES = 1 << 26
 
 
@@ -48,19 +48,19 @@ class Quarantine:
 
     Attributes
     ----------
-    offset : int
-        Size of the file before the latest lines were added. It is stored in the journal, so that
-        they are not added twice after a crash.
+    write_offset : int
+        Offset in the file at which the next lines will be written. The journal stores it before
+        the lines are added, so that they are not added twice after a crash.
     """
 
     def __init__(self, path: str, disk: Disk = DISK) -> None:
         self.path = path
         self._disk = disk
         with input_error_if_read_fails(path):
-            self.offset = len(disk.read(path) or b"")
+            self.write_offset = len(disk.read(path) or b"")
 
     def add_lines(
-        self, received_batch: ReceivedBatch, place: str, *, may_be_stored: bool = False
+        self, received_batch: ReceivedBatch, place: str, *, is_second_attempt: bool = False
     ) -> None:
         """Append the unreadable lines of a batch to the file.
 
@@ -70,29 +70,36 @@ class Quarantine:
             Content of the step.
         place : str
             Name of the source.
-        may_be_stored : bool, default=False
-            Whether some of the lines may be in the file already.
+        is_second_attempt : bool, default=False
+            Whether an earlier attempt failed, so that some of the lines may be in the file.
         """
         new_content = _encode_unreadable_lines(received_batch, place)
-        if not new_content or self.offset > MAX_QUARANTINE_BYTES:
+        if not new_content or self.write_offset > MAX_QUARANTINE_BYTES:
             return
-        if may_be_stored and self._already_has_content(new_content):
+        if is_second_attempt and self._finish_first_attempt(new_content):
             return
         self._disk.append(self.path, new_content)
-        self.offset += len(new_content)
+        self.write_offset += len(new_content)
 
-    def _already_has_content(self, new_content: bytes) -> bool:
-        """Check whether the file has the content already, and remove a partial copy of it."""
+    def _finish_first_attempt(self, new_content: bytes) -> bool:
+        """Find the content that an earlier attempt wrote, and remove an incomplete one.
+
+        Returns
+        -------
+        bool
+            Whether the file has all of `new_content`. Otherwise it must be written at
+            `write_offset`, which is the end of the file.
+        """
         file_content = self._disk.read(self.path) or b""
-        added_content = file_content[self.offset :]
-        if added_content.startswith(new_content):
-            self.offset = len(file_content)
+        content_of_first_attempt = file_content[self.write_offset :]
+        if content_of_first_attempt.startswith(new_content):
+            self.write_offset = len(file_content)
             return True
-        is_partial_copy = 0 < len(added_content) <= len(new_content)
-        if is_partial_copy:
-            self._disk.truncate(self.path, self.offset)
+        is_incomplete = 0 < len(content_of_first_attempt) <= len(new_content)
+        if is_incomplete:
+            self._disk.truncate(self.path, self.write_offset)
         else:
-            self.offset = len(file_content)
+            self.write_offset = len(file_content)
         return False
 
 
@@ -107,6 +114,24 @@ def _encode_unreadable_lines(received_batch: ReceivedBatch, place: str) -> bytes
         }
         json_lines.append(json.dumps(line_entry).encode() + b"\n")
     return b"".join(json_lines)
+
+
+class QuarantinePosition(NamedTuple):
+    """Place in the quarantine file to which the unreadable lines of a journal record belong.
+
+    Attributes
+    ----------
+    path : str
+        The quarantine file.
+    write_offset : int
+        Offset in that file at which the lines are written.
+    source_place : str
+        Name of the source of the lines, in messages.
+    """
+
+    path: str
+    write_offset: int
+    source_place: str
 
 
 class Intake:
@@ -156,7 +181,7 @@ class Intake:
         try:
             self._begin_journal()
         except InputError as error:
-            # A full disk is retried by `process_next_batch`. Other errors would only occur again.
+            # `process_next_batch` tries again if the disk is full. Other errors would not go away.
             if not is_disk_full(error):
                 raise
 
@@ -180,7 +205,7 @@ class Intake:
         return is_silent
 
     def process_next_batch(self) -> bool:
-        """Read the input that has arrived, and store it in the journal.
+        """Read the next batch of input, add it to the state, and store it in the journal.
 
         Returns
         -------
@@ -228,22 +253,24 @@ class Intake:
         self._has_journal_begun = True
 
     def _prepare_next_record(self) -> bool:
-        """Add the input that has arrived to the state. Return False if there is none."""
+        """Read a batch, and add it to the state. Return False if nothing has arrived."""
         received_batch = self.source.read_batch()
         if received_batch is None:
             return False
-        if received_batch.n_lines or len(received_batch.rows):
+        has_input = received_batch.n_lines > 0 or len(received_batch.rows) > 0
+        if has_input:
             self._last_input_time = time.monotonic()
             self._was_silent = False
         journal_record = self.monitor_state.add_batch(
-            received_batch, self.source.name, self.source.state
+            received_batch, source_name=self.source.name, source_position=self.source.state
         )
         if self.quarantine is not None:
-            journal_record["quarantine"] = [
-                self.quarantine.path,
-                self.quarantine.offset,
-                self.source.place,
-            ]
+            quarantine_position = QuarantinePosition(
+                path=self.quarantine.path,
+                write_offset=self.quarantine.write_offset,
+                source_place=self.source.place,
+            )
+            journal_record["quarantine"] = list(quarantine_position)
         self._pending_record = journal_record
         self._is_pending_record_journalled = False
         return True
@@ -256,18 +283,19 @@ class Intake:
             journal.append(record)
 
     def _store_pending_record(self) -> None:
-        """Write the pending record to the journal and the quarantine."""
+        """Write the pending record to the journal, and its unreadable lines to the quarantine."""
         assert self._pending_record is not None
         if self.journal is not None and not self._is_pending_record_journalled:
             self._append_record(self.journal, self._pending_record)
             self._is_pending_record_journalled = True
         if self.quarantine is not None:
-            assert self.monitor_state.last_batch is not None
+            batch_of_record = self.monitor_state.last_batch
+            assert batch_of_record is not None
             with input_error_if_write_fails(self.quarantine.path):
                 self.quarantine.add_lines(
-                    self.monitor_state.last_batch,
+                    batch_of_record,
                     self.source.place,
-                    may_be_stored=self._has_last_write_failed,
+                    is_second_attempt=self._has_last_write_failed,
                 )
         self._pending_record = None
         self._has_last_write_failed = False
@@ -275,16 +303,16 @@ class Intake:
             self.checkpoint()
 
     def _quarantine_lines_of_last_run(self) -> None:
-        """Add the unreadable lines of the last journalled step, if an earlier run did not."""
-        if self.journal is None or self.quarantine is None or self.monitor_state.last_batch is None:
+        """Store the unreadable lines of the last record, in case an earlier run was killed first."""
+        last_batch = self.monitor_state.last_batch
+        if self.journal is None or self.quarantine is None or last_batch is None:
             return
-        last_record = self.journal.records[-1]
-        no_quarantine = ("", 0, "")
-        quarantine_entry = last_record.get("quarantine") or no_quarantine
-        quarantine_path, quarantine_offset, source_place = quarantine_entry
-        if quarantine_path == self.quarantine.path and quarantine_offset <= self.quarantine.offset:
-            self.quarantine.offset = quarantine_offset
-            with input_error_if_write_fails(quarantine_path):
-                self.quarantine.add_lines(
-                    self.monitor_state.last_batch, source_place, may_be_stored=True
-                )
+        stored_position = self.journal.records[-1].get("quarantine")
+        if not stored_position:
+            return
+        position = QuarantinePosition(*stored_position)
+        is_same_file = position.path == self.quarantine.path
+        if is_same_file and position.write_offset <= self.quarantine.write_offset:
+            self.quarantine.write_offset = position.write_offset
+            with input_error_if_write_fails(position.path):
+                self.quarantine.add_lines(last_batch, position.source_place, is_second_attempt=True)

@@ -8,12 +8,13 @@ The *sampling probability* of a row is the probability with which it was chosen 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal.errors import InputError, MonitoringError
 from metacal.gate.model_outputs import split_model_outputs
@@ -32,41 +33,66 @@ if TYPE_CHECKING:
     from metacal.gate import Gate
     from metacal.gate.watch import Watch
 
-#: Name of the source that is not a file.
+#: Logits of one row, or its score.
+ModelOutputs = tuple[float, ...]
+
+#: Name by which users pass standard input instead of a file.
 STANDARD_INPUT = "-"
 
 
 @dataclass
 class _LineBatch:
-    """Lines that arrived together, without headers and empty lines.
+    """Entries of lines that arrived together, without headers and empty lines.
+
+    An *entry* is a line, or one item of a line that has a list of items. An entry that is readable
+    has a record, and an unreadable one has a reason.
 
     Attributes
     ----------
-    lines : list of Line
-        The lines.
-    records : dict of int to StreamRecord
-        Content of each readable line, keyed by its index in `lines`.
-    unreadable_reasons : dict of int to str
-        Reason why a line is unreadable, keyed by its index in `lines`.
+    line_by_entry : list of Line
+        Line of each entry.
+    record_by_entry : dict of int to StreamRecord
+        Content of each readable entry, keyed by the index of the entry.
+    reason_by_entry : dict of int to str
+        Reason why an entry is unreadable, keyed by the index of the entry.
     """
 
-    lines: list[Line] = field(default_factory=list)
-    records: dict[int, StreamRecord] = field(default_factory=dict)
-    unreadable_reasons: dict[int, str] = field(default_factory=dict)
+    line_by_entry: list[Line] = field(default_factory=list)
+    record_by_entry: dict[int, StreamRecord] = field(default_factory=dict)
+    reason_by_entry: dict[int, str] = field(default_factory=dict)
 
-    def mark_unreadable(self, index: int, reason: str) -> None:
-        """Mark a readable line as unreadable."""
-        del self.records[index]
-        self.unreadable_reasons[index] = reason
+    @property
+    def n_entries(self) -> int:
+        """Number of entries, readable or not."""
+        return len(self.line_by_entry)
 
-    def unreadable_lines(self) -> list[UnreadableLine]:
-        """Return the unreadable lines in order."""
+    def add_readable_entry(self, line: Line, record: StreamRecord) -> None:
+        """Add an entry with its content."""
+        self.record_by_entry[self.n_entries] = record
+        self.line_by_entry.append(line)
+
+    def add_unreadable_entry(self, line: Line, reason: str) -> None:
+        """Add an entry with the reason why it is unreadable."""
+        self.reason_by_entry[self.n_entries] = reason
+        self.line_by_entry.append(line)
+
+    def mark_entry_as_unreadable(self, entry_index: int, reason: str) -> None:
+        """Replace the content of an entry by the reason why the gate cannot read it."""
+        del self.record_by_entry[entry_index]
+        self.reason_by_entry[entry_index] = reason
+
+    def list_unreadable_lines(self) -> list[UnreadableLine]:
+        """Return the unreadable entries in the order of their lines."""
         unreadable_lines = []
-        for index in sorted(self.unreadable_reasons):
-            line = self.lines[index]
-            line_text = line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace")
+        for entry_index, reason in sorted(self.reason_by_entry.items()):
+            line = self.line_by_entry[entry_index]
             unreadable_lines.append(
-                UnreadableLine(index, line.number, self.unreadable_reasons[index], line_text)
+                UnreadableLine(
+                    index_in_batch=entry_index,
+                    line_number=line.number,
+                    reason=reason,
+                    text=line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace"),
+                )
             )
         return unreadable_lines
 
@@ -102,15 +128,15 @@ class LineSource:
         self.lines = lines
         self.name = name
         self.strict = strict
-        # The keys are labels as text. For scores, the values are flags of correct predictions.
+        # For scores, the labels are booleans: whether the prediction of a row is correct.
         self.label_by_text: Mapping[str, Any] = FLAG_OF_VERDICT
         if watch.gate.has_classes:
             self.label_by_text = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0
         self.first_error_message = ""
         self._n_reported_gaps = 0
-        # Sampling probabilities of the rows of the current batch, keyed by id.
-        self._batch_probabilities: dict[str, float | None] = {}
+        # A late label may refer to a row of the same batch, which the monitor does not know yet.
+        self._probability_by_id_in_batch: dict[str, float | None] = {}
 
     @property
     def place(self) -> str:
@@ -121,7 +147,7 @@ class LineSource:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Position in the file and names of its columns, empty for a pipe."""
+        """Position in the file and names of its columns, to resume reading. Empty for a pipe."""
         file_position = self.lines.position
         if file_position is None:
             return {}
@@ -134,11 +160,13 @@ class LineSource:
     def read_batch(self) -> ReceivedBatch | None:
         """Return rows and labels of the lines that have arrived, or None."""
         new_lines = self.lines.read()
-        if not new_lines and self.lines.n_gaps == self._n_reported_gaps:
+        # A gap is a place where lines may have been lost, for example if a log was deleted.
+        n_new_gaps = self.lines.n_gaps - self._n_reported_gaps
+        if not new_lines and n_new_gaps == 0:
             return None
         batch = self._parse_lines(new_lines)
-        unreadable_lines = batch.unreadable_lines()
-        self.n_readable += len(batch.records)
+        unreadable_lines = batch.list_unreadable_lines()
+        self.n_readable += len(batch.record_by_entry)
         if unreadable_lines:
             first_unreadable = unreadable_lines[0]
             error_message = (
@@ -147,32 +175,33 @@ class LineSource:
             if self.strict:
                 raise MonitoringError(error_message)
             self.first_error_message = self.first_error_message or error_message
-        n_new_gaps = self.lines.n_gaps - self._n_reported_gaps
-        self._n_reported_gaps = self.lines.n_gaps
-        return _build_received_batch(self.watch, batch, unreadable_lines, n_new_gaps)
+        self._n_reported_gaps += n_new_gaps
+        return _build_received_batch(
+            batch,
+            unreadable_lines,
+            gate=self.watch.gate,
+            n_new_gaps=n_new_gaps,
+        )
 
     def _parse_lines(self, lines: list[Line]) -> _LineBatch:
         """Parse lines, and mark lines that the gate cannot read as unreadable."""
-        self._batch_probabilities.clear()
+        self._probability_by_id_in_batch.clear()
         batch = _LineBatch()
         for line in lines:
             try:
-                line_records = self._parse_line(line)
+                records_of_line = self._parse_line(line)
             except LineError as error:
-                line_index = len(batch.lines)
-                batch.unreadable_reasons[line_index] = error.reason
-                batch.lines.append(line)
+                batch.add_unreadable_entry(line, error.reason)
                 continue
-            # A line with a list of items counts as one line for each of them.
-            for record in line_records:
-                line_index = len(batch.lines)
-                batch.records[line_index] = record
-                batch.lines.append(line)
+            for record in records_of_line:
+                batch.add_readable_entry(line, record)
         indexed_rows = [
-            (index, record.row) for index, record in batch.records.items() if record.row is not None
+            (entry_index, record.row)
+            for entry_index, record in batch.record_by_entry.items()
+            if record.row is not None
         ]
-        for index, reason in _iterate_invalid_rows(self.watch, indexed_rows):
-            batch.mark_unreadable(index, reason)
+        for entry_index, reason in _find_invalid_rows(self.watch.gate, indexed_rows):
+            batch.mark_entry_as_unreadable(entry_index, reason)
         return batch
 
     def _parse_line(self, line: Line) -> list[StreamRecord]:
@@ -195,34 +224,35 @@ class LineSource:
 
     def _convert_record(self, record: StreamRecord) -> StreamRecord:
         """Convert the label of a record. Raise LineError if the record is incomplete."""
-        label = self._convert_labels(record)
-        if record.row is None and (record.id is None or label is None):
+        label = self._convert_label_or_labels(record)
+        has_row = record.row is not None
+        if not has_row and (record.id is None or label is None):
             raise build_invalid_line_error(
                 "a line without a row must have the id of an earlier row and a label"
             )
         self._check_sampling_probability(record)
-        request = self.reader.request
-        if record.row is not None and record.unit is None:
-            if request.case_key is not None:
+        # The reader stores the case or the cluster of a row as its unit.
+        has_case_or_cluster = record.unit is not None
+        if has_row and not has_case_or_cluster:
+            if self.reader.request.case_key is not None:
                 raise build_invalid_line_error("the line has no case")
-            if request.unit_key is not None:
+            if self.reader.request.unit_key is not None:
                 raise build_invalid_line_error("the line has no cluster")
         return record._replace(label=label)
 
     def _split_line_into_records(self, line: Line) -> list[StreamRecord]:
-        """Split a line into its columns."""
+        """Parse the text of a line. Raise LineError, or HeaderError for an invalid header."""
         try:
             return self.reader.parse_records(line.number, line.content)
         except HeaderError as error:
-            is_header_of_table = (
-                self.reader.stream_format in ("csv", "tsv") and self.reader.header is None
-            )
-            if is_header_of_table:
+            has_header_line = self.reader.stream_format in ("csv", "tsv")
+            is_header_invalid = has_header_line and self.reader.header is None
+            if is_header_invalid:
                 # Without a header, no line of the file can be read.
                 raise
             raise build_invalid_line_error(str(error)) from None
 
-    def _convert_labels(self, record: StreamRecord) -> Any:
+    def _convert_label_or_labels(self, record: StreamRecord) -> Any:
         """Convert the label of a record, or its tuple with a label per model."""
         if not isinstance(record.label, tuple):
             return self._convert_label(record.label)
@@ -232,7 +262,7 @@ class LineSource:
         return tuple(self._convert_label(label) for label in record.label)
 
     def _convert_label(self, label: Any) -> Any:
-        """Convert a label to the form that the gate uses."""
+        """Convert a label to a class, to a correctness flag (for scores), or to a loss."""
         if label is None:
             return None
         if self.watch.gate.reads_losses:
@@ -240,18 +270,19 @@ class LineSource:
         label_text = str(label)
         if isinstance(label, float) and label.is_integer():
             label_text = str(int(label))
-        is_correctness = self.reader.request.reads_scores
-        gate_label = self.label_by_text.get(label_text)
-        if gate_label is None and is_correctness:
-            gate_label = self.label_by_text.get(label_text.strip().lower())
-        if gate_label is None:
+        # For scores, a label states whether the prediction is correct, in words or numbers.
+        is_correctness_label = self.reader.request.reads_scores
+        class_or_flag = self.label_by_text.get(label_text)
+        if class_or_flag is None and is_correctness_label:
+            class_or_flag = self.label_by_text.get(label_text.strip().lower())
+        if class_or_flag is None:
             problem = (
                 "neither correct nor incorrect"
-                if is_correctness
+                if is_correctness_label
                 else "not one of the gate's classes"
             )
             raise build_invalid_line_error(f"the label {label_text[:40]!r} is {problem}")
-        return gate_label
+        return class_or_flag
 
     def _convert_loss(self, loss: Any) -> Any:
         """Convert a loss to a number from 0 to 1."""
@@ -267,21 +298,24 @@ class LineSource:
         """Raise LineError if a labelled row lacks a valid sampling probability."""
         if self.reader.probability_key is None:
             return
+        is_late_label = record.row is None
         probability = record.probability
         if probability is not None:
             self._raise_unless_probability_allowed(probability)
-        elif record.row is None and record.id is not None:
-            probability = self._probability_of_earlier_row(record.id)
+        elif is_late_label and record.id is not None:
+            probability = self._find_probability_of_earlier_row(record.id)
         if probability is None and record.label is not None:
             raise build_invalid_line_error("the sampling probability of the row is missing")
-        if record.row is not None and record.id is not None:
-            self._batch_probabilities[record.id] = probability
+        if not is_late_label and record.id is not None:
+            self._probability_by_id_in_batch[record.id] = probability
 
     def _raise_unless_probability_allowed(self, probability: float) -> None:
-        """Raise LineError unless a probability is from the declared minimum to 1."""
-        alarms = self.watch.alarms
-        declared_minima = [alarm.least_probability for alarm in alarms.promise]
-        declared_minima += [alarm.least_probability for alarm in alarms.calibration]
+        """Raise LineError unless --least-probability <= probability <= 1 and probability > 0."""
+        promise_alarms = self.watch.alarms.promise
+        calibration_alarms = self.watch.alarms.calibration
+        # Each alarm stores the --least-probability that the user declared when it began.
+        declared_minima = [alarm.least_probability for alarm in promise_alarms]
+        declared_minima += [alarm.least_probability for alarm in calibration_alarms]
         least_probability = min(declared_minima, default=0.0)
         if not (least_probability <= probability <= 1.0 and probability > 0.0):
             raise build_invalid_line_error(
@@ -290,16 +324,16 @@ class LineSource:
                 " --least-probability"
             )
 
-    def _probability_of_earlier_row(self, row_id: str) -> float | None:
+    def _find_probability_of_earlier_row(self, row_id: str) -> float | None:
         """Return the sampling probability of an earlier row, or None."""
-        if row_id in self._batch_probabilities:
-            return self._batch_probabilities[row_id]
+        if row_id in self._probability_by_id_in_batch:
+            return self._probability_by_id_in_batch[row_id]
         waiting_row = self.watch.waiting.find_row(row_id)
         return None if waiting_row is None else waiting_row.probability
 
 
-def _iterate_invalid_rows(
-    watch: Watch, indexed_rows: list[tuple[int, Any]]
+def _find_invalid_rows(
+    gate: Gate, indexed_rows: Sequence[tuple[int, ModelOutputs]]
 ) -> Iterator[tuple[int, str]]:
     """Yield index and reason of the rows that the gate cannot read.
 
@@ -309,19 +343,24 @@ def _iterate_invalid_rows(
     if not indexed_rows:
         return
     try:
-        table = _convert_rows_to_array(watch, [row for _, row in indexed_rows])
-        read_rows(watch.gate, split_model_outputs(watch.gate, table))
+        _raise_unless_gate_reads_rows(gate, [row for _, row in indexed_rows])
     except InputError:
-        half_size = len(indexed_rows) // 2
-        if half_size:
-            yield from _iterate_invalid_rows(watch, indexed_rows[:half_size])
-            yield from _iterate_invalid_rows(watch, indexed_rows[half_size:])
-        else:
-            line_index, row = indexed_rows[0]
-            yield line_index, _explain_invalid_row(watch.gate, row)
+        if len(indexed_rows) == 1:
+            index, invalid_row = indexed_rows[0]
+            yield index, _explain_invalid_row(gate, invalid_row)
+            return
+        middle = len(indexed_rows) // 2
+        yield from _find_invalid_rows(gate, indexed_rows[:middle])
+        yield from _find_invalid_rows(gate, indexed_rows[middle:])
 
 
-def _explain_invalid_row(gate: Gate, row: tuple[float, ...]) -> str:
+def _raise_unless_gate_reads_rows(gate: Gate, rows: list[ModelOutputs]) -> None:
+    """Raise InputError if a gate cannot read one of the rows."""
+    table = _convert_rows_to_array(gate, rows)
+    read_rows(gate, split_model_outputs(gate, table))
+
+
+def _explain_invalid_row(gate: Gate, row: ModelOutputs) -> str:
     """Return the reason why a gate cannot read a row."""
     row_values = np.array(row)
     invalid_columns = np.flatnonzero(np.isnan(row_values) | (row_values == np.inf))
@@ -340,59 +379,65 @@ def _explain_invalid_row(gate: Gate, row: tuple[float, ...]) -> str:
     return "the row is -infinity in every class; at least one must be possible"
 
 
-def _convert_rows_to_array(watch: Watch, rows: list[Any]) -> Any:
+def _convert_rows_to_array(gate: Gate, rows: list[ModelOutputs]) -> NDArray[np.float64]:
     """Convert rows to an array of scores (1-D) or of logits (2-D)."""
-    n_columns = len(rows[0]) if rows else max(1, watch.gate.n_classes)
+    n_columns = len(rows[0]) if rows else max(1, gate.n_classes)
     table = np.array(rows, dtype=np.float64).reshape(len(rows), n_columns)
-    return table[:, 0] if watch.gate.is_score_gate else table
+    return table[:, 0] if gate.is_score_gate else table
 
 
 def _build_received_batch(
-    watch: Watch, batch: _LineBatch, unreadable_lines: list[UnreadableLine], n_gaps: int
+    batch: _LineBatch, unreadable_lines: list[UnreadableLine], *, gate: Gate, n_new_gaps: int
 ) -> ReceivedBatch:
-    """Build the input of the monitor from a batch of lines.
+    """Arrange the records of a batch of lines as columns of rows and a list of late labels.
 
     Parameters
     ----------
-    watch : Watch
-        Monitor state.
     batch : _LineBatch
         Lines that arrived together.
     unreadable_lines : list of UnreadableLine
         Unreadable lines of the batch.
-    n_gaps : int
-        Number of new gaps in the stream.
+    gate : Gate
+        Gate that is monitored.
+    n_new_gaps : int
+        Number of new places in the stream where lines may have been lost.
 
     Returns
     -------
     ReceivedBatch
         Rows, and labels of earlier rows, in the order of the lines.
     """
+    rows = list[ModelOutputs]()
     row_records = list[StreamRecord]()
-    line_indices = list[int]()
+    entry_index_of_row = list[int]()
     late_labels = list[LateLabel]()
-    for line_index, record in batch.records.items():
+    for entry_index, record in batch.record_by_entry.items():
         if record.row is not None:
+            rows.append(record.row)
             row_records.append(record)
-            line_indices.append(line_index)
+            entry_index_of_row.append(entry_index)
         elif record.id is not None:
-            late_labels.append(
-                LateLabel(len(row_records), record.id, record.label, record.probability)
+            late_label = LateLabel(
+                after=len(row_records),
+                id=record.id,
+                label=record.label,
+                probability=record.probability,
             )
+            late_labels.append(late_label)
     probabilities = [record.probability for record in row_records]
     has_probabilities = any(probability is not None for probability in probabilities)
-    has_units = any(record.unit is not None for record in row_records)
-    has_groups = watch.gate.has_group_thresholds
+    has_clusters = any(record.unit is not None for record in row_records)
+    has_groups = gate.has_group_thresholds
     return ReceivedBatch(
-        rows=_convert_rows_to_array(watch, [record.row for record in row_records]),
+        rows=_convert_rows_to_array(gate, rows),
         labels=[record.label for record in row_records],
         ids=[record.id for record in row_records],
         sampling_probabilities=probabilities if has_probabilities else None,
         groups=[str(record.group) for record in row_records] if has_groups else None,
-        units=[str(record.unit) for record in row_records] if has_units else None,
+        units=[str(record.unit) for record in row_records] if has_clusters else None,
         late_labels=late_labels,
-        line_indices=line_indices,
-        n_lines=len(batch.lines),
+        line_indices=entry_index_of_row,
+        n_lines=batch.n_entries,
         unreadable_lines=unreadable_lines,
-        n_gaps=n_gaps,
+        n_gaps=n_new_gaps,
     )
