@@ -300,7 +300,7 @@ def _read_logit_rows(
             path=file, tables=(predictions.table,), truth=predictions.labels, columns=predictions
         )
 
-    first_table = gate.source.read(predictions.table, by_rows=True)
+    first_table = gate.source.read(predictions.table, convert_lazily=True)
     if reading.large is None:
         return GateRows(
             path=file,
@@ -313,7 +313,7 @@ def _read_logit_rows(
     large_predictions = read_for_gate(
         gate.stage(1), artifact, reading.large, **read_keywords(reading)
     )
-    large_table = gate.stages[1].source.read(large_predictions.table, by_rows=True)
+    large_table = gate.stages[1].source.read(large_predictions.table, convert_lazily=True)
     truth = predictions.labels
     # A shorter file of the large model holds only some rows, so its labels belong to other rows.
     if len(predictions) == len(large_predictions):

@@ -153,7 +153,7 @@ class LogitsSource(BaseSource[Rows]):
         score_kernel = resolve_score(self.score).compute_unrounded
         return self.map.allows_any_block_size and getattr(score_kernel, "takes_whole_blocks", False)
 
-    def read(self, table: Any, *, by_rows: bool = False) -> Any:
+    def read(self, table: Any, *, convert_lazily: bool = False) -> Any:
         """Convert a table to checked logits with one column per class.
 
         Parameters
@@ -161,7 +161,7 @@ class LogitsSource(BaseSource[Rows]):
         table : array-like of shape (n_rows, n_classes)
             Logits or probabilities, as `input` states. For two classes, one score per row is
             accepted too.
-        by_rows : bool, default=False
+        convert_lazily : bool, default=False
             Whether to convert rows only when they are read, without a second table in memory.
 
         Raises
@@ -171,7 +171,7 @@ class LogitsSource(BaseSource[Rows]):
         """
         if self.n_classes == 2 and has_one_score_per_row(table):
             table = scores_to_two_columns(table, self.input)
-        logits = read_logits(table, self.input, convert_lazily=by_rows)
+        logits = read_logits(table, self.input, convert_lazily=convert_lazily)
         if logits.shape[1] != self.n_classes:
             raise ClassMismatchError(
                 f"This gate was fitted on {self.n_classes} classes, but the table has"

@@ -136,10 +136,10 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
             limits_only_rejections=certificate.quantity.limits_only_rejections,
         )
 
-    def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
+    def read(self, score: Any, *, convert_lazily: bool = False) -> NDArray[np.floating[Any]]:
         """Convert scores to a checked array, with NaN for rows without a score.
 
-        `by_rows` has no effect. `LogitsSource.read` has the same parameter.
+        `convert_lazily` has no effect. `LogitsSource.read` has the same parameter.
         """
         return check_scores(score)
 

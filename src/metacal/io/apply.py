@@ -154,14 +154,17 @@ def apply(
     """
     # An invalid executor is rejected before anything is written.
     uses_remote_workers = is_remote(executor)
-    batch_gate = gate
-    if not isinstance(gate, BatchGate):
+    if isinstance(gate, BatchGate):
+        batch_gate = gate
+    else:
         batch_gate = BatchGate(gate, group_key=read_options.get("group_key"))
+    if rejected is None:
+        rejected = batch_gate.rejected
     applier = FileApplier(
         batch_gate=batch_gate,
         # By default, `keep=None` copies every column of the source to the results.
         read_options={"keep": None, **read_options},
-        rejected=batch_gate.rejected if rejected is None else rejected,
+        rejected=rejected,
         output_format=output_format,
         n_jobs=n_jobs,
     )
@@ -232,11 +235,15 @@ class FileApplier:
         )
 
     def write(self, source: Any, target: str, temporary_path: str | None = None) -> Applied:
-        """Write the result of a source to `target`, or to a temporary file."""
+        """Read predictions from a source, and write a file with the decisions of the gate.
+
+        The file is `target`, or a temporary file that will be renamed to `target`.
+        """
         gate = self.batch_gate.gate
         with delete_downloads_after_use():
             predictions = read_for_gate(gate, self.batch_gate.name, source, **self.read_options)
-            validated_table = gate.source.read(predictions.table, by_rows=True)
+            # All rows are checked here, but converted only when their decisions are written.
+            validated_table = gate.source.read(predictions.table, convert_lazily=True)
             return write_decisions(
                 gate,
                 predictions,
@@ -272,7 +279,7 @@ def _apply_to_folder(
     prune: bool,
     notify: Callable[[str], object],
 ) -> Applied:
-    """Write the results that are missing or outdated to a directory.
+    """Write to a directory the results that it lacks, or whose source has changed.
 
     Parameters
     ----------

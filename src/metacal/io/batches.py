@@ -329,7 +329,7 @@ class BatchGate:
         table = table_to_array(batch, batch_table.layout, _BATCH_NAME, first_row=0)
         if batch_table.column_order is not None:
             table = np.ascontiguousarray(table[:, batch_table.column_order])
-        return self.gate.source.read(table, by_rows=True)
+        return self.gate.source.read(table, convert_lazily=True)
 
     def _read_groups(self, batch: Any) -> NDArray[Any] | None:
         """Return the group of each row, or any one group if the batch is empty."""

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from metacal import scores
 from metacal.errors import ArtifactError, FileWriteError, InputError, LabellingError, SavingError
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.encoding import decode, encode
@@ -25,7 +26,6 @@ from metacal.io.artifact.signature import KeySource, read_key
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal, Record, Seal
 from metacal.promises.promise import Promise
-from metacal.scores import NAMED
 
 # Parameters of the certifier in the first record, and the attributes that hold their values.
 _ATTRIBUTE_OF_PARAMETER = {
@@ -157,7 +157,7 @@ def certifier_from_journal(
     sheet_settings: dict[str, Any] | None = None,
     **options: Any,
 ) -> Certifier:
-    """Create or restore the certifier of an open journal.
+    """Create a certifier that records its labels in a journal, or restore it from there.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def certifier_from_journal(
         Class labels in column order, for a new journal.
 
     sheet_settings : dict or None, default=None
-        Description of the label sheet, stored in a new journal.
+        Settings of the sheet (a table of rows that people label), stored in a new journal.
 
     **options
         Other parameters of `Certifier`.
@@ -207,7 +207,7 @@ def _build_settings_record(certifier: Certifier, sheet_settings: dict[str, Any])
     if predictions is not None and not isinstance(certifier.score, str):
         raise SavingError(
             "The score is a Python function, so a journal cannot store it. Use a named score:"
-            f" {', '.join(NAMED)}."
+            f" {', '.join(scores.NAMED)}."
         )
     record: Record = {"promise": encode(certifier.promise, "the promise")}
     for parameter, attribute in _ATTRIBUTE_OF_PARAMETER.items():
@@ -229,10 +229,10 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
     """
     settings = journal.records[0]
     check_keys(settings, ("promise", *_ATTRIBUTE_OF_PARAMETER, *_POOL_ENTRIES), f"{journal.path}:2")
-    began_with_logits = settings["classes"] is not None
+    was_started_with_logits = settings["classes"] is not None
     is_pool_of_logits = np.ndim(pool) == 2
-    if began_with_logits != is_pool_of_logits:
-        pool_kind = "logits" if began_with_logits else "scores"
+    if was_started_with_logits != is_pool_of_logits:
+        pool_kind = "logits" if was_started_with_logits else "scores"
         raise LabellingError(
             f"{journal.path} was started with a pool of {pool_kind}. Pass the same {pool_kind}."
         )
@@ -313,12 +313,9 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
             certifier.extend()
             return
         check_keys(record, _LABEL_ENTRIES, location)
-        arrays = {}
-        for name in _LABEL_ENTRIES:
-            arrays[name] = np.array(decode(tuple[int, ...], record[name], name), np.intp)
-        row_indices = arrays["rows"]
-        correctness = arrays["right"]
-        class_codes = arrays["classes"]
+        row_indices = _decode_integers(record, "rows")
+        correctness = _decode_integers(record, "right")
+        class_codes = _decode_integers(record, "classes")
         have_equal_length = len(row_indices) == len(correctness) == len(class_codes)
         if not have_equal_length or not np.isin(correctness, (0, 1)).all():
             raise ArtifactError(
@@ -330,3 +327,8 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
         raise ArtifactError(
             f"the record at {location} contradicts the records before it: {error}"
         ) from error
+
+
+def _decode_integers(record: Record, name: str) -> NDArray[np.intp]:
+    """Convert an entry of a record, which must be a list of integers, to an array."""
+    return np.array(decode(tuple[int, ...], record[name], name), np.intp)

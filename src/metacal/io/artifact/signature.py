@@ -73,7 +73,7 @@ class Key(Seal):
     secret : bytes
         Shared secret of HMAC.
 
-    private : Ed25519PrivateKey or None
+    private_key : Ed25519PrivateKey or None
         Private key. None if the key can only verify.
 
     public_key : Ed25519PublicKey or None
@@ -84,16 +84,16 @@ class Key(Seal):
 
     algorithm: Algorithm
     secret: bytes = b""
-    private: Any = None
+    private_key: Any = None
     public_key: Any = None
 
     def __repr__(self) -> str:
         return f"Key({self.algorithm})"
 
     @property
-    def is_secret(self) -> bool:
-        """Whether the key can sign, and must therefore not be readable by others."""
-        return self.algorithm == "hmac-sha256" or self.private is not None
+    def can_sign(self) -> bool:
+        """Whether the key can sign. Others must then not be able to read it."""
+        return self.algorithm == "hmac-sha256" or self.private_key is not None
 
     def compute(self, content: bytes) -> str:
         """Return the signature of some bytes in hexadecimal digits.
@@ -102,12 +102,12 @@ class Key(Seal):
         """
         if self.algorithm == "hmac-sha256":
             return hmac.digest(self.secret, content, "sha256").hex()
-        if self.private is None:
+        if self.private_key is None:
             raise KeyFileError(
                 "The key is a public key, which can verify signatures but not sign. Pass the"
                 " private key."
             )
-        return str(self.private.sign(content).hex())
+        return str(self.private_key.sign(content).hex())
 
     def matches(self, value: str, content: bytes) -> bool:
         """Check in constant time whether a value is the signature of some bytes."""
@@ -155,7 +155,7 @@ def read_key(source: KeySource) -> Key:
         key_bytes = file.read(_MAX_KEY_BYTES + 1)
         file_mode = os.fstat(file.fileno()).st_mode
     key = _parse_key(key_bytes, path)
-    if key.is_secret and _is_readable_by_others(file_mode):
+    if key.can_sign and _is_readable_by_others(file_mode):
         warnings.warn(
             f"{path}: other users can read this key. Run chmod 600 {path}",
             MetacalWarning,
@@ -203,8 +203,8 @@ def parse_signature(data: Any) -> Signature:
         )
     signature_text = data["value"]
     n_digits = N_SIGNATURE_DIGITS[algorithm]
-    has_length = type(signature_text) is str and len(signature_text) == n_digits
-    if not has_length or not set(signature_text) <= set("0123456789abcdef"):
+    has_right_length = type(signature_text) is str and len(signature_text) == n_digits
+    if not has_right_length or not set(signature_text) <= set("0123456789abcdef"):
         raise SignatureError(
             f"signature.value must be {n_digits} hexadecimal digits, but it is"
             f" {describe_json(signature_text)}."
@@ -307,4 +307,4 @@ def _parse_ed25519_key(content: bytes, name: str) -> Key:
         raise KeyFileError(
             f"{name}: the key is not an Ed25519 key. Create a key pair with: {_MAKE_PAIR}"
         )
-    return Key("ed25519", private=private_key, public_key=public_key)
+    return Key("ed25519", private_key=private_key, public_key=public_key)

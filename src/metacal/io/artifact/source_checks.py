@@ -22,11 +22,11 @@ from metacal.scores import named as scores
 # Attribute of each map that holds the points of a curve.
 _POINTS_ATTRIBUTE_OF_MAP = {"SplineMap": "knots", "GaussianProcessMap": "inducing"}
 
-# Maximum number of points of a curve. A fit produces at most 200 points.
-# The cost of applying a map is the number of points times the number of rows.
+# Maximum number of points of a curve, whose cost per logit is the number of points. A fit produces
+# at most 200 points.
 _MAX_POINTS = 1000
 
-# Maximum number of points times classes, which is the cost per row.
+# Maximum number of points times classes, which is the cost of applying the map to a row.
 _MAX_OPERATIONS_PER_ROW = 2_000_000
 
 
@@ -70,11 +70,11 @@ def check_map_cost(fitted: Any, n_classes: int) -> None:
 
 def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
     """Raise ArtifactError unless the subgroups by class are the classes of the gate."""
-    parts = certificate.subgroups
-    if parts is None or parts.by != "class":
+    subgroups = certificate.subgroups
+    if subgroups is None or subgroups.by != "class":
         return
-    names = {name for subgroup in parts.items for name in subgroup.names}
-    require(names == set(classes.tolist()), "its parts are not the classes of the file")
+    certified_classes = {name for subgroup in subgroups.items for name in subgroup.names}
+    require(certified_classes == set(classes.tolist()), "its parts are not the classes of the file")
 
 
 def check_score_range(
@@ -101,9 +101,10 @@ def check_score_range(
     ArtifactError
         If a value is out of range. Infinite thresholds are allowed.
     """
-    if score not in scores.NAMED:
+    named_score = scores.NAMED.get(score)
+    if named_score is None:
         return
-    lowest, highest = scores.NAMED[score].value_range(n_classes)
+    lowest, highest = named_score.value_range(n_classes)
     lowest_allowed = lowest - max_rounding_error(
         lowest, MAX_RELATIVE_ROUNDING_ERROR, min_magnitude=1.0
     )

@@ -11,6 +11,7 @@ from dataclasses import make_dataclass
 from functools import cache, partial
 from typing import Any, Literal, NewType
 
+from metacal import scores
 from metacal.errors import ArtifactError, SavingError
 from metacal.formulas import Float
 from metacal.gate.file_layout import FileLayout
@@ -38,7 +39,6 @@ from metacal.maps.methods import (
     find_method_by_public_name,
     get_all_methods,
 )
-from metacal.scores import NAMED
 from metacal.scores.learned import LogisticRanker, PairwiseRanker, Ranker
 
 #: Type of the model outputs.
@@ -46,7 +46,7 @@ Input = Literal["logits", "probabilities"]
 
 #: Name of a ranking score that can be computed without fitting.
 ScoreName = NewType("ScoreName", str)
-ALLOWED_NAME_LISTERS[ScoreName] = lambda: NAMED
+ALLOWED_NAME_LISTERS[ScoreName] = lambda: scores.NAMED
 
 #: Maximum number of threads that a file may request.
 MAX_JOBS = 1024

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal import scores
 from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError, SavingError
 from metacal.gate import Gate, LogitsSource, ScoreSource, Stage
@@ -26,7 +27,7 @@ from metacal.io.artifact.source_checks import (
 )
 from metacal.io.artifact.sources import LEARNED_SCORE_CLASSES, check_calibrator_is_supported
 from metacal.kernels.grid import RELATIVE_GRID
-from metacal.scores import NAMED, Score, get_rounding_grid, get_score_name, needs_logits
+from metacal.scores import Score, get_rounding_grid, get_score_name, needs_logits
 
 #: Maximum number of stages of a cascade.
 MAX_STAGES = 16
@@ -112,7 +113,7 @@ def _check_score_is_supported(score: str | Score) -> None:
     if type(score) is not LEARNED_SCORE_CLASSES.get(score_name):
         raise SavingError(
             f"The score {score_name} is a Python function, so a gate file cannot store it. Use a"
-            f" named score: {', '.join(NAMED)}, or a trained"
+            f" named score: {', '.join(scores.NAMED)}, or a trained"
             f" {' or '.join(LEARNED_SCORE_CLASSES)}."
         )
     is_trained = score.n_classes_ > 0

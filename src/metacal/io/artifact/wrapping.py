@@ -23,7 +23,7 @@ from metacal.io.disk import input_error_if_write_fails
 from metacal.io.opening import N_MAGIC_BYTES, detect_file_kind, input_error_if_read_fails
 from metacal.io.writing import open_atomic_path
 
-#: Value of the entry "format".
+#: Value of the entry "format" in every file.
 FORMAT = "metacal"
 
 #: Version of the file format.
