@@ -85,6 +85,10 @@ class ColumnSelection:
         """Whether the table is one column per class, not a column of lists or an array."""
         return self.class_column_positions is not None
 
+    def without_class_list(self) -> ColumnSelection:
+        """Return a copy without an array of class names."""
+        return replace(self, class_list_name=None)
+
     def without_kept_columns(self) -> ColumnSelection:
         """Return a copy that copies no columns to the results."""
         return replace(self, kept_names=(), unused_names=(*self.unused_names, *self.kept_names))

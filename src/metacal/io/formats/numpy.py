@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -73,12 +73,12 @@ def read_npz(request: Request) -> Columns:
             with archive.open(member) as member_file:
                 locations[name] = read_npy_header(member_file)
 
-        descriptions = {
+        description_of_array = {
             name: f"{location.shape} {location.dtype}" for name, location in locations.items()
         }
-        selection = select_arrays(request, descriptions)
+        selection = select_arrays(request, description_of_array)
         if request.keeps_other_columns:
-            table_location = locations[selection.table_column_names[0]]
+            table_location = locations[selection.table_name]
             column_shape = table_location.shape[:1]
             used_names = (*selection.table_column_names, selection.class_list_name)
             kept_names = []
@@ -91,13 +91,20 @@ def read_npz(request: Request) -> Columns:
             array_names.append(selection.class_list_name)
 
         for name in array_names:
-            _check_header(path, f"array {name!r}", locations[name], members[name].file_size)
+            _check_header(
+                path,
+                locations[name],
+                array_text=f"array {name!r}",
+                n_stored_bytes=members[name].file_size,
+            )
         total_bytes = sum(locations[name].n_bytes for name in array_names)
         check_unpacked_size(path, total_bytes, os.path.getsize(request.path_to_open))
         arrays = {
             name: _read_member(archive, members[name], locations[name]) for name in array_names
         }
-    return selection.build_columns(arrays[selection.table_column_names[0]], arrays.__getitem__)
+    return selection.build_columns(
+        table=arrays[selection.table_name], read_array=arrays.__getitem__
+    )
 
 
 def _find_array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
@@ -187,7 +194,9 @@ def read_npy_header(file: IO[bytes]) -> ArrayLocation:
     )
 
 
-def _check_header(path: str, array_text: str, location: ArrayLocation, n_stored_bytes: int) -> None:
+def _check_header(
+    path: str, location: ArrayLocation, *, array_text: str, n_stored_bytes: int
+) -> None:
     """Check that an array is not a pickle and fits into the stored bytes.
 
     Parameters
@@ -195,11 +204,11 @@ def _check_header(path: str, array_text: str, location: ArrayLocation, n_stored_
     path : str
         File name used in error messages.
 
-    array_text : str
-        Description of the array used in error messages.
-
     location : ArrayLocation
         Position and type that the header claims.
+
+    array_text : str
+        Description of the array used in error messages.
 
     n_stored_bytes : int
         Size in bytes of the file or archive member, including the header.
@@ -245,16 +254,17 @@ def read_npy(request: Request) -> Columns:
     """
     file = RawFile(request.path_to_open, request.path)
     location = read_npy_header(io.BytesIO(file.read_bytes(0, _HEADER_BYTES)))
-    _check_header(request.path, "it", location, file.size)
-    is_structured = location.dtype.fields is not None
-    if is_structured:
+    _check_header(request.path, location, array_text="it", n_stored_bytes=file.size)
+    has_named_fields = location.dtype.fields is not None
+    if has_named_fields:
         return _read_structured(request, file, location)
     if request.reads_scores:
         raise FileContentError(
             f"{request.path}: the file holds a single array, which has no column names. Save the"
             " columns with np.savez('scores.npz', score=score, correct=correct)."
         )
-    return Columns(request.path, load_array(request, file, location, may_stay_in_file=True))
+    table = load_array(request, file, location, may_stay_in_file=True)
+    return Columns(path=request.path, table=table)
 
 
 def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -> Columns:
@@ -267,7 +277,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
     record_dtype = location.dtype
     field_types = {name: str(record_dtype[name]) for name in record_dtype.names or ()}
     # A field has one entry per row, so it cannot be the list of class names.
-    selection = replace(select_arrays(request, field_types), class_list_name=None)
+    selection = select_arrays(request, field_types).without_class_list()
     records = location.read_array(partial(file.fill, offset=location.offset))
 
     def read_field(name: str) -> NDArray[Any]:
@@ -277,7 +287,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
             return field_values.astype(np.float64)
         return field_values
 
-    return selection.build_columns(read_field(selection.table_column_names[0]), read_field)
+    return selection.build_columns(table=read_field(selection.table_name), read_array=read_field)
 
 
 def read_first_rows_of_npz(request: Request, max_rows: int) -> FirstRows:

@@ -35,7 +35,9 @@ _BATCH_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 18
 
 # Error message of pyarrow before version 26 for a null in a column of fixed-size lists.
-_NULL_LIST_ERROR = re.compile(r"lists to be of size=[0-9]+ but index ([0-9]+) had size=0\b")
+_NULL_LIST_ERROR = re.compile(
+    r"lists to be of size=[0-9]+ but index (?P<list_end>[0-9]+) had size=0\b"
+)
 
 # Maximum number of cursors that a thread keeps open.
 _MAX_CURSORS = 4
@@ -118,40 +120,46 @@ class _Cursor:
         group_lengths = [
             metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)
         ]
+        self.n_row_groups = len(group_lengths)
         # First row of each row group, followed by the total number of rows.
         self.group_starts = np.cumsum([0, *group_lengths])
         self.batch_rows = max(1, _BATCH_BYTES // max(1, table.layout.row_bytes))
-        # Current batch as an array.
+        # Rows of the batch that was decoded last, and the number of its first row.
         self.block = np.empty((0, table.shape[1]), table.dtype)
         self.block_start = 0
         self._move_to_group_of_row(0)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the rows from `start` up to but excluding `stop`."""
-        if self._must_move_to(start):
+        if self._is_before_block_or_in_later_group(start):
             self._move_to_group_of_row(start)
+        if start >= stop:
+            return self.block[:0].copy()
 
         pieces = []
         next_row = start
         while next_row < stop:
-            while next_row >= self.block_start + len(self.block):
+            while next_row >= self.block_stop:
                 self._decode_next_batch()
             piece = self.block[next_row - self.block_start : stop - self.block_start]
             pieces.append(piece)
             next_row += len(piece)
         if len(pieces) == 1:
             return pieces[0]
-        empty_block = self.block[:0]
-        return np.concatenate([empty_block, *pieces])
+        return np.concatenate(pieces)
 
-    def _must_move_to(self, row: int) -> bool:
+    @property
+    def block_stop(self) -> int:
+        """Number of the row after the current block."""
+        return self.block_start + len(self.block)
+
+    def _is_before_block_or_in_later_group(self, row: int) -> bool:
         """Check whether a row precedes the current block or is in a later row group."""
         if row < self.block_start:
             return True
-        block_stop = self.block_start + len(self.block)
-        if row < block_stop:
+        if row < self.block_stop:
             return False
-        return self._find_row_group(row) > self._find_row_group(block_stop)
+        return self._find_row_group(row) > self._find_row_group(self.block_stop)
 
     def _decode_next_batch(self) -> None:
         """Decode the next batch into the current block."""
@@ -169,7 +177,7 @@ class _Cursor:
 
     def _move_to_group_of_row(self, row: int) -> None:
         """Move to the beginning of the row group that contains a row."""
-        last_group = len(self.group_starts) - 2
+        last_group = self.n_row_groups - 1
         group = min(self._find_row_group(row), last_group)
         self.block_start = int(self.group_starts[group])
         self.block = self.block[:0]
@@ -186,7 +194,10 @@ _thread_local = threading.local()
 
 
 def _get_thread_cursor(table: ParquetTable) -> _Cursor:
-    """Return the cursor of a table in this thread, dropping the least recently used."""
+    """Return the cursor of a table in this thread.
+
+    The thread closes the cursor that was not used for the longest time if it has too many.
+    """
     cursors: OrderedDict[Any, _Cursor] = _thread_local.__dict__.setdefault("cursors", OrderedDict())
     cursor = cursors.pop(table.cursor_key, None)
     if cursor is None:
@@ -283,9 +294,9 @@ def _iterate_batches(
     except Exception as error:
         # pyarrow raises exceptions of many types for a damaged file.
         # ArrowInvalid is a ValueError.
-        # It is not imported, because pyarrow may be unloaded before the interpreter exits.
+        # ArrowInvalid is not imported, because pyarrow may be unloaded before the interpreter exits.
         if isinstance(error, ValueError):
-            _raise_for_null_list(error, file, columns[0], path, next_row)
+            _raise_for_null_list(error, file, columns[0], path=path, first_row_of_batch=next_row)
         group = _find_damaged_group(file, columns, batch_rows, next_row)
         raise FileContentError(
             describe_damaged_file(f"{path}, row group {group}", error)
@@ -343,7 +354,9 @@ def _find_damaged_group(
     return int(metadata.num_row_groups) - 1
 
 
-def _raise_for_null_list(error: Exception, file: Any, name: str, path: str, start: int) -> None:
+def _raise_for_null_list(
+    error: Exception, file: Any, name: str, *, path: str, first_row_of_batch: int
+) -> None:
     """Raise InputError if a decoding error was caused by a null in a list column.
 
     Before pyarrow 26, a null in a column of fixed-size lists is decoded as a list of length 0,
@@ -363,13 +376,14 @@ def _raise_for_null_list(error: Exception, file: Any, name: str, path: str, star
     path : str
         File name used in the error message.
 
-    start : int
+    first_row_of_batch : int
         First row of the batch that failed.
     """
-    match = _NULL_LIST_ERROR.search(str(error))
-    if match is None:
+    null_list_match = _NULL_LIST_ERROR.search(str(error))
+    if null_list_match is None:
         return
-    row = start + int(match[1]) - 1
+    row_in_batch = int(null_list_match["list_end"]) - 1
+    row = first_row_of_batch + row_in_batch
     # The statistics may lack the number of nulls, but there is at least one.
     n_nulls = max(1, _count_nulls(file.metadata, name))
     raise FileContentError(

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from metacal.errors import FileContentError
 from metacal.formulas import Codes
@@ -27,8 +27,8 @@ from metacal.io.opening import input_error_if_read_fails
 from metacal.io.request import Request
 from metacal.rows.stored import ConvertedTable, StoredTable
 
-# Minimum average distance in bytes at which rows are read one by one, not in blocks.
-_MIN_SPARSE_DISTANCE = 1 << 14
+# Minimum mean distance of the requested rows, in bytes, at which they are read one by one.
+_MIN_MEAN_DISTANCE_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -255,16 +255,16 @@ class RawTable(StoredTable):
             self.file.fill(table[position], self.offset + row * self.row_bytes)
         return self._to_native(table)
 
-    def _are_rows_distant(self, rows: Codes) -> bool:
+    def _are_rows_distant(self, row_indices: Codes) -> bool:
         """Check whether row indices are valid and far apart on average."""
-        if len(rows) == 0:
+        if len(row_indices) == 0:
             return False
-        first_row = int(rows.min())
-        last_row = int(rows.max())
-        if first_row < 0 or last_row >= len(self):
-            return False
+        first_row = int(row_indices.min())
+        last_row = int(row_indices.max())
+        are_valid = first_row >= 0 and last_row < len(self)
         spread_bytes = (last_row - first_row) * self.row_bytes
-        return spread_bytes >= _MIN_SPARSE_DISTANCE * len(rows)
+        min_spread_bytes = _MIN_MEAN_DISTANCE_BYTES * len(row_indices)
+        return are_valid and spread_bytes >= min_spread_bytes
 
     def _to_native(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Convert rows to native byte order if necessary."""
@@ -280,7 +280,7 @@ def load_array(
     *,
     may_stay_in_file: bool = False,
     conversion: Conversion | None = None,
-) -> Any:
+) -> NDArray[Any] | StoredTable:
     """Read an array from a file, or return a table that reads its rows on demand.
 
     Parameters
@@ -308,27 +308,33 @@ def load_array(
         shape but takes no memory. The validation that follows rejects it.
     """
     dtype = location.dtype
-    n_dimensions = len(location.shape)
-    if conversion is None and dtype.kind == "f" and dtype.itemsize > 8:
+    is_extended_precision = dtype.kind == "f" and dtype.itemsize > 8
+    if conversion is None and is_extended_precision:
         # Extended-precision floats depend on the platform, so they are converted to float64.
         conversion = Conversion(partial(np.asarray, dtype=np.float64), np.float64)
-    has_supported_type = dtype.kind in "fiubU"
-    if not has_supported_type or n_dimensions not in (1, 2):
+
+    n_dimensions = len(location.shape)
+    is_supported = dtype.kind in "fiubU" and n_dimensions in (1, 2)
+    if not is_supported:
         # Validation rejects the type or shape, so the array is not read.
         result_dtype = dtype if conversion is None else conversion.dtype
-        zero_without_memory = np.zeros((), result_dtype)
-        return np.broadcast_to(zero_without_memory, location.shape)
+        return _build_zeros_without_memory(location.shape, result_dtype)
 
     has_contiguous_rows = n_dimensions == 2 and not location.is_fortran_ordered
-    holds_text = dtype.kind == "U"
-    if may_stay_in_file and has_contiguous_rows and not holds_text:
-        table: StoredTable = RawTable(file, location)
+    holds_numbers = dtype.kind != "U"
+    if may_stay_in_file and has_contiguous_rows and holds_numbers:
+        table_in_file: StoredTable = RawTable(file, location)
         if conversion is not None:
-            table = ConvertedTable(table, conversion.convert, conversion.dtype)
-        if request.keeps_table_in_file(table.nbytes, reader_holds_file_open=True):
-            return table
+            table_in_file = ConvertedTable(table_in_file, conversion.convert, conversion.dtype)
+        if request.keeps_table_in_file(table_in_file.nbytes, reader_holds_file_open=True):
+            return table_in_file
 
     array = location.read_array(partial(file.fill, offset=location.offset))
     if conversion is None:
         return array
     return conversion.convert(array)
+
+
+def _build_zeros_without_memory(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return a read-only array of zeros whose elements share one place in memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

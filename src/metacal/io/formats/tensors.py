@@ -122,10 +122,10 @@ def read_safetensors(request: Request) -> Columns:
     data_offset = _LENGTH_BYTES + header_bytes
     header = file.read_bytes(_LENGTH_BYTES, header_bytes)
     tensor_entries = _parse_header(header, n_data_bytes=file.size - data_offset)
-    descriptions = {
+    description_of_tensor = {
         name: f"{entry.shape} {entry.type_name}" for name, entry in tensor_entries.items()
     }
-    selection = select_arrays(request, descriptions)
+    selection = select_arrays(request, description_of_tensor)
 
     def read_tensor(name: str, *, may_stay_in_file: bool = False) -> Any:
         entry = tensor_entries[name]
@@ -141,8 +141,8 @@ def read_safetensors(request: Request) -> Columns:
             request, file, location, may_stay_in_file=may_stay_in_file, conversion=conversion
         )
 
-    table = read_tensor(selection.table_column_names[0], may_stay_in_file=not request.reads_scores)
-    return selection.build_columns(table, read_tensor)
+    table = read_tensor(selection.table_name, may_stay_in_file=not request.reads_scores)
+    return selection.build_columns(table=table, read_array=read_tensor)
 
 
 def _parse_header(header: bytes, *, n_data_bytes: int) -> dict[str, _TensorEntry]:
@@ -217,15 +217,15 @@ def read_torch(request: Request) -> Columns:
         return Columns(request.path, _tensor_to_array(request, "the object in it", content))
 
     value_by_name = {str(name): value for name, value in content.items()}
-    descriptions = {name: _describe(value) for name, value in value_by_name.items()}
-    selection = select_arrays(request, descriptions)
+    description_of_value = {name: _describe(value) for name, value in value_by_name.items()}
+    selection = select_arrays(request, description_of_value)
 
     def read_value(name: str) -> Any:
         if name == selection.class_list_name:
             return value_by_name[name]
         return _tensor_to_array(request, repr(name), value_by_name[name])
 
-    return selection.build_columns(read_value(selection.table_column_names[0]), read_value)
+    return selection.build_columns(table=read_value(selection.table_name), read_array=read_value)
 
 
 def _load_torch_file(request: Request) -> Any:
