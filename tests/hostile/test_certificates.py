@@ -23,7 +23,7 @@ from metacal.certificates.number_format import (
 )
 from metacal.certificates.stored_fields import get_stored_values
 from metacal.errors import ArtifactError
-from metacal.estimators.crossfit import mark_approximate
+from metacal.estimators.crossfit import mark_cross_fitted
 from metacal.export import saved as artifact
 from metacal.io.artifact.audit import decode_certificate
 from metacal.promises import paper
@@ -141,7 +141,7 @@ def test_what_is_certified_never_contradicts_itself(promise):
             continue
         found += 1
         assert promise.contradiction(certificate) is None
-        assert promise.contradiction(mark_approximate(certificate, 3)) is None
+        assert promise.contradiction(mark_cross_fitted(certificate, 3)) is None
         assert (
             MaxMiscoverage(0.123)
             .contradiction(certificate)
@@ -162,7 +162,7 @@ def test_facts_that_are_not_its_own(promise):
             assert "does not belong" in promise.contradiction(
                 replace(certificate, guarantee=guarantee)
             )
-    crossed = mark_approximate(certificate, 5)
+    crossed = mark_cross_fitted(certificate, 5)
     assert "does not belong" in promise.contradiction(replace(crossed, guarantee="certified"))
     for folds in (-1, 1, 401, 10**8) if certificate.guarantee != "none" else (1,):
         around = replace(crossed.design, n_folds=folds)

@@ -104,7 +104,7 @@ class AcceptedSums:
     variance_sum: float
 
 
-def sum_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedSums:
+def sum_accepted_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedSums:
     """Sum the confidences and the Bernoulli variances of accepted rows."""
     accepted_confidence = np.asarray(confidence, dtype=np.float64)[accept]
     bernoulli_variance = accepted_confidence * (1.0 - accepted_confidence)

@@ -253,7 +253,7 @@ def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> Gat
     score_names, flag_names = cascade_column_names(gate, reading)
     try:
         cascade_scores = read_cascade_scores(
-            file, reading, score_names, flag_names, agreement=gate.reads_agreement
+            file, reading, score_names, flag_names, agreement=gate.needs_agreement_flags
         )
     except MissingScoreColumnError:
         are_stored_flags = reading.correct_key is None and reading.agree_key is None
@@ -261,7 +261,7 @@ def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> Gat
             raise
         # A file without labels lacks the flags of the file that the cascade was fitted on.
         cascade_scores = read_cascade_scores(
-            file, reading, score_names, [], agreement=gate.reads_agreement
+            file, reading, score_names, [], agreement=gate.needs_agreement_flags
         )
     tables = find_gate_and_inputs(gate, cascade_scores.scores)[1]
     return GateRows(

@@ -408,7 +408,7 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> CascadeColumnNames
     click.UsageError
         If the flags are not those that the cascade was fitted on, or their number is wrong.
     """
-    flag_option = "agree_key" if gate.reads_agreement else "correct_key"
+    flag_option = "agree_key" if gate.needs_agreement_flags else "correct_key"
     _check_flag_option(reading, flag_option)
     fitted_names = [str(stage.source.score) for stage in gate.stages]
     if not gate.has_human_review:
@@ -416,7 +416,7 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> CascadeColumnNames
         fitted_names.pop()
     n_models = gate.n_stages
     # The last model always agrees with itself, so it has no flag of agreement.
-    n_required_flags = n_models - 1 if gate.reads_agreement else n_models
+    n_required_flags = n_models - 1 if gate.needs_agreement_flags else n_models
     layout = gate.file_layout
     stored_score_names = split_names(layout.score_key) or fitted_names
     score_names = split_names(reading.score_key) or stored_score_names

@@ -372,7 +372,7 @@ def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOpt
             later_score_columns=tuple(score_names[1:]),
             correctness_columns=tuple(flag_names),
             reads_scores=True,
-            labels_are_agreement=gate.reads_agreement,
+            labels_are_agreement=gate.needs_agreement_flags,
         )
     column_request = replace(
         column_request,

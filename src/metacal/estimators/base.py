@@ -31,7 +31,7 @@ from metacal.formulas import Array, Codes, Float
 from metacal.gate import Decision, Gate, LogitsSource, Recipe
 from metacal.gate.verbs import GateMethods
 from metacal.maps.map import Map
-from metacal.maps.methods import get_estimator_method
+from metacal.maps.methods import get_calibration_method
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -424,7 +424,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         self
         """
         if is_remote(executor):
-            get_estimator_method(type(self)).check_fits_on_cluster()
+            get_calibration_method(type(self)).check_fits_on_cluster()
         with self._open_rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             if self.positive is not None and not self._has_one_score:
@@ -516,5 +516,5 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         method_params = self.get_params(deep=False)
         for table_param in _TABLE_PARAMETERS:
             method_params.pop(table_param, None)
-        fit_map = get_estimator_method(type(self)).get_fit_function()
+        fit_map = get_calibration_method(type(self)).get_fit_function()
         return fit_map(rows, codes, weights, **method_params)

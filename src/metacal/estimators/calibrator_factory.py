@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.base import clone
 
 from metacal.maps.composed import get_default_base_method
-from metacal.maps.methods import get_calibrator_class, get_estimator_method
+from metacal.maps.methods import get_calibration_method, get_calibrator_class
 from metacal.promises.promise import Promise
 
 
@@ -68,4 +68,4 @@ def get_calibrator_name(calibrator_or_name: Any) -> str:
     """
     if isinstance(calibrator_or_name, str):
         return calibrator_or_name
-    return get_estimator_method(type(calibrator_or_name)).name
+    return get_calibration_method(type(calibrator_or_name)).name

@@ -28,11 +28,15 @@ from metacal.estimators.classifier_checks import (
     choose_skipped_checks,
     make_group_keywords,
 )
-from metacal.estimators.crossfit import ClassifierFitResult, ClassifierFitter, mark_approximate
-from metacal.estimators.fit_params import RoutedParams, check_no_fit_params, route_fit_params
+from metacal.estimators.crossfit import ClassifierFitResult, ClassifierFitter, mark_cross_fitted
+from metacal.estimators.fit_params import (
+    RoutedParams,
+    check_frozen_classifier_options,
+    route_fit_params,
+)
 from metacal.estimators.frozen import check_frozen_classifier, is_frozen, score_frozen_classifier
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.responses import encode_labels, get_classifier_logits
+from metacal.estimators.responses import UNKNOWN_LABEL_CODE, encode_labels, get_classifier_logits
 from metacal.estimators.row_division import draw_calibration_rows, make_folds, select_rows
 from metacal.estimators.scorers import SelectiveUtility
 from metacal.estimators.scorers import coverage as coverage
@@ -252,11 +256,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
                 setattr(self, attribute_name, getattr(self.estimator_, attribute_name))
 
     def _fit_calibrator(self, logits: Array, codes: Codes, weights: Float | None) -> None:
-        """Fit the calibrator of the probabilities, without a gate."""
+        """Fit the calibrator alone, because there is no promise for a gate."""
         n_classes = logits.shape[1]
-        self.calibrator_ = make_base_calibrator(self.calibrator, None, n_classes)
+        self.calibrator_ = make_base_calibrator(self.calibrator, promise=None, n_classes=n_classes)
         # A calibrator cannot learn from labels that the classifier does not know.
-        has_known_label = codes >= 0
+        has_known_label = codes != UNKNOWN_LABEL_CODE
         fit_params = {}
         if weights is not None:
             fit_params["sample_weight"] = weights[has_known_label]
@@ -276,7 +280,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         notes: Sequence[Note],
         skipped_checks: tuple[str, ...],
     ) -> None:
-        """Fit the gate under the promise of this estimator.
+        """Certify and fit the gate on the logits of the calibration rows.
 
         Parameters
         ----------
@@ -316,8 +320,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             skipped_checks=skipped_checks,
         )
         certificate = self.calibrator_.certificate_
-        if fit_result.n_folds:
-            certificate = mark_approximate(certificate, fit_result.n_folds)
+        is_cross_fitted = fit_result.n_folds > 0
+        if is_cross_fitted:
+            certificate = mark_cross_fitted(certificate, fit_result.n_folds)
         if fit_result.uses_random_state and self.random_state is not None:
             design = CertificationDesign(random_state=self.random_state)
             certificate = record_design(certificate, design)
@@ -480,7 +485,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         ClassifierFitResult
         """
         if is_frozen(self.estimator):
-            check_no_fit_params(self.cv, routed_params)
+            check_frozen_classifier_options(self.cv, routed_params)
             return score_frozen_classifier(self.estimator, X, self.response_method)
         fitter = ClassifierFitter(self.estimator, routed_params.fit, self.response_method)
         if self.cv is not None:

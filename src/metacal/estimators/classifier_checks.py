@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
@@ -22,8 +22,12 @@ from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_classe
 from metacal.formulas import Array, Codes
 from metacal.gate import check_logits_gate_options
 from metacal.promises.positive_class import apply_positive_class, check_positive_class
+from metacal.promises.promise import Promise
 from metacal.rows.arrays import as_plain_array, check_choice
 from metacal.rows.labels import check_labels, check_reject_label
+
+if TYPE_CHECKING:
+    from metacal.estimators.classifier import CalibratedClassifier
 
 
 def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
@@ -68,7 +72,9 @@ def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
     return X, labels
 
 
-def check_classifier_parameters(meta_estimator: Any, y: Array, groups: Any) -> None:
+def check_classifier_parameters(
+    meta_estimator: CalibratedClassifier, y: Array, groups: Any
+) -> None:
     """Check the parameters before the classifier is trained, which may take hours.
 
     Parameters
@@ -87,13 +93,13 @@ def check_classifier_parameters(meta_estimator: Any, y: Array, groups: Any) -> N
     """
     promise = meta_estimator.promise
     positive = meta_estimator.positive
-    # Creating a calibrator raises an error if its name is unknown.
+    # The calibrator is made only to raise an error if its name is unknown.
     make_base_calibrator(meta_estimator.calibrator, promise)
     response_method = meta_estimator.response_method
     check_choice("response_method", response_method, "auto", *RESPONSE_METHODS)
     check_choice("decision", meta_estimator.decision, "largest", "calibrated")
     if promise is not None:
-        _check_gate_parameters(meta_estimator, y)
+        _check_gate_parameters(meta_estimator, promise, y)
     elif positive is not None:
         raise PositiveClassError(
             f"positive={positive!r} has no effect without a promise. Leave out positive, or pass"
@@ -106,26 +112,30 @@ def check_classifier_parameters(meta_estimator: Any, y: Array, groups: Any) -> N
         )
 
 
-def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
-    """Check the parameters of the gate, with the classes that the labels have."""
+def _check_gate_parameters(
+    meta_estimator: CalibratedClassifier, promise: Promise, y: Array
+) -> None:
+    """Raise InputError if a parameter of the gate is invalid for the classes in `y`."""
     decision = meta_estimator.decision
-    check_logits_gate_options(meta_estimator.promise, meta_estimator.ranking, "logits", decision)
-    promise = apply_positive_class(meta_estimator.promise, meta_estimator.positive)
+    check_logits_gate_options(
+        promise, score=meta_estimator.ranking, input="logits", decision=decision
+    )
+    promise = apply_positive_class(promise, meta_estimator.positive)
     classes = np.unique(y)
     estimator = meta_estimator.estimator
     if is_frozen(estimator) and hasattr(estimator, "classes_"):
         classes = get_classifier_classes(estimator, len(classes))
     check_reject_label(meta_estimator.reject_label, classes)
     n_classes = len(classes)
-    option_for_two_classes = None
+    two_class_option = None
     if promise.is_two_sided:
-        option_for_two_classes = type(promise).__name__
+        two_class_option = type(promise).__name__
     elif decision == "calibrated":
-        option_for_two_classes = "decision='calibrated'"
-    if option_for_two_classes is not None and n_classes != 2:
+        two_class_option = "decision='calibrated'"
+    if two_class_option is not None and n_classes != 2:
         raise UnsupportedPromiseError(
-            f"{option_for_two_classes} requires two classes, but y has {n_classes}. Leave out"
-            f" {option_for_two_classes}."
+            f"{two_class_option} requires two classes, but y has {n_classes}. Leave out"
+            f" {two_class_option}."
         )
     if n_classes == 2:
         check_positive_class(promise, classes.tolist())
@@ -166,7 +176,7 @@ def _may_have_copied_rows(X: Any, rows: Codes) -> bool:
 
 
 def _count_repeated_features(X: Any, rows: Codes) -> int | None:
-    """Count the rows that repeat the features of an earlier row, None if that is not known."""
+    """Count the rows that repeat an earlier row. Return None if X cannot be compared."""
     is_data_frame = hasattr(X, "duplicated") and hasattr(X, "iloc")
     if is_data_frame:
         try:

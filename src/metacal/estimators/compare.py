@@ -31,7 +31,7 @@ from metacal.rows import open_executor, validate
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.plausibility import warn_if_implausible
 from metacal.rows.stored import StoredTable
-from metacal.rows.tasks import describe_sources, run_in_order
+from metacal.rows.tasks import describe_table_files, run_in_order
 
 #: Name of the softmax of the logits in a comparison.
 UNCALIBRATED = "uncalibrated"
@@ -199,7 +199,7 @@ def _run_remote_jobs(
     """
     # The workers read a stored table themselves, and get any other table as an array.
     table_for_workers = table if isinstance(table, StoredTable) else np.asarray(table)
-    file_names = describe_sources(table)
+    file_names = describe_table_files(table)
     has_files = len(file_names) > 0
 
     def name_files(_job: tuple[Any, ...]) -> str:
@@ -352,7 +352,7 @@ def _compare_metric(
         fold_values = []
         for calibrator_results in fold_results:
             values_of_calibrator = [
-                result.other_metrics[metric.name] for result in calibrator_results
+                result.value_by_metric[metric.name] for result in calibrator_results
             ]
             fold_values.append(values_of_calibrator)
         return compare_by_folds(fold_values, metric.smaller_is_better)

@@ -190,14 +190,14 @@ class ClassifierFitter:
         )
 
 
-def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
+def mark_cross_fitted(certificate: Certificate, n_folds: int) -> Certificate:
     """Mark a certificate as approximate, because its rows were cross-fitted.
 
     Examples
     --------
     >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> exact = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-    >>> mark_approximate(exact, 5).statement
+    >>> mark_cross_fitted(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
     """
     approximate_certificate = record_design(certificate, CertificationDesign(n_folds=n_folds))

@@ -137,7 +137,7 @@ def evaluate(
         entries = flatten_labelled_table(stage_inputs[0], y, groups)
         stage_inputs = (entries.scores,)
         y = entries.truth
-        groups = entries.columns
+        groups = entries.column_names
     if fitted_gate is not None and not fitted_gate.is_logits_gate:
         judged_rows = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
         return evaluate_decisions(fitted_gate, judged_rows, resampling, n_bins)
@@ -146,7 +146,7 @@ def evaluate(
     if gate_or_softmax is None:
         gate_or_softmax = make_softmax_gate(np.shape(table)[1])
     with open_executor(n_jobs, executor) as pool:
-        # On a cluster, each worker validates the rows that it reads.
+        # On a cluster, each worker reads a part of the rows, and validates it.
         is_unvalidated = isinstance(table, StoredTable) and is_remote(pool)
         if not is_unvalidated:
             table = gate_or_softmax.source.read(table)
@@ -213,28 +213,45 @@ def evaluate_decisions(
         certificate=gate.certificate,
         verdict=verdict,
         fit_rows=decisions.fit_rows,
-        answered_by=_count_answers(gate, decisions, evaluation.level),
+        answered_by=_summarise_answerers(gate, decisions, evaluation.level),
     )
 
 
-def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Answerer, ...]:
-    """Count the rows that each model of a cascade answers."""
-    answering_stage = decisions.decision.by
-    if answering_stage is None or decisions.correct is None or gate.certificate is None:
+def _summarise_answerers(gate: Gate, judged_rows: JudgedRows, level: float) -> tuple[Answerer, ...]:
+    """Compute the share and the accuracy of each model of a cascade, and of people.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate. The result is empty unless it is a cascade with a promise.
+    judged_rows : JudgedRows
+        Decisions on all rows, with their correctness.
+    level : float
+        Confidence level of the intervals.
+
+    Returns
+    -------
+    tuple of Answerer
+    """
+    answering_stages = judged_rows.decision.by
+    is_correct = judged_rows.correct
+    if answering_stages is None or is_correct is None or gate.certificate is None:
         return ()
-    answerer_names = list(decisions.decision.stage_names)
+    answerer_names = list(judged_rows.decision.stage_names)
     if gate.has_human_review:
+        # People are the stage after the last model.
         answerer_names.append("person")
+    n_rows = len(judged_rows)
     answerers = []
     for stage_index, answerer_name in enumerate(answerer_names):
-        is_answered_here = answering_stage == stage_index
+        is_answered_here = answering_stages == stage_index
         n_answered = int(is_answered_here.sum())
-        n_correct = int((is_answered_here & decisions.correct).sum())
+        n_correct = int((is_answered_here & is_correct).sum())
         is_model = stage_index < gate.n_stages
         accuracy = None
         if is_model and n_answered > 0:
             accuracy = clopper_pearson(n_correct, n_answered, level)
-        share_of_rows = clopper_pearson(n_answered, len(decisions), level)
+        share_of_rows = clopper_pearson(n_answered, n_rows, level)
         answerers.append(
             Answerer(answerer_name, n_rows=n_answered, share=share_of_rows, accuracy=accuracy)
         )
@@ -353,6 +370,7 @@ def _make_buffer(rows: Rows, resampling: Resampling, *, overwrite: bool) -> Arra
     is_buffer_needed = needs_whole_table or resampling.n_resamples > 0
     if not is_buffer_needed or is_remote(rows.executor):
         return None
-    # The logits are read a second time, for their softmax, if a metric needs the whole table.
+    # A metric of the whole table also reads the logits again to compute their softmax, so the
+    # probabilities must not overwrite them.
     may_overwrite = overwrite and not needs_whole_table
     return make_probability_buffer(rows.table, overwrite=may_overwrite)

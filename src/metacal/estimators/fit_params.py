@@ -71,7 +71,7 @@ def route_fit_params(
     return RoutedParams(fit=estimator_params)
 
 
-def check_no_fit_params(cv: Any, routed_params: RoutedParams) -> None:
+def check_frozen_classifier_options(cv: Any, routed_params: RoutedParams) -> None:
     """Raise InputError if `cv` or parameters of `fit` are set for a frozen classifier."""
     if cv is not None:
         raise CombinationError(

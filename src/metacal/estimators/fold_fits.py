@@ -38,7 +38,7 @@ class FoldResult:
         Losses of each row, keyed by metric.
     top_label : TopLabel
         Confidence and correctness of each row.
-    other_metrics : dict of str to float
+    value_by_metric : dict of str to float
         Metrics that are neither a mean of losses nor a function of the top label.
     fit_seconds : float
         CPU seconds of the fit.
@@ -48,7 +48,7 @@ class FoldResult:
 
     losses: dict[str, Float]
     top_label: TopLabel
-    other_metrics: dict[str, float]
+    value_by_metric: dict[str, float]
     fit_seconds: float
     n_zero_probability_rows: int
 
@@ -93,18 +93,18 @@ def fit_and_evaluate(
     probabilities = fold_estimator.predict_proba(logits[is_held_out])
     probability_table = checked_table(probabilities, codes[is_held_out])
     losses_by_metric = {}
-    other_metrics = {}
+    value_by_metric = {}
     for metric in registry.list_compared_metrics():
         if metric.losses is not None:
             losses_by_metric[metric.name] = metric.losses(probability_table)
         elif metric.input is not registry.TOP_LABEL:
             statistic = metric.prepare_statistic(probability_table)
-            other_metrics[metric.name] = evaluate_on_sample(statistic, len(probability_table))
+            value_by_metric[metric.name] = evaluate_on_sample(statistic, len(probability_table))
     has_zero_probability = probability_table.true_probability <= 0.0
     return FoldResult(
         losses=losses_by_metric,
         top_label=probability_table.top_label(),
-        other_metrics=other_metrics,
+        value_by_metric=value_by_metric,
         fit_seconds=fit_seconds,
         n_zero_probability_rows=int(has_zero_probability.sum()),
     )

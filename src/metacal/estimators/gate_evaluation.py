@@ -103,30 +103,35 @@ class GateEvaluation:
 
     @property
     def caveat(self) -> str | None:
-        """Note on metrics that calibration worsens and on a failed marginal check."""
-        clauses = []
-        if self.before is not None:
-            harm_clause = describe_harm(self.after, self.before)
-            if harm_clause is not None:
-                clauses.append(harm_clause)
-        marginal_check = self.after.marginal
-        if marginal_check is not None and marginal_check.failure_facts is not None:
-            clauses.append(str(note_miscalibrated_by_class(**marginal_check.failure_facts)))
-        if not clauses:
+        """Warning if calibration worsens a metric, or leaves a predicted class miscalibrated."""
+        warnings = []
+        calibrated_metrics, uncalibrated_metrics = self.after, self.before
+        if uncalibrated_metrics is not None:
+            harm_warning = describe_harm(calibrated_metrics, uncalibrated_metrics)
+            if harm_warning is not None:
+                warnings.append(harm_warning)
+        check_by_class = calibrated_metrics.marginal
+        if check_by_class is not None:
+            note_arguments = check_by_class.arguments_of_failure_note
+            if note_arguments is not None:
+                warnings.append(str(note_miscalibrated_by_class(**note_arguments)))
+        if not warnings:
             return None
-        sentences = [f"{clause[0].upper()}{clause[1:]}" for clause in clauses]
+        sentences = [f"{warning[0].upper()}{warning[1:]}" for warning in warnings]
         return " ".join(sentences)
 
     def _uncalibrated_to_dict(self) -> dict[str, Any] | None:
-        """Return the metrics of the softmax of the logits as JSON types."""
-        if self.before is None:
+        """Return the metrics of the uncalibrated probabilities as JSON types."""
+        uncalibrated_metrics = self.before
+        if uncalibrated_metrics is None:
             return None
-        accepted_estimates = None
-        if self.before.accepted_rows is not None:
-            accepted_estimates = _estimates_to_dict(self.before.accepted_rows)
+        intervals_of_accepted_rows = uncalibrated_metrics.accepted_rows
+        estimates_of_accepted_rows = None
+        if intervals_of_accepted_rows is not None:
+            estimates_of_accepted_rows = _estimates_to_dict(intervals_of_accepted_rows)
         return {
-            "accepted_rows": accepted_estimates,
-            "all_rows": _estimates_to_dict(self.before.all_rows),
+            "accepted_rows": estimates_of_accepted_rows,
+            "all_rows": _estimates_to_dict(uncalibrated_metrics.all_rows),
         }
 
     def text(self, title_prefix: str = "", wrap_line: Callable[[str], str] = str) -> str:
@@ -143,7 +148,9 @@ class GateEvaluation:
         -------
         str
         """
-        text_lines = [f"{title_prefix}{self.after.size}", self._interval_note()]
+        calibrated_metrics, uncalibrated_metrics = self.after, self.before
+        table_size_text = calibrated_metrics.size
+        text_lines = [f"{title_prefix}{table_size_text}", self._interval_note()]
         if self.certificate is not None:
             text_lines += [
                 "",
@@ -161,19 +168,24 @@ class GateEvaluation:
         caveat_lines = []
         if self.caveat is not None:
             caveat_lines.append(wrap_line(self.caveat))
-        return self.after.text(wrapped_lines, self.before, caveat_lines)
+        return calibrated_metrics.text(
+            head=wrapped_lines, before=uncalibrated_metrics, caveat=caveat_lines
+        )
 
     def _interval_note(self) -> str:
         """Return the line about the confidence levels of the intervals and the promise."""
+        interval_level = self.after.level
+        certificate = self.certificate
         explanation = ""
-        if self.certificate is not None and self.certificate.confidence is not None:
-            promise_level = format_percent_floor(self.certificate.confidence)
+        if certificate is not None and certificate.confidence is not None:
+            promise_level = format_percent_floor(certificate.confidence)
             explanation = (
                 f" of what these rows show; the promise's {promise_level} is about the fit"
             )
-        if self.certificate is not None and self.certificate.cases is not None:
+        is_about_cases = certificate is not None and certificate.cases is not None
+        if is_about_cases:
             explanation += "; the metrics treat items of one case as independent"
-        return f"(in brackets: {100 * self.after.level:g}% intervals{explanation})"
+        return f"(in brackets: {100 * interval_level:g}% intervals{explanation})"
 
     def __str__(self) -> str:
         return self.text()

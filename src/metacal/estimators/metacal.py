@@ -30,7 +30,7 @@ from metacal.gate import (
 )
 from metacal.gate.calibrate import calibrate
 from metacal.maps.map import Map
-from metacal.maps.methods import get_estimator_method
+from metacal.maps.methods import get_calibration_method
 from metacal.promises.positive_class import apply_positive_class
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
@@ -212,7 +212,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         """
         check_logits_gate_options(self.promise, self.score, self.input, self.decision)
         if is_remote(executor):
-            self._check_fits_on_cluster()
+            self._check_calibrator_fits_on_cluster()
         with self._open_rows(X, reset=True, defer_validation=True, executor=executor) as rows:
             selection = build_row_selection(len(rows), units, importance, random_state)
             if y is None and not self.promise.needs_labels:
@@ -278,13 +278,14 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             )
 
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
-        """Fit a gate without labels. Its probabilities are the softmax of the logits."""
+        """Fit a gate without labels, which uses the softmax of the logits as probabilities."""
         if self.calibrator is not None:
             raise MissingLabelsError(
                 "A calibrator requires labels, but y is missing. Pass y, or leave out the"
                 " calibrator."
             )
         self.classes_ = validate.check_classes(self.classes, rows.n_classes)
+        # Without labels, `_fit_validated_rows` sets the map of this calibrator to the softmax.
         self.calibrator_ = make_calibrator("temperature")
         self.calibrator_.classes_ = np.arange(rows.n_classes)
         self.calibrator_.n_features_in_ = rows.n_classes
@@ -329,7 +330,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         gate = calibrate(data, promise)
         recipe = None
         if self.calibrator is not None:
-            recipe = _make_recipe(self.calibrator_)
+            recipe = _describe_calibrator(self.calibrator_)
         elif isinstance(self.calibrator_, Calibrator):
             # If the default map does not help, `calibrate` replaces it by the softmax.
             self.calibrator_.map_ = gate.logits_source.map
@@ -450,7 +451,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         calibrator = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
         return calibrator.fit_rows(rows, codes, weights).map_
 
-    def _check_fits_on_cluster(self) -> None:
+    def _check_calibrator_fits_on_cluster(self) -> None:
         """Raise InputError if the base calibrator cannot be fitted on a cluster."""
         calibrator = make_base_calibrator(self.calibrator, self.promise)
         if not isinstance(calibrator, Calibrator):
@@ -459,30 +460,29 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 " support an executor. Leave out the executor, or use one of metacal's"
                 " calibrators."
             )
-        get_estimator_method(type(calibrator)).check_fits_on_cluster()
+        get_calibration_method(type(calibrator)).check_fits_on_cluster()
 
     def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit and store the base calibrator, and return its map."""
         calibrator = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
-        works_on_device = isinstance(calibrator, Calibrator) and calibrator._supports_device_tables
-        if rows.is_on_device and not works_on_device:
+        fits_on_device = isinstance(calibrator, Calibrator) and calibrator._supports_device_tables
+        if rows.is_on_device and not fits_on_device:
             rows = rows.to_host()
             codes = validate.to_numpy(codes)
         if isinstance(calibrator, Calibrator):
             self.calibrator_ = calibrator.fit_rows(rows, codes, weights)
             return calibrator.map_
+        # Another package needs an array, and indexing reads a stored table into memory.
+        logits = rows.table[:] if rows.row_mask is None else rows.table[rows.row_mask]
         fit_params = {}
         if weights is not None:
             fit_params["sample_weight"] = weights
-        # Indexing reads a stored table into memory, because other packages need an array.
-        all_rows = slice(None)
-        fit_index = all_rows if rows.row_mask is None else rows.row_mask
-        self.calibrator_ = calibrator.fit(rows.table[fit_index], codes, **fit_params)
+        self.calibrator_ = calibrator.fit(logits, codes, **fit_params)
         return EstimatorMap(self.calibrator_)
 
 
-def _make_recipe(calibrator: Any) -> Recipe:
-    """Return the class name and the parameters of a calibrator of any package."""
+def _describe_calibrator(calibrator: Any) -> Recipe:
+    """Return the class name and the parameters of any calibrator, to save them with the gate."""
     if isinstance(calibrator, Calibrator):
         return calibrator.recipe()
     return Recipe(type(calibrator).__name__, calibrator.get_params(deep=False))

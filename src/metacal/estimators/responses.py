@@ -15,7 +15,7 @@ from metacal.rows.labels import check_labels
 #: Methods of a classifier that give its logits, in the order in which "auto" tries them.
 RESPONSE_METHODS = ("predict_proba", "decision_function")
 #: Code of a label that the classifier does not know.
-_UNKNOWN_LABEL = -1
+UNKNOWN_LABEL_CODE = -1
 
 
 def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
@@ -79,12 +79,12 @@ def get_classifier_classes(classifier: Any, n_columns: int) -> Array:
     classes = getattr(classifier, "classes_", None)
     if classes is None:
         return np.arange(n_columns)
-    # A classifier that was fitted on labels of pandas may hold them as objects.
+    # Labels from pandas are objects, so `classes_` may be an array of objects.
     return check_labels(classes, noun="class label")
 
 
 def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array:
-    """Add columns for the classes that the classifier was not fitted on.
+    """Add a column of logits for each class that the classifier was not fitted on.
 
     A class that the classifier has never seen gets the same logit as a probability of zero: 2.2e-16
     times the top class, or the lowest logit of the row.
@@ -143,9 +143,9 @@ def encode_labels(y: Array, classes: Array) -> Codes:
     InputError
         If no label is one of the classes, or an unknown label has another type.
     """
-    codes, first_unknown_row = validate.find_class_columns(y, classes)
+    candidate_codes, first_unknown_row = validate.find_class_columns(y, classes)
     if first_unknown_row is None:
-        return codes
+        return candidate_codes
     first_class = classes[:1].tolist()[0]
     unknown_label = y[first_unknown_row].item()
     labels_are_text = y.dtype.kind == "U"
@@ -156,7 +156,8 @@ def encode_labels(y: Array, classes: Array) -> Codes:
             f" one of the {len(classes)} classes of the classifier, and its type is different. The"
             f" first class is {first_class!r}."
         )
-    is_unknown = classes[codes] != y
+    # The candidate of an unknown label is the column of another class.
+    is_unknown = classes[candidate_codes] != y
     if is_unknown.all():
         raise LabelError(
             f"None of the {len(y):,} calibration rows has a label that is one of the"
@@ -168,4 +169,4 @@ def encode_labels(y: Array, classes: Array) -> Codes:
         f" classifier was not fitted on, for example {unknown_label!r}. These rows count as"
         " incorrect."
     )
-    return np.where(is_unknown, _UNKNOWN_LABEL, codes)
+    return np.where(is_unknown, UNKNOWN_LABEL_CODE, candidate_codes)

@@ -224,27 +224,32 @@ class ScoreGate(GateEstimator, kw_only=False):
         if np.shape(truth) != np.shape(score):
             raise _build_table_shape_error(score, truth)
         is_about_cases = self.promise.counts_cases
-        has_label_thresholds = isinstance(self.promise, PerGroup) or is_about_cases
+        has_threshold_per_label = isinstance(self.promise, PerGroup) or is_about_cases
         entries = flatten_labelled_table(score, truth, groups)
-        clusters = None
-        if not has_label_thresholds:
-            entries = entries.without_unlabelled_rows()
-            n_labels = np.shape(score)[1]
-            clusters = self._make_row_clusters(entries, n_labels)
+        if has_threshold_per_label:
+            return _FlatScores(
+                entries=entries,
+                clusters=None,
+                groups=entries.column_names,
+                cases=entries.row_of_entry if is_about_cases else None,
+                notes=warn_about_unlabelled_table_rows(entries),
+            )
+        entries = entries.without_unlabelled_rows()
+        n_labels = np.shape(score)[1]
         return _FlatScores(
             entries=entries,
-            clusters=clusters,
-            groups=entries.columns if has_label_thresholds else None,
-            cases=entries.rows if is_about_cases else None,
+            clusters=self._make_row_clusters(entries, n_labels),
+            groups=None,
+            cases=None,
             notes=warn_about_unlabelled_table_rows(entries),
         )
 
     def _make_row_clusters(self, entries: LabelledEntries, n_labels: int) -> Units:
         """Make a cluster of the entries of each row of a table."""
         if can_count_clusters(self.promise):
-            # Each row of the table counts once, by the mean over its labels.
-            return Units(entries.rows, per="mean", largest=n_labels)
-        return Units(entries.rows)
+            # Each row of the table counts once, with the mean over its labels.
+            return Units(entries.row_of_entry, per="mean", largest=n_labels)
+        return Units(entries.row_of_entry)
 
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:
         """Return whether each row, or each entry of a table, is accepted.

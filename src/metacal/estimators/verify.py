@@ -9,7 +9,7 @@ import numpy as np
 from metacal.certificates.accuracy_estimate import (
     AccuracyEstimate,
     infer_accuracy_from_sums,
-    sum_confidences,
+    sum_accepted_confidences,
 )
 from metacal.certificates.certificate import Certificate
 from metacal.certification.units import Units
@@ -105,12 +105,12 @@ def verify(
     if is_score_table and (fitted_gate.has_group_thresholds or counts_clusters):
         entries = flatten_labelled_table(X, truth, groups)
         if fitted_gate.has_group_thresholds:
-            groups = entries.columns
+            groups = entries.column_names
         else:
             entries = entries.without_unlabelled_rows()
             warn_about_unlabelled_table_rows(entries)
-            # The entries of one row of the table form a cluster.
-            units = entries.rows
+            # The entries of one row of the table are dependent.
+            units = entries.row_of_entry
             groups = None
         stage_inputs = (entries.scores,)
         truth = entries.truth
@@ -134,7 +134,7 @@ def verify(
 def verify_cases(
     certificate: Certificate, decisions: JudgedRows, confidence: float
 ) -> Verification:
-    """Test a promise about cases on the outcomes of whole cases."""
+    """Test a promise about whole cases, each of which has one outcome."""
     case_outcomes = decisions.case_outcomes
     assert case_outcomes is not None
     return verify_decisions(
@@ -148,9 +148,9 @@ def verify_cases(
 
 
 def _select_truth(gate: Gate, y: Any, agrees: Any) -> Any:
-    """Return `agrees` if the gate limits disagreement, and `y` otherwise."""
+    """Return the argument that the gate is judged by: `agrees` or `y`."""
     has_only_agreement = agrees is not None and y is None
-    if gate.reads_agreement:
+    if gate.needs_agreement_flags:
         if not has_only_agreement:
             raise CombinationError(
                 "This cascade limits the disagreement with the large model, so it does not"
@@ -169,7 +169,7 @@ def _select_truth(gate: Gate, y: Any, agrees: Any) -> Any:
 def estimate_accuracy(
     gate: Any, X: Any, *, level: float = 0.95, groups: Any = None
 ) -> AccuracyEstimate:
-    """Estimate the selective accuracy without labels.
+    """Estimate the accuracy on accepted rows without labels.
 
     This is neither a promise nor a test. It is valid for rows from the distribution of the
     calibration rows, and a shift invalidates it without warning. The error bar includes the
@@ -220,7 +220,8 @@ def estimate_accuracy(
         )
     decision = fitted_gate.decide(*stage_inputs, groups=groups)
     confidence = np.nan_to_num(np.asarray(decision.confidence))
-    confidence_sums = sum_confidences(confidence, decision.accept)
+    confidence_sums = sum_accepted_confidences(confidence, decision.accept)
+    calibration_profile = fitted_gate.profile
     return infer_accuracy_from_sums(
-        fitted_gate.certificate, fitted_gate.profile, confidence_sums, level=level
+        fitted_gate.certificate, calibration_profile, confidence_sums, level=level
     )

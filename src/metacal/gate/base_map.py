@@ -276,8 +276,10 @@ def _build_comparison_notes(comparison: SoftmaxComparison, *, uses_softmax: bool
     if comparison.map_increases_a_metric:
         comparison_notes.append(comparison.build_note(uses_softmax=uses_softmax))
     check_by_class = comparison.check_by_predicted_class
-    if check_by_class is not None and check_by_class.failure_facts is not None:
-        comparison_notes.append(note_miscalibrated_by_class(**check_by_class.failure_facts))
+    if check_by_class is not None and check_by_class.arguments_of_failure_note is not None:
+        comparison_notes.append(
+            note_miscalibrated_by_class(**check_by_class.arguments_of_failure_note)
+        )
     return comparison_notes
 
 

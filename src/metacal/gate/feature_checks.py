@@ -27,7 +27,7 @@ def check_measurable(gate: Gate) -> None:
 
     A cascade that was fitted on agreement has no correctness of its answers.
     """
-    if gate.reads_agreement:
+    if gate.needs_agreement_flags:
         raise CascadeError(
             "Cannot measure the accuracy of this cascade, because it was fitted on agreement"
             " with the large model instead of correctness. To test the promise, use verify"

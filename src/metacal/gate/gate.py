@@ -311,7 +311,7 @@ class Gate(GateMethods):
         return not self.has_classes and self.score_source.truth == "losses"
 
     @property
-    def reads_agreement(self) -> bool:
+    def needs_agreement_flags(self) -> bool:
         """Whether the truth of a row is the agreement of each model with the last one."""
         return self.certificate is not None and self.certificate.quantity.uses_agreement_only
 

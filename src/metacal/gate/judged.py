@@ -447,11 +447,11 @@ def _read_correctness_of_models(gate: Gate, truth: Any, n_rows: int) -> tuple[Fl
     InputError
         If there is not one column for each model that needs one, or an entry is missing.
     """
-    truth_name = "agrees" if gate.reads_agreement else "correct"
+    truth_name = "agrees" if gate.needs_agreement_flags else "correct"
     is_model_correct, has_label = read_model_flags(truth, n_rows, truth_name)
     n_columns = is_model_correct.shape[1]
     n_needed_columns = gate.n_stages
-    if gate.reads_agreement:
+    if gate.needs_agreement_flags:
         # There is no column for the last model, because it always agrees with itself.
         n_needed_columns -= 1
     if n_columns != n_needed_columns:

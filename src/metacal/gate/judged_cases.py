@@ -149,7 +149,7 @@ def flatten_case_table(gate: Gate, score: Any, correct: Any, cases: Any, groups:
             "In a table of scores, each row is a case, so cases has no effect. Leave out cases."
         )
     entries = flatten_labelled_table(score, correct, groups)
-    item_types = entries.columns if gate.has_group_thresholds else None
+    item_types = entries.column_names if gate.has_group_thresholds else None
     return CaseItems(
-        scores=entries.scores, correct=entries.truth, cases=entries.rows, types=item_types
+        scores=entries.scores, correct=entries.truth, cases=entries.row_of_entry, types=item_types
     )

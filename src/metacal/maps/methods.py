@@ -322,7 +322,7 @@ def get_calibrator_class(name: str) -> Any:
     return methods[name].estimator_class()
 
 
-def get_estimator_method(estimator: type) -> Method:
+def get_calibration_method(estimator: type) -> Method:
     """Return the method of an estimator class, or of its nearest base class."""
     method_by_estimator = {method.estimator: method for method in get_all_methods().values()}
     for cls in estimator.__mro__:

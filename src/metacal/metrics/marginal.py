@@ -134,7 +134,7 @@ class MarginalCheck:
         return self.off and self.gap > min(_RELEVANT_GAP, _RELEVANT_GAP_RATIO * self.wrong)
 
     @property
-    def failure_facts(self) -> dict[str, Any] | None:
+    def arguments_of_failure_note(self) -> dict[str, Any] | None:
         """Numbers that a note about a failed check states, None if the check does not fail."""
         if not self.fails:
             return None

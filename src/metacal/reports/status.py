@@ -102,7 +102,7 @@ def status(
         **vars(row_counts),
         "coverage": coverage,
         "selective_accuracy": selective_accuracy,
-        "agreement": watch.gate.reads_agreement,
+        "agreement": watch.gate.needs_agreement_flags,
         "waiting": len(watch.waiting),
         "unknown": watch.waiting.n_unknown_labels,
         "forgotten": watch.waiting.n_dropped_rows,

@@ -420,7 +420,7 @@ def _flatten_score_table(
     if not is_group_table(gate, score_table):
         return score_table, y, cases, groups
     flat_table = flatten_labelled_table(score_table, y, groups)
-    return flat_table.scores, flat_table.truth, cases, flat_table.columns
+    return flat_table.scores, flat_table.truth, cases, flat_table.column_names
 
 
 def _count_rows_without_score(report_rows: ReportRows, tables: Sequence[Any]) -> int:

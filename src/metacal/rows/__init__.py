@@ -42,7 +42,7 @@ from metacal.rows.strips import (
     Task,
 )
 from metacal.rows.strips import get_rows_per_run as get_rows_per_run
-from metacal.rows.tasks import describe_sources, run_in_order
+from metacal.rows.tasks import describe_table_files, run_in_order
 from metacal.rows.validate import check_logits, to_numpy
 
 #: Function of the rows of a block, and of the columns of these rows.
@@ -521,4 +521,4 @@ def _copy_block(block: NDArray[Any], out: NDArray[Any]) -> None:
 
 def _describe_piece(piece: tuple[Any, ...]) -> str:
     """Return the names of the files of a piece, for messages."""
-    return describe_sources(piece[0].table) or "rows in memory"
+    return describe_table_files(piece[0].table) or "rows in memory"

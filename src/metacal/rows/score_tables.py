@@ -63,10 +63,10 @@ class LabelledEntries:
     scores, truth : array of shape (n_entries,)
         Score of each entry, and whether it is correct, or its loss.
 
-    columns : array of shape (n_entries,)
+    column_names : array of shape (n_entries,)
         Name of the column of each entry.
 
-    rows : array of int of shape (n_entries,)
+    row_of_entry : array of int of shape (n_entries,)
         Row of each entry.
 
     n_rows_left_out : int
@@ -78,8 +78,8 @@ class LabelledEntries:
 
     scores: NDArray[Any]
     truth: NDArray[Any]
-    columns: NDArray[Any]
-    rows: Codes
+    column_names: NDArray[Any]
+    row_of_entry: Codes
     n_rows_left_out: int
     n_rows: int
 
@@ -99,8 +99,8 @@ class LabelledEntries:
             self,
             scores=self.scores[mask],
             truth=self.truth[mask],
-            columns=self.columns[mask],
-            rows=self.rows[mask],
+            column_names=self.column_names[mask],
+            row_of_entry=self.row_of_entry[mask],
         )
 
     def without_unlabelled_rows(self) -> LabelledEntries:
@@ -115,15 +115,17 @@ class LabelledEntries:
         --------
         >>> score, correct = [[0.9, 0.2], [0.4, None]], [[True, None], [False, None]]
         >>> entries = flatten_labelled_table(score, correct).without_unlabelled_rows()
-        >>> entries.rows, entries.n_rows_left_out
+        >>> entries.row_of_entry, entries.n_rows_left_out
         (array([1]), 1)
         """
-        n_gaps = np.bincount(self.rows[self.has_score & self.lacks_label], minlength=self.n_rows)
+        n_gaps = np.bincount(
+            self.row_of_entry[self.has_score & self.lacks_label], minlength=self.n_rows
+        )
         row_has_gap = n_gaps > 0
         if row_has_gap.all():
             raise build_all_unlabelled_error(self.n_rows, "rows")
         # An entry without a score needs no label, because it is left out anyway.
-        is_kept = ~row_has_gap[self.rows] & ~self.lacks_label
+        is_kept = ~row_has_gap[self.row_of_entry] & ~self.lacks_label
         return replace(self.take(is_kept), n_rows_left_out=int(row_has_gap.sum()))
 
 
@@ -166,8 +168,8 @@ def flatten_labelled_table(score: Any, truth: Any, columns: Any = None) -> Label
     return LabelledEntries(
         scores=flat_scores,
         truth=np.asarray(truth).reshape(-1),
-        columns=flat_columns,
-        rows=np.repeat(np.arange(n_rows), n_columns),
+        column_names=flat_columns,
+        row_of_entry=np.repeat(np.arange(n_rows), n_columns),
         n_rows_left_out=0,
         n_rows=n_rows,
     )

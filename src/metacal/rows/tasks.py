@@ -244,7 +244,7 @@ def _build_lost_piece_error(
     )
 
 
-def describe_sources(table: Any) -> str:
+def describe_table_files(table: Any) -> str:
     """Return the names of the files of a table as text, "" for a table in memory."""
     source_names = list(dict.fromkeys(_iterate_source_names(table)))
     source_text = ", ".join(source_names[:_MAX_NAMES])
