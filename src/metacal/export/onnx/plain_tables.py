@@ -24,8 +24,8 @@ from metacal.kernels.columns import MAX_EXPONENT, MIN_PREDICTION_RATIO
 from metacal.maps.map import Map
 
 #: Function that appends the probabilities of a plain table. Its parameters are the operations, the
-#: fitted map, the logits, and the rows that keep their probabilities, or None for all rows. The
-#: other rows get 1/K in every class.
+#: fitted map, the logits, and a flag per row or None. A row whose flag is false gets 1/K in every
+#: class instead of its probabilities.
 PlainWriter = Callable[[OnnxOperations, Map, GraphValue, GraphValue | None], GraphValue]
 
 # First operator set in which GatherND selects a block from each row.
@@ -39,7 +39,7 @@ def append_plain_check(
     fitted: Map,
     logits: GraphValue,
 ) -> GraphValue:
-    """Append a single boolean that is true only for a plain table, all of whose flags are true.
+    """Append a boolean that is true if a table is plain and the flags of all its rows are true.
 
     It is also false if a logit could overflow when it is multiplied by the inverse temperature.
 
@@ -65,13 +65,17 @@ def append_plain_check(
     GraphValue
     """
     smallest_logit = xp.append_node("ReduceMin", logits, keepdims=0)
-    is_plain = xp.all_true(row_flags) & (smallest_logit > LARGEST_FINITE_MASK)
+    all_flags_true = xp.all_true(row_flags)
+    has_no_masks = smallest_logit > LARGEST_FINITE_MASK
+    is_plain = all_flags_true & has_no_masks
     inverse_temperature = _inverse_temperature(fitted)
-    # In a damaged file this number may be NaN. The general nodes then reject every row.
+    # The inverse temperature of a damaged file may be NaN. No table is plain then, and the nodes for
+    # other tables reject every row.
     is_plain = is_plain & (xp.constant(inverse_temperature) < np.inf)
-    if row_scores.allows_huge_logits and inverse_temperature > 1.0:
+    if row_scores.is_finite_for_huge_logits and inverse_temperature > 1.0:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
-        is_plain = is_plain & xp.all_true(xp.squeeze(xp.max(logits)) < largest_safe_logit)
+        can_scale_all_rows = xp.all_true(xp.squeeze(xp.max(logits)) < largest_safe_logit)
+        is_plain = is_plain & can_scale_all_rows
     return is_plain
 
 
@@ -92,8 +96,8 @@ def find_top_logit_search(fitted: Map) -> Callable[[OnnxOperations, GraphValue],
 
 def _find_top_logit(xp: OnnxOperations, logits: GraphValue) -> TopLogit:
     """Append the nodes that find the largest logit of each row."""
-    prediction, largest, _ = _find_two_largest(xp, logits)
-    return TopLogit(prediction=prediction, value=largest)
+    two_largest = _find_two_largest(xp, logits)
+    return TopLogit(prediction=two_largest.prediction, value=two_largest.largest)
 
 
 def _inverse_temperature(fitted: Map) -> float:
@@ -143,30 +147,31 @@ def _append_spline_on_temperature(
     temperature_map, _ = fitted.temperature_and_spline_maps
     inverse_temperature = temperature_map.inverse_temperature
     table = xp.graph_value(logits)
-    prediction, largest, second_largest = _find_two_largest(xp, table)
-    scaled_second = xp.unsqueeze(second_largest * inverse_temperature)
+    two_largest = _find_two_largest(xp, table)
+    prediction = two_largest.prediction
+    scaled_second = xp.unsqueeze(two_largest.second_largest * inverse_temperature)
     scaled_logits = xp.replace_class_entry(table * inverse_temperature, prediction, scaled_second)
     softmax_of_others = xp.softmax(scaled_logits)
     reference_prob = xp.append_node("GatherElements", softmax_of_others, prediction, axis=1)
     inverse_reference = 1.0 / double_xp.cast(xp.squeeze(reference_prob))
-    gap = double_xp.cast(second_largest) - double_xp.cast(largest)
+    gap = double_xp.cast(two_largest.second_largest) - double_xp.cast(two_largest.largest)
     adjustment = _append_curve_adjustment(
         double_xp,
         fitted,
-        gap_factor=double_xp.exp(gap * inverse_temperature),
-        sum_in_units=inverse_reference - 1.0,
+        second_over_largest=double_xp.exp(gap * inverse_temperature),
+        others_over_second=inverse_reference - 1.0,
     )
     min_prob, max_prob = probability_limits(np.finfo(xp.dtype))
     max_rounded_twice = max_prob - 0.5 * float(np.finfo(xp.dtype).eps)
     factor = adjustment.scale * inverse_reference
     shift = double_xp.maximum(adjustment.shift, min_prob)
-    prediction_term = double_xp.minimum(adjustment.top_prob, max_rounded_twice) - shift
+    prediction_term = double_xp.minimum(adjustment.predicted_prob, max_rounded_twice) - shift
     if keeps_probs is not None:
         keeps_row = double_xp.graph_value(keeps_probs)
         factor = double_xp.where(keeps_row, factor, 0.0)
         shift = double_xp.where(keeps_row, shift, 1.0 / xp.n_classes)
         prediction_term = double_xp.where(keeps_row, prediction_term, 0.0)
-    # The table is changed in place by all nodes but the last.
+    # onnxruntime runs these nodes in place on the softmax, except for the last addition.
     scaled_probs = softmax_of_others * xp.unsqueeze(xp.cast(factor))
     prediction_column = xp.unsqueeze(xp.cast(prediction_term))
     scaled_probs = xp.replace_class_entry(scaled_probs, prediction, prediction_column)
@@ -182,22 +187,26 @@ class _CurveAdjustment:
     scale, shift : GraphValue of shape (n,)
         The probability of another class is e^{b(x - m')}·scale + shift.
 
-    top_prob : GraphValue of shape (n,)
+    predicted_prob : GraphValue of shape (n,)
         Probability of the prediction.
     """
 
     scale: GraphValue
     shift: GraphValue
-    top_prob: GraphValue
+    predicted_prob: GraphValue
 
 
 def _append_curve_adjustment(
-    double_xp: OnnxOperations, fitted: Any, gap_factor: GraphValue, sum_in_units: GraphValue
+    double_xp: OnnxOperations,
+    fitted: Any,
+    second_over_largest: GraphValue,
+    others_over_second: GraphValue,
 ) -> _CurveAdjustment:
-    """Append `metacal.kernels.columns.compute_curve_factors` with fewer nodes.
+    """Append the numbers with which a spline changes the probabilities of each row.
 
-    There, the mixed probabilities are multiples of 1 / (1 + g S). Only their ratios matter, so this
-    factor is left out here. All numbers of a row have the shape (n,).
+    They are those of `metacal.kernels.columns.compute_curve_factors`, with fewer nodes. Names with
+    `relative` denote probabilities divided by that of the prediction under the softmax, which is
+    1 / (1 + g S). Only ratios of them matter. All numbers of a row have the shape (n,).
 
     Parameters
     ----------
@@ -207,91 +216,114 @@ def _append_curve_adjustment(
     fitted : Map
         Map with a spline that follows a temperature map.
 
-    gap_factor : GraphValue of shape (n,)
-        The number g of each row.
+    second_over_largest : GraphValue of shape (n,)
+        The number g of each row: e^{b(m' - m)}.
 
-    sum_in_units : GraphValue of shape (n,)
-        The number S of each row.
+    others_over_second : GraphValue of shape (n,)
+        The number S of each row: Σ e^{b(x - m')} over all classes but the prediction.
     """
     temperature_map, spline = fitted.temperature_and_spline_maps
     uniform_weight = temperature_map.uniform
     softmax_weight = 1.0 - uniform_weight
     uniform_prob = uniform_weight / double_xp.n_classes
-    uniform_of_others = uniform_weight - uniform_prob
-    others_sum = gap_factor * sum_in_units
-    uniform_part = others_sum * uniform_prob + uniform_prob
-    mixed_prediction = uniform_part + softmax_weight
-    mixed_others = others_sum * (softmax_weight + uniform_of_others) + uniform_of_others
+    uniform_prob_of_others = uniform_weight - uniform_prob
+    others_over_largest = second_over_largest * others_over_second
+    relative_uniform = others_over_largest * uniform_prob + uniform_prob
+    relative_prediction = relative_uniform + softmax_weight
+    relative_others = (
+        others_over_largest * (softmax_weight + uniform_prob_of_others) + uniform_prob_of_others
+    )
     if uniform_weight == 0.0:
-        # The other classes underflow together, and the prediction gets probability 1.
-        is_only_class = mixed_others == 0.0
-        mixed_others = double_xp.where(is_only_class, 1.0, mixed_others)
-    log_odds = double_xp.log(mixed_prediction) - double_xp.log(mixed_others)
+        # If the sum of all other classes underflows, the prediction gets probability 1.
+        others_underflow = relative_others == 0.0
+        relative_others = double_xp.where(others_underflow, 1.0, relative_others)
+    log_odds = double_xp.log(relative_prediction) - double_xp.log(relative_others)
     new_log_odds = _append_spline_value(double_xp, spline, log_odds)
-    softmax_ratio = gap_factor * softmax_weight / mixed_others
-    uniform_ratio = uniform_part / mixed_others
+    second_softmax_share = second_over_largest * softmax_weight / relative_others
+    uniform_share = relative_uniform / relative_others
     # The prediction must be more probable than the second largest class.
-    min_odds = (softmax_ratio + uniform_ratio) * MIN_PREDICTION_RATIO
+    min_odds = (second_softmax_share + uniform_share) * MIN_PREDICTION_RATIO
     new_odds = double_xp.exp(double_xp.minimum(new_log_odds, MAX_EXPONENT))
     new_odds = double_xp.maximum(new_odds, min_odds)
-    new_others = 1.0 / (new_odds + 1.0)
-    top_prob = new_odds * new_others
+    new_others_prob = 1.0 / (new_odds + 1.0)
+    predicted_prob = new_odds * new_others_prob
     if uniform_weight == 0.0:
-        top_prob = double_xp.where(is_only_class, 1.0, top_prob)
+        predicted_prob = double_xp.where(others_underflow, 1.0, predicted_prob)
     return _CurveAdjustment(
-        scale=softmax_ratio * new_others,
-        shift=uniform_ratio * new_others,
-        top_prob=top_prob,
+        scale=second_softmax_share * new_others_prob,
+        shift=uniform_share * new_others_prob,
+        predicted_prob=predicted_prob,
     )
 
 
 def _append_spline_value(double_xp: OnnxOperations, spline: Any, z: GraphValue) -> GraphValue:
-    """Append `metacal.formulas.curves.spline_value` for a vector z of shape (n,).
+    """Append the value of a spline at each point of a vector z of shape (n,).
 
-    The linear parts beyond the outer knots are two more pieces of unlimited width. There is one row
-    per piece, because onnxruntime is fast on long rows only.
+    It equals `metacal.formulas.curves.spline_value`. With d the distance that z has covered in a
+    piece, the piece adds d·(slope + d·curvature/2), and these rises are added up. The linear parts
+    beyond the outer knots are two more pieces of unlimited width. There is one row per piece,
+    because onnxruntime is fast on long rows only.
     """
     knots = spline.knots
     slopes = spline.slopes
     widths = np.diff(knots)
-    half_slope_changes = 0.5 * np.diff(slopes) / widths
+    half_curvatures = 0.5 * np.diff(slopes) / widths
     piece_knots = np.concatenate([knots[:1], knots[:-1], knots[-1:]])
     piece_slopes = np.concatenate([slopes[:1], slopes[:-1], slopes[-1:]])
     min_distances = np.concatenate([[-np.inf], np.zeros(len(knots))])
     max_distances = np.concatenate([[0.0], widths, [np.inf]])
-    piece_half_changes = np.concatenate([[0.0], half_slope_changes, [0.0]])
+    piece_half_curvatures = np.concatenate([[0.0], half_curvatures, [0.0]])
     distances = double_xp.maximum(z - piece_knots[:, None], min_distances[:, None])
     distances = double_xp.minimum(distances, max_distances[:, None])
-    mean_slopes = distances * piece_half_changes[:, None] + piece_slopes[:, None]
+    mean_slopes = distances * piece_half_curvatures[:, None] + piece_slopes[:, None]
     rises = distances * mean_slopes
     return double_xp.constant(np.ones(len(piece_knots))) @ rises + spline.intercept
 
 
-def _find_two_largest(
-    xp: OnnxOperations, logits: GraphValue
-) -> tuple[GraphValue, GraphValue, GraphValue]:
-    """Append the nodes that find the largest and second largest logit of each row.
+@dataclass(frozen=True)
+class _TwoLargestLogits:
+    """Largest and second largest logit of each row.
 
-    onnxruntime finds the index of a maximum ten times slower than the maximum. So the row is cut
-    into blocks: the index is only searched among the maxima of the blocks, and in the block of the
-    largest one. The first of equal logits is found, as in Python.
-
-    Returns
-    -------
+    Attributes
+    ----------
     prediction : GraphValue of shape (n, 1)
         Column of the largest logit.
 
     largest, second_largest : GraphValue of shape (n,)
         They are equal if the largest logit occurs twice.
     """
+
+    prediction: GraphValue
+    largest: GraphValue
+    second_largest: GraphValue
+
+
+def _find_two_largest(xp: OnnxOperations, logits: GraphValue) -> _TwoLargestLogits:
+    """Append the nodes that find the largest and second largest logit of each row.
+
+    onnxruntime finds the index of a maximum ten times slower than the maximum. So the row is cut
+    into blocks: the index is only searched among the maxima of the blocks, and in the block of the
+    largest one. The first of equal logits is found, as in Python.
+    """
     n_blocks = _choose_number_of_blocks(xp.n_classes)
-    if n_blocks == 1 or xp.graph.opset < _BATCHED_GATHER_OPSET:
-        prediction = xp.argmax(logits)
-        other_logits = xp.replace_class_entry(logits, prediction, -np.inf)
-        return prediction, xp.squeeze(xp.max(logits)), xp.squeeze(xp.max(other_logits))
+    if n_blocks > 1 and xp.graph.opset >= _BATCHED_GATHER_OPSET:
+        return _find_two_largest_in_blocks(xp, logits, n_blocks)
+    prediction = xp.argmax(logits)
+    other_logits = xp.replace_class_entry(logits, prediction, -np.inf)
+    return _TwoLargestLogits(
+        prediction=prediction,
+        largest=xp.squeeze(xp.max(logits)),
+        second_largest=xp.squeeze(xp.max(other_logits)),
+    )
+
+
+def _find_two_largest_in_blocks(
+    xp: OnnxOperations, logits: GraphValue, n_blocks: int
+) -> _TwoLargestLogits:
+    """Append the nodes that find the two largest logits of rows that are cut into blocks."""
     block_width = xp.n_classes // n_blocks
-    # A size of 0 keeps the size of the batch. onnxruntime changes a table in place only where it
-    # can infer that this size is the same.
+    # In a shape, 0 denotes the unchanged number of rows. onnxruntime changes a table in place only
+    # where it can infer that the number of rows is the same.
     blocks = xp.append_node("Reshape", logits, xp.graph.add_integers(0, n_blocks, block_width))
     block_maxima = xp.graph_value(
         xp.graph.append_axis_node("ReduceMax", blocks.name, 2, keepdims=0)
@@ -302,14 +334,14 @@ def _find_two_largest(
     integer_xp = xp.with_dtype("int64")
     first_in_block = integer_xp.squeeze(block_index) * block_width
     prediction = integer_xp.unsqueeze(first_in_block + integer_xp.squeeze(index_in_block))
-    removed_entry = xp.append_node("Expand", -np.inf, xp.append_node("Shape", block_index))
-    other_maxima = xp.replace_class_entry(block_maxima, block_index, removed_entry)
-    others_in_block = xp.replace_class_entry(best_block, index_in_block, removed_entry)
-    second_largest = xp.maximum(xp.max(other_maxima), xp.max(others_in_block))
-    return (
-        xp.graph_value(prediction),
-        xp.squeeze(xp.max(block_maxima)),
-        xp.squeeze(second_largest),
+    minus_infinity = xp.append_node("Expand", -np.inf, xp.append_node("Shape", block_index))
+    maxima_of_other_blocks = xp.replace_class_entry(block_maxima, block_index, minus_infinity)
+    other_logits_in_block = xp.replace_class_entry(best_block, index_in_block, minus_infinity)
+    second_largest = xp.maximum(xp.max(maxima_of_other_blocks), xp.max(other_logits_in_block))
+    return _TwoLargestLogits(
+        prediction=xp.graph_value(prediction),
+        largest=xp.squeeze(xp.max(block_maxima)),
+        second_largest=xp.squeeze(second_largest),
     )
 
 
@@ -324,7 +356,7 @@ def _choose_number_of_blocks(n_classes: int) -> int:
     return closest if root / 4.0 <= closest <= 4.0 * root else 1
 
 
-#: Functions that append the probabilities of plain tables, keyed by the formula of the map.
+#: Functions that append the probabilities of plain tables. The key is the formula of the map.
 _WRITERS_BY_FORMULA: dict[Callable[..., Any] | None, PlainWriter] = {
     temperature.temperature: _append_temperature,
     parts.spline_after_uniform: _append_spline_on_temperature,

@@ -168,11 +168,12 @@ def _append_log_sum_exp(xp: OnnxOperations, logits: GraphValue, top: TopLogit | 
     searching for the largest logit of the row saves two passes over the table.
     """
     if top is None:
-        reference_logit = xp.squeeze(xp.max(_select_reference_columns(xp, logits)))
-        reference_prob = xp.squeeze(xp.max(_select_reference_columns(xp, xp.softmax(logits))))
+        reference_logit = xp.squeeze(xp.max(_select_few_columns(xp, logits)))
+        reference_prob = xp.squeeze(xp.max(_select_few_columns(xp, xp.softmax(logits))))
     else:
         reference_logit = top.value
         reference_prob = _append_largest_probability(xp, logits, top)
+    # log p_j = x_j - log Σ e^x, where j is the class of the reference.
     log_sum_exp = reference_logit - xp.log(reference_prob)
     return _LogSumExp(
         value=log_sum_exp,
@@ -181,7 +182,7 @@ def _append_log_sum_exp(xp: OnnxOperations, logits: GraphValue, top: TopLogit | 
     )
 
 
-def _select_reference_columns(xp: OnnxOperations, table: GraphValue) -> GraphValue:
+def _select_few_columns(xp: OnnxOperations, table: GraphValue) -> GraphValue:
     """Append the nodes that select a few evenly spaced columns of a table."""
     column_step = math.ceil(xp.n_classes / _N_REFERENCE_COLUMNS)
     start = xp.graph.add_integers(0)
@@ -206,14 +207,14 @@ class SinglePrecisionScores:
     is_decision_exact : GraphValue of shape (n,)
         Whether the score is finite, and rounding errors cannot have changed the decision.
 
-    allows_huge_logits : bool
-        Whether the logits of such a row can be so large that a multiple of them overflows.
+    is_finite_for_huge_logits : bool
+        Whether the score can be finite for logits so large that a multiple of them overflows.
     """
 
     estimate: GraphValue
     is_finite: GraphValue
     is_decision_exact: GraphValue
-    allows_huge_logits: bool
+    is_finite_for_huge_logits: bool
 
     def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
         """Append the single-precision scores as doubles of shape (n,)."""
@@ -244,14 +245,14 @@ class DoublePrecisionScores:
     is_finite, is_decision_exact : GraphValue of shape (n,)
         Whether the score is finite. No logit of such a row is NaN or +inf.
 
-    allows_huge_logits : bool
-        Whether the logits of such a row can be so large that a multiple of them overflows.
+    is_finite_for_huge_logits : bool
+        Whether the score can be finite for logits so large that a multiple of them overflows.
     """
 
     score: GraphValue
     is_finite: GraphValue
     is_decision_exact: GraphValue
-    allows_huge_logits: bool = True
+    is_finite_for_huge_logits: bool = True
 
     def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
         """Return the scores, of shape (n,)."""
@@ -306,9 +307,10 @@ def append_single_precision_scores(
     finite_threshold = threshold if np.isfinite(threshold) else 0.0
     distance = xp.absolute(estimate.score - finite_threshold)
     is_finite = (distance < _MAX_FINITE) & estimate.is_valid
+    has_constant_error = estimate.error_scale is None
     if estimate.error_scale is not None:
         is_finite = is_finite & (estimate.error_scale < _MAX_FINITE)
-    # Every finite score is on the same side of an infinite threshold.
+    # No rounding error moves a finite score across an infinite threshold.
     is_decision_exact = is_finite
     if np.isfinite(threshold):
         is_decision_exact = is_finite & (distance > _bound_error(xp, estimate, threshold))
@@ -316,7 +318,8 @@ def append_single_precision_scores(
         estimate=estimate.score,
         is_finite=is_finite,
         is_decision_exact=is_decision_exact,
-        allows_huge_logits=estimate.error_scale is None,
+        # Other errors have the scale log Σ e^x, so a finite scale limits the logits.
+        is_finite_for_huge_logits=has_constant_error,
     )
 
 
@@ -334,9 +337,10 @@ def _bound_error(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) 
     All comparisons are false for NaN, so a row with NaN needs rescoring. Testing that the score is
     *within* the bound and negating the result would not be valid, because NaN would count as exact.
     """
-    relative_error = (xp.n_classes / 4.0 + 64.0) * _UNIT_ROUNDOFF
-    constant_error = relative_error * (1.0 + abs(threshold))
-    constant_error += 4.0 * _MAX_ABS_LOG_PROBABILITY * _UNIT_ROUNDOFF
+    max_roundings_of_sum = xp.n_classes / 4.0 + 64.0
+    relative_error = max_roundings_of_sum * _UNIT_ROUNDOFF
+    log_probability_error = 4.0 * _MAX_ABS_LOG_PROBABILITY * _UNIT_ROUNDOFF
+    constant_error = relative_error * (1.0 + abs(threshold)) + log_probability_error
     if estimate.error_scale is None:
         return constant_error
     return estimate.error_scale * relative_error + constant_error
@@ -367,29 +371,31 @@ def append_double_precision_scores(
     if NAMED[score_name].formula_function() is rowwise.negative_margin:
         # The margin needs only the two largest logits in double precision, not the whole table.
         return double_xp.squeeze(_append_negative_margin(xp, logits))
-    double_logits = (
-        double_xp.graph_value(logits) if xp.dtype == "float64" else double_xp.cast(logits)
-    )
-    return _append_score_formula(double_xp, double_logits, score_name)
+    return _append_score_formula(double_xp, double_xp.cast_if_needed(logits), score_name)
 
 
 def _append_score_formula(
     double_xp: OnnxOperations, double_logits: GraphValue, score_name: str
 ) -> GraphValue:
-    """Append the formula of a score, with NaN for invalid rows."""
+    """Append the nodes that evaluate the formula of a score. Invalid rows get NaN."""
     named_score = NAMED[score_name]
     formula = named_score.formula_function()
 
-    def score_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+    def score_without_masks(branch_xp: OnnxOperations) -> GraphValue:
         return formula(branch_xp, branch_xp.graph_value(double_logits))
 
-    def score_masked(branch_xp: OnnxOperations) -> GraphValue:
+    def score_with_masks(branch_xp: OnnxOperations) -> GraphValue:
         return formula(branch_xp, replace_finite_masks(branch_xp, double_logits))
 
     if named_score.replaces_finite_masks:
-        scores = branch_on_masks(double_xp, double_logits, score_unmasked, score_masked)
+        scores = branch_on_masks(
+            double_xp,
+            double_logits,
+            write_unmasked=score_without_masks,
+            write_masked=score_with_masks,
+        )
     else:
-        scores = score_unmasked(double_xp)
+        scores = score_without_masks(double_xp)
     is_valid = is_valid_row(double_xp, double_logits)
     return double_xp.squeeze(double_xp.where(is_valid, scores, np.nan))
 
@@ -402,9 +408,10 @@ def _append_negative_margin(xp: OnnxOperations, logits: GraphValue) -> GraphValu
     logit is NaN or the largest one is infinite.
     """
     double_xp = xp.with_dtype("float64")
-    top_two, has_no_nan = _append_two_largest(xp, logits)
-    largest = xp.column(top_two, 0)
-    second_largest = xp.column(top_two, 1)
+    two_largest, has_no_nan = _append_two_largest(xp, logits)
+    largest = xp.column(two_largest, 0)
+    second_largest = xp.column(two_largest, 1)
+    # If the map also needs the largest logit of each row, it then reuses this column.
     xp.graph.declare_reduction("ReduceMax", logits.name, largest.name)
     double_largest = double_xp.cast(largest)
     double_second = double_xp.cast(second_largest)
@@ -413,7 +420,7 @@ def _append_negative_margin(xp: OnnxOperations, logits: GraphValue) -> GraphValu
     return double_xp.where(is_valid, negative_margin, np.nan)
 
 
-def _append_two_largest(xp: OnnxOperations, logits: GraphValue) -> list[GraphValue]:
+def _append_two_largest(xp: OnnxOperations, logits: GraphValue) -> tuple[GraphValue, GraphValue]:
     """Append the nodes that find the two largest logits of each row.
 
     TopK is used if there are rows and no sum of a row is NaN. TopK of an empty table divides by
@@ -422,30 +429,36 @@ def _append_two_largest(xp: OnnxOperations, logits: GraphValue) -> list[GraphVal
 
     Returns
     -------
-    list of GraphValue
-        The two largest logits (n × 2), and whether the row contains no NaN (n × 1).
+    two_largest : GraphValue of shape (n, 2)
+        Largest logit, and second largest logit.
+
+    has_no_nan : GraphValue of shape (n, 1)
+        Whether the row contains no NaN.
     """
     single_xp = xp.with_dtype("float32")
-    has_no_nan_sum = ~xp.append_node("IsNaN", xp.sum(logits))
-    # The smallest flag is 0 or 1, or +inf if there are no rows.
-    smallest_flag = single_xp.append_node("ReduceMin", single_xp.cast(has_no_nan_sum), keepdims=0)
+    is_sum_a_number = ~xp.append_node("IsNaN", xp.sum(logits))
+    # The minimum is 0 or 1, or +inf if there are no rows.
+    smallest_flag = single_xp.append_node("ReduceMin", single_xp.cast(is_sum_a_number), keepdims=0)
 
     def use_top_k(branch_xp: OnnxOperations) -> list[GraphValue]:
-        k = branch_xp.graph.add_integers(2)
-        top_logits_name, _ = branch_xp.graph.append_multi_output_node(
-            "TopK", 2, logits.name, k, axis=1
+        n_largest = branch_xp.graph.add_integers(2)
+        largest_values_name, _largest_indices_name = branch_xp.graph.append_multi_output_node(
+            "TopK", 2, logits.name, n_largest, axis=1
         )
-        top_two = branch_xp.graph_value(top_logits_name)
-        return [top_two, branch_xp.append_node("Identity", has_no_nan_sum)]
+        two_largest = branch_xp.graph_value(largest_values_name)
+        return [two_largest, branch_xp.append_node("Identity", is_sum_a_number)]
 
     def use_two_maxima(branch_xp: OnnxOperations) -> list[GraphValue]:
         table = branch_xp.graph_value(logits)
         other_logits = branch_xp.replace_class_entry(table, branch_xp.argmax(table), -np.inf)
-        top_two = branch_xp.join_columns(branch_xp.max(table), branch_xp.max(other_logits))
-        return [top_two, is_valid_row(branch_xp, table)]
+        two_largest = branch_xp.join_columns(branch_xp.max(table), branch_xp.max(other_logits))
+        return [two_largest, is_valid_row(branch_xp, table)]
 
-    can_use_top_k = smallest_flag == 1.0
-    return xp.if_else(can_use_top_k, use_top_k, use_two_maxima, [xp.dtype, "bool"])
+    has_rows_and_no_nan_sum = smallest_flag == 1.0
+    two_largest, has_no_nan = xp.if_else(
+        has_rows_and_no_nan_sum, use_top_k, use_two_maxima, [xp.dtype, "bool"]
+    )
+    return two_largest, has_no_nan
 
 
 def is_valid_row(xp: OnnxOperations, logits: GraphValue) -> GraphValue:

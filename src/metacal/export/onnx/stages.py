@@ -93,15 +93,15 @@ def append_score_stage(
 
 
 def _thresholds_for_dtype(thresholds: Thresholds, source: ScoreSource, dtype: str) -> Thresholds:
-    """Move each threshold halfway between two adjacent scores of a dtype."""
+    """Return thresholds that lie halfway between two adjacent scores of a dtype."""
     if isinstance(thresholds, SingleThreshold):
         return SingleThreshold(source.adapt_threshold_to_dtype(dtype, thresholds.threshold))
-    # The last row of the table is the threshold of unknown groups, which is infinite.
-    group_thresholds = thresholds.thresholds_by_code[:-1].tolist()
-    moved_thresholds = tuple(
+    # The last threshold is that of unknown groups. It is infinite, so it fits every dtype.
+    *group_thresholds, _threshold_of_unknown_groups = thresholds.thresholds_by_code.tolist()
+    adapted_thresholds = tuple(
         source.adapt_threshold_to_dtype(dtype, threshold) for threshold in group_thresholds
     )
-    return replace(thresholds, subgroup_thresholds=moved_thresholds)
+    return replace(thresholds, subgroup_thresholds=adapted_thresholds)
 
 
 def _interpolate(xp: OnnxOperations, curve: ConfidenceCurve, uncertainty: GraphValue) -> GraphValue:
@@ -171,39 +171,39 @@ def append_table_stage(
     table = xp.graph_value(input_name)
     if dtype != xp.dtype:
         table = _cast_to_float32(xp, input_name)
-    x = table
+    logits = table
     if gate.logits_source.input == "probabilities":
-        x = _logits_of_probabilities(xp, table, SUM_TOLERANCE[dtype])
+        logits = _logits_of_probabilities(xp, table, SUM_TOLERANCE[dtype])
     if gate.certificate is None:
-        return {"probs": _probabilities_of_valid_rows(xp, gate, x)}
+        return {"probs": _probabilities_of_valid_rows(xp, gate, logits)}
 
     score_name = gate.logits_source.registered_score
     score_xp = xp
-    score_logits = x
+    score_logits = logits
     has_decision_offset = bool(
         gate.thresholds.group_decision_offsets or gate.logits_source.decision_at
     )
     has_single_threshold = gate.subgroup_thresholds is None
     if has_decision_offset:
-        # The decision offset affects the score, but not the probabilities.
+        # The score is computed from shifted logits, but the probabilities are not.
         score_xp = xp.with_dtype("float64")
-        score_logits = subtract_decision_offset(score_xp, gate, x, group_input_name)
+        score_logits = subtract_decision_offset(score_xp, gate, logits, group_input_name)
     elif has_single_threshold:
         single_scores = append_single_precision_scores(
-            xp, x, score_name, gate.threshold, find_top_logit_search(gate.logits_source.map)
+            xp, logits, score_name, gate.threshold, find_top_logit_search(gate.logits_source.map)
         )
         if single_scores is not None:
-            outputs = _append_single_precision_outputs(xp, gate, single_scores, x, rejected)
+            outputs = _append_single_precision_outputs(xp, gate, single_scores, logits, rejected)
             if outputs_prediction:
-                outputs["prediction"] = append_predicted_class(xp, x)
+                outputs["prediction"] = append_predicted_class(xp, logits)
             return outputs
     score = append_double_precision_scores(score_xp, score_logits, score_name)
     if has_single_threshold and not has_decision_offset and not outputs_prediction:
-        plain_outputs = _append_outputs_of_double_scores(xp, gate, score, x, rejected)
+        plain_outputs = _append_outputs_of_double_scores(xp, gate, score, logits, rejected)
         if plain_outputs is not None:
             return plain_outputs
     is_accepted = compare_with_thresholds(gate.thresholds, score, score_logits, group_input_name)
-    probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
+    probs, accept = _append_gated_probabilities(xp, gate, logits, score, is_accepted, rejected)
     outputs = {"probs": probs, "score": score, "accept": accept}
     if has_decision_offset or outputs_prediction:
         outputs["prediction"] = append_predicted_class(score_xp, score_logits)
@@ -214,10 +214,10 @@ def _append_single_precision_outputs(
     xp: OnnxOperations,
     gate: Gate,
     single_scores: SinglePrecisionScores,
-    x: GraphValue,
+    logits: GraphValue,
     rejected: Rejected,
 ) -> Outputs:
-    """Append the outputs of a stage that scores most rows in single precision.
+    """Append the outputs of a stage that rescores only rows near the threshold as doubles.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def _append_single_precision_outputs(
     single_scores : SinglePrecisionScores
         Scores in single precision.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits.
 
     rejected : {"calibrated", "uniform"}
@@ -244,7 +244,7 @@ def _append_single_precision_outputs(
     write_plain_probs = find_plain_writer(gate.logits_source.map)
     if write_plain_probs is not None:
         return _append_plain_or_general_outputs(
-            xp, gate, write_plain_probs, single_scores, x, rejected
+            xp, gate, write_plain_probs, single_scores, logits, rejected
         )
 
     def write_estimates(branch_xp: OnnxOperations) -> list[GraphValue]:
@@ -253,18 +253,18 @@ def _append_single_precision_outputs(
 
     def write_rescored(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
-        score = single_scores.rescore_rows_near_threshold(branch_xp, x, score_name)
+        score = single_scores.rescore_rows_near_threshold(branch_xp, logits, score_name)
         return [score, compare_with_thresholds(gate.thresholds, score)]
 
     all_decisions_exact = xp.all_true(single_scores.is_decision_exact)
     dtypes = ["float64", "bool"]
     score, is_accepted = xp.if_else(all_decisions_exact, write_estimates, write_rescored, dtypes)
-    probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
+    probs, accept = _append_gated_probabilities(xp, gate, logits, score, is_accepted, rejected)
     return {"probs": probs, "score": score, "accept": accept}
 
 
 def _append_outputs_of_double_scores(
-    xp: OnnxOperations, gate: Gate, score: GraphValue, x: GraphValue, rejected: Rejected
+    xp: OnnxOperations, gate: Gate, score: GraphValue, logits: GraphValue, rejected: Rejected
 ) -> Outputs | None:
     """Append the outputs of a float32 stage whose scores (n,) are in double precision.
 
@@ -277,7 +277,9 @@ def _append_outputs_of_double_scores(
     row_scores = DoublePrecisionScores(
         score=score, is_finite=is_finite, is_decision_exact=is_finite
     )
-    return _append_plain_or_general_outputs(xp, gate, write_plain_probs, row_scores, x, rejected)
+    return _append_plain_or_general_outputs(
+        xp, gate, write_plain_probs, row_scores, logits, rejected
+    )
 
 
 def _append_plain_or_general_outputs(
@@ -285,10 +287,10 @@ def _append_plain_or_general_outputs(
     gate: Gate,
     write_plain_probs: PlainWriter,
     row_scores: SinglePrecisionScores | DoublePrecisionScores,
-    x: GraphValue,
+    logits: GraphValue,
     rejected: Rejected,
 ) -> Outputs:
-    """Append the outputs of a stage whose map needs fewer nodes for plain tables.
+    """Append the outputs of a stage, with a branch of fewer nodes for plain tables.
 
     There are three branches: plain tables without a row near the threshold, which are most; plain
     tables, after such rows were scored again; and all other tables.
@@ -307,7 +309,7 @@ def _append_plain_or_general_outputs(
     row_scores : SinglePrecisionScores or DoublePrecisionScores
         Scores of the rows.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits.
 
     rejected : {"calibrated", "uniform"}
@@ -322,7 +324,7 @@ def _append_plain_or_general_outputs(
 
     def write_probs(branch_xp: OnnxOperations, is_accepted: GraphValue) -> GraphValue:
         keeps_probs = is_accepted if rejected == "uniform" else None
-        return write_plain_probs(branch_xp, fitted_map, x, keeps_probs)
+        return write_plain_probs(branch_xp, fitted_map, logits, keeps_probs)
 
     def write_plain(branch_xp: OnnxOperations) -> list[GraphValue]:
         score = row_scores.estimates_in_double(branch_xp)
@@ -331,7 +333,7 @@ def _append_plain_or_general_outputs(
 
     def write_rescored(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
-        score = row_scores.rescore_rows_near_threshold(branch_xp, x, score_name)
+        score = row_scores.rescore_rows_near_threshold(branch_xp, logits, score_name)
         is_accepted = compare_with_thresholds(gate.thresholds, score)
 
         def write_rescored_plain(inner_xp: OnnxOperations) -> list[GraphValue]:
@@ -339,19 +341,25 @@ def _append_plain_or_general_outputs(
             return [accept, write_probs(inner_xp, is_accepted)]
 
         def write_general(inner_xp: OnnxOperations) -> list[GraphValue]:
-            logits = inner_xp.graph_value(x)
             probs, accept = _append_gated_probabilities(
-                inner_xp, gate, logits, score, inner_xp.graph_value(is_accepted), rejected
+                inner_xp,
+                gate,
+                inner_xp.graph_value(logits),
+                score,
+                inner_xp.graph_value(is_accepted),
+                rejected,
             )
             return [accept, probs]
 
-        is_plain = append_plain_check(branch_xp, row_scores, row_scores.is_finite, fitted_map, x)
+        is_plain = append_plain_check(
+            branch_xp, row_scores, row_scores.is_finite, fitted_map, logits
+        )
         accept, probs = branch_xp.if_else(
             is_plain, write_rescored_plain, write_general, ["bool", xp.dtype]
         )
         return [score, accept, probs]
 
-    is_plain = append_plain_check(xp, row_scores, row_scores.is_decision_exact, fitted_map, x)
+    is_plain = append_plain_check(xp, row_scores, row_scores.is_decision_exact, fitted_map, logits)
     dtypes = ["float64", "bool", xp.dtype]
     score, accept, probs = xp.if_else(is_plain, write_plain, write_rescored, dtypes)
     return {"probs": probs, "score": score, "accept": accept}
@@ -370,7 +378,7 @@ def _cast_to_float32(xp: OnnxOperations, input_name: str) -> GraphValue:
 
 
 def _logits_of_probabilities(xp: OnnxOperations, table: GraphValue, tolerance: float) -> GraphValue:
-    """Append the logarithms of probabilities, with NaN for rows that do not sum to one.
+    """Append the logarithms of probabilities. Rows that do not sum to one get NaN.
 
     The logarithms are computed in double precision and rounded to the precision of the table.
     """
@@ -387,15 +395,14 @@ def _logits_of_probabilities(xp: OnnxOperations, table: GraphValue, tolerance: f
 def _append_gated_probabilities(
     xp: OnnxOperations,
     gate: Gate,
-    x: GraphValue,
+    logits: GraphValue,
     score: GraphValue,
     is_accepted: GraphValue,
     rejected: Rejected,
 ) -> tuple[GraphValue, GraphValue]:
-    """Append the map of a stage, with probabilities of 1/K for invalid rows.
+    """Append the probabilities and decisions of a stage. Invalid rows get the probabilities 1/K.
 
-    If `rejected` is "uniform", rejected rows have 1/K too. These rows are overwritten by ScatterND.
-    The operator Where would also compute a choice for every element of the other rows.
+    If `rejected` is "uniform", rejected rows get 1/K too.
 
     Parameters
     ----------
@@ -405,7 +412,7 @@ def _append_gated_probabilities(
     gate : Gate
         Gate with a single stage.
 
-    x : GraphValue of shape (n, K)
+    logits : GraphValue of shape (n, K)
         Logits.
 
     score : GraphValue of shape (n,)
@@ -425,37 +432,47 @@ def _append_gated_probabilities(
         False for rows whose probabilities are NaN, whatever their score.
     """
     fitted_map = gate.logits_source.map
-    probs = append_map(xp, fitted_map, x)
+    probs = append_map(xp, fitted_map, logits)
     has_probabilities = has_no_nan(xp, fitted_map, probs)
     accept = is_accepted & has_probabilities
-    keeps_probabilities = accept
+    keeps_probs = accept
     if rejected == "calibrated":
-        # A comparison with NaN is false.
+        # The score of an invalid row is NaN, and a comparison with NaN is false.
         has_score = xp.with_dtype("float64").graph_value(score) <= np.inf
-        keeps_probabilities = has_score & has_probabilities
-    _, uniform_indices = xp.find_true_rows(~keeps_probabilities)
-    indices_shape = xp.append_node("Shape", uniform_indices)
-    n_uniform = xp.take(indices_shape, xp.graph_value(xp.graph.add_integers(0)))
-    n_classes = xp.graph.add_integers(gate.n_classes)
-    uniform_shape = xp.append_node("Concat", n_uniform, n_classes, axis=0)
-    uniform_rows = xp.append_node("Expand", 1.0 / gate.n_classes, uniform_shape)
-    gated_probs = xp.append_node("ScatterND", probs, uniform_indices, uniform_rows)
-    return gated_probs, accept
+        keeps_probs = has_score & has_probabilities
+    return _replace_rows_by_uniform(xp, probs, is_replaced=~keeps_probs), accept
 
 
-def _probabilities_of_valid_rows(xp: OnnxOperations, gate: Gate, x: GraphValue) -> GraphValue:
-    """Append the map of a calibrator without a promise, with NaN for invalid rows.
+def _replace_rows_by_uniform(
+    xp: OnnxOperations, probs: GraphValue, is_replaced: GraphValue
+) -> GraphValue:
+    """Append the nodes that overwrite rows of probabilities (n, K) by 1/K, given flags (n,).
+
+    ScatterND writes these rows only. The operator Where would also compute a choice for every
+    element of the other rows.
+    """
+    _row_indices, scatter_indices = xp.find_true_rows(is_replaced)
+    scatter_shape = xp.append_node("Shape", scatter_indices)
+    n_replaced = xp.take(scatter_shape, xp.graph_value(xp.graph.add_integers(0)))
+    n_classes = xp.graph.add_integers(xp.n_classes)
+    uniform_shape = xp.append_node("Concat", n_replaced, n_classes, axis=0)
+    uniform_rows = xp.append_node("Expand", 1.0 / xp.n_classes, uniform_shape)
+    return xp.append_node("ScatterND", probs, scatter_indices, uniform_rows)
+
+
+def _probabilities_of_valid_rows(xp: OnnxOperations, gate: Gate, logits: GraphValue) -> GraphValue:
+    """Append the probabilities of a calibrator without a promise. Invalid rows get NaN.
 
     Rows are checked one by one only if a row sum shows that a logit is not finite.
     """
-    probs = append_map(xp, gate.logits_source.map, x)
-    all_finite = xp.all_true(xp.absolute(xp.sum(x)) < np.inf)
+    probs = append_map(xp, gate.logits_source.map, logits)
+    all_finite = xp.all_true(xp.absolute(xp.sum(logits)) < np.inf)
 
     def keep_all_rows(branch_xp: OnnxOperations) -> list[GraphValue]:
         return [branch_xp.append_node("Identity", probs)]
 
     def keep_valid_rows(branch_xp: OnnxOperations) -> list[GraphValue]:
-        return [branch_xp.where(is_valid_row(branch_xp, x), probs, np.nan)]
+        return [branch_xp.where(is_valid_row(branch_xp, logits), probs, np.nan)]
 
     (valid_probs,) = xp.if_else(all_finite, keep_all_rows, keep_valid_rows)
     return valid_probs
