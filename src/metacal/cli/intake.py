@@ -194,7 +194,7 @@ class Intake:
             and not self._is_pending_record_journalled
         )
 
-    def update_silence(self) -> bool:
+    def detect_silence(self) -> bool:
         """Return whether nothing has arrived for too long, and count each new silence."""
         is_silent = False
         if self.max_silence_seconds is not None:
@@ -237,7 +237,7 @@ class Intake:
         if self.journal is not None:
             self.journal.rewrite([state_record(self.monitor_state)])
 
-    def checkpoint(self) -> None:
+    def compact_journal(self) -> None:
         """Replace all records of the journal by a single record of the whole state."""
         if self.journal is not None and self._has_journal_begun and self._pending_record is None:
             self.journal.rewrite([state_record(self.monitor_state)])
@@ -300,7 +300,7 @@ class Intake:
         self._pending_record = None
         self._has_last_write_failed = False
         if self.journal is not None and self.journal.size > self._journal_bytes_to_compact:
-            self.checkpoint()
+            self.compact_journal()
 
     def _quarantine_lines_of_last_run(self) -> None:
         """Store the unreadable lines of the last record, in case an earlier run was killed first."""

@@ -132,7 +132,7 @@ class LineSource:
         self.label_by_text: Mapping[str, Any] = FLAG_OF_VERDICT
         if watch.gate.has_classes:
             self.label_by_text = {str(label): label for label in watch.gate.classes.tolist()}
-        self.n_readable = 0
+        self.n_readable_lines = 0
         self.first_error_message = ""
         self._n_reported_gaps = 0
         # A late label may refer to a row of the same batch, which the monitor does not know yet.
@@ -166,7 +166,7 @@ class LineSource:
             return None
         batch = self._parse_lines(new_lines)
         unreadable_lines = batch.list_unreadable_lines()
-        self.n_readable += len(batch.record_by_entry)
+        self.n_readable_lines += len(batch.record_by_entry)
         if unreadable_lines:
             first_unreadable = unreadable_lines[0]
             error_message = (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from metacal.io.artifact.watch_journal import MonitorState
     from metacal.io.journal import Journal
 
-#: Default of --least-probability.
+#: Lowest sampling probability that is assumed unless --least-probability is given.
 _DEFAULT_LEAST_PROBABILITY = 0.01
 
 
@@ -188,27 +188,34 @@ def _run_until_source_ends(
         How often too long a silence raised an alarm.
     """
     from metacal.cli.intake import Intake, Quarantine
-    from metacal.cli.monitoring import StatusDisplay, open_journal, run_monitor
+    from metacal.cli.monitoring import StatusDisplay, open_journal, run_monitor, waits_for_disk
     from metacal.cli.sources import open_source
 
     with contextlib.ExitStack() as stack:
-        journal = None
+        journal: Journal | None = None
         if options.state is not None:
-            journal = open_journal(options, file)
-            stack.push(journal)
+            journal = open_journal(
+                options.state, stack, waits_if_disk_is_full=waits_for_disk(options, file)
+            )
         monitor_state = _restore_or_start_state(journal, initial_watch)
         source = open_source(monitor_state, artifact, file, options)
-        quarantine = None
+        quarantine: Quarantine | None = None
         if options.quarantine_path is not None:
             quarantine = Quarantine(options.quarantine_path)
-        intake = Intake(monitor_state, source, journal, quarantine, options.silence)
+        intake = Intake(
+            monitor_state,
+            source,
+            journal=journal,
+            quarantine=quarantine,
+            max_silence_seconds=options.silence,
+        )
         if options.acknowledge is not None:
             _acknowledge_alarms(intake, options.acknowledge)
         display = StatusDisplay(intake, os.path.basename(artifact), file, options)
         if options.serve:
             from metacal.reports.server import Server
 
-            display.page = stack.enter_context(Server(display.status(), options.port))
+            display.page = stack.enter_context(Server(display.compute_status(), options.port))
             print_note(f"{display.page.address} shows it; Ctrl-C ends it.")
         if options.otlp is not None:
             from metacal.reports.telemetry import WatchMetrics, start_pushing
@@ -269,16 +276,16 @@ def _build_initial_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.gate.watched_clusters import check_units
 
     gate = load_gate(artifact, None if file == "-" else file)
-    unit_name = options.unit_key or gate.file_layout.unit_key
+    unit_column = options.unit_key or gate.file_layout.unit_key
     if is_about_cases(gate):
         _check_case_options(options)
-        unit_name = options.reading.case_key or gate.file_layout.case_key
+        unit_column = options.reading.case_key or gate.file_layout.case_key
     elif options.reading.case_key is not None:
         raise click.UsageError(
             f"--case-key requires a promise about cases, but the promise of {artifact} is about"
             " rows. Leave out --case-key."
         )
-    check_units(gate.certificate, has_units=unit_name is not None)
+    check_units(gate.certificate, has_units=unit_column is not None)
     # Without sampling probabilities, every row has the same chance to be labelled.
     least_probability = 1.0
     if options.probability_key is not None:
@@ -304,7 +311,7 @@ def _check_case_options(options: Options) -> None:
 
 
 def _restore_or_start_state(journal: Journal | None, initial_watch: Watch) -> MonitorState:
-    """Return the state in the journal, or the new state if there is none.
+    """Restore the state of a monitor from its journal, or start with the initial watch.
 
     Raises
     ------

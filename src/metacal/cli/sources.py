@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from metacal.cli.monitor import Options
     from metacal.gate import Gate
 
-#: Number of rows that a `TableSource` returns at a time.
-_BATCH_ROWS = 5000
-#: Error if a file does not continue any source of the state.
+#: Text has no magic bytes, so `check_first_bytes` checks only that the file is text.
+_NO_MAGIC_BYTES_OF_TEXT: tuple[bytes, ...] = ()
+#: Maximum number of rows that a `TableSource` returns at a time.
+_MAX_ROWS_PER_BATCH = 5000
+#: Message if a file does not continue any source in the saved state of the monitor.
 _UNKNOWN_SOURCE_MESSAGE = (
     "{} does not continue the stream of the saved state. If the file holds only new rows and"
     " labels, pass --append."
@@ -80,7 +82,7 @@ def open_source(
             )
         return _open_table_source(monitor_state, artifact, path, options)
     check_read_options_fit_gate(gate, artifact, reading)
-    _check_line_options(gate, reading)
+    _check_can_read_line_by_line(gate, reading)
     if path == STANDARD_INPUT or _is_special_file(path):
         descriptor = sys.stdin.fileno() if path == STANDARD_INPUT else os.open(path, os.O_RDONLY)
         # A pipe cannot be read again, so no saved position applies to it.
@@ -95,7 +97,9 @@ def open_source(
             saved_state={},
         )
     source_name = os.path.abspath(path)
-    saved_state = _find_saved_state(monitor_state, source_name, path, append=options.append) or {}
+    saved_state = (
+        _find_state_to_continue(monitor_state, source_name, path, append=options.append) or {}
+    )
     return _build_line_source(
         monitor_state,
         artifact,
@@ -120,7 +124,7 @@ def _is_special_file(path: str) -> bool:
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
-def _check_line_options(gate: Gate, reading: ReadOptions) -> None:
+def _check_can_read_line_by_line(gate: Gate, reading: ReadOptions) -> None:
     """Raise a usage error if options or gate do not support reading line by line."""
     if reading.large is not None or (gate.is_cascade and gate.has_classes):
         raise click.UsageError(
@@ -140,17 +144,17 @@ def _open_tail(path: str, saved_state: dict[str, Any], options: Options) -> Tail
     has_content = os.path.isfile(path) and os.path.getsize(path) > 0
     # A log that is followed may be empty or missing at first, so its head cannot be checked yet.
     if has_content or (is_new_file and not options.waits_for_more_input):
-        check_first_bytes(path, ())
+        check_first_bytes(path, magic_bytes=_NO_MAGIC_BYTES_OF_TEXT)
     saved_position = None
     if not is_new_file:
         saved_position = Position.from_dict(saved_state["position"])
     # A later run of a monitor with a state file reads the last line when it is complete.
-    is_only_run = not options.waits_for_more_input and options.state is None
+    has_later_input = options.waits_for_more_input or options.state is not None
     return Tail(
         path,
         follow=options.waits_for_more_input,
         resume_from=saved_position,
-        return_incomplete_line=is_only_run,
+        return_incomplete_line=not has_later_input,
     )
 
 
@@ -209,10 +213,10 @@ def _build_line_source(
     )
 
 
-def _find_saved_state(
+def _find_state_to_continue(
     monitor_state: MonitorState, source_name: str, path: str, *, append: bool
 ) -> dict[str, Any] | None:
-    """Return the state from which to continue a file, or None if the file is new.
+    """Return the saved state of the source that a file continues, None for a new file.
 
     Parameters
     ----------
@@ -234,30 +238,31 @@ def _find_saved_state(
     InputError
         If the file continues no source of the state, and `append` is False.
     """
-    matching_states = _find_states_matching_content(monitor_state, path)
-    state_of_same_name = monitor_state.source_positions.get(source_name)
-    is_known_log = state_of_same_name is not None and "position" in state_of_same_name
-    if source_name in matching_states or (is_known_log and not append):
+    state_by_source = monitor_state.source_positions
+    matching_states = _find_states_matching_content(state_by_source, path)
+    state_of_same_name = state_by_source.get(source_name)
+    was_read_as_log = state_of_same_name is not None and "position" in state_of_same_name
+    if source_name in matching_states or (was_read_as_log and not append):
         return state_of_same_name
     if matching_states:
         # The file was renamed, by log rotation for example.
         return next(iter(matching_states.values()))
-    has_same_name_without_position = state_of_same_name == {}
-    has_other_files = bool(set(monitor_state.source_positions) - {STANDARD_INPUT})
-    if append or has_same_name_without_position or not has_other_files:
+    was_opened_but_not_read = state_of_same_name == {}
+    has_read_other_files = bool(set(state_by_source) - {STANDARD_INPUT})
+    if append or was_opened_but_not_read or not has_read_other_files:
         return None
     raise MonitoringError(_UNKNOWN_SOURCE_MESSAGE.format(path))
 
 
 def _find_states_matching_content(
-    monitor_state: MonitorState, path: str
+    state_by_source: Mapping[str, dict[str, Any]], path: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the saved states, by source name, whose content this file begins with."""
+    """Return the saved states of sources whose lines are the first lines of this file."""
     if not os.path.isfile(path):
         return {}
     log_file = LogFileSystem().open(path)
     matching_states = {}
-    for source_name, saved_state in monitor_state.source_positions.items():
+    for source_name, saved_state in state_by_source.items():
         # The state of a table has no position in a log.
         with suppress(ValueError):
             saved_position = Position.from_dict(saved_state.get("position"))
@@ -290,28 +295,33 @@ def _open_table_source(
     -------
     TableSource
     """
-    gate = monitor_state.watch.gate
-    gate_rows = read_gate_rows(gate, artifact, path, options.reading)
+    watch = monitor_state.watch
+    gate_rows = read_gate_rows(watch.gate, artifact, path, options.reading)
     columns = gate_rows.columns
-    source_name = os.path.abspath(path)
     table_source = TableSource(
-        _stack_model_tables(gate, gate_rows),
-        labels=_labels_for_monitor(gate, gate_rows),
+        _stack_model_tables(watch.gate, gate_rows),
+        labels=_convert_labels_for_monitor(watch.gate, gate_rows),
         ids=columns.ids,
         groups=columns.groups,
-        name=source_name,
-        units=columns.cases if monitor_state.watch.watches_cases else columns.units,
+        name=os.path.abspath(path),
+        units=columns.cases if watch.watches_cases else columns.units,
     )
-    saved_states = list(monitor_state.source_positions.values())
-    # The state of the same file is tried first. Other states match if the file was renamed.
-    if source_name in monitor_state.source_positions:
-        saved_states.insert(0, monitor_state.source_positions[source_name])
-    continues_saved_state = any(
-        table_source.skip_rows_of_earlier_run(saved_state) for saved_state in saved_states
-    )
-    if saved_states and not continues_saved_state and not options.append:
+    state_by_source = monitor_state.source_positions
+    has_skipped_rows = _skip_rows_of_earlier_run(table_source, state_by_source)
+    if state_by_source and not has_skipped_rows and not options.append:
         raise MonitoringError(_UNKNOWN_SOURCE_MESSAGE.format(path))
     return table_source
+
+
+def _skip_rows_of_earlier_run(
+    table_source: TableSource, state_by_source: Mapping[str, dict[str, Any]]
+) -> bool:
+    """Skip the rows of a table that an earlier run read, and return whether there are any."""
+    saved_states = list(state_by_source.values())
+    # The state of the same file is tried first. Other states match if the file was renamed.
+    if table_source.name in state_by_source:
+        saved_states.insert(0, state_by_source[table_source.name])
+    return any(table_source.skip_rows_if_unchanged(saved_state) for saved_state in saved_states)
 
 
 def _stack_model_tables(gate: Gate, gate_rows: GateRows) -> Any:
@@ -324,23 +334,24 @@ def _stack_model_tables(gate: Gate, gate_rows: GateRows) -> Any:
     return np.stack(gate_rows.tables, axis=1)
 
 
-def _labels_for_monitor(gate: Gate, gate_rows: GateRows) -> Any:
-    """Return the labels in the form that the monitor expects, or None.
+def _convert_labels_for_monitor(gate: Gate, gate_rows: GateRows) -> Any:
+    """Return the true classes of the rows, or the flags of correctness or agreement.
 
-    These are classes for a gate on logits, correctness flags for a gate on scores, and one flag per
-    model for a cascade over scores, with None for a missing one.
+    These are classes for a gate on logits, flags for a gate on scores, and one flag per model for a
+    cascade over scores, with None for a missing one. None if the rows are unlabelled.
     """
-    truth = gate_rows.truth
+    labels_or_flags = gate_rows.truth
     if gate.has_classes:
-        if truth is None:
+        if labels_or_flags is None:
             return None
-        return gate.classes[gate.source.encode_truth(truth, len(gate_rows.columns))]
+        class_indices = gate.source.encode_truth(labels_or_flags, len(gate_rows.columns))
+        return gate.classes[class_indices]
     if not gate.is_cascade:
-        return truth
-    if truth is None:
+        return labels_or_flags
+    if labels_or_flags is None:
         return gate_rows.columns.correct
-    model_flags = np.stack(truth, axis=1)
-    return np.where(np.isnan(model_flags), np.array(None), model_flags)
+    flags_by_model = np.stack(labels_or_flags, axis=1)
+    return np.where(np.isnan(flags_by_model), np.array(None), flags_by_model)
 
 
 def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOptions) -> Request:
@@ -384,6 +395,18 @@ def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOpt
     return add_column_names_of_gate(column_request, gate, artifact)
 
 
+@dataclass(frozen=True)
+class _NoLines:
+    """Lines of a source that has none: nothing arrives later."""
+
+    ended: bool = True
+    has_incomplete_line: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
 class TableSource:
     """Source of a file that is read as a whole.
 
@@ -409,51 +432,54 @@ class TableSource:
         self.ids: list[str | None] = [None] * len(X)
         if ids is not None:
             self.ids = [str(row_id) for row_id in ids.tolist()]
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest_of_read_rows = hashlib.blake2b(digest_size=16)
 
-    # A table has neither line numbers nor unreadable lines, and nothing arrives later.
+    # The monitor reads these attributes of any source. A table has no lines.
     place = ""
     first_error_message = ""
-    n_readable = 0
-    lines = SimpleNamespace(ended=True, has_incomplete_line=False, notes=[], wait=lambda: None)
+    n_readable_lines = 0
+    lines = _NoLines()
 
     @property
     def state(self) -> dict[str, Any]:
         """Number of rows read so far, and a fingerprint of these rows."""
-        return {"rows": self.n_rows_read, "digest": self._digest.hexdigest()}
+        return {"rows": self.n_rows_read, "digest": self._digest_of_read_rows.hexdigest()}
 
     def read_batch(self) -> ReceivedBatch | None:
         """Return the next batch of rows, or None at the end of the table."""
-        batch_start = self.n_rows_read
-        batch_stop = min(batch_start + _BATCH_ROWS, len(self.table))
-        if batch_start == batch_stop:
+        first_row = self.n_rows_read
+        stop_row = min(first_row + _MAX_ROWS_PER_BATCH, len(self.table))
+        if first_row == stop_row:
             return None
-        self._read_up_to(batch_stop)
-        batch_rows = slice(batch_start, batch_stop)
+        self._mark_rows_as_read(stop_row)
+        batch = slice(first_row, stop_row)
         return ReceivedBatch(
-            rows=self.table[batch_rows],
-            labels=self.labels[batch_rows],
-            ids=self.ids[batch_rows],
-            groups=None if self.groups is None else self.groups[batch_rows],
-            units=None if self.units is None else self.units[batch_rows],
+            rows=self.table[batch],
+            labels=self.labels[batch],
+            ids=self.ids[batch],
+            groups=None if self.groups is None else self.groups[batch],
+            units=None if self.units is None else self.units[batch],
         )
 
-    def skip_rows_of_earlier_run(self, saved_state: dict[str, Any]) -> bool:
+    def skip_rows_if_unchanged(self, saved_state: dict[str, Any]) -> bool:
         """Skip the rows that an earlier run read. Return False if the rows differ."""
-        n_rows_read = saved_state.get("rows")
-        if not isinstance(n_rows_read, int) or not 0 <= n_rows_read <= len(self.table):
+        n_rows_of_earlier_run = saved_state.get("rows")
+        if not isinstance(n_rows_of_earlier_run, int):
             return False
-        self._read_up_to(n_rows_read)
-        if self._digest.hexdigest() == saved_state.get("digest"):
+        if not 0 <= n_rows_of_earlier_run <= len(self.table):
+            return False
+        self._mark_rows_as_read(n_rows_of_earlier_run)
+        if self._digest_of_read_rows.hexdigest() == saved_state.get("digest"):
             return True
-        self._digest = hashlib.blake2b(digest_size=16)
+        # The rows differ, so reading begins at the first row.
+        self._digest_of_read_rows = hashlib.blake2b(digest_size=16)
         self.n_rows_read = 0
         return False
 
-    def _read_up_to(self, stop: int) -> None:
+    def _mark_rows_as_read(self, stop: int) -> None:
         """Mark the rows before `stop` as read, and add them to the fingerprint."""
         new_rows = self.table[self.n_rows_read : stop]
-        self._digest.update(np.ascontiguousarray(new_rows).tobytes())
+        self._digest_of_read_rows.update(np.ascontiguousarray(new_rows).tobytes())
         self.n_rows_read = stop
 
 
