@@ -290,38 +290,44 @@ class _ResampledClasswiseEce:
 
     def __init__(self, table: CheckedTable, n_bins: int) -> None:
         self._table = table
-        upper_entries = list_entries_above_first_bin(table, n_bins)
-        used_cells, cell_of_entry = np.unique(upper_entries.cell_index, return_inverse=True)
+        entries = list_entries_above_first_bin(table, n_bins)
+        used_cells, cell_of_entry = np.unique(entries.cell_index, return_inverse=True)
         self._n_cells = len(used_cells)
-        self._compute_upper_gaps = GroupSums(
+        self._compute_gaps_above_first_bin = GroupSums(
             groups=cell_of_entry.reshape(-1),
             n_groups=len(used_cells),
-            values=upper_entries.is_label - upper_entries.probability,
-            entry_rows=upper_entries.row_index,
+            values=entries.is_label - entries.probability,
+            entry_rows=entries.row_index,
         )
         self._compute_label_counts = GroupSums(table.label_codes, table.n_classes)
         # Cells are ordered by class, so the cells of a class are consecutive.
         class_of_cell = used_cells // n_bins
-        self._upper_classes, self._first_cells = np.unique(class_of_cell, return_index=True)
+        self._classes_above_first_bin, self._first_cells_of_classes = np.unique(
+            class_of_cell, return_index=True
+        )
 
     def __call__(self, row_weights: Weights) -> Float:
         """Compute the class-wise ECE of each resample."""
         n_resamples, n_rows = row_weights.shape
         class_probability_sums = compute_weighted_column_sums(self._table, row_weights)
+        # The gap of the first bin is the label count minus the probabilities of the class, minus the
+        # gaps of the other bins.
         first_bin_gaps = -class_probability_sums
         absolute_sums = np.empty(n_resamples)
         start = 0
         for float_weights in split_into_float_batches(row_weights):
             resamples = slice(start, start + len(float_weights))
             start += len(float_weights)
-            upper_gaps = self._compute_upper_gaps(float_weights)
+            gaps_above_first_bin = self._compute_gaps_above_first_bin(float_weights)
             first_bin_gaps[resamples] += self._compute_label_counts(float_weights)
             if self._n_cells:
-                class_sums = np.add.reduceat(upper_gaps, self._first_cells, axis=1)
-                first_bin_gaps[resamples, self._upper_classes] -= class_sums
-            upper_sums = np.abs(upper_gaps).sum(axis=1)
-            first_bin_sums = np.abs(first_bin_gaps[resamples]).sum(axis=1)
-            absolute_sums[resamples] = upper_sums + first_bin_sums
+                gaps_above_by_class = np.add.reduceat(
+                    gaps_above_first_bin, self._first_cells_of_classes, axis=1
+                )
+                first_bin_gaps[resamples, self._classes_above_first_bin] -= gaps_above_by_class
+            sums_above_first_bin = np.abs(gaps_above_first_bin).sum(axis=1)
+            sums_in_first_bin = np.abs(first_bin_gaps[resamples]).sum(axis=1)
+            absolute_sums[resamples] = sums_above_first_bin + sums_in_first_bin
         return np.asarray(absolute_sums / (n_rows * self._table.n_classes))
 
 

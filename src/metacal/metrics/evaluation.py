@@ -263,6 +263,7 @@ def evaluate_columns(
         accumulators.
     """
     top_labels = columns.top_labels
+    n_rows = len(top_labels)
     is_accepted: Flags | None = None
     n_accepted: int | None = None
     accepted_intervals: dict[str, Interval] | None = None
@@ -273,17 +274,18 @@ def evaluate_columns(
         if n_accepted > 0:
             accepted_columns = columns.select_accepted(is_accepted)
             accepted_intervals = accepted_columns.compute_intervals(resampling, n_bins)
-            release_freed_memory(len(top_labels) * n_classes)
+            release_freed_memory(n_rows * n_classes)
 
     # The metrics of the gate and of all rows share their resamples, so that they are drawn once.
     gate_metrics = _prepare_gate_metrics(top_labels, is_accepted, correct, score)
     prepared_metrics = [*columns.prepare_metrics(n_bins), *gate_metrics]
-    known_correct = top_labels.correct
+    correct_of_known_predictions = top_labels.correct
     if is_paper_map:
         # The prediction for a uniform row cannot be read from its probabilities.
-        known_correct = top_labels.correct[is_accepted]
+        correct_of_known_predictions = top_labels.correct[is_accepted]
+    n_known_errors = count_errors(correct_of_known_predictions)
     all_intervals = resampling.compute_intervals(
-        prepared_metrics, n_rows=len(top_labels), n_errors=count_errors(known_correct)
+        prepared_metrics, n_rows=n_rows, n_errors=n_known_errors
     )
     gate_intervals = {}
     for metric, _ in gate_metrics:
@@ -299,7 +301,7 @@ def evaluate_columns(
         all_rows=all_intervals,
         accepted_rows=accepted_intervals,
         gate=gate_intervals,
-        n_rows=len(top_labels),
+        n_rows=n_rows,
         n_accepted=n_accepted,
         n_classes=n_classes,
         level=resampling.level,

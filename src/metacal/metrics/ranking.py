@@ -39,6 +39,7 @@ def build_e_aurc_statistic(ranking: Ranking) -> Statistic:
         n_errors = blocks.n_errors.sum(axis=1, keepdims=True)
         # Rounding of real weights must not make the number of correct rows negative.
         n_correct = np.maximum(blocks.total_rows - n_errors, 0.0)
+        # The oracle ranks all correct rows first. Its only block contains all errors.
         oracle_blocks = type(blocks)(
             total_rows=blocks.total_rows,
             rows_before_block=n_correct,
@@ -59,10 +60,11 @@ def build_augrc_statistic(ranking: Ranking) -> Statistic:
 
     def compute_augrc(blocks: ErrorBlocks) -> Float:
         n_rows = blocks.total_rows[:, 0]
-        rows_after = blocks.total_rows - 0.5 * (
+        # Half of the rows that are tied with an error count as ranking after it.
+        rows_after_error = blocks.total_rows - 0.5 * (
             blocks.rows_before_block + blocks.rows_through_block
         )
-        return np.asarray((blocks.n_errors * rows_after).sum(axis=1) / n_rows**2)
+        return np.asarray((blocks.n_errors * rows_after_error).sum(axis=1) / n_rows**2)
 
     return AreaStatistic(ranking, compute_augrc)
 

@@ -27,13 +27,13 @@ from metacal.formulas import Float
 from metacal.metrics.binning import NearlyNormalStatistic, Statistic, Weights
 from metacal.rows import report_finished_rows
 
-#: Largest numbers of elements and of resamples in a batch of weights as bytes.
+#: Limits of a batch of int8 weights: its number of elements, and its number of resamples.
 _BATCH_ELEMENTS = 1 << 22
 _MAX_BATCH_RESAMPLES = 64
 #: Smallest number of rows at which batches of floats have fewer resamples and more elements.
 #: From this number on, 8 resamples fill the cache with their results.
 _MANY_ROWS = 1 << 14
-#: Largest numbers of elements and of resamples in a batch of weights as floats.
+#: Limits of a batch of float64 weights: its number of elements, and its number of resamples.
 _FLOAT_BATCH_ELEMENTS = 1 << 18
 _MAX_FLOAT_RESAMPLES = 32
 #: The same two limits for tables with many rows.

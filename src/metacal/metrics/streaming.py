@@ -57,14 +57,14 @@ class Streaming:
         -------
         self
         """
-        self.state += self._batch_sums(proba, labels, **options)
+        self.state += self._compute_batch_state(proba, labels, **options)
         return self
 
     def compute(self) -> float:
         """Compute the metric of all rows so far, of which there must be at least one."""
         if not self.state[..., 1].sum():
             raise NoRowsError("No rows have been added. Call update before compute.")
-        return self._metric_of_state()
+        return self._compute_metric_of_state()
 
     def reset(self) -> Self:
         """Remove all rows."""
@@ -81,13 +81,13 @@ class Streaming:
         self.state += other.state
         return self
 
-    def _batch_sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
+    def _compute_batch_state(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
         """Return the state of one batch."""
         n_rows = len(labels)  # type: ignore[arg-type]
         mean = type(self).metric(proba, labels, **options)
         return np.array([mean * n_rows, n_rows])
 
-    def _metric_of_state(self) -> float:
+    def _compute_metric_of_state(self) -> float:
         """Compute the metric from the state."""
         return float(self.state[0] / self.state[1])
 
@@ -133,13 +133,17 @@ class StreamingECE(Streaming):
         self.n_bins = check_n_bins(n_bins)
         self.state = np.zeros((self.n_bins, 2))
 
-    def _batch_sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
+    def _compute_batch_state(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
         top_labels = top_label(proba, labels, **options)
-        codes = assign_bins(top_labels.confidence, equal_width(top_labels.confidence, self.n_bins))
-        gap_sums = sum_by_group(codes, top_labels.confidence - top_labels.correct, self.n_bins)
-        row_counts = np.bincount(codes, minlength=self.n_bins)
+        bin_indices = assign_bins(
+            top_labels.confidence, equal_width(top_labels.confidence, self.n_bins)
+        )
+        gap_sums = sum_by_group(
+            bin_indices, top_labels.confidence - top_labels.correct, self.n_bins
+        )
+        row_counts = np.bincount(bin_indices, minlength=self.n_bins)
         return np.column_stack([gap_sums, row_counts])
 
-    def _metric_of_state(self) -> float:
+    def _compute_metric_of_state(self) -> float:
         gap_sums, row_counts = self.state.T
         return float(np.abs(gap_sums).sum() / row_counts.sum())

@@ -391,15 +391,15 @@ def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> No
     Traceback (most recent call last):
     metacal.errors.CombinationError: confidence and correct are swapped, because the first ...
     """
-    first_is_binary = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
-    if not first_is_binary or correct.dtype.kind != "f":
+    is_first_binary = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
+    if not is_first_binary or correct.dtype.kind != "f":
         return
     is_fraction = ~np.isin(correct, (0.0, 1.0))
     if is_fraction.any():
-        first_row = int(is_fraction.argmax())
+        row = int(is_fraction.argmax())
         raise CombinationError(
             f"{name} and correct are swapped, because the first argument holds only 0 and 1, and"
-            f" the second holds fractions (row {first_row}: {correct[first_row]}). Pass {name}"
+            f" the second holds fractions (row {row}: {correct[row]}). Pass {name}"
             " first, then correct."
         )
 
@@ -425,7 +425,8 @@ def _compute_maxima_if_valid(table: Any) -> Array | None:
     if n_rows == 0 or n_classes < 2:
         return None
 
-    # As unsigned integers, the bits of floats in [0, 1] keep their order, and all others are larger.
+    # Read as unsigned integers, floats in [0, 1] keep their order. Negative numbers, NaN and numbers
+    # above 1 are larger than all of them.
     unsigned_type = np.dtype(f"u{item_size}")
     table_bits = table.view(unsigned_type)
     bits_of_one = np.ones(1, table.dtype).view(unsigned_type)[0]
