@@ -317,7 +317,7 @@ def _apply_to_folder(
         def write_results(
             sources_and_targets: Sequence[SourceAndTarget],
         ) -> Iterator[tuple[SourceAndTarget, WrittenResult]]:
-            return _write_results(applier, sources_and_targets, executor)
+            return _write_temporary_results(applier, sources_and_targets, executor)
 
         return make_missing_results(
             results, source_of_result, write_results, prune=prune, notify=notify
@@ -487,7 +487,7 @@ def _get_source(source_and_target: SourceAndTarget) -> str:
     return str(source_and_target[0])
 
 
-def _write_results(
+def _write_temporary_results(
     applier: FileApplier,
     sources_and_targets: Sequence[SourceAndTarget],
     executor: ExecutorLike | None,

@@ -261,7 +261,7 @@ def decode_watch(document: Any, gate: Any) -> Watch:
             "the state belongs to another gate. Pass the gate that the monitor was started with,"
             " or start again."
         )
-    new_watch = _build_watch_with_alarms(state.alarms, watched_gate)
+    new_watch = _build_watch_for_alarms(state.alarms, watched_gate)
     if len(state.counts_by_class) != len(new_watch.counts_by_class):
         raise ForeignFileError(
             f"the state counts {len(state.counts_by_class)} classes, but the gate has"
@@ -298,17 +298,17 @@ def watch_settings(watch: Watch) -> dict[str, Any]:
 
 def _list_alarm_settings(alarms: Alarms, name: str) -> list[dict[str, Any]]:
     """Return the settings of all monitors of an alarm."""
-    return [_monitor_settings(monitor) for monitor in getattr(alarms, name)]
+    return [_select_monitor_settings(monitor) for monitor in getattr(alarms, name)]
 
 
-def _monitor_settings(monitor: Any) -> dict[str, Any]:
+def _select_monitor_settings(monitor: Any) -> dict[str, Any]:
     """Return the attributes of a monitor that do not depend on the observed rows."""
     return {
         name: value for name, value in vars(monitor).items() if name not in _OBSERVED_ATTRIBUTES
     }
 
 
-def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
+def _build_watch_for_alarms(alarms: Alarms, gate: Gate) -> Watch:
     """Build a new watch on a gate, with the settings of stored alarms.
 
     Parameters
@@ -336,39 +336,44 @@ def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
     calibration_tolerance = DEFAULT_TOLERANCE
     if alarms.calibration:
         calibration_tolerance = alarms.calibration[0].tolerance
-    max_unreadable_fraction = None
+    max_unreadable_share = None
     if alarms.unreadable:
-        max_unreadable_fraction = alarms.unreadable[0].limit
+        max_unreadable_share = alarms.unreadable[0].limit
     try:
         new_watch = Watch.of(
             gate,
             alarms.delta,
             least_probability=least_probability,
             tolerance=calibration_tolerance,
-            most_unreadable=max_unreadable_fraction,
+            most_unreadable=max_unreadable_share,
         )
     except ValueError as error:
         raise ArtifactError(f"alarms: {error}") from error
 
+    _check_alarms(alarms, new_watch.alarms)
+    return new_watch
+
+
+def _check_alarms(stored_alarms: Alarms, new_alarms: Alarms) -> None:
+    """Raise ArtifactError unless stored alarms can have developed from new ones."""
     for alarm_name in ALARM_NAMES:
-        if _list_alarm_settings(alarms, alarm_name) != _list_alarm_settings(
-            new_watch.alarms, alarm_name
-        ):
+        stored_settings = _list_alarm_settings(stored_alarms, alarm_name)
+        new_settings = _list_alarm_settings(new_alarms, alarm_name)
+        if stored_settings != new_settings:
             raise ArtifactError(
                 f"the state has the alarm {alarm_name}, but the gate does not have the quantity"
                 " that this alarm watches."
             )
-        stored_monitors = getattr(alarms, alarm_name)
-        new_monitors = getattr(new_watch.alarms, alarm_name)
+        stored_monitors = getattr(stored_alarms, alarm_name)
+        new_monitors = getattr(new_alarms, alarm_name)
         for stored_monitor, new_monitor in zip(stored_monitors, new_monitors):
             _check_evidence(stored_monitor, new_monitor)
-    return new_watch
 
 
 def _check_evidence(stored_monitor: Any, new_monitor: Any) -> None:
-    """Raise ArtifactError if the evidence of a stored monitor is not possible."""
+    """Raise ArtifactError if a stored monitor cannot have developed from a new one."""
     capital = stored_monitor.capital
-    if _wager_guesses(stored_monitor) != _wager_guesses(new_monitor):
+    if _list_initial_guesses(stored_monitor) != _list_initial_guesses(new_monitor):
         raise ArtifactError("the wagers of a monitor differ from those that it started with.")
     is_peak_valid = capital.log_highest_evidence >= max(0.0, capital.log_evidence)
     has_too_many_rows = any(wager.n_rows > _MAX_ROWS for wager in capital.wagers)
@@ -376,8 +381,8 @@ def _check_evidence(stored_monitor: Any, new_monitor: Any) -> None:
         raise ArtifactError("the evidence of a monitor is greater than its highest value.")
 
 
-def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
-    """Return the initial guesses of the wagers of a monitor."""
+def _list_initial_guesses(monitor: Any) -> list[tuple[Any, Any]]:
+    """Return the imaginary rows and payoffs with which the wagers of a monitor began."""
     return [
         (wager.n_imaginary_rows, wager.imaginary_payoff_sum) for wager in monitor.capital.wagers
     ]

@@ -320,9 +320,8 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
 def _check_size(content: bytes, max_bytes: int) -> None:
     """Raise ArtifactError if a file is too large."""
     n_bytes = len(content)
-    is_large_non_ascii = n_bytes > _MAX_NON_ASCII_BYTES and (
-        b"\\" in content or not content.isascii()
-    )
+    is_large = n_bytes > _MAX_NON_ASCII_BYTES
+    is_large_non_ascii = is_large and not _is_plain_ascii(content)
     exceeded_limit = max_bytes
     remark = ""
     if is_large_non_ascii:
@@ -335,6 +334,11 @@ def _check_size(content: bytes, max_bytes: int) -> None:
             f"the file is larger than {exceeded_limit / _MEGABYTE:.0f} MB{remark}. If you"
             " trust its source, raise the limit: mc.load(path, max_bytes=...)."
         )
+
+
+def _is_plain_ascii(content: bytes) -> bool:
+    """Check whether JSON text has only ASCII characters, also after escapes are replaced."""
+    return b"\\" not in content and content.isascii()
 
 
 def _parse_json(content: bytes) -> Any:
