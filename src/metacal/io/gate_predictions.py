@@ -141,30 +141,30 @@ def add_column_names_of_gate(
     -------
     Request
     """
-    calibration_file = gate.file_layout
-    calibration_names = {
-        "id_key": calibration_file.id_key,
-        "group_key": calibration_file.group_key,
-        "unit_key": calibration_file.unit_key,
-        "case_key": calibration_file.case_key,
+    calibration_layout = gate.file_layout
+    column_name_of_field = {
+        "id_key": calibration_layout.id_key,
+        "group_key": calibration_layout.group_key,
+        "unit_key": calibration_layout.unit_key,
+        "case_key": calibration_layout.case_key,
     }
     if request.reads_scores:
-        user_named_labels = request.label_key is not None or request.prediction_key is not None
-        if not user_named_labels:
-            calibration_names["label_key"] = calibration_file.score_outcome_key
-            calibration_names["prediction_key"] = calibration_file.prediction_key
+        user_named_outcomes = request.label_key is not None or request.prediction_key is not None
+        if not user_named_outcomes:
+            column_name_of_field["label_key"] = calibration_layout.score_outcome_key
+            column_name_of_field["prediction_key"] = calibration_layout.prediction_key
     else:
-        calibration_names["logits_key"] = calibration_file.logits_key
+        column_name_of_field["logits_key"] = calibration_layout.logits_key
         if not has_label_file:
-            calibration_names["label_key"] = calibration_file.label_key
+            column_name_of_field["label_key"] = calibration_layout.label_key
     added_names: dict[str, Any] = {}
-    for field_name, column_name in calibration_names.items():
+    for field_name, column_name in column_name_of_field.items():
         if column_name is not None and getattr(request, field_name) is None:
             added_names[field_name] = column_name
     return replace(
         request,
         **added_names,
-        excluded_columns=(*request.excluded_columns, *calibration_file.drop),
+        excluded_columns=(*request.excluded_columns, *calibration_layout.drop),
         gate_name=gate_name,
         fields_set_by_gate=frozenset(added_names),
     )

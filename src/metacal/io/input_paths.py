@@ -134,7 +134,7 @@ def is_same_file(path: str, other_path: str) -> bool:
 
 
 def is_also_input(output: str, path: str, suffixes: Iterable[str]) -> bool:
-    """Check whether an output file is also an input.
+    """Check whether an output file is among the input files.
 
     Parameters
     ----------

@@ -236,7 +236,7 @@ class LogFileSystem:
             yield from sorted(entry.name for entry in entries if entry.is_file())
 
 
-#: Field of a `Position` that is stored under each key of its JSON object.
+#: Key of each field of a `Position` in JSON, mapped to the name of the field.
 _POSITION_FIELDS = {
     "device": "device",
     "inode": "inode",

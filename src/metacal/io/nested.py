@@ -229,7 +229,7 @@ def _parse_key(key: str) -> _ParsedKey:
 
 
 def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
-    """Add an entry to a JSON object for each nested key whose first step exists in it.
+    """Add the values of nested keys to a JSON object, as entries of their own.
 
     Parameters
     ----------
@@ -237,7 +237,8 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
         JSON object.
 
     keys : iterable of str or None
-        Keys to add. None and the keys of existing entries are ignored.
+        Keys to add. None, the keys of existing entries, and keys whose first step does not exist in
+        the object are ignored.
 
     Returns
     -------

@@ -60,11 +60,11 @@ _MAGIC_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
 }
 #: Number of first bytes that suffices to recognise every kind of file.
 N_MAGIC_BYTES = 8
-#: Largest number of digits of a limit of the decompressed size.
+#: Maximum number of digits of a limit on the decompressed size.
 _MAX_LIMIT_DIGITS = 19
-#: Largest number of characters of a value in a message.
+#: Maximum number of characters of a value that a message quotes.
 _MAX_SHOWN_TEXT = 40
-#: Largest number of characters of the reason for an error.
+#: Maximum number of characters of the reason for an error.
 _MAX_REASON_LENGTH = 200
 #: Number of bits of the integers that int64 and float64 represent exactly.
 _N_EXACT_BITS_OF_INT64 = 63
@@ -161,8 +161,8 @@ def check_first_bytes(
         raise FileContentError(message)
 
     file_kind = detect_file_kind(first_bytes)
-    # A safetensors file begins with a length, which may look like the start of a pickle.
-    # The third byte of the length is zero, but that of a pickle is an opcode.
+    # A safetensors file begins with the length of its header, which may look like the first bytes of a
+    # pickle. The third byte of such a length is zero, whereas a pickle has an opcode there.
     third_byte = first_bytes[2:3]
     could_be_safetensors = magic_bytes is None and third_byte == b"\x00"
     if file_kind == "a pickle" and not could_be_safetensors:
@@ -247,8 +247,8 @@ def get_unpack_limit(file_size: int) -> int:
     variable_text = os.environ.get(UNPACK_LIMIT_VARIABLE)
     if not variable_text:
         return max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * file_size)
-    is_short_text = len(variable_text) <= _MAX_LIMIT_DIGITS
-    is_number = is_short_text and variable_text.isascii() and variable_text.isdigit()
+    has_only_digits = variable_text.isascii() and variable_text.isdigit()
+    is_number = has_only_digits and len(variable_text) <= _MAX_LIMIT_DIGITS
     if not is_number or int(variable_text) == 0:
         raise InputError(
             f"{UNPACK_LIMIT_VARIABLE} must be a positive number of bytes, such as 8000000000, but"

@@ -28,7 +28,7 @@ from metacal.rows.executors import set_context_variable
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
 #: Number of seconds without data after which a download fails.
 TIMEOUT_SECONDS = 60.0
-#: Largest number of characters of the reason for an error.
+#: Maximum number of characters of the reason for an error.
 _MAX_REASON_LENGTH = 200
 #: Keys under which fsspec file systems report a checksum or a modification time.
 _VERSION_KEYS = (
@@ -204,15 +204,15 @@ def compute_remote_fingerprint(url: str) -> dict[str, Any] | None:
         file_system, path = _open_file_system(url)
         file_info = file_system.info(path)
     except Exception:
-        # The download, which follows, reports the error.
+        # The download that comes next raises the same error with a message for the user.
         return None
-    version_entries = {}
+    found_versions = {}
     for key in _VERSION_KEYS:
         if file_info.get(key) is not None:
-            version_entries[key] = str(file_info[key])
-    if not version_entries:
+            found_versions[key] = str(file_info[key])
+    if not found_versions:
         return None
-    return {"bytes": file_info.get("size"), **version_entries}
+    return {"bytes": file_info.get("size"), **found_versions}
 
 
 def is_remote_file_gone(url: str) -> bool:

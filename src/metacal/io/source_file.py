@@ -63,7 +63,7 @@ class SourceFile:
     Attributes
     ----------
     request : Request
-        Request whose `source` is a regular, uncompressed file.
+        Request whose `path_to_open` is a regular, uncompressed file.
 
     suffix : str
         Key of the format in `FORMATS`.
