@@ -185,8 +185,8 @@ class LogitsSource(BaseSource[Rows]):
             return table
         return Rows(self.read(table))
 
-    def wrap_checked(self, logits: Any) -> Rows:
-        """Wrap logits that `read` has already checked, without checking them again."""
+    def to_rows_from_checked(self, logits: Any) -> Rows:
+        """Wrap logits that `read` has checked in `Rows`, without checking them again."""
         return Rows(logits)
 
     def select_rows(self, rows: Rows, row_indices: Codes) -> Rows:

@@ -147,8 +147,8 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         """Convert scores to a checked array. Unlike logits, scores need no container."""
         return self.read(table)
 
-    def wrap_checked(self, scores: Any) -> NDArray[np.floating[Any]]:
-        """Return scores that `read` has already checked."""
+    def to_rows_from_checked(self, scores: Any) -> NDArray[np.floating[Any]]:
+        """Return an array of scores that `read` has checked."""
         return self.read(scores)
 
     def select_rows(

@@ -132,7 +132,7 @@ def decide_batch_rows(gate: Gate, rows: NDArray[Any], groups: NDArray[Any] | Non
     if gate.is_cascade:
         stage_inputs = split_model_outputs(gate, rows)
     checked_stage_inputs = [
-        stage.source.wrap_checked(stage_input)
+        stage.source.to_rows_from_checked(stage_input)
         for stage, stage_input in zip(gate.stages, stage_inputs)
     ]
     return gate.decide(*checked_stage_inputs, groups=groups)

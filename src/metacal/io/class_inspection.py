@@ -32,7 +32,7 @@ class ClassColumnGroup:
 
     Attributes
     ----------
-    names : list of str
+    column_names : list of str
         Names of the columns. Empty if there are no class columns.
     pattern : ClassColumnPattern
         Text around the name of the class in the names of the columns.
@@ -40,14 +40,14 @@ class ClassColumnGroup:
         Reason for taking the columns as classes.
     """
 
-    names: list[str] = field(default_factory=list)
+    column_names: list[str] = field(default_factory=list)
     pattern: ClassColumnPattern = _BARE_PATTERN
     reason: str = ""
 
     @property
     def class_names(self) -> list[str]:
         """Names of the classes."""
-        return [str(self.pattern.find_class_name(name)) for name in self.names]
+        return [str(self.pattern.find_class_name(name)) for name in self.column_names]
 
     @property
     def logits_key(self) -> str | None:
@@ -105,7 +105,7 @@ def find_class_column_group(
     Returns
     -------
     ClassColumnGroup
-        Without names if there are no class columns.
+        Without columns if there are no class columns.
     """
     excluded_names = {label_name, *other_names, *inspection.options.get("drop", ())}
     number_columns = []
@@ -118,7 +118,7 @@ def find_class_column_group(
     if requested_key is not None:
         pattern = ClassColumnPattern.from_key(requested_key)
         group = _select_columns_of_pattern(pattern, number_names, "you named them")
-        return group if len(group.names) > 1 else ClassColumnGroup()
+        return group if len(group.column_names) > 1 else ClassColumnGroup()
     if label_name is not None and label_name in inspection.facts:
         label_texts = inspection.facts[label_name].distinct_texts
         pattern_of_labels = find_label_pattern(label_texts, number_names)
@@ -129,7 +129,7 @@ def find_class_column_group(
                 pattern_of_labels, number_names, "their names contain the labels"
             )
     prefix_group = _find_columns_with_common_prefix(number_columns)
-    if prefix_group.names:
+    if prefix_group.column_names:
         return prefix_group
     if label_name is None or label_name not in inspection.facts:
         return ClassColumnGroup()
@@ -234,7 +234,7 @@ def record_class_columns(
     AmbiguousFileError
         If the largest column agrees with the labels no more often than by chance.
     """
-    class_columns = [inspection.facts[name] for name in group.names]
+    class_columns = [inspection.facts[name] for name in group.column_names]
     table = _stack_columns(class_columns)
     # The readers find columns with these prefixes without the option `logits_key`.
     default_prefixes = ["", *CLASS_COLUMN_PREFIXES["logits"]]
@@ -268,7 +268,7 @@ def _record_columns_to_drop(
     Without this option the readers would read them as classes.
     """
     names_to_drop = set(inspection.options.get("drop", ()))
-    used_names = {"", label_name, *group.names, *DEFAULT_ID_NAMES}
+    used_names = {"", label_name, *group.column_names, *DEFAULT_ID_NAMES}
     for name in inspection.columns:
         if name not in used_names and group.pattern.find_class_name(name) is not None:
             names_to_drop.add(name)
@@ -307,13 +307,13 @@ def _check_agreement_exceeds_chance(
     predicted_indices = np.nan_to_num(table, nan=-np.inf).argmax(axis=1)
     agreement = (true_indices == predicted_indices).mean()
     agreement_by_chance = _compute_agreement_by_chance(
-        true_indices, predicted_indices, n_classes=len(group.names)
+        true_indices, predicted_indices, n_classes=len(group.column_names)
     )
     standard_error = np.sqrt(agreement_by_chance * (1.0 - agreement_by_chance) / len(table))
     max_chance_agreement = agreement_by_chance + _N_STANDARD_ERRORS * standard_error
     if agreement <= max_chance_agreement and len(label_facts.distinct_texts) > 1:
         raise AmbiguousFileError(
-            f"The largest of the columns {format_names(group.names)} agrees with"
+            f"The largest of the columns {format_names(group.column_names)} agrees with"
             f" {label_facts.name!r} in only {agreement:.0%} of the rows, no more often than by"
             " chance. Name the scores with --logits-key NAME, or name the labels with --label-key"
             " NAME."
@@ -329,7 +329,7 @@ def _map_labels_to_columns(
     label is neither.
     """
     index_of_class = {name: index for index, name in enumerate(group.class_names)}
-    index_of_number = {str(index): index for index in range(len(group.names))}
+    index_of_number = {str(index): index for index in range(len(group.column_names))}
     for index_of_label in (index_of_class, index_of_number):
         if set(distinct_labels) <= index_of_label.keys():
             return index_of_label

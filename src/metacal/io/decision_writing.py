@@ -388,7 +388,8 @@ def _decide_with_available_tables(
     Decision
     """
     checked_rows_of_stage = [
-        stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=False)
+        stage.source.to_rows_from_checked(table)
+        for stage, table in zip(gate.stages, tables, strict=False)
     ]
     has_table_for_every_stage = len(checked_rows_of_stage) == gate.n_stages
     if has_table_for_every_stage:
@@ -451,7 +452,7 @@ def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.i
         return later_offsets
 
     later_table = tables[1]
-    is_rejected = ~gate.accepts(gate.source.wrap_checked(first_table))
+    is_rejected = ~gate.accepts(gate.source.to_rows_from_checked(first_table))
     n_rejected = is_rejected.sum()
     if len(later_table) != n_rejected:
         raise CascadeError(

@@ -181,12 +181,12 @@ def _record_class_or_score_columns(inspection: Inspection, truth_columns: TruthC
             *DEFAULT_CLASS_LIST_NAMES,
         ]
         group = find_class_column_group(inspection, truth_columns.label_name, other_names)
-    if group.names:
+    if group.column_names:
         _check_has_true_classes(inspection, truth_columns)
         table = record_class_columns(inspection, group, truth_columns.label_name)
         _record_input_kind(inspection, table)
         if truth_columns.label_name is not None:
-            n_classes = len(group.names)
+            n_classes = len(group.column_names)
             _record_labels(inspection, truth_columns.label_name, n_classes, group.class_names)
         return
 

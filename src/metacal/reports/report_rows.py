@@ -283,7 +283,7 @@ def make_report_rows_from_decisions(
         case_counts = count_cases(gate, judged_rows, tables[0], y, cases, groups)
     else:
         stage_inputs = [
-            stage.source.wrap_checked(table)
+            stage.source.to_rows_from_checked(table)
             for stage, table in zip(gate.stages, tables, strict=True)
         ]
         judged_rows = judge_rows(gate, stage_inputs, y, groups, probabilities=True)
