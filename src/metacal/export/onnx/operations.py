@@ -335,19 +335,20 @@ class OnnxOperations(Operations):
         self, knots: Array, offsets: Array, max_knots: int, points: GraphValue
     ) -> GraphValue:
         # ONNX has no operator for binary search, so each halving of the step appends its nodes.
+        # Column k searches the knots from `offsets[k]` to `offsets[k + 1]`, those of curve k.
         integer_xp = self.with_dtype("int64")
-        first_knot_index = integer_xp.constant(offsets[:-1][None])
-        end_knot_index = integer_xp.constant(offsets[1:][None])
+        first_knot_of_curve = integer_xp.constant(offsets[:-1][None])
+        end_of_curve = integer_xp.constant(offsets[1:][None])
         points_shape = integer_xp.append_node("Shape", points)
-        knot_index = integer_xp.append_node("Expand", first_knot_index, points_shape)
+        knot_index = integer_xp.append_node("Expand", first_knot_of_curve, points_shape)
         # The first step is the smallest power of two that is at least the number of knots.
         step = 1 << (max_knots - 1).bit_length()
         while step > 1:
             step //= 2
             next_index = knot_index + np.array([step])
-            candidate_index = integer_xp.where(next_index < end_knot_index, next_index, knot_index)
-            is_left_of_point = self.take(knots, candidate_index) < points
-            knot_index = integer_xp.where(is_left_of_point, candidate_index, knot_index)
+            candidate_index = integer_xp.where(next_index < end_of_curve, next_index, knot_index)
+            is_below_point = self.take(knots, candidate_index) < points
+            knot_index = integer_xp.where(is_below_point, candidate_index, knot_index)
         return self.graph_value(knot_index)
 
     def finfo(self, x: GraphValue) -> Any:
