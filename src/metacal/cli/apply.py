@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,9 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal apply cal.json 'logs/*.parquet' -o out/
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
-    # Without --keep, every column except the table is kept.
-    options = replace(options, reading=replace(options.reading, keep=options.keep or None))
+    # The reader keeps every column except the table if `keep` is None, and none if it is empty.
+    columns_to_keep = options.keep or None
+    options = replace(options, reading=replace(options.reading, keep=columns_to_keep))
     _check_output_options(options)
     check_output_is_not_input(options.output, file, artifact, reading=options.reading)
     _check_folder_options(options)
@@ -118,8 +120,14 @@ def _convert_counts_to_json(gate: Gate, apply_result: Applied, options: Options)
         json_counts["answered_by"] = apply_result.answered_by
     json_counts["output"] = options.output
     if is_folder_output(options.output):
-        for count_name in ("n_files", "n_kept", "empty", "orphans", "pruned", "edited"):
-            json_counts[count_name] = getattr(apply_result, count_name)
+        json_counts |= {
+            "n_files": apply_result.n_files,
+            "n_kept": apply_result.n_kept,
+            "empty": apply_result.empty,
+            "orphans": apply_result.orphans,
+            "pruned": apply_result.pruned,
+            "edited": apply_result.edited,
+        }
     return json_counts
 
 
@@ -147,17 +155,18 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
     from metacal.io.decision_writing import write_decisions
     from metacal.rows import report_progress_to
 
-    gate_rows = read_gate_rows(gate, artifact, file, options.reading, all_stages=False)
-    tables = list(gate_rows.tables)
+    gate_rows = read_gate_rows(gate, artifact, file, options.reading, requires_large_rows=False)
+    table_of_each_model = list(gate_rows.tables)
     if gate.has_classes:
-        tables = [rows.table for rows in gate_rows.tables]
+        # Logits are read as `Rows`, which wrap the table. Scores are arrays already.
+        table_of_each_model = [rows.table for rows in gate_rows.tables]
     with progress_bar(len(gate_rows.columns), "row", "rows") as bar, report_progress_to(bar.update):
         return write_decisions(
             gate,
             gate_rows.columns,
             options.output,
             options.output_format,
-            tables=tables,
+            tables=table_of_each_model,
             rejected=options.rejected,
             n_jobs=resolve_n_jobs(options.n_jobs),
         )
@@ -182,7 +191,7 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
     Applied
     """
     from metacal.cli.gate_rows import check_large_option
-    from metacal.cli.reading import check_read_options_fit_gate, read_keywords
+    from metacal.cli.reading import check_read_options_fit_gate, convert_to_reader_arguments
     from metacal.io.apply import apply
     from metacal.rows import report_progress_to
 
@@ -204,28 +213,52 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
             rejected=options.rejected,
             output_format=options.output_format,
             prune=options.prune,
-            **read_keywords(options.reading),
+            **convert_to_reader_arguments(options.reading),
         )
-    _print_folder_notes(apply_result)
+    _print_folder_notes(
+        sources_without_rows=apply_result.empty,
+        results_without_source=apply_result.orphans,
+        were_results_removed=apply_result.pruned,
+        edited_results_without_source=apply_result.edited,
+    )
     return apply_result
 
 
-def _print_folder_notes(apply_result: Applied) -> None:
-    """Print notes about sources without rows and results without a source."""
-    if apply_result.empty:
-        print_note(f"No rows, and so no result: {', '.join(apply_result.empty)}.")
-    if apply_result.orphans:
-        orphans = ", ".join(apply_result.orphans)
-        if apply_result.pruned:
-            print_note(f"Removed, for the source is gone: {orphans}.")
+def _print_folder_notes(
+    *,
+    sources_without_rows: Sequence[str],
+    results_without_source: Sequence[str],
+    were_results_removed: bool,
+    edited_results_without_source: Sequence[str],
+) -> None:
+    """Print notes about sources without rows and results without a source.
+
+    Parameters
+    ----------
+    sources_without_rows : sequence of str
+        Sources that have no result because they have no rows.
+    results_without_source : sequence of str
+        Results in the folder whose source no longer exists, except edited ones.
+    were_results_removed : bool
+        Whether --prune removed these results.
+    edited_results_without_source : sequence of str
+        Results that are never removed, because somebody edited them.
+    """
+    if sources_without_rows:
+        print_note(f"No rows, and so no result: {', '.join(sources_without_rows)}.")
+    if results_without_source:
+        result_names = ", ".join(results_without_source)
+        if were_results_removed:
+            print_note(f"Removed, for the source is gone: {result_names}.")
         else:
             print_note(
-                f"The source is gone, the result is still there (--prune removes it): {orphans}."
+                "The source is gone, the result is still there (--prune removes it):"
+                f" {result_names}."
             )
-    if apply_result.edited:
+    if edited_results_without_source:
         print_note(
             "The source is gone, but the result was changed by hand, and stays:"
-            f" {', '.join(apply_result.edited)}."
+            f" {', '.join(edited_results_without_source)}."
         )
 
 
@@ -289,7 +322,7 @@ def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
 
 
 def _print_result_notes(gate: Gate, apply_result: Applied, output: str | None) -> None:
-    """Print the counts of rows, accepted rows and answers, and the next step."""
+    """Print how many rows were accepted and who answered them, and the next step."""
     if apply_result.n_without_score and gate.is_score_gate:
         print_note(
             f"{apply_result.n_without_score:,} of {apply_result.n_rows:,} rows have no score: they are"
@@ -297,12 +330,15 @@ def _print_result_notes(gate: Gate, apply_result: Applied, output: str | None) -
         )
     if output != "-":
         print_note(_format_summary_sentence(apply_result, output))
-    if apply_result.left_out:
+    columns_not_copied = apply_result.left_out
+    if columns_not_copied:
         print_note(
-            f"Left out: {format_names(apply_result.left_out)}. --keep NAME passes a column on, unless the"
+            f"Left out: {format_names(columns_not_copied)}. --keep NAME passes a column on, unless the"
             " results have one of that name."
         )
-    if apply_result.answered_by.get("nobody"):
+    # Rows that the small model passes on have no answer if --large was not given.
+    n_rows_without_answer = apply_result.answered_by.get("nobody", 0)
+    if n_rows_without_answer > 0:
         print_note(
             "Run the large model on the rows that nobody has answered, and give its predictions as"
             " --large."
@@ -310,17 +346,19 @@ def _print_result_notes(gate: Gate, apply_result: Applied, output: str | None) -
 
 
 def _format_summary_sentence(apply_result: Applied, output: str | None) -> str:
-    """Return the sentence that counts rows, accepted rows, answers and files."""
+    """Return a sentence with the numbers of rows, accepted rows, answers and files."""
     accepted_text = ""
     if apply_result.n_accepted is not None:
         accepted_percentage = 100 * apply_result.n_accepted / apply_result.n_rows
         accepted_text = f", {apply_result.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
     answered_by_text = ""
     if apply_result.answered_by:
-        answer_counts = [f"{name} {count:,}" for name, count in apply_result.answered_by.items()]
-        answered_by_text = f"; answered by: {', '.join(answer_counts)}"
+        # The keys are the models of a cascade, and who answers the rows that no model accepts.
+        counts_by_model = [f"{name} {count:,}" for name, count in apply_result.answered_by.items()]
+        answered_by_text = f"; answered by: {', '.join(counts_by_model)}"
     files_text = ""
     if is_folder_output(output):
-        files_text = f" ({apply_result.n_files:,} files, {apply_result.n_kept:,} of them kept)"
+        n_unchanged_files = apply_result.n_kept
+        files_text = f" ({apply_result.n_files:,} files, {n_unchanged_files:,} of them kept)"
     row_text = f"{apply_result.n_rows:,} rows{accepted_text}{answered_by_text}"
     return f"{row_text}; written to {output}{files_text}."

@@ -294,14 +294,14 @@ def _fit_score_cascade(file: str, large: str | None, promise: Promise, options: 
     score_names = split_names(options.reading.score_key)
     flag_names = _choose_flag_columns(options.reading, uses_agreement=uses_agreement)
     cascade_scores = read_cascade_scores(
-        file, options.reading, score_names, flag_names, agreement=uses_agreement
+        file, options.reading, score_names, flag_names, flags_mean_agreement=uses_agreement
     )
     _raise_if_score_missing(file, score_names, cascade_scores.scores)
     higher_is: Any = options.reading.higher_is or "surer"
     cascade_data = ScoreCascadeData(
         scores=cascade_scores.scores,
-        agrees=cascade_scores.flags if uses_agreement else None,
-        correct=None if uses_agreement else cascade_scores.flags,
+        agrees=cascade_scores.model_flags if uses_agreement else None,
+        correct=None if uses_agreement else cascade_scores.model_flags,
         costs=options.costs,
         score_names=score_names,
         higher_is=higher_is,

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from metacal.certificates.accuracy_estimate import AccuracyEstimate
     from metacal.cli.gate_rows import GateRows
     from metacal.estimators.gate_evaluation import GateEvaluation
+    from metacal.formulas import Codes
     from metacal.gate import Gate
+    from metacal.io.predictions import Predictions
 
 
 @dataclass(frozen=True)
@@ -91,21 +93,30 @@ def _evaluate_file(
     from metacal.cli.gate_rows import read_gate_and_rows
     from metacal.estimators.verify import estimate_accuracy
 
-    stream = True if options.executor is not None else None
+    uses_cluster = options.executor is not None
     gate, gate_rows = read_gate_and_rows(
-        artifact, file, options.reading, keeps_raw_table=True, stream=stream
+        artifact,
+        file,
+        options.reading,
+        skips_validation=True,
+        # Workers of a cluster read the table from its file. Otherwise its size decides.
+        stream=True if uses_cluster else None,
     )
-    if gate is not None and not gate.is_logits_gate and options.executor is not None:
+    if gate is not None and not gate.is_logits_gate and uses_cluster:
         raise click.UsageError(
             "--executor supports only a single table of logits. Leave out --executor."
         )
-    if gate_rows.truth is None and gate is not None and _supports_accuracy_estimate(gate):
+    has_labels = gate_rows.truth is not None
+    if not has_labels and gate is not None and _supports_accuracy_estimate(gate):
+        (gate_input,) = gate_rows.tables
         return estimate_accuracy(
-            gate, gate_rows.tables[0], level=options.level, groups=gate_rows.columns.groups
+            gate, gate_input, level=options.level, groups=gate_rows.columns.groups
         )
     evaluation = _evaluate_rows(gate, gate_rows, options)
-    n_with_score = evaluation.after.n_rows + gate_rows.count_unlabelled_entries()
-    gate_rows.note_rows_without_score(n_with_score)
+    n_evaluated_rows = evaluation.after.n_rows
+    # Every row with a score is evaluated, unless its label is missing.
+    n_rows_with_score = n_evaluated_rows + gate_rows.count_unlabelled_rows_with_score()
+    gate_rows.note_rows_without_score(n_rows_with_score)
     gate_rows.warn_of_fit_rows(evaluation.fit_rows, artifact)
     return evaluation
 
@@ -127,7 +138,7 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
     truth = gate_rows.require_truth()
     if gate is None:
         table, truth = _validate_logits_and_labels(
-            gate_rows, truth, stream=options.executor is not None
+            gate_rows.columns, truth, uses_cluster=options.executor is not None
         )
     elif has_several_tables and gate.has_classes:
         large_table = gate_rows.tables[1]
@@ -158,16 +169,17 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
 
 
 def _validate_logits_and_labels(
-    gate_rows: GateRows, truth: Any, *, stream: bool
-) -> tuple[Any, Any]:
-    """Return validated logits and label codes of a classifier without a gate."""
+    predictions: Predictions, labels: Any, *, uses_cluster: bool
+) -> tuple[Any, Codes]:
+    """Return the validated logits of a classifier, and the class code of each label."""
     from metacal.rows.validate import check_classes, encode_labels, read_logits
 
-    predictions = gate_rows.columns
-    table = gate_rows.tables[0]
-    classes = check_classes(predictions.class_names, table.shape[1])
-    label_codes = encode_labels(truth, len(predictions), classes)
-    # The workers of a cluster validate the logits that they read themselves.
-    if not (stream and predictions.input == "logits"):
-        table = read_logits(table, predictions.input)
-    return table, label_codes
+    n_classes = predictions.table.shape[1]
+    classes = check_classes(predictions.class_names, n_classes)
+    label_codes = encode_labels(labels, len(predictions), classes)
+    # The workers of a cluster validate logits when they read them, but do not convert probabilities.
+    is_validated_by_workers = uses_cluster and predictions.input == "logits"
+    if is_validated_by_workers:
+        return predictions.table, label_codes
+    logits = read_logits(predictions.table, predictions.input)
+    return logits, label_codes

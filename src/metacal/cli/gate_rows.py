@@ -13,12 +13,12 @@ import click
 from metacal.cli.printing import print_note
 from metacal.cli.read_options import ReadOptions
 from metacal.cli.reading import (
-    cascade_column_names,
     check_read_options_fit_gate,
+    choose_cascade_columns,
+    convert_to_reader_arguments,
     load_gate,
     raise_if_saved_gate,
     read_cascade_scores,
-    read_keywords,
     read_score_table,
     read_table,
     select_row_range,
@@ -74,19 +74,21 @@ class GateRows:
                 " rejected by every gate."
             )
 
-    def count_unlabelled_entries(self) -> int:
-        """Count the rows of groups or clusters that have a score and no label."""
+    def count_unlabelled_rows_with_score(self) -> int:
+        """Count the rows with a score and no label, which only groups and clusters may have."""
         import numpy as np
 
         from metacal.rows.score_columns import find_missing_labels
 
-        first_table = self.tables[0]
-        reads_scores = isinstance(first_table, np.ndarray) and first_table.ndim == 1
+        gate_input = self.tables[0]
+        is_column_of_scores = isinstance(gate_input, np.ndarray) and gate_input.ndim == 1
+        # A label may be missing only if the file has groups or clusters.
         has_groups_or_clusters = self.columns.groups is not None or self.columns.units is not None
-        if not reads_scores or not has_groups_or_clusters or self.truth is None:
+        if not is_column_of_scores or not has_groups_or_clusters or self.truth is None:
             return 0
-        has_score = ~np.isnan(first_table)
-        return int((has_score & find_missing_labels(np.asarray(self.truth))).sum())
+        has_score = ~np.isnan(gate_input)
+        lacks_label = find_missing_labels(np.asarray(self.truth))
+        return int((has_score & lacks_label).sum())
 
     def warn_of_fit_rows(self, fit_rows: FitRows | None, artifact: str | None) -> None:
         """Warn if rows of the file were used to fit the gate."""
@@ -103,7 +105,7 @@ def read_gate_and_rows(
     reading: ReadOptions,
     *,
     allows_group_key: bool = False,
-    keeps_raw_table: bool = False,
+    skips_validation: bool = False,
     stream: bool | None = None,
 ) -> tuple[Gate | None, GateRows]:
     """Read a saved gate, if there is one, and the rows of a file.
@@ -116,7 +118,7 @@ def read_gate_and_rows(
         File of rows.
     reading : ReadOptions
         Options for reading the file.
-    allows_group_key, keeps_raw_table, stream
+    allows_group_key, skips_validation, stream
         See `read_gate_rows`.
 
     Returns
@@ -136,12 +138,12 @@ def read_gate_and_rows(
             file,
             reading,
             allows_group_key=allows_group_key,
-            keeps_raw_table=keeps_raw_table,
+            skips_validation=skips_validation,
             stream=stream,
         )
         return saved_gate, gate_rows
 
-    check_large_option(None, None, reading.large)
+    check_large_option(gate=None, artifact=None, large=reading.large)
     if reading.score_key is not None:
         return _read_scores_without_gate(file, reading)
     predictions = read_table(file, reading, stream=stream)
@@ -152,13 +154,15 @@ def read_gate_and_rows(
 
 
 def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, GateRows]:
-    """Read scores, and build a gate that ranks by them and accepts every row."""
+    """Read scores, and build a gate without a threshold, which accepts every row."""
     from metacal.gate import Gate, ScoreSource
     from metacal.gate.score_source import clean_score_name
 
     scores = read_score_table(file, reading)
-    higher_is: Any = reading.higher_is or "surer"
-    gate = Gate.from_source(ScoreSource(clean_score_name(scores.name), higher_is))
+    score_source = ScoreSource(
+        score=clean_score_name(scores.name), higher_is=reading.score_direction
+    )
+    gate = Gate.from_source(score_source)
     gate_rows = GateRows(path=file, tables=(scores.score,), truth=scores.correct, columns=scores)
     return gate, gate_rows
 
@@ -190,12 +194,12 @@ def read_gate_rows(
     file: str,
     reading: ReadOptions,
     *,
-    all_stages: bool = True,
+    requires_large_rows: bool = True,
     allows_group_key: bool = False,
-    keeps_raw_table: bool = False,
+    skips_validation: bool = False,
     stream: bool | None = None,
 ) -> GateRows:
-    """Read the rows of a file, and of --large, in the form that a gate reads.
+    """Read the logits or scores for each model of a gate, from a file and from --large.
 
     Parameters
     ----------
@@ -207,11 +211,11 @@ def read_gate_rows(
         File of rows.
     reading : ReadOptions
         Options for reading the file.
-    all_stages : bool, default=True
-        Whether a cascade needs the rows of the large model too.
+    requires_large_rows : bool, default=True
+        Whether a cascade of classifiers raises a usage error if --large is not given.
     allows_group_key : bool, default=False
         Whether --group-key is allowed for a gate on logits that has no threshold by group.
-    keeps_raw_table : bool, default=False
+    skips_validation : bool, default=False
         Whether the table of a gate on logits is returned without validation.
     stream : bool or None, default=None
         Whether the table stays in its file. None decides by its size.
@@ -229,10 +233,10 @@ def read_gate_rows(
     check_read_options_fit_gate(
         gate, artifact, reading, allows_group_key=allows_group_key and gate.has_classes
     )
-    is_cascade = gate.is_cascade
-    if is_cascade and not gate.has_classes:
+    is_score_cascade = gate.is_cascade and not gate.has_classes
+    if is_score_cascade:
         return _read_score_cascade_rows(gate, file, reading)
-    if is_cascade and all_stages and reading.large is None:
+    if gate.is_cascade and requires_large_rows and reading.large is None:
         raise click.UsageError(
             f"{artifact} holds a cascade, which requires the predictions of both models. Pass the"
             " predictions of the large model with --large LARGEFILE."
@@ -241,7 +245,7 @@ def read_gate_rows(
         scores = read_score_table(file, reading, gate, artifact)
         return GateRows(path=file, tables=(scores.score,), truth=scores.correct, columns=scores)
     return _read_logit_rows(
-        gate, artifact, file, reading, keeps_raw_table=keeps_raw_table, stream=stream
+        gate, artifact, file, reading, skips_validation=skips_validation, stream=stream
     )
 
 
@@ -250,22 +254,29 @@ def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> Gat
     from metacal.gate.judged import find_gate_and_inputs
     from metacal.io.opening import MissingScoreColumnError
 
-    score_names, flag_names = cascade_column_names(gate, reading)
+    score_names, flag_names = choose_cascade_columns(gate, reading)
     try:
         cascade_scores = read_cascade_scores(
-            file, reading, score_names, flag_names, agreement=gate.needs_agreement_flags
+            file, reading, score_names, flag_names, flags_mean_agreement=gate.needs_agreement_flags
         )
     except MissingScoreColumnError:
-        are_stored_flags = reading.correct_key is None and reading.agree_key is None
-        if not flag_names or not are_stored_flags:
+        were_flags_requested = reading.correct_key is not None or reading.agree_key is not None
+        if not flag_names or were_flags_requested:
             raise
-        # A file without labels lacks the flags of the file that the cascade was fitted on.
+        # The names of the flags come from the fit. New rows without labels do not have these columns.
         cascade_scores = read_cascade_scores(
-            file, reading, score_names, [], agreement=gate.needs_agreement_flags
+            file,
+            reading,
+            score_names,
+            flag_names=[],
+            flags_mean_agreement=gate.needs_agreement_flags,
         )
-    tables = find_gate_and_inputs(gate, cascade_scores.scores)[1]
+    _, score_of_each_model = find_gate_and_inputs(gate, cascade_scores.scores)
     return GateRows(
-        path=file, tables=tables, truth=cascade_scores.flags, columns=cascade_scores.first_columns
+        path=file,
+        tables=score_of_each_model,
+        truth=cascade_scores.model_flags,
+        columns=cascade_scores.columns_of_first_model,
     )
 
 
@@ -275,14 +286,14 @@ def _read_logit_rows(
     file: str,
     reading: ReadOptions,
     *,
-    keeps_raw_table: bool,
+    skips_validation: bool,
     stream: bool | None,
 ) -> GateRows:
     """Read the logits of a classifier, or of both classifiers of a cascade.
 
     Parameters
     ----------
-    gate, artifact, file, reading, keeps_raw_table, stream
+    gate, artifact, file, reading, skips_validation, stream
         See `read_gate_rows`.
 
     Returns
@@ -293,9 +304,11 @@ def _read_logit_rows(
     from metacal.rows import Rows
 
     raise_if_saved_gate(file)
-    predictions = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
+    predictions = read_for_gate(
+        gate, artifact, file, stream=stream, **convert_to_reader_arguments(reading)
+    )
     predictions = select_row_range(predictions, reading)
-    if keeps_raw_table and gate.is_logits_gate:
+    if skips_validation and gate.is_logits_gate:
         return GateRows(
             path=file, tables=(predictions.table,), truth=predictions.labels, columns=predictions
         )
@@ -311,11 +324,11 @@ def _read_logit_rows(
 
     raise_if_saved_gate(reading.large)
     large_predictions = read_for_gate(
-        gate.stage(1), artifact, reading.large, **read_keywords(reading)
+        gate.stage(1), artifact, reading.large, **convert_to_reader_arguments(reading)
     )
     large_table = gate.stages[1].source.read(large_predictions.table, convert_lazily=True)
     truth = predictions.labels
-    # A shorter file of the large model holds only some rows, so its labels belong to other rows.
+    # If the large model's file has fewer rows, its labels cannot be matched with those of FILE.
     if len(predictions) == len(large_predictions):
         truth = check_and_merge_labels(predictions, large_predictions, file, reading.large)
     tables = (Rows(first_table), Rows(large_table))
@@ -331,7 +344,7 @@ def _read_logit_rows(
 def check_and_merge_labels(
     small_predictions: Predictions, large_predictions: Predictions, small: str, large: str
 ) -> Any:
-    """Return the labels of rows that two files hold.
+    """Check that two files hold the same rows, and return the labels of these rows.
 
     Parameters
     ----------

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from metacal.cli.options import FORMATS, STORED_IN_CONTEXT, column_option, file_option, option
 from metacal.cli.values import parse_row_range
+
+if TYPE_CHECKING:
+    from metacal.gate.score_source import HigherIs
 
 
 @dataclass(frozen=True)
@@ -88,3 +92,8 @@ class ReadOptions:
     )
     unit_key: str | None = None
     keep: tuple[str, ...] | None = ()
+
+    @property
+    def score_direction(self) -> HigherIs:
+        """Meaning of a higher score, "surer" by default."""
+        return cast("HigherIs", self.higher_is or "surer")

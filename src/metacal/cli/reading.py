@@ -70,7 +70,7 @@ def read_table(path: str, reading: ReadOptions, *, stream: bool | None = None) -
 
     raise_if_saved_gate(path)
     predictions = read_predictions(
-        path, input=reading.input or "logits", stream=stream, **read_keywords(reading)
+        path, input=reading.input or "logits", stream=stream, **convert_to_reader_arguments(reading)
     )
     predictions = select_row_range(predictions, reading)
     warn_if_implausible(predictions.table, predictions.input)
@@ -84,7 +84,7 @@ def select_row_range(columns: _ColumnsType, reading: ReadOptions) -> _ColumnsTyp
     return columns.draw_part(*reading.rows)
 
 
-def read_keywords(reading: ReadOptions) -> dict[str, Any]:
+def convert_to_reader_arguments(reading: ReadOptions) -> dict[str, Any]:
     """Return the options as keyword arguments of `read_predictions`, except `input`."""
     return {
         "labels": reading.labels,
@@ -321,15 +321,15 @@ class CascadeScores:
     ----------
     scores : list of arrays
         Score of each model.
-    flags : list of arrays or None
+    model_flags : list of arrays or None
         Flag of each model (agreement or correctness), or None if no column was named.
-    first_columns : Scores
+    columns_of_first_model : Scores
         Columns of the first model, with ids and a flag for the answer that was given.
     """
 
     scores: list[Any]
-    flags: list[Any] | None
-    first_columns: Scores
+    model_flags: list[Any] | None
+    columns_of_first_model: Scores
 
 
 def read_cascade_scores(
@@ -338,7 +338,7 @@ def read_cascade_scores(
     score_names: list[str],
     flag_names: list[str],
     *,
-    agreement: bool,
+    flags_mean_agreement: bool,
 ) -> CascadeScores:
     """Read the scores and flags of the models of a cascade from one file.
 
@@ -352,7 +352,7 @@ def read_cascade_scores(
         Column with the score of each model.
     flag_names : list of str
         Column with the flag of each model. May be empty.
-    agreement : bool
+    flags_mean_agreement : bool
         Whether a flag means agreement with the last model. Otherwise it means that the answer is
         correct.
 
@@ -364,13 +364,13 @@ def read_cascade_scores(
     score_tables = []
     for name in (*score_names, *flag_names):
         column_reading = replace(reading_without_flags, score_key=name)
-        score_tables.append(read_score_table(path, column_reading, agreement=agreement))
+        score_tables.append(read_score_table(path, column_reading, agreement=flags_mean_agreement))
     score_and_flag_columns = [score_table.score for score_table in score_tables]
     n_scores = len(score_names)
     return CascadeScores(
         scores=score_and_flag_columns[:n_scores],
-        flags=score_and_flag_columns[n_scores:] or None,
-        first_columns=score_tables[0],
+        model_flags=score_and_flag_columns[n_scores:] or None,
+        columns_of_first_model=score_tables[0],
     )
 
 
@@ -400,7 +400,7 @@ class CascadeColumnNames(NamedTuple):
     flag_names: list[str]
 
 
-def cascade_column_names(gate: Gate, reading: ReadOptions) -> CascadeColumnNames:
+def choose_cascade_columns(gate: Gate, reading: ReadOptions) -> CascadeColumnNames:
     """Return the columns with the scores and with the flags of a cascade's models.
 
     Raises

@@ -26,7 +26,7 @@ from metacal.cli.gate_rows import GateRows, read_gate_rows
 from metacal.cli.line_source import STANDARD_INPUT, LineSource
 from metacal.cli.printing import flag_is_set
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.reading import cascade_column_names, check_read_options_fit_gate
+from metacal.cli.reading import check_read_options_fit_gate, choose_cascade_columns
 from metacal.errors import MonitoringError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch
 from metacal.io.gate_predictions import add_column_names_of_gate
@@ -376,7 +376,7 @@ def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOpt
         )
         return add_column_names_of_gate(column_request, gate, artifact)
     if gate.is_cascade:
-        score_names, flag_names = cascade_column_names(gate, reading)
+        score_names, flag_names = choose_cascade_columns(gate, reading)
         return replace(
             column_request,
             logits_key=score_names[0],

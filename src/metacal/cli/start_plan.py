@@ -151,7 +151,7 @@ def _count_rows_and_clusters(inspection: Inspection, promise: OfferedPromise) ->
     """Return the number of rows in a file, and of clusters or cases."""
     import numpy as np
 
-    from metacal.cli.reading import read_keywords, read_score_table
+    from metacal.cli.reading import convert_to_reader_arguments, read_score_table
     from metacal.io.columns import Columns
     from metacal.io.predictions import read_predictions
 
@@ -165,7 +165,7 @@ def _count_rows_and_clusters(inspection: Inspection, promise: OfferedPromise) ->
         columns = read_score_table(inspection.path, reading)
     else:
         columns = read_predictions(
-            inspection.path, input=reading.input or "logits", **read_keywords(reading)
+            inspection.path, input=reading.input or "logits", **convert_to_reader_arguments(reading)
         )
     n_rows = len(columns)
     clusters = columns.cases if promise.is_about_cases else columns.units

@@ -115,7 +115,7 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
         gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)
         return verify_cases(gate.certificate, decisions, confidence)
     decisions = judge_rows(gate, gate_rows.tables, truth, columns.groups)
-    gate_rows.note_rows_without_score(len(decisions) + gate_rows.count_unlabelled_entries())
+    gate_rows.note_rows_without_score(len(decisions) + gate_rows.count_unlabelled_rows_with_score())
     gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)
     units = None
     if columns.units is not None:
