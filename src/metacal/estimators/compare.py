@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,9 +37,9 @@ from metacal.rows.tasks import describe_table_files, run_in_order
 UNCALIBRATED = "uncalibrated"
 #: CPU seconds that a comparison may take by default.
 DEFAULT_BUDGET = 600.0
-#: Maximal number of fits that run on a cluster at the same time.
+#: Maximum number of fits that run on a cluster at the same time.
 _MAX_CONCURRENT_FITS = 256
-#: Function of an iterator and its number of results that shows the progress.
+#: Function of an iterator over results, and of their number. It shows the progress.
 Progress = Callable[[Iterator[Any], int], Iterable[Any]]
 
 
@@ -128,16 +128,20 @@ def compare(
         raise InputError(
             f"n_splits must be between 2 and the number of rows, {n_rows}, but got {n_splits}."
         )
-    draw_fold_mask = partial(draw_held_out_mask, n_rows, n_splits, random_state)
-    n_folds = count_affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)
-    fit_jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
-    fit_fold = partial(fit_and_evaluate, true_codes, draw_fold_mask)
+    draw_mask_of_fold = partial(draw_held_out_mask, n_rows, n_splits, random_state)
+    n_folds = count_affordable_folds(
+        estimators, n_rows, n_classes, n_splits * n_repeats, budget_seconds=budget
+    )
+    fit_tasks = [
+        _FitTask(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)
+    ]
+    fit_fold = partial(fit_and_evaluate, true_codes, draw_mask_of_fold)
     with open_executor(n_jobs, executor) as pool, deduplicate_warnings():
-        result_iterator = _run_jobs(pool, logits_table, fit_fold, fit_jobs)
+        result_iterator = _run_fits(pool, logits_table, fit_fold, fit_tasks)
         if progress is not None:
-            result_iterator = iter(progress(result_iterator, len(fit_jobs)))
+            result_iterator = iter(progress(result_iterator, len(fit_tasks)))
         fold_results = list(result_iterator)
-    held_out_rows = [np.flatnonzero(draw_fold_mask(fold)) for fold in range(n_folds)]
+    held_out_rows = [np.flatnonzero(draw_mask_of_fold(fold)) for fold in range(n_folds)]
     results_by_name = _group_results(estimators, fold_results, n_folds)
     entries, near_best_names = _summarise_results(results_by_name, held_out_rows, n_splits)
     return Comparison(
@@ -151,67 +155,82 @@ def compare(
     )
 
 
-def _run_jobs(
+class _FitTask(NamedTuple):
+    """Fit of one estimator without one fold.
+
+    Attributes
+    ----------
+    estimator : estimator
+        Unfitted estimator.
+    fold : int
+        Number of the fold, counted over all repetitions.
+    """
+
+    estimator: Any
+    fold: int
+
+
+def _run_fits(
     pool: Executor | None,
     table: Any,
     fit_fold: Callable[[Any, Any, int], FoldResult | str],
-    jobs: list[tuple[Any, int]],
+    tasks: list[_FitTask],
 ) -> Iterator[FoldResult | str]:
-    """Fit and evaluate every estimator on every fold, and yield the results in order.
+    """Run fits and their evaluations, and return an iterator over the results in order.
 
     Parameters
     ----------
     pool : Executor or None
-        Executor. None runs the jobs one after the other.
+        Executor. None runs the fits one after the other.
     table : array or stored table
         Logits.
     fit_fold : callable
         Called with the table, an estimator and the number of a fold.
-    jobs : list of tuples
-        Estimator and number of the fold of each job.
+    tasks : list of _FitTask
+        The fits, in the order of the results.
 
     Returns
     -------
     iterator of FoldResult or str
     """
     if pool is not None and is_remote(pool):
-        return _run_remote_jobs(pool, table, fit_fold, jobs)
+        return _run_remote_fits(pool, table, fit_fold, tasks)
     logits = np.asarray(table)
 
-    def run_job(job: tuple[Any, int]) -> FoldResult | str:
-        estimator, fold = job
-        return fit_fold(logits, estimator, fold)
+    def run_fit(task: _FitTask) -> FoldResult | str:
+        return fit_fold(logits, task.estimator, task.fold)
 
     if pool is None:
-        return map(run_job, jobs)
-    return pool.map(run_job, jobs)
+        return map(run_fit, tasks)
+    return pool.map(run_fit, tasks)
 
 
-def _run_remote_jobs(
+def _run_remote_fits(
     pool: Executor,
     table: Any,
     fit_fold: Callable[[Any, Any, int], FoldResult | str],
-    jobs: list[tuple[Any, int]],
+    tasks: list[_FitTask],
 ) -> Iterator[FoldResult | str]:
-    """Run the jobs in other processes.
+    """Run the fits in other processes.
 
-    The parameters are those of `_run_jobs`.
+    The parameters are those of `_run_fits`.
     """
     # The workers read a stored table themselves, and get any other table as an array.
     table_for_workers = table if isinstance(table, StoredTable) else np.asarray(table)
-    file_names = describe_table_files(table)
-    has_files = len(file_names) > 0
+    file_names_text = describe_table_files(table)
+    is_read_from_files = file_names_text != ""
 
-    def name_files(_job: tuple[Any, ...]) -> str:
-        return file_names
+    def name_files_of_task(_task: tuple[Any, ...]) -> str:
+        # Every fit reads the whole table, so messages name the same files for all of them.
+        return file_names_text
 
     return run_in_order(
         pool,
         partial(fit_fold, table_for_workers),
-        jobs,
-        _MAX_CONCURRENT_FITS,
-        max_pending=len(jobs),
-        describe_piece=name_files if has_files else None,
+        tasks,
+        max_running=_MAX_CONCURRENT_FITS,
+        max_pending=len(tasks),
+        describe_piece=name_files_of_task if is_read_from_files else None,
     )
 
 
@@ -322,7 +341,7 @@ def _compare_metric(
     held_out_rows: list[Codes],
     n_splits: int,
 ) -> PairedEstimates:
-    """Compute one metric of every calibrator, with replicates for paired differences.
+    """Compute one metric of every calibrator, to compare them on the same rows.
 
     Parameters
     ----------
@@ -340,15 +359,13 @@ def _compare_metric(
     -------
     PairedEstimates
     """
-    is_mean_of_row_losses = metric.losses is not None
-    is_function_of_top_label = metric.input is registry.TOP_LABEL
-    if is_mean_of_row_losses:
+    if metric.is_mean_of_row_losses:
         row_losses = [
             _concatenate_losses(calibrator_results, metric.name)
             for calibrator_results in fold_results
         ]
         return compare_by_rows(row_losses, np.concatenate(held_out_rows), metric.smaller_is_better)
-    if not is_function_of_top_label:
+    if not metric.reads_top_label:
         fold_values = []
         for calibrator_results in fold_results:
             values_of_calibrator = [

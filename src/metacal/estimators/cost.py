@@ -68,7 +68,7 @@ def estimate_fold_seconds(names: Iterable[str], n_rows: int, n_classes: int) -> 
 
 
 def count_affordable_folds(
-    names: Iterable[str], n_rows: int, n_classes: int, n_folds: int, budget: float
+    names: Iterable[str], n_rows: int, n_classes: int, n_folds: int, budget_seconds: float
 ) -> int:
     """Compute how many folds a budget of CPU time allows, at least one.
 
@@ -80,8 +80,8 @@ def count_affordable_folds(
         Shape of the table.
     n_folds : int
         Number of folds that were requested.
-    budget : float
-        CPU seconds.
+    budget_seconds : float
+        CPU seconds that all folds together may take.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def count_affordable_folds(
     10
     """
     seconds_per_fold = estimate_fold_seconds(list(names), n_rows, n_classes)
-    if seconds_per_fold * n_folds <= budget:
+    if seconds_per_fold * n_folds <= budget_seconds:
         return n_folds
-    n_affordable_folds = int(budget / seconds_per_fold)
+    n_affordable_folds = int(budget_seconds / seconds_per_fold)
     return max(1, min(n_folds, n_affordable_folds))

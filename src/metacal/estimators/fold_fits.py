@@ -55,18 +55,18 @@ class FoldResult:
 
 def fit_and_evaluate(
     codes: Codes,
-    draw_fold_mask: Callable[[int], Flags],
+    draw_mask_of_fold: Callable[[int], Flags],
     table: Any,
     estimator: Any,
     fold: int,
 ) -> FoldResult | str:
-    """Fit an estimator without the rows of one fold, and compute its metrics on them.
+    """Fit an estimator without one fold, and compute its metrics on the rows of this fold.
 
     Parameters
     ----------
     codes : array of int of shape (n_rows,)
         Column of each label.
-    draw_fold_mask : callable
+    draw_mask_of_fold : callable
         Returns the mask of the held-out rows of a fold.
     table : array or stored table
         Logits.
@@ -81,7 +81,7 @@ def fit_and_evaluate(
         Error message if the estimator cannot be fitted.
     """
     logits = _load_logits(table)
-    is_held_out = draw_fold_mask(fold)
+    is_held_out = draw_mask_of_fold(fold)
     fold_estimator = clone(estimator)
     start_time = time.thread_time()
     try:
@@ -95,9 +95,10 @@ def fit_and_evaluate(
     losses_by_metric = {}
     value_by_metric = {}
     for metric in registry.list_compared_metrics():
-        if metric.losses is not None:
-            losses_by_metric[metric.name] = metric.losses(probability_table)
-        elif metric.input is not registry.TOP_LABEL:
+        compute_row_losses = metric.losses
+        if compute_row_losses is not None:
+            losses_by_metric[metric.name] = compute_row_losses(probability_table)
+        elif not metric.reads_top_label:
             statistic = metric.prepare_statistic(probability_table)
             value_by_metric[metric.name] = evaluate_on_sample(statistic, len(probability_table))
     has_zero_probability = probability_table.true_probability <= 0.0
@@ -131,7 +132,7 @@ def draw_held_out_mask(n_rows: int, n_splits: int, random_state: int, fold: int)
     generator = make_generator(random_state)
     n_earlier_repetitions, fold_in_repetition = divmod(fold, n_splits)
     for _ in range(n_earlier_repetitions):
-        # Each draw advances the generator to the folds of the next repetition.
+        # The repetitions share one generator, so earlier repetitions are drawn and discarded.
         draw_random_folds(n_rows, n_splits, generator)
     fold_of_row = draw_random_folds(n_rows, n_splits, generator)
     return np.asarray(fold_of_row == fold_in_repetition)

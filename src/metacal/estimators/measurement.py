@@ -27,9 +27,9 @@ from metacal.rows import Rows
 from metacal.rows.memory import keep_freed_memory, release_freed_memory
 from metacal.rows.stored import ConvertedTable
 
-#: Accumulated sums of each metric of a whole table, keyed by metric, for each table.
-TableSums = list[dict[str, Any]]
-#: Map from logits to their softmax.
+#: Accumulators of the metrics of one table of probabilities, keyed by the name of the metric.
+AccumulatorByMetric = dict[str, Any]
+#: Temperature scaling with temperature 1, which maps logits to their softmax.
 _SOFTMAX_MAP = TemperatureMap(1.0)
 #: Number of columns of a top label: confidence and correctness.
 _N_TOP_LABEL_COLUMNS = 2
@@ -120,7 +120,7 @@ def measure_rows(
     -------
     RowMeasurements
     """
-    # Freed memory is kept, because every block allocates and frees the same arrays.
+    # Memory is not returned to the system between blocks, because all allocate the same arrays.
     keep_freed_memory()
     n_tables = 2 if with_softmax else 1
     make_accumulator = partial(_BlockAccumulator, rows.n_classes, n_bins, n_tables)
@@ -128,21 +128,22 @@ def measure_rows(
     group_column = np.asarray(groups) if gate.has_group_thresholds else None
     total_accumulator = make_accumulator()
     try:
-        for columns, sums in rows.accumulate_blocks_on_host(
+        for columns, table_accumulators in rows.accumulate_blocks_on_host(
             measure_block, make_accumulator, codes, group_column, buffer
         ):
-            total_accumulator.merge(columns, sums)
+            total_accumulator.merge(columns, table_accumulators)
     except InputError:
         if rows.is_unvalidated:
-            # Validating the whole table raises an error that names the file and the row.
+            # The error names a row of the block. Validation of the whole table raises an error that
+            # names the file and its row.
             gate.source.read(rows.table)
         raise
-    all_columns, sums = total_accumulator.result()
+    all_columns, table_accumulators = total_accumulator.result()
     release_freed_memory(len(rows) * rows.n_classes)
     scores, predicted_codes, accept, *metric_columns = (
         np.ascontiguousarray(column) for column in all_columns.T
     )
-    gate_metrics, *softmax_metrics = _split_metrics(metric_columns, sums)
+    gate_metrics, *softmax_metrics = _group_columns_by_table(metric_columns, table_accumulators)
     if buffer is not None:
         probability_table = CheckedTable(buffer, codes, gate_metrics.top_labels.confidence)
         gate_metrics = replace(gate_metrics, table=probability_table)
@@ -182,7 +183,7 @@ def _measure_block(
     groups: Any = None,
     buffer: Array | None = None,
 ) -> _BlockMeasurements:
-    """Compute the decision and the metrics of one block of rows.
+    """Compute the decisions, top labels and losses of one block of rows.
 
     Parameters
     ----------
@@ -202,29 +203,34 @@ def _measure_block(
     logits = gate.source.read(block) if is_unvalidated else block
     decision = gate.decide(Rows(logits), groups=groups)
     assert decision.probabilities is not None
-    tables = [checked_table(decision.probabilities, codes)]
+    probability_tables = [checked_table(decision.probabilities, codes)]
     if with_softmax:
         # The softmax of validated logits is valid, so `checked_table` is not needed.
         softmax_probabilities = _SOFTMAX_MAP(logits)
-        softmax_confidence = softmax_probabilities.max(axis=1)
-        tables.append(CheckedTable(softmax_probabilities, codes, softmax_confidence))
+        softmax_table = CheckedTable(
+            full_table=softmax_probabilities,
+            label_codes=codes,
+            row_maxima=softmax_probabilities.max(axis=1),
+        )
+        probability_tables.append(softmax_table)
+    # `_group_columns_by_table` depends on the order of the columns.
     columns: list[Any] = [decision.score, decision.predicted_codes, decision.accept]
-    for table in tables:
-        top_label_columns = table.top_label()
-        loss_columns = compute_row_losses(table).values()
-        columns += [*top_label_columns, *loss_columns]
+    for probability_table in probability_tables:
+        confidence, is_correct = probability_table.top_label()
+        losses_by_metric = compute_row_losses(probability_table)
+        columns += [confidence, is_correct, *losses_by_metric.values()]
     if buffer is not None:
         # The buffer is written last, because it may be the block of logits itself.
         buffer[...] = decision.probabilities
     return _BlockMeasurements(
         columns=np.stack(columns, axis=1).astype(np.float64, copy=False),
         accept=np.asarray(decision.accept, np.bool_),
-        tables=tables,
+        tables=probability_tables,
     )
 
 
 class _BlockAccumulator:
-    """Accumulator of the columns of rows and of the sums of metrics of whole tables.
+    """Columns of the rows so far, and accumulators of the metrics of whole tables.
 
     Parameters
     ----------
@@ -238,46 +244,64 @@ class _BlockAccumulator:
 
     def __init__(self, n_classes: int, n_bins: int, n_tables: int) -> None:
         self.columns: list[Float] = []
-        self.sums: TableSums = []
+        self.table_accumulators: list[AccumulatorByMetric] = []
         for _ in range(n_tables):
-            table_sums = {}
+            accumulator_by_metric = {}
             for metric in registry.list_evaluated_metrics(PROBABILITIES):
                 if metric.make_accumulator is not None:
-                    table_sums[metric.name] = metric.make_accumulator(n_classes, n_bins)
-            self.sums.append(table_sums)
+                    accumulator_by_metric[metric.name] = metric.make_accumulator(n_classes, n_bins)
+            self.table_accumulators.append(accumulator_by_metric)
 
     def add(self, block: _BlockMeasurements) -> None:
-        """Add the columns and sums of one block."""
+        """Add the columns and the probability tables of one block."""
         self.columns.append(block.columns)
-        for table, table_sums in zip(block.tables, self.sums, strict=True):
-            for metric_sums in table_sums.values():
-                metric_sums.add(table, block.accept)
+        for table, accumulator_by_metric in zip(block.tables, self.table_accumulators, strict=True):
+            for accumulator in accumulator_by_metric.values():
+                accumulator.add(table, block.accept)
 
-    def merge(self, columns: Float, sums: TableSums) -> None:
+    def merge(self, columns: Float, table_accumulators: list[AccumulatorByMetric]) -> None:
         """Add the result of another accumulator, for the rows that follow."""
         self.columns.append(columns)
-        for table_sums, other_sums in zip(self.sums, sums, strict=True):
-            for metric_name in table_sums:
-                table_sums[metric_name] += other_sums[metric_name]
+        for accumulator_by_metric, other_accumulators in zip(
+            self.table_accumulators, table_accumulators, strict=True
+        ):
+            for metric_name in accumulator_by_metric:
+                accumulator_by_metric[metric_name] += other_accumulators[metric_name]
 
-    def result(self) -> tuple[Float, TableSums]:
-        """Return the columns of all rows and the sums of each table."""
-        return np.concatenate(self.columns), self.sums
+    def result(self) -> tuple[Float, list[AccumulatorByMetric]]:
+        """Return the columns of all rows, and the accumulators of each table."""
+        return np.concatenate(self.columns), self.table_accumulators
 
 
-def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[ProbabilityColumns]:
-    """Yield the metrics of each table, given the columns of all tables side by side."""
+def _group_columns_by_table(
+    columns: list[Float], table_accumulators: list[AccumulatorByMetric]
+) -> Iterator[ProbabilityColumns]:
+    """Yield the columns of each table of probabilities as named fields.
+
+    Parameters
+    ----------
+    columns : list of arrays of shape (n_rows,)
+        For one table after the other: confidence, correctness, and the losses of each metric.
+    table_accumulators : list of dict of str to accumulator
+        Accumulators of the other metrics of each table.
+
+    Yields
+    ------
+    ProbabilityColumns
+    """
     loss_names = [
         metric.name
         for metric in registry.list_evaluated_metrics(PROBABILITIES)
-        if metric.losses is not None
+        if metric.is_mean_of_row_losses
     ]
     n_columns_per_table = _N_TOP_LABEL_COLUMNS + len(loss_names)
     table_starts = range(0, len(columns), n_columns_per_table)
-    for start, table_sums in zip(table_starts, sums, strict=True):
+    for start, accumulator_by_metric in zip(table_starts, table_accumulators, strict=True):
         confidence, correct, *loss_columns = columns[start : start + n_columns_per_table]
-        losses = dict(zip(loss_names, loss_columns, strict=True))
-        yield ProbabilityColumns(TopLabel(confidence, correct), losses, accumulators=table_sums)
+        losses_by_metric = dict(zip(loss_names, loss_columns, strict=True))
+        yield ProbabilityColumns(
+            TopLabel(confidence, correct), losses_by_metric, accumulators=accumulator_by_metric
+        )
 
 
 def make_lazy_softmax_table(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:

@@ -140,6 +140,16 @@ class Metric:
         return self.printed_title or self.title
 
     @property
+    def is_mean_of_row_losses(self) -> bool:
+        """Whether the metric is the mean of a loss of each row."""
+        return self.losses is not None
+
+    @property
+    def reads_top_label(self) -> bool:
+        """Whether the confidence and the correctness of each row determine the metric."""
+        return self.input is TOP_LABEL
+
+    @property
     def has_bins(self) -> bool:
         """Whether the function has a parameter `n_bins`."""
         return "n_bins" in inspect.signature(self.function).parameters
