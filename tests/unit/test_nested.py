@@ -169,7 +169,9 @@ def test_a_bad_line_of_a_recorded_shape_is_named(row, keys, said, tmp_path):
 
 def test_a_stream_reads_marks_and_nested_keys_too():
     reader = StreamReader(
-        Request("a.jsonl", logits_key="judge.mark", label_key="judge.ok", reads_scores=True),
+        Request(
+            "a.jsonl", logits_key="judge.mark", label_key="judge.ok", table_is_score_column=True
+        ),
         "jsonl",
     )
     record = reader.parse_line(1, b'{"judge": {"mark": "8/10", "ok": "pass"}}')

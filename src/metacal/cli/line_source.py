@@ -271,7 +271,7 @@ class LineSource:
         if isinstance(label, float) and label.is_integer():
             label_text = str(int(label))
         # For scores, a label states whether the prediction is correct, in words or numbers.
-        is_correctness_label = self.reader.request.reads_scores
+        is_correctness_label = self.reader.request.table_is_score_column
         class_or_flag = self.label_by_text.get(label_text)
         if class_or_flag is None and is_correctness_label:
             class_or_flag = self.label_by_text.get(label_text.strip().lower())

@@ -371,7 +371,7 @@ def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOpt
             logits_key=reading.score_key or stored_name,
             label_key=reading.loss_key or reading.correct_key or reading.label_key,
             prediction_key=reading.prediction_key,
-            reads_scores=True,
+            table_is_score_column=True,
             labels_are_losses=gate.reads_losses,
         )
         return add_column_names_of_gate(column_request, gate, artifact)
@@ -382,7 +382,7 @@ def _build_column_request(gate: Gate, artifact: str, path: str, reading: ReadOpt
             logits_key=score_names[0],
             later_score_columns=tuple(score_names[1:]),
             correctness_columns=tuple(flag_names),
-            reads_scores=True,
+            table_is_score_column=True,
             labels_are_agreement=gate.needs_agreement_flags,
         )
     column_request = replace(

@@ -208,7 +208,7 @@ def select_arrays(request: Request, description_of_array: Mapping[str, str]) -> 
         raise _build_missing_array_error(request, description_of_array)
 
     class_list_name = None
-    if not request.reads_scores:
+    if not request.table_is_score_column:
         for default_name in DEFAULT_CLASS_LIST_NAMES:
             if default_name in description_of_array:
                 class_list_name = default_name
@@ -294,13 +294,13 @@ def select_columns(
     (('logits_cat', 'logits_dog'), {'labels': 'label', 'ids': 'id'}, ('cat', 'dog'))
     >>> select_columns(Request("a.csv"), ["logits", "label"], list_column_names={"logits"}).table_column_names
     ('logits',)
-    >>> request = Request("judge.csv", logits_key="mark", reads_scores=True)
+    >>> request = Request("judge.csv", logits_key="mark", table_is_score_column=True)
     >>> selection = select_columns(request, ["id", "mark", "ok"])
     >>> selection.table_column_names, selection.column_of_role
     (('mark',), {'labels': 'ok', 'ids': 'id'})
     """
     _check_unique_names(request, header)
-    if request.reads_scores:
+    if request.table_is_score_column:
         table_column_name = find_requested_column(
             request, header, request_field="logits_key", default_names=()
         )

@@ -148,7 +148,7 @@ def add_column_names_of_gate(
         "unit_key": calibration_layout.unit_key,
         "case_key": calibration_layout.case_key,
     }
-    if request.reads_scores:
+    if request.table_is_score_column:
         user_named_outcomes = request.label_key is not None or request.prediction_key is not None
         if not user_named_outcomes:
             column_name_of_field["label_key"] = calibration_layout.score_outcome_key

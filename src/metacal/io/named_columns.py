@@ -133,7 +133,7 @@ def find_requested_column(
     if len(candidates) > 1:
         raise ColumnError(
             f"{request.path}: the file has both {candidates[0]!r} and {candidates[1]!r}. Choose"
-            f" one of them with {format_option(request.user_parameter_name(request_field))}."
+            f" one of them with {format_option(request.get_user_parameter(request_field))}."
         )
     if not candidates:
         return None
@@ -148,7 +148,7 @@ def build_missing_gate_column_error(
         f"{request.path}: the file has no column {getattr(request, request_field)!r}, from which"
         f" {request.gate_name} reads {_CONTENT_OF_FIELD[request_field]}. Its columns are"
         f" {format_names(column_names)}. If the column has another name, pass"
-        f" {format_option(request.user_parameter_name(request_field))}."
+        f" {format_option(request.get_user_parameter(request_field))}."
     )
     if request.is_score_field(request_field):
         return MissingScoreColumnError(message)
@@ -181,7 +181,7 @@ def _check_requested_name(
     used_names : collection of str
         Columns that are already in use.
     """
-    option_name = format_option_name(request.user_parameter_name(request_field))
+    option_name = format_option_name(request.get_user_parameter(request_field))
     if requested_name not in column_names:
         message = (
             f"{request.path}: {option_name} names {requested_name!r}, which the file does not"

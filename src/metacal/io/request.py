@@ -89,14 +89,14 @@ class Request:
 
     logits_key : str or None
         Name of the table, or prefix of its columns, or pattern of their names such as "p(*)". If
-        `reads_scores` is true, name of the score column.
+        `table_is_score_column` is true, name of the score column.
 
     label_key, id_key, group_key, unit_key, case_key : str or None
-        Names of the columns with a role. If `reads_scores` is true, `label_key` names the column that
+        Names of the columns with a role. If `table_is_score_column` is true, `label_key` names the column that
         marks a row as correct or incorrect, or the true answers if there is a `prediction_key`.
 
     prediction_key : str or None
-        If `reads_scores` is true, name of a column of answers. An answer is correct if it equals the
+        If `table_is_score_column` is true, name of a column of answers. An answer is correct if it equals the
         label.
 
     classes : tuple or None
@@ -126,7 +126,7 @@ class Request:
     gate_classes : tuple or None
         Classes of the gate that is applied. They select and order columns of the same names.
 
-    reads_scores : bool
+    table_is_score_column : bool
         Whether the table is one column of scores.
 
     labels_are_losses : bool
@@ -166,7 +166,7 @@ class Request:
     kept_names: tuple[str, ...] = ()
     keeps_other_columns: bool = False
     gate_classes: ClassNames | None = None
-    reads_scores: bool = False
+    table_is_score_column: bool = False
     labels_are_losses: bool = False
     labels_are_agreement: bool = False
     later_score_columns: tuple[str, ...] = ()
@@ -188,7 +188,7 @@ class Request:
 
     def is_score_field(self, field_name: str) -> bool:
         """Check whether a field of this request names the column of scores."""
-        return self.reads_scores and field_name == "logits_key"
+        return self.table_is_score_column and field_name == "logits_key"
 
     def find_missing_label_column(self, columns: Columns) -> str | None:
         """Return the column from which the gate reads labels, if the columns read lack it."""
@@ -213,13 +213,13 @@ class Request:
             return DEFAULT_LOSS_NAMES
         if self.labels_are_agreement:
             return DEFAULT_AGREEMENT_NAMES
-        if self.reads_scores and self.prediction_key is None:
+        if self.table_is_score_column and self.prediction_key is None:
             return DEFAULT_CORRECT_NAMES
         return DEFAULT_LABEL_NAMES
 
-    def user_parameter_name(self, field_name: str) -> str:
+    def get_user_parameter(self, field_name: str) -> str:
         """Return the parameter with which the user sets a field of this request."""
-        if not self.reads_scores:
+        if not self.table_is_score_column:
             return field_name
         if field_name == "logits_key":
             return "score_key"

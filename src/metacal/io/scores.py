@@ -225,7 +225,7 @@ def build_score_request(
         prediction_key=prediction_key,
         kept_names=tuple(keep or ()),
         keeps_other_columns=keep is None,
-        reads_scores=True,
+        table_is_score_column=True,
         labels_are_losses=losses or loss_key is not None,
         labels_are_agreement=agreement,
         **other_fields,

@@ -154,14 +154,14 @@ class StreamReader:
 
         Examples
         --------
-        >>> request = Request("a.jsonl", logits_key="fields[*].score", case_key="id", reads_scores=True)
+        >>> request = Request("a.jsonl", logits_key="fields[*].score", case_key="id", table_is_score_column=True)
         >>> reader = StreamReader(request, "jsonl")
         >>> records = reader.parse_records(1, b'{"id": 7, "fields": [{"score": 0.9}, {"score": 0.2}]}')
         >>> [(record.row, record.id, record.unit) for record in records]
         [((0.9,), '7[0]', '7'), ((0.2,), '7[1]', '7')]
         """
         list_key = None
-        if self.request.reads_scores and self._delimiter is None:
+        if self.request.table_is_score_column and self._delimiter is None:
             list_key = find_item_list_key(self.request.logits_key)
         is_blank_line = not content.strip(b"\0 \t\r\n")
         if list_key is None or is_blank_line:
@@ -426,13 +426,13 @@ class StreamReader:
         table_column_names = self._layout.table_column_names
         row_values = [cells.get(name) for name in table_column_names]
         if all(value is None for value in row_values):
-            if request.reads_scores and table_column_names and may_lack_score:
+            if request.table_is_score_column and table_column_names and may_lack_score:
                 return (math.nan,) * len(table_column_names)
             return None
 
         if self._layout.is_list_column:
             row_values = parse_list(request.path, table_column_names[0], row_values[0])
-        if request.reads_scores:
+        if request.table_is_score_column:
             row_values = [parse_score_value(value) for value in row_values]
         numbers = self._expand_single_score(parse_numbers(table_column_names, row_values))
         n_classes = len(request.classes or ())

@@ -95,7 +95,7 @@ def _select_columns(
 
     column_of_role = find_column_of_each_role(request, column_names)
     has_late_labels = "labels" in column_of_role and "ids" in column_of_role
-    if request.reads_scores and has_late_labels and request.logits_key not in column_names:
+    if request.table_is_score_column and has_late_labels and request.logits_key not in column_names:
         return StreamLayout(column_of_role=column_of_role)
     selection = select_columns(request, column_names, list_names, min_classes=0)
     n_required_columns = _count_required_columns(request, selection)
@@ -112,7 +112,7 @@ def _select_columns(
         _check_cascade_columns(request, column_names)
     return StreamLayout(
         table_column_names=selection.table_column_names + request.later_score_columns,
-        is_list_column=not selection.has_column_per_class and not request.reads_scores,
+        is_list_column=not selection.has_column_per_class and not request.table_is_score_column,
         column_of_role=dict(selection.column_of_role),
     )
 

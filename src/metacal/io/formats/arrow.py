@@ -171,7 +171,7 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
     if source.n_rows == 0:
         raise NoRowsError(f"{path}: the file has no rows. At least one row is required.")
     selection = select_arrow_columns(request, source.schema)
-    if request.reads_scores:
+    if request.table_is_score_column:
         return _read_score_columns(source, selection, path)
 
     layout = determine_table_layout(selection, source, path)

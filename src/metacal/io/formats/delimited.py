@@ -69,7 +69,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
         header = read_header(path, file, default_delimiter=delimiter)
         selection = select_columns(request, header.column_names, header.list_column_names)
         required_label_column = None
-        if not request.reads_scores:
+        if not request.table_is_score_column:
             required_label_column = selection.column_of_role.get("labels")
         cells = _Cells(
             path=path,
@@ -79,7 +79,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
             number_column_indices=selection.class_column_positions or (),
             label_column_name=required_label_column,
         )
-        if request.reads_scores:
+        if request.table_is_score_column:
             score_column_name = selection.table_column_names[0]
             table: Any = _parse_scores(cells.column(score_column_name))
             line_numbers = [line_number for line_number, _ in cells.iterate_numbered_rows()]

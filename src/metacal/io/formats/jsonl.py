@@ -73,7 +73,7 @@ def read(request: Request) -> Columns:
         If a line is not a JSON object, or an entry is missing or invalid.
     """
     entries = _read_entries(request)
-    if request.reads_scores:
+    if request.table_is_score_column:
         return _build_score_columns(entries)
 
     selection = entries.selection
@@ -193,7 +193,7 @@ def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict
     an item of the list `fields` in a line.
     """
     list_key = None
-    if request.reads_scores:
+    if request.table_is_score_column:
         score_key = request.logits_key
         list_key = find_item_list_key(score_key)
     for line_number, json_object in iterate_objects(request.path, file):

@@ -258,7 +258,7 @@ def read_npy(request: Request) -> Columns:
     has_named_fields = location.dtype.fields is not None
     if has_named_fields:
         return _read_structured(request, file, location)
-    if request.reads_scores:
+    if request.table_is_score_column:
         raise FileContentError(
             f"{request.path}: the file holds a single array, which has no column names. Save the"
             " columns with np.savez('scores.npz', score=score, correct=correct)."

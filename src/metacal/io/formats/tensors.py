@@ -141,7 +141,7 @@ def read_safetensors(request: Request) -> Columns:
             request, file, location, may_stay_in_file=may_stay_in_file, conversion=conversion
         )
 
-    table = read_tensor(selection.table_name, may_stay_in_file=not request.reads_scores)
+    table = read_tensor(selection.table_name, may_stay_in_file=not request.table_is_score_column)
     return selection.build_columns(table=table, read_array=read_tensor)
 
 
