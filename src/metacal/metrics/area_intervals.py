@@ -81,7 +81,7 @@ def _integrate_minus_log(start: Float, stop: Float) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class RankingCounts:
-    """Numbers of correct and incorrect rows in the error blocks of a ranking and in their gaps.
+    """Numbers of rows in the error blocks of a ranking and in their gaps.
 
     An error block contains the rows of one score, at least one of them incorrect. A gap contains
     the correct rows between two error blocks, before the first or after the last one.

@@ -306,7 +306,7 @@ def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, A
 def _compute_wrong_field_fraction(
     true_fields: dict[tuple[str, ...], Any], given_fields: dict[tuple[str, ...], Any] | None
 ) -> float:
-    """Compute the fraction of fields that differ, or 1 without a JSON object to compare."""
+    """Compute the fraction of fields that differ, 1 without a parsed answer."""
     if given_fields is None:
         return 1.0
     paths = true_fields.keys() | given_fields.keys()

@@ -93,7 +93,7 @@ class ProbabilityColumns:
         return metric.prepare_counts_or_statistic(validated_data, **options)
 
     def _get_accumulated_value(self, metric_name: str) -> float:
-        """Return the value that an accumulator computed without the table, NaN if none did."""
+        """Return the value of an accumulator, or NaN if the metric has none."""
         if metric_name not in self.accumulators:
             return nan
         accumulator = self.accumulators[metric_name]

@@ -160,7 +160,7 @@ class Resampling:
         return intervals
 
     def compute_proportion_interval(self, n_successes: int, n_trials: int) -> Interval:
-        """Compute the exact interval of a proportion, or its estimate if no interval is due."""
+        """Compute the exact interval of a proportion, or only its estimate."""
         exact_interval = clopper_pearson(n_successes, n_trials, self.level)
         if self.n_resamples or self.exact_proportions:
             return exact_interval
@@ -430,9 +430,9 @@ def _draw_bootstrap_weights(
 def _compute_calibration_errors_by_chance(
     targets: Mapping[str, Target], n_rows: int, random: np.random.Generator
 ) -> dict[str, Float]:
-    """Compute the calibration errors that chance alone produces, with a wild bootstrap.
+    """Compute the calibration errors that chance alone produces.
 
-    A random sign for the residual of each row removes the gap between confidence and accuracy, but
+    This is a wild bootstrap. A random sign for the residual of each row removes the gap between confidence and accuracy, but
     keeps the size of the noise.
 
     Parameters
