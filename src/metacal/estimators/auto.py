@@ -149,7 +149,7 @@ class _CandidateFitters(NamedTuple):
 
 
 def _make_candidate_fitters(candidates: list[Any]) -> _CandidateFitters:
-    """Make the functions that fit candidates, which are names or estimators."""
+    """Make functions that fit the candidates, given as names or as estimators."""
     all_are_names = all(isinstance(candidate, str) for candidate in candidates)
     if all_are_names:
         return _CandidateFitters(

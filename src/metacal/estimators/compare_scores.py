@@ -36,7 +36,7 @@ FUSED_SCORE_NAME = "fused"
 _FUSION_FRACTION = 1 / 3
 #: Width of the column of names in a printed comparison.
 _NAME_WIDTH = 24
-#: Names of scores whose higher values mean less confidence.
+#: Names that mark a score whose higher values mean less confidence.
 DOUBTFUL_SCORE_NAMES = ("perplexity", "loss", "entropy")
 
 

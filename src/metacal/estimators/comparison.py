@@ -86,7 +86,7 @@ class ComparisonEntry:
         return document
 
     def to_record(self) -> dict[str, Any]:
-        """Return the row of this calibrator in a data frame, keyed by column."""
+        """Return the entries of this calibrator in a data frame, keyed by the column name."""
         record: dict[str, Any] = {}
         for metric_name, estimate in self.metrics.items():
             record[metric_name] = estimate.mean
@@ -202,7 +202,7 @@ class Comparison:
         return ("calibrator", *metric_headings, "fit, s")
 
     def _list_cells(self, entry: ComparisonEntry) -> tuple[str, ...]:
-        """Return the cells of the row of a calibrator, or of its error message."""
+        """Return the table cells of a calibrator: its metrics, or why it was not fitted."""
         metric_names = self._list_metric_names()
         if entry.error_message is not None:
             empty_cells = [""] * len(metric_names)

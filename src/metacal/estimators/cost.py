@@ -26,7 +26,7 @@ _DEFAULT_FIT_SECONDS_PER_MILLION = 0.15
 _MATRIX_METHODS = ("matrix", "dirichlet")
 _MATRIX_BASE_SECONDS = 3.0
 _MATRIX_SECONDS_PER_CLASS = 0.08
-#: Number of classes above which a matrix is fitted with strong penalties only, which is fast.
+#: With more classes, only strong penalties are tried in the fit of a matrix, which is fast.
 _MANY_CLASSES = 300
 _MATRIX_SECONDS_MANY_CLASSES = 2.5
 #: Fraction of the rows on which a fold is fitted.

@@ -133,7 +133,7 @@ class ClassifierFitter:
     def cross_fit(
         self, X: Any, y: Array, folds: Folds, n_jobs: int | None = None
     ) -> ClassifierFitResult:
-        """Fit one classifier per fold for the logits, and one on all rows for later use.
+        """Compute out-of-fold logits of all rows, and fit the classifier on all of them.
 
         Parameters
         ----------

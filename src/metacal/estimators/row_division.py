@@ -107,7 +107,7 @@ def make_row_draws(
 
 
 def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
-    """Return numeric columns that distinguish the rows of the features.
+    """Convert features to numeric columns, which are equal for equal rows.
 
     The rows of a sparse matrix, or of text, are hashed to one column. The list is empty if X holds
     anything but numbers and text.
