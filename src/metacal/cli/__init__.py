@@ -60,13 +60,13 @@ PLUGINS_VARIABLE = "METACAL_PLUGINS"
 
 #: Environment variable that shows the traceback of an unexpected error.
 _TRACEBACK_VARIABLE = "METACAL_TRACEBACK"
-#: Number that a shell adds to a signal to form the exit code of a process that it ended.
-_FIRST_SIGNAL_EXIT_CODE = 128
+#: A process that signal n ends has the exit code 128 + n, as shells report it.
+_EXIT_CODE_OFFSET_OF_SIGNALS = 128
 #: Maximal number of characters of an error or a warning.
 _MAX_MESSAGE_LENGTH = 2000
 
 
-#: Errors by which click prints the help of a command without arguments (from click 8.2).
+#: From version 8.2, click raises this error to print the help of a command without arguments.
 _HELP_REQUESTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 #: Kinds of errors that no class of `metacal.errors` describes, as in the error reference.
 USAGE_ERROR_KIND = "command-line-options"
@@ -79,7 +79,7 @@ class WrongFileError(click.ClickException):
     exit_code = 2
 
 
-class LinkedError(click.ClickException):
+class ErrorWithHelpLink(click.ClickException):
     """Error of a command, printed together with the address of its explanation.
 
     Parameters
@@ -164,7 +164,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, turning every failure into one line on stderr and an exit code."""
+        """Run the command. Print a failure as one line on stderr, and set the exit code."""
         # The default allocator of Arrow reserves a gigabyte, which exceeds common memory limits.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
@@ -175,22 +175,22 @@ class Commands(click.Group):
             raise
         except KeyboardInterrupt:
             click.echo("Aborted.", err=True)
-            ctx.exit(_FIRST_SIGNAL_EXIT_CODE + signal.SIGINT)
+            ctx.exit(_EXIT_CODE_OFFSET_OF_SIGNALS + signal.SIGINT)
         except StopRequested as stop_request:
             click.echo("Stopped.", err=True)
-            (signal_number,) = stop_request.args
-            ctx.exit(_FIRST_SIGNAL_EXIT_CODE + signal_number)
+            ctx.exit(_EXIT_CODE_OFFSET_OF_SIGNALS + stop_request.signal_number)
         except BrokenPipeError:
             # Without this redirection, flushing buffered output at exit would raise again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            # A reader such as `head` has received all the rows that it needs from `apply`.
-            has_served_reader = ctx.invoked_subcommand == "apply"
-            ctx.exit(0 if has_served_reader else 1)
+            # A reader such as `head` closes the pipe when it has enough rows, which is no failure.
+            writes_rows_to_pipe = ctx.invoked_subcommand == "apply"
+            ctx.exit(0 if writes_rows_to_pipe else 1)
         except Exception as error:
-            command_error = _as_click_exception(error)
-            if command_error is None:
+            click_error = _as_click_exception(error)
+            if click_error is None:
                 raise
-            raise LinkedError(command_error, _error_kind(error)) from _cause_to_show(error)
+            error_kind = _find_error_kind(error)
+            raise ErrorWithHelpLink(click_error, error_kind) from _choose_cause(error)
         return result
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
@@ -200,7 +200,7 @@ class Commands(click.Group):
         except _HELP_REQUESTS:
             raise
         except click.ClickException as error:
-            raise LinkedError(_escape_controls(error), USAGE_ERROR_KIND) from error.__cause__
+            raise ErrorWithHelpLink(_escape_controls(error), USAGE_ERROR_KIND) from error.__cause__
 
 
 def _as_click_exception(error: Exception) -> click.ClickException | None:
@@ -226,8 +226,8 @@ def _as_click_exception(error: Exception) -> click.ClickException | None:
     )
 
 
-def _error_kind(error: Exception) -> str:
-    """Return the anchor of the section about an error in the error reference."""
+def _find_error_kind(error: Exception) -> str:
+    """Return the kind of an error, which names its section in the error reference."""
     if isinstance(error, MetacalError):
         return error.kind
     if isinstance(error, click.ClickException):
@@ -239,8 +239,8 @@ def _error_kind(error: Exception) -> str:
     return UNEXPECTED_ERROR_KIND
 
 
-def _cause_to_show(error: Exception) -> BaseException | None:
-    """Return the cause of the translated error."""
+def _choose_cause(error: Exception) -> BaseException | None:
+    """Return the exception that a traceback shows as the cause of a click exception."""
     if isinstance(error, click.ClickException):
         return error.__cause__
     if isinstance(error, MemoryError):
@@ -318,8 +318,8 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
         message: Warning | str, category: type[Warning], *rest: Any, **options: Any
     ) -> None:
         warning_text = _as_one_line(message)
-        turns_into_error = ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning)
-        if turns_into_error:
+        is_strict_option_given = ctx.meta.get("metacal.strict")
+        if is_strict_option_given and issubclass(category, MetacalWarning):
             raise StrictWarningError(f"{warning_text} (--strict turns this warning into an error)")
         if shows_at_once and warning_text not in warning_texts:
             print_note(f"Warning: {warning_text}")
@@ -331,6 +331,7 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
             yield
         finally:
             if not shows_at_once:
+                # A certificate may already contain the text of a warning as a note.
                 printed_text = escape_controls(" ".join(ctx.meta.get(PRINTED_TEXTS_KEY, ())))
                 for warning_text in warning_texts:
                     if warning_text not in printed_text:

@@ -23,7 +23,7 @@ class Options:
     logits: str | None = column_option(
         "Output or inner value of MODEL that holds the logits.  [default: the only table of floats]"
     )
-    kind: str | None = input_option("Kind of numbers in that output")
+    input_kind: str | None = input_option("Kind of numbers in that output")
     rejected: Rejected | None = rejected_option()
     inputs: str | None = option(
         "Inputs (.npz) for a test run of MODEL.  [default: generated]", "FILE"
@@ -64,7 +64,7 @@ def command(model: str, artifact: str, options: Options) -> None:
         options.output,
         inputs=model_inputs,
         logits=options.logits,
-        input=options.kind,
+        input=options.input_kind,
         rejected=options.rejected,
         unchecked=options.unchecked,
     )

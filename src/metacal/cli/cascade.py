@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.fitters import make_map_fitter, parse_reject_label
+from metacal.cli.fitters import choose_map_fitter, parse_reject_label
 from metacal.cli.options import (
     as_command,
     file_option,
@@ -181,7 +181,7 @@ def command(small: str, large: str | None, options: Options) -> None:
 
 
 def _build_promise(options: Options) -> Promise:
-    """Build the promise: MinAccuracy or MaxLoss."""
+    """Build the promise about accuracy, or about errors beyond those of the large model."""
     from metacal.promises.accuracy import MinAccuracy
     from metacal.promises.cascade import MaxLoss
 
@@ -233,7 +233,7 @@ def _fit_logits_cascade(small: str, large: str, promise: Promise, options: Optio
     pilot_scores = _read_pilot_scores(options)
     if labels is None:
         labels = small_predictions.require_truth()
-    map_fitter = make_map_fitter(options.calibrator, options.seed, small_logits.shape[1])
+    map_fitter = choose_map_fitter(options.calibrator, options.seed, small_logits.shape[1])
     with open_executor(resolve_n_jobs(options.n_jobs)) as executor:
         cascade_data = LogitsCascadeData(
             small_rows=Rows(small_logits, executor=executor),
@@ -297,14 +297,15 @@ def _fit_score_cascade(file: str, large: str | None, promise: Promise, options: 
         file, options.reading, score_names, flag_names, flags_mean_agreement=uses_agreement
     )
     _raise_if_score_missing(file, score_names, cascade_scores.scores)
-    higher_is: Any = options.reading.higher_is or "surer"
+    agreement_flags = cascade_scores.model_flags if uses_agreement else None
+    correctness_flags = None if uses_agreement else cascade_scores.model_flags
     cascade_data = ScoreCascadeData(
         scores=cascade_scores.scores,
-        agrees=cascade_scores.model_flags if uses_agreement else None,
-        correct=None if uses_agreement else cascade_scores.model_flags,
+        agrees=agreement_flags,
+        correct=correctness_flags,
         costs=options.costs,
         score_names=score_names,
-        higher_is=higher_is,
+        higher_is=options.reading.score_direction,
         people=options.uses_people,
         pool=options.pool,
         random_state=options.seed,

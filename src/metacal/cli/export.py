@@ -13,6 +13,7 @@ from metacal.cli.printing import flag_is_set, print_json, print_note
 from metacal.cli.values import bad_option
 
 if TYPE_CHECKING:
+    from metacal.export.onnx import Saved
     from metacal.gate import Rejected
 
 
@@ -51,7 +52,7 @@ class Options:
     ir_version: int | None = option(
         "ONNX IR version.  [default: 8]", "N", type=click.IntRange(1, 1000)
     )
-    kind: str | None = input_option("Kind of the input")
+    input_kind: str | None = input_option("Kind of the input")
     rejected: Rejected | None = rejected_option()
     one_score: bool = switch_option(
         "Two classes: the model takes one score per row (batch x 1), of the second class."
@@ -92,9 +93,10 @@ def command(artifact: str, options: Options) -> None:
             " --part."
         )
     if options.part == "small":
-        gate = gate.stage(0)
+        gate_of_small_model = gate.stage(0)
+        gate = gate_of_small_model
     export_options: dict[str, Any] = {
-        "input": options.kind,
+        "input": options.input_kind,
         "opset": options.opset,
         "ir_version": options.ir_version,
         "dtype": options.dtype,
@@ -111,7 +113,7 @@ def check_onnx_output(output: str, *inputs: str) -> None:
     check_output_is_not_input(output, *inputs)
 
 
-def print_export(saved_model: Any, artifact: str) -> None:
+def print_export(saved_model: Saved, artifact: str) -> None:
     """Print a description of the written model, and of the gate that it contains."""
     promise = saved_model.metadata.get("metacal.promise")
     if flag_is_set("json"):
@@ -128,7 +130,8 @@ def print_export(saved_model: Any, artifact: str) -> None:
             }
         )
         return
-    if saved_model.ran:
+    was_model_run = saved_model.ran
+    if was_model_run:
         check_result = "checked and run"
     else:
         check_result = "checked and loaded, but NOT RUN: no inputs could be made up"

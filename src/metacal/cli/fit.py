@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.cluster import executor_option, open_cluster
-from metacal.cli.fitters import make_map_fitter, parse_reject_label
+from metacal.cli.fitters import choose_map_fitter, parse_reject_label
 from metacal.cli.options import (
     as_command,
     column_option,
@@ -40,6 +40,7 @@ from metacal.scores.registry import AUTO_SCORE, NAMED
 if TYPE_CHECKING:
     from metacal.certification.units import Units
     from metacal.gate import DecisionRule, FitMap, Gate
+    from metacal.gate.score_source import HigherIs
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
     from metacal.promises.promise import Promise
@@ -129,8 +130,9 @@ def command(file: str, options: Options) -> None:
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
     """  # noqa: D301
+    # Few commands have --unit-key, so it is not one of the common options for reading a file.
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
-    options = _treat_lines_as_units(options)
+    options = _treat_lines_as_cases_or_clusters(options)
     _check_options(file, options)
 
     from metacal.rows import report_progress_to
@@ -178,23 +180,26 @@ def _check_options(file: str, options: Options) -> None:
         )
 
 
-def _treat_lines_as_units(options: Options) -> Options:
-    """Return options that treat each line with a list of items as a case or cluster.
+def _treat_lines_as_cases_or_clusters(options: Options) -> Options:
+    """Treat each line with a list of scored items as a case or cluster by default.
 
-    Options that name the case, the cluster or the group of an item are not changed.
+    If --score-key selects the items of a list, as in 'fields[*].score', each line has several rows.
+    For a promise about cases, the line is then the case of its items, and for other promises their
+    cluster. Options that name the case, the cluster or the group of an item are not changed.
     """
     reading = options.reading
     if reading.score_key is None or reading.case_key is not None:
         return options
     from metacal.io.formats.item_lists import LINE_NAME_KEY, find_item_list_key
 
-    if find_item_list_key(reading.score_key) is None:
+    has_items_in_lines = find_item_list_key(reading.score_key) is not None
+    if not has_items_in_lines:
         return options
     if options.promise_options.is_about_cases:
         return replace(options, reading=replace(reading, case_key=LINE_NAME_KEY))
     if reading.unit_key is not None or reading.group_key is not None:
         return options
-    # The items of one line depend on each other, so one of each line counts.
+    # The items of one line depend on each other, and a certificate needs independent rows.
     return replace(options, reading=replace(reading, unit_key=LINE_NAME_KEY))
 
 
@@ -232,22 +237,23 @@ def _fit_score_gate(scores: Scores, options: Options) -> Gate:
     from metacal.gate import ScoreData
     from metacal.gate.calibrate import calibrate
 
-    higher_is: Any = options.reading.higher_is or "surer"
+    score_direction = options.reading.score_direction
     promise_options = options.promise_options
     if promise_options.at_threshold is not None:
+        # The user gives the threshold as a score, and a promise needs it as an uncertainty.
         uncertainty_threshold = _convert_score_to_uncertainty(
-            promise_options.at_threshold, higher_is
+            promise_options.at_threshold, score_direction
         )
         promise_options = replace(promise_options, at_threshold=uncertainty_threshold)
     promise = promise_options.build_promise(options.seed, per_group=scores.groups is not None)
-    truth = scores.require_truth()
-    truth_is_losses = options.reading.loss_key is not None
+    losses_or_correctness = scores.require_truth()
+    has_losses = options.reading.loss_key is not None
     calibration_data = ScoreData(
         scores=scores.score,
-        correct=None if truth_is_losses else truth,
-        losses=truth if truth_is_losses else None,
+        correct=None if has_losses else losses_or_correctness,
+        losses=losses_or_correctness if has_losses else None,
         score_name=scores.name,
-        higher_is=higher_is,
+        higher_is=score_direction,
         clusters=options.extract_clusters(scores),
         groups=scores.groups,
         cases=scores.cases,
@@ -257,7 +263,7 @@ def _fit_score_gate(scores: Scores, options: Options) -> Gate:
     return calibrate(calibration_data, promise)
 
 
-def _convert_score_to_uncertainty(score: float, higher_is: Any) -> float:
+def _convert_score_to_uncertainty(score: float, higher_is: HigherIs) -> float:
     """Convert a score to the uncertainty by which a gate ranks rows."""
     import numpy as np
 
@@ -287,7 +293,7 @@ def _fit_logits_gate(predictions: Predictions, options: Options) -> Gate:
             " --calibrator.",
         )
     calibrator_name = options.calibrator or promise.default_calibrator
-    map_fitter = make_map_fitter(calibrator_name, options.seed, n_classes)
+    map_fitter = choose_map_fitter(calibrator_name, options.seed, n_classes)
     with (
         open_cluster(options.executor, n_jobs) as client,
         open_executor(n_jobs, client) as executor,
@@ -357,23 +363,25 @@ def _fit_validated_logits(
     from metacal.gate.calibrate import calibrate
     from metacal.rows import Rows, validate
 
-    has_class_names = predictions.class_names is not None
-    is_numbered_from_zero = classes.tolist() == list(range(len(classes)))
-    is_unvalidated = validate.can_defer_validation(table, predictions.input)
-    reject_label = parse_reject_label(options.reject_label, predictions)
+    are_classes_column_numbers = classes.tolist() == list(range(len(classes)))
+    has_class_names = predictions.class_names is not None or not are_classes_column_numbers
+    # Some kernels check the values of the logits while they compute the scores.
+    is_validated_by_kernel = validate.can_defer_validation(table, predictions.input)
+    logits_rows = Rows(table, executor=executor, is_unvalidated=is_validated_by_kernel)
     clusters = options.extract_clusters(predictions)
+    rows_that_certify = build_row_selection(len(predictions), clusters, random_state=options.seed)
     calibration_data = LogitsData(
-        rows=Rows(table, executor=executor, is_unvalidated=is_unvalidated),
+        rows=logits_rows,
         labels=label_codes,
         score=options.score,
         fit_map=fit_map,
         allow_softmax_fallback=options.calibrator is None,
         class_names=classes,
-        has_class_names=has_class_names or not is_numbered_from_zero,
+        has_class_names=has_class_names,
         input=predictions.input,
         decision=options.decision,
-        reject_label=reject_label,
-        selection=build_row_selection(len(predictions), clusters, random_state=options.seed),
+        reject_label=parse_reject_label(options.reject_label, predictions),
+        selection=rows_that_certify,
         groups=predictions.groups,
         notes=[note_remark(text=text) for text in predictions.remarks],
     )
@@ -381,11 +389,12 @@ def _fit_validated_logits(
 
 
 def _choose_class_names(predictions: Predictions, positive: str | None) -> Any:
-    """Return the classes in column order, or None to number them from 0.
+    """Return the class of each column, or None if the classes are the column numbers.
 
     If two columns have no names, the labels name the classes, and the positive class comes last.
     """
-    has_two_unnamed_columns = not predictions.class_names and predictions.table.shape[1] == 2
+    n_columns = predictions.table.shape[1]
+    has_two_unnamed_columns = not predictions.class_names and n_columns == 2
     if not has_two_unnamed_columns or predictions.labels is None:
         return predictions.class_names
     from metacal.rows.binary import find_two_classes
@@ -393,10 +402,12 @@ def _choose_class_names(predictions: Predictions, positive: str | None) -> Any:
 
     labels = check_labels(predictions.labels).tolist()
     positive_label = _find_label_by_text(positive, labels)
-    classes = find_two_classes(
-        predictions.labels, positive_label, has_one_score=positive is not None
+    # --positive is only needed for a file with a single score per row, read as two columns.
+    has_one_score_per_row = positive is not None
+    classes_of_labels = find_two_classes(
+        predictions.labels, positive_label, has_one_score=has_one_score_per_row
     )
-    return predictions.class_names if classes is None else classes
+    return predictions.class_names if classes_of_labels is None else classes_of_labels
 
 
 def _build_promise(predictions: Predictions, class_names: Any, options: Options) -> Any:
@@ -412,7 +423,7 @@ def _build_promise(predictions: Predictions, class_names: Any, options: Options)
 
 
 def _find_label_by_text(text: str | None, labels: Sequence[Any] | None) -> Any:
-    """Return the label whose string is `text`. Without labels, the classes are 0 and 1."""
+    """Return the label that is written as `text`. Without labels, the classes are 0 and 1."""
     if text is None:
         return None
     distinct_labels = dict.fromkeys([0, 1] if labels is None else labels)
@@ -428,20 +439,21 @@ def _find_label_by_text(text: str | None, labels: Sequence[Any] | None) -> Any:
     return label_by_its_text[text]
 
 
-def _print_certificate(gate: Gate, first_entries: dict[str, Any], *, is_signed: bool) -> None:
+def _print_certificate(gate: Gate, call_description: dict[str, Any], *, is_signed: bool) -> None:
     """Print the certificate and a description of the gate.
 
     Parameters
     ----------
     gate : Gate
         Fitted gate.
-    first_entries : dict
-        First entries of the JSON result.
+    call_description : dict
+        Files of the call and number of rows, the first entries of the JSON result.
     is_signed : bool
         Whether the saved gate is signed.
     """
     assert gate.certificate is not None
-    json_content = dict(first_entries)
+    json_content = dict(call_description)
+    # How many of the next rows the gate will accept, and how many of these are incorrect.
     forecast = gate.certificate.next_rows(N_FORECAST_ROWS)
     text_lines = [str(gate.certificate), f"  expect       {forecast}"]
     if gate.has_classes:
@@ -470,19 +482,23 @@ def _format_calibrator_line(calibrator: dict[str, Any]) -> str:
 
 
 def _describe_calibrator(gate: Gate) -> dict[str, Any]:
-    """Return name and scalar parameters of the base calibrator as JSON types."""
+    """Return the name and the numeric parameters of the calibrator as JSON types."""
     from metacal.maps.map import find_component_maps
     from metacal.maps.temperature import TemperatureMap
     from metacal.maps.uniform import UniformTemperatureMap
 
     assert gate.logits_source.recipe is not None
-    base_map = gate.logits_source.map
-    scalar_parameters = {
-        name: value for name, value in vars(base_map).items() if isinstance(value, int | float)
+    calibration_map = gate.logits_source.map
+    numeric_parameters = {
+        name: value
+        for name, value in vars(calibration_map).items()
+        if isinstance(value, int | float)
     }
-    for component_map in (base_map, *find_component_maps(base_map)):
-        if isinstance(component_map, TemperatureMap | UniformTemperatureMap):
-            scalar_parameters = {"temperature": component_map.temperature}
-        if isinstance(component_map, UniformTemperatureMap):
-            scalar_parameters["uniform"] = component_map.uniform
-    return {"kind": gate.logits_source.recipe.estimator, **scalar_parameters}
+    # A temperature says more than the other parameters, so it replaces them.
+    for temperature_map in (calibration_map, *find_component_maps(calibration_map)):
+        if isinstance(temperature_map, TemperatureMap | UniformTemperatureMap):
+            numeric_parameters = {"temperature": temperature_map.temperature}
+        if isinstance(temperature_map, UniformTemperatureMap):
+            numeric_parameters["uniform"] = temperature_map.uniform
+    estimator_name = gate.logits_source.recipe.estimator
+    return {"kind": estimator_name, **numeric_parameters}

@@ -30,8 +30,8 @@ class MapFitter:
     make_recipe: Callable[[], Recipe | None]
 
 
-def make_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: int) -> MapFitter:
-    """Build the function that fits the base calibration map.
+def choose_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: int) -> MapFitter:
+    """Choose the function that fits the calibration map, by the name of a calibrator.
 
     Parameters
     ----------
@@ -53,10 +53,11 @@ def make_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: in
     # A fixed seed is sufficient, because the folds of a calibrator are not used to certify.
     fold_seed = 0 if seed is None else seed
     if calibrator_name in AUTOMATIC_METHODS:
-        chooser = get_calibrator_class(calibrator_name)(random_state=fold_seed)
+        # An automatic calibrator chooses a method when it is fitted, so its recipe is known then.
+        calibrator = get_calibrator_class(calibrator_name)(random_state=fold_seed)
         return MapFitter(
-            fit_map=lambda *fit_arguments: chooser.fit_rows(*fit_arguments).map_,
-            make_recipe=lambda: chooser.gate_.source.recipe,
+            fit_map=lambda rows, codes, weights: calibrator.fit_rows(rows, codes, weights).map_,
+            make_recipe=lambda: calibrator.gate_.source.recipe,
         )
     method = METHODS[calibrator_name or get_default_base_method(n_classes)]
     fit_parameters = {}

@@ -19,8 +19,17 @@ SignalHandler = Callable[[int, FrameType | None], Any]
 class StopRequested(BaseException):
     """Exception raised by a signal that ends the command.
 
-    Its argument is the number of the signal. It is not an `Exception`, so that no handler of failures catches it.
+    It is not an `Exception`, so that no handler of failures catches it.
+
+    Parameters
+    ----------
+    signal_number : int
+        Number of the signal.
     """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
 
 
 @contextmanager
