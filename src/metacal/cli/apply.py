@@ -64,7 +64,7 @@ class Options:
     executor: str | None = executor_option()
 
 
-@as_command(Options, "GATE", "FILE", groups_options=True)
+@as_command(Options, "GATE", "FILE", has_help_sections=True)
 def command(artifact: str, file: str, options: Options) -> None:
     """Add calibrated probabilities and accept/reject decisions to new rows.
 

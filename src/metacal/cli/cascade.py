@@ -112,7 +112,7 @@ class Options:
         return self.max_loss is None and not self.no_people
 
 
-@as_command(Options, "SMALL", "[LARGE]", groups_options=True)
+@as_command(Options, "SMALL", "[LARGE]", has_help_sections=True)
 def command(small: str, large: str | None, options: Options) -> None:
     """Certify a cascade: a small model predicts easy rows, a large model the others.
 

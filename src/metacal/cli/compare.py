@@ -52,7 +52,7 @@ class Options:
     executor: str | None = executor_option()
 
 
-@as_command(Options, "FILE", groups_options=True)
+@as_command(Options, "FILE", has_help_sections=True)
 def command(file: str, options: Options) -> None:
     """Compare calibrators by cross-validation on labelled rows, best first.
 

@@ -48,7 +48,7 @@ class Options:
     executor: str | None = executor_option()
 
 
-@as_command(Options, "[GATE] FILE", groups_options=True)
+@as_command(Options, "[GATE] FILE", has_help_sections=True)
 def command(artifact: str | None, file: str, options: Options) -> None:
     """Measure calibration and the promise of a gate on labelled rows.
 

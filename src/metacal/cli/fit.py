@@ -111,7 +111,7 @@ class Options:
         return Units(columns.units, "row" if self.every_row else "unit", self.largest_unit)
 
 
-@as_command(Options, "FILE", groups_options=True)
+@as_command(Options, "FILE", has_help_sections=True)
 def command(file: str, options: Options) -> None:
     """Fit a calibrator and a gate that keeps a promise about new rows.
 

@@ -108,7 +108,7 @@ class Options:
     )
 
 
-@as_command(Options, "POOL", groups_options=True)
+@as_command(Options, "POOL", has_help_sections=True)
 def command(pool: str, options: Options) -> None:
     """Certify a promise with few labels, from a pool of unlabelled rows.
 

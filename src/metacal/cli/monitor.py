@@ -125,7 +125,7 @@ class Options:
         return os.path.splitext(self.state)[0] + ".quarantine.jsonl"
 
 
-@as_command(Options, "GATE", "FILE", groups_options=True)
+@as_command(Options, "GATE", "FILE", has_help_sections=True)
 def command(artifact: str, file: str, options: Options) -> None:
     """Monitor the traffic of a gate, and raise an alarm if it changes.
 

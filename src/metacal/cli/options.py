@@ -11,7 +11,7 @@ Only click and modules that load equally fast are imported here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -57,25 +57,36 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options."""
-        remaining_options: list[click.Parameter] = [
-            parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)
-        ]
-        for title, section_names in HELP_SECTIONS.items():
-            section_flags = [f"--{name}" for name in section_names.split()]
+        option_by_flag = {
+            parameter.opts[-1]: parameter
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option)
+        }
+        for heading, option_names in HELP_SECTIONS.items():
+            section_flags = [f"--{name}" for name in option_names.split()]
             if not section_flags:
-                section_flags = [parameter.opts[-1] for parameter in remaining_options]
-            section_options = [
-                parameter for parameter in remaining_options if parameter.opts[-1] in section_flags
-            ]
-            section_options.sort(key=lambda parameter: section_flags.index(parameter.opts[-1]))
-            remaining_options = [
-                parameter for parameter in remaining_options if parameter not in section_options
-            ]
-            help_records = [parameter.get_help_record(ctx) for parameter in section_options]
-            shown_records = [record for record in help_records if record is not None]
-            if shown_records:
-                with formatter.section(title):
-                    formatter.write_dl(shown_records)
+                # The last section lists all options that no earlier section lists.
+                section_flags = list(option_by_flag)
+            section_options = []
+            for flag in section_flags:
+                if flag in option_by_flag:
+                    section_options.append(option_by_flag.pop(flag))
+            _write_help_section(ctx, formatter, heading, section_options)
+
+
+def _write_help_section(
+    ctx: click.Context,
+    formatter: click.HelpFormatter,
+    heading: str,
+    section_options: Sequence[click.Option],
+) -> None:
+    """Write a section of the help, unless none of its options is shown."""
+    # A hidden option has no help record.
+    help_records = [shown_option.get_help_record(ctx) for shown_option in section_options]
+    shown_records = [record for record in help_records if record is not None]
+    if shown_records:
+        with formatter.section(heading):
+            formatter.write_dl(shown_records)
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class _OptionSpec:
 
     Attributes
     ----------
-    build : callable
+    build_click_option : callable
         Builds the click option from the name of the field.
     help : str
         Help text, without the options that this option needs.
@@ -94,25 +105,25 @@ class _OptionSpec:
         Fields that must not be given together with this option.
     """
 
-    build: Callable[[str], click.Option]
+    build_click_option: Callable[[str], click.Option]
     help: str
     needs: tuple[str, ...]
     excludes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class _GroupSpec:
+class _OptionGroupSpec:
     """Dataclass of shared options, stored in the metadata of a dataclass field.
 
     Attributes
     ----------
-    options : type
+    options_class : type
         The dataclass.
     excluded_fields : tuple of str
         Fields of it that the command does not have.
     """
 
-    options: type
+    options_class: type
     excluded_fields: tuple[str, ...]
 
 
@@ -121,20 +132,20 @@ class _GroupSpec:
 
 def option(
     help: str,
-    declaration: str = "",
+    flags_and_metavar: str = "",
     *,
     default: Any = None,
     needs: tuple[str, ...] = (),
     excludes: tuple[str, ...] = (),
     **click_options: Any,
 ) -> Any:
-    """Return a dataclass field that is also an option of the command line.
+    """Return a dataclass field that describes an option of the command line.
 
     Parameters
     ----------
     help : str
         Help text.
-    declaration : str, default=""
+    flags_and_metavar : str, default=""
         Flags of the option and placeholder of its value, separated by spaces, as in
         "-o --output FILE". Without flags, the flag is derived from the name of the field.
     default : object, default=None
@@ -144,16 +155,16 @@ def option(
         begins with them.
     excludes : tuple of str, default=()
         Fields that must not be given together with this option.
-    **more
+    **click_options
         Further parameters of `click.Option`.
 
     Returns
     -------
     dataclasses.Field
     """
-    declaration_words = declaration.split()
-    explicit_flags = [word for word in declaration_words if word.startswith("-")]
-    metavar = "".join(word for word in declaration_words if word not in explicit_flags)
+    words = flags_and_metavar.split()
+    explicit_flags = [word for word in words if word.startswith("-")]
+    metavar = "".join(word for word in words if word not in explicit_flags)
     click_parameters = {**click_options, "metavar": metavar or None, "help": help}
     if needs:
         click_parameters["help"] = f"With {_format_flag_list(needs)}: {help}"
@@ -162,12 +173,12 @@ def option(
     elif default is not None and default is not False:
         click_parameters = {"default": default, "show_default": True, **click_parameters}
 
-    def build(field_name: str) -> click.Option:
-        declarations = explicit_flags or [option_flag(field_name)]
-        return click.Option([*declarations, field_name], **click_parameters)
+    def build_click_option(field_name: str) -> click.Option:
+        flags = explicit_flags or [option_flag(field_name)]
+        return click.Option([*flags, field_name], **click_parameters)
 
-    spec = _OptionSpec(build=build, help=help, needs=needs, excludes=excludes)
-    return field(default=default, metadata={"option": spec})
+    option_spec = _OptionSpec(build_click_option, help=help, needs=needs, excludes=excludes)
+    return field(default=default, metadata={"option": option_spec})
 
 
 def fraction_option(help: str, metavar: str, **click_options: Any) -> Any:
@@ -180,9 +191,9 @@ def column_option(help: str, **click_options: Any) -> Any:
     return option(help, "NAME", **click_options)
 
 
-def switch_option(help: str, declaration: str = "", **click_options: Any) -> Any:
+def switch_option(help: str, flags: str = "", **click_options: Any) -> Any:
     """Return a field for an option without a value: True if given, else False."""
-    return option(help, declaration, default=False, is_flag=True, **click_options)
+    return option(help, flags, default=False, is_flag=True, **click_options)
 
 
 def file_option(help: str, metavar: str = "FILE", **click_options: Any) -> Any:
@@ -206,16 +217,16 @@ def _format_flag_list(names: tuple[str, ...]) -> str:
     return " or ".join(map(option_flag, names))
 
 
-def to_arguments(name: str, value: Any) -> list[str]:
-    """Return the command-line words that give an option this value.
+def format_option_arguments(name: str, value: Any) -> list[str]:
+    """Return the command-line arguments that give an option this value.
 
     Examples
     --------
-    >>> to_arguments("label_key", "truth"), to_arguments("drop", ("a", "b"))
+    >>> format_option_arguments("label_key", "truth"), format_option_arguments("drop", ("a", "b"))
     (['--label-key', 'truth'], ['--drop', 'a', '--drop', 'b'])
-    >>> to_arguments("rows", (0.7, 1.0))
+    >>> format_option_arguments("rows", (0.7, 1.0))
     ['--rows', '0.7:1']
-    >>> to_arguments("input", None)
+    >>> format_option_arguments("input", None)
     []
     """
     if value is None:
@@ -229,39 +240,41 @@ def to_arguments(name: str, value: Any) -> list[str]:
     return arguments
 
 
-def option_group(options: type, *, excluded_fields: tuple[str, ...] = ()) -> Any:
+def option_group(options_class: type, *, excluded_fields: tuple[str, ...] = ()) -> Any:
     """Return a field for a dataclass of shared options, without some of them."""
-    return field(default=None, metadata={"group": _GroupSpec(options, excluded_fields)})
+    group_spec = _OptionGroupSpec(options_class, excluded_fields)
+    return field(default=None, metadata={"group": group_spec})
 
 
-def _iter_options(
-    options: type, excluded_fields: tuple[str, ...] = ()
+def _iterate_option_specs(
+    options_class: type, excluded_fields: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, _OptionSpec]]:
     """Yield name and description of each option, including those of option groups."""
-    for dataclass_field in fields(options):
+    for dataclass_field in fields(options_class):
         metadata = dataclass_field.metadata
         if "group" in metadata:
-            yield from _iter_options(metadata["group"].options, metadata["group"].excluded_fields)
+            group_spec: _OptionGroupSpec = metadata["group"]
+            yield from _iterate_option_specs(group_spec.options_class, group_spec.excluded_fields)
         elif "option" in metadata and dataclass_field.name not in excluded_fields:
             yield dataclass_field.name, metadata["option"]
 
 
-def _raise_if_options_conflict(options: type, values: dict[str, Any]) -> None:
+def _raise_if_options_conflict(options_class: type, parameter_values: Mapping[str, Any]) -> None:
     """Raise a usage error if a required option is missing, or options conflict."""
     given_names = {
         name
-        for name, value in values.items()
+        for name, value in parameter_values.items()
         if value is not None and value is not False and value != ()
     }
-    for name, spec in _iter_options(options):
+    for name, option_spec in _iterate_option_specs(options_class):
         if name not in given_names:
             continue
-        if spec.needs and not given_names.intersection(spec.needs):
+        if option_spec.needs and not given_names.intersection(option_spec.needs):
             raise click.UsageError(
-                f"{option_flag(name)} has no effect without {_format_flag_list(spec.needs)}. Pass both,"
+                f"{option_flag(name)} has no effect without {_format_flag_list(option_spec.needs)}. Pass both,"
                 f" or leave out {option_flag(name)}."
             )
-        for excluded_name in spec.excludes:
+        for excluded_name in option_spec.excludes:
             if excluded_name in given_names:
                 raise click.UsageError(
                     f"{option_flag(name)} and {option_flag(excluded_name)} cannot be"
@@ -269,21 +282,21 @@ def _raise_if_options_conflict(options: type, values: dict[str, Any]) -> None:
                 )
 
 
-def _build_options(
-    options: type, values: dict[str, Any], excluded_fields: tuple[str, ...] = ()
+def _move_values_to_options(
+    options_class: type, parameter_values: dict[str, Any], excluded_fields: tuple[str, ...] = ()
 ) -> Any:
-    """Build the dataclass of options, removing its entries from `values`."""
-    arguments: dict[str, Any] = {}
-    for dataclass_field in fields(options):
+    """Build the dataclass of options, and remove its fields from the parsed values."""
+    field_values: dict[str, Any] = {}
+    for dataclass_field in fields(options_class):
         field_name = dataclass_field.name
-        group_spec = dataclass_field.metadata.get("group")
+        group_spec: _OptionGroupSpec | None = dataclass_field.metadata.get("group")
         if group_spec is not None:
-            arguments[field_name] = _build_options(
-                group_spec.options, values, group_spec.excluded_fields
+            field_values[field_name] = _move_values_to_options(
+                group_spec.options_class, parameter_values, group_spec.excluded_fields
             )
-        elif field_name in values and field_name not in excluded_fields:
-            arguments[field_name] = values.pop(field_name)
-    return options(**arguments)
+        elif field_name in parameter_values and field_name not in excluded_fields:
+            field_values[field_name] = parameter_values.pop(field_name)
+    return options_class(**field_values)
 
 
 #: Values of --format.
@@ -298,7 +311,7 @@ def _store_in_context(ctx: click.Context, parameter: click.Parameter, value: Any
         ctx.meta[f"metacal.{parameter.name}"] = value
 
 
-#: Parameters of an option that is stored in the context instead of passed to the command.
+#: Parameters of a click option whose value goes to the click context, and not to the command.
 STORED_IN_CONTEXT: dict[str, Any] = {"expose_value": False, "callback": _store_in_context}
 
 
@@ -365,21 +378,21 @@ quiet_option = click.Option(
 
 
 def as_command(
-    options: type | None,
+    options_class: type | None,
     *arguments: str,
-    groups_options: bool = False,
+    has_help_sections: bool = False,
     has_json_option: bool = True,
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Return a decorator that turns a function into a click command.
 
     Parameters
     ----------
-    options : type or None
+    options_class : type or None
         Dataclass that describes the options. The function gets an instance as `options`.
     *arguments : str
         Names of the file arguments as the help shows them, in brackets if optional. GATE adds
         --key, and the function gets its path as `artifact`.
-    groups_options : bool, default=False
+    has_help_sections : bool, default=False
         Whether the help lists the options in sections.
     has_json_option : bool, default=True
         Whether the command has --json.
@@ -391,22 +404,25 @@ def as_command(
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         @functools.wraps(function)
-        def run_command(**values: Any) -> Any:
-            if "paths" in values:
-                values |= _split_paths(values.pop("paths"))
-            if options is not None:
-                _raise_if_options_conflict(options, values)
-                values["options"] = _build_options(options, values)
-            return function(**values)
+        def run_command(**parameter_values: Any) -> Any:
+            if "paths" in parameter_values:
+                paths: tuple[str, ...] = parameter_values.pop("paths")
+                parameter_values |= _split_into_gate_and_rows(paths)
+            if options_class is not None:
+                _raise_if_options_conflict(options_class, parameter_values)
+                options = _move_values_to_options(options_class, parameter_values)
+                parameter_values["options"] = options
+            return function(**parameter_values)
 
         params: list[click.Parameter] = [_build_argument(name) for name in arguments]
-        if options is not None:
-            params += [spec.build(name) for name, spec in _iter_options(options)]
+        if options_class is not None:
+            for name, option_spec in _iterate_option_specs(options_class):
+                params.append(option_spec.build_click_option(name))
         if any("GATE" in name for name in arguments):
             params.append(_key_option)
         if has_json_option:
             params.append(_json_option)
-        command_class = SectionedCommand if groups_options else click.Command
+        command_class = SectionedCommand if has_help_sections else click.Command
         return click.command(cls=command_class, params=params)(run_command)
 
     return decorate
@@ -423,7 +439,7 @@ def _build_argument(name: str) -> click.Argument:
     )
 
 
-def _split_paths(paths: tuple[str, ...]) -> dict[str, str | None]:
+def _split_into_gate_and_rows(paths: tuple[str, ...]) -> dict[str, str | None]:
     """Split the paths of "[GATE] FILE" into the optional gate and the file of rows."""
     if len(paths) > 2:
         raise click.UsageError(

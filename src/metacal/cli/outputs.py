@@ -99,11 +99,13 @@ def check_output_is_not_input(
         if reading.classes is not None and reading.classes.startswith("@"):
             input_paths.append(reading.classes[1:])
     for path in input_paths:
-        if path is not None and path != "-" and is_also_input(output, path, list_extensions()):
+        if path is None or path == "-":
+            continue
+        if is_also_input(output, path, suffixes=list_extensions()):
             raise click.UsageError(f"{output} is also an input file. Write to another file.")
 
 
-# ── a gate that is saved ──────────────────────────────────────────────────────────────────────────
+# ── saving of gates ───────────────────────────────────────────────────────────────────────────────
 
 
 def sign_option() -> Any:
@@ -126,7 +128,7 @@ def check_can_sign(key: str | None, output: str | None) -> None:
 
 
 def with_file_layout(gate: Gate, reading: ReadOptions) -> Gate:
-    """Return a gate that stores the names of the columns of its calibration file."""
+    """Return a copy of a gate that stores the column names of its calibration file."""
     from metacal.gate.file_layout import FileLayout
 
     layout = FileLayout.from_options(vars(reading))

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from metacal.cli.options import file_option, fraction_option, option, option_flag, switch_option
-from metacal.cli.promise_specs import Combination, PromiseInputs, PromiseSpec, promise_option
+from metacal.cli.promise_specs import (
+    BuildFunction,
+    Combination,
+    PromiseInputs,
+    PromiseSpec,
+    promise_option,
+)
 from metacal.cli.values import build_number_parser, convert_confidence_to_delta
 
 if TYPE_CHECKING:
@@ -49,12 +55,14 @@ def _build_accuracy_promise(mc: Any, options: PromiseOptions, inputs: PromiseInp
             return mc.paper.MinCoverageAccuracy(min_accuracy, random_state=inputs.seed)
         return mc.paper.MaxMiscoverage(max_miscoverage, random_state=inputs.seed)
     if options.after_looking or options.at_threshold is not None:
-        return mc.AfterLooking(max_miscoverage, min_accuracy, delta, options.at_threshold)
+        return mc.AfterLooking(
+            alpha=max_miscoverage, beta=min_accuracy, delta=delta, threshold=options.at_threshold
+        )
     if max_miscoverage is None:
-        return mc.MinAccuracy(min_accuracy, delta)
+        return mc.MinAccuracy(beta=min_accuracy, delta=delta)
     if min_accuracy is None:
-        return mc.MaxMiscoverage(max_miscoverage, delta)
-    return mc.Both(max_miscoverage, min_accuracy, delta)
+        return mc.MaxMiscoverage(alpha=max_miscoverage, delta=delta)
+    return mc.Both(alpha=max_miscoverage, beta=min_accuracy, delta=delta)
 
 
 def _build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
@@ -282,9 +290,9 @@ class PromiseOptions:
                 "--max-errors-per-case requires --largest-per-case, the largest number of errors"
                 " that one case can count. Add, for example, --largest-per-case 4."
             )
-        post_selection_options = self._list_given("after_looking", "at_threshold")
-        accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
-        if post_selection_options and not self._list_given(*accuracy_options):
+        post_selection_options = self._select_given_options(("after_looking", "at_threshold"))
+        accuracy_options = _list_options_in_combination(Combination.ACCURACY_AND_MISCOVERAGE)
+        if post_selection_options and not self._select_given_options(accuracy_options):
             raise click.UsageError(
                 f"{option_flag(post_selection_options[0])} supports only"
                 f" {_format_flag_list(accuracy_options)}. Leave it out, and certify {promise_flags[0]} on rows"
@@ -293,8 +301,8 @@ class PromiseOptions:
         if self.rule == "paper":
             self._check_paper_rule()
 
-    def _list_given(self, *names: str) -> list[str]:
-        """Return the names of options that the user passed, out of some names."""
+    def _select_given_options(self, names: Sequence[str]) -> list[str]:
+        """Return the names, out of some option names, of those that the user passed."""
         given_names = []
         for name in names:
             option_value = getattr(self, name)
@@ -307,24 +315,26 @@ class PromiseOptions:
 
         Promises that may be given together count as one. Its entry names the flags of all of them.
         """
-        promise_flags = []
-        for name in self._list_given(*_list_promise_options()):
+        flags_of_promises = []
+        for name in self._select_given_options(_list_promise_options()):
+            options_to_combine = [name]
             combination = _get_promise_spec(name).combination
-            combined_options = [name]
             if combination is not None:
-                combined_options = _list_promise_options(combination)
-            promise_flags.append(_format_flag_list(combined_options))
-        return list(dict.fromkeys(promise_flags))
+                options_to_combine = _list_options_in_combination(combination)
+            flags_of_promises.append(_format_flag_list(options_to_combine))
+        # Promises that may be given together have equal entries, of which one is kept.
+        return list(dict.fromkeys(flags_of_promises))
 
     @property
     def is_about_cases(self) -> bool:
         """Whether the promise is about cases."""
-        return bool(self._list_given(*CASE_PROMISES))
+        return bool(self._select_given_options(CASE_PROMISES))
 
     @property
     def is_two_class(self) -> bool:
         """Whether the promise is about the positive or the negative of two classes."""
-        return bool(self._list_given(*_list_promise_options(Combination.TWO_CLASSES)))
+        two_class_options = _list_options_in_combination(Combination.TWO_CLASSES)
+        return bool(self._select_given_options(two_class_options))
 
     def _check_paper_rule(self) -> None:
         """Raise a usage error if the options do not fit --rule paper.
@@ -332,24 +342,24 @@ class PromiseOptions:
         The paper has one rule for each of the two limits, none for both together, and no confidence
         level.
         """
-        accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
-        if len(self._list_given(*accuracy_options)) != 1:
+        accuracy_options = _list_options_in_combination(Combination.ACCURACY_AND_MISCOVERAGE)
+        if len(self._select_given_options(accuracy_options)) != 1:
             raise click.UsageError(
                 "--rule paper supports either --min-accuracy or --max-miscoverage, but not both."
                 " Pass one of them."
             )
-        for name in self._list_given(
-            "confidence", "in_expectation", "after_looking", "at_threshold"
-        ):
+        guarantee_options = ("confidence", "in_expectation", "after_looking", "at_threshold")
+        for name in self._select_given_options(guarantee_options):
             raise click.UsageError(
                 f"{option_flag(name)} has no effect with --rule paper, because the paper's rules"
                 f" give no guarantee. Leave out {option_flag(name)}."
             )
 
     def _check_costs(self) -> None:
-        """Raise a usage error if a promise about costs lacks a cost."""
-        for name in self._list_given("max_cost", "cheapest"):
-            if len(self._list_given("cost_wrong", "cost_matrix")) != 1:
+        """Raise a usage error if an option that limits or minimises costs lacks a cost."""
+        n_given_error_costs = len(self._select_given_options(("cost_wrong", "cost_matrix")))
+        for name in self._select_given_options(("max_cost", "cheapest")):
+            if n_given_error_costs != 1:
                 raise click.UsageError(
                     f"{option_flag(name)} requires the cost of an incorrect prediction. Add, for"
                     " example, --cost-wrong 50, or pass --cost-matrix FILE."
@@ -362,13 +372,15 @@ class PromiseOptions:
 
     def check_subgroups(self, *, by_group: bool) -> None:
         """Raise a usage error if the promise cannot be made for each class or group."""
-        # The groups of items are types, and the promise is about all items of a case.
-        has_item_types = by_group and self.is_about_cases
-        if has_item_types or (not self.per_class and not by_group):
+        # In a promise about cases, the groups are types of items. They are not subgroups, because
+        # the promise is about all items of a case.
+        groups_are_item_types = by_group and self.is_about_cases
+        has_subgroups = self.per_class or by_group
+        if groups_are_item_types or not has_subgroups:
             return
-        accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
-        has_one_limit = len(self._list_given(*accuracy_options)) == 1
-        if has_one_limit or (by_group and self.is_two_class):
+        accuracy_options = _list_options_in_combination(Combination.ACCURACY_AND_MISCOVERAGE)
+        limits_only_one_quantity = len(self._select_given_options(accuracy_options)) == 1
+        if limits_only_one_quantity or (by_group and self.is_two_class):
             return
         if self.per_class:
             raise click.UsageError(
@@ -396,7 +408,7 @@ class PromiseOptions:
         per_group: bool = False,
         positive: Any = None,
     ) -> Promise:
-        """Build the promise.
+        """Build the promise that the options describe.
 
         Parameters
         ----------
@@ -424,11 +436,11 @@ class PromiseOptions:
         import metacal as mc
 
         promise = self._build_promise_without_subgroups(PromiseInputs(seed, classes, positive))
-        fallback_method = "pooled" if self.pool_small else None
+        method_for_small_subgroups = "pooled" if self.pool_small else None
         if per_group and not self.is_about_cases:
-            return mc.PerGroup(promise, self._error_rate, fallback_method)
+            return mc.PerGroup(promise, self._error_rate, method_for_small_subgroups)
         if self.per_class:
-            return mc.PerClass(promise, self._error_rate, fallback_method)
+            return mc.PerClass(promise, self._error_rate, method_for_small_subgroups)
         return promise
 
     @property
@@ -444,10 +456,13 @@ class PromiseOptions:
         """Build the promise for all rows, or for those of one class or group."""
         import metacal as mc
 
-        given_options = self._list_given(*_list_promise_options())
-        # Options that describe one promise together have the same function, which is called once.
-        build_functions = dict.fromkeys(_get_promise_spec(name).build for name in given_options)
-        promises = [build(mc, self, inputs) for build in build_functions]
+        build_functions: list[BuildFunction] = []
+        for name in self._select_given_options(_list_promise_options()):
+            build_function = _get_promise_spec(name).build
+            # Two options that describe one promise together share the function that builds it.
+            if build_function not in build_functions:
+                build_functions.append(build_function)
+        promises = [build_function(mc, self, inputs) for build_function in build_functions]
         if len(promises) > 2:
             raise click.UsageError(
                 "At most two promises about two classes are allowed, one for each class. Leave"
@@ -455,9 +470,11 @@ class PromiseOptions:
             )
         if len(promises) == 1:
             return promises[0]
-        first_side: Any = promises[0]
-        second_side: Any = promises[1]
-        return mc.TwoSided(first_side, second_side, self.delta or 0.0)
+        promise_about_one_class: Any = promises[0]
+        promise_about_other_class: Any = promises[1]
+        return mc.TwoSided(
+            promise_about_one_class, promise_about_other_class, delta=self.delta or 0.0
+        )
 
     def read_error_costs(self, classes: Sequence[Any] | None) -> Any:
         """Return the cost of any error, or read the cost matrix of the classes."""
@@ -475,13 +492,21 @@ def _get_promise_spec(name: str) -> PromiseSpec:
     return spec
 
 
-def _list_promise_options(combination: Combination | None = None) -> list[str]:
+def _list_promise_options() -> list[str]:
     """Return the names of the options that describe a promise."""
+    return [
+        option_field.name
+        for option_field in fields(PromiseOptions)
+        if "promise" in option_field.metadata
+    ]
+
+
+def _list_options_in_combination(combination: Combination) -> list[str]:
+    """Return the names of the promise options that may be given together."""
     option_names = []
-    for option_field in fields(PromiseOptions):
-        spec = option_field.metadata.get("promise")
-        if spec is not None and combination in (None, spec.combination):
-            option_names.append(option_field.name)
+    for name in _list_promise_options():
+        if _get_promise_spec(name).combination is combination:
+            option_names.append(name)
     return option_names
 
 

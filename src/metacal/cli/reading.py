@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _ColumnsType = TypeVar("_ColumnsType", bound="Columns")
 
 # Options for a table of logits, as fields of `ReadOptions`.
-_LOGIT_OPTIONS = ("input", "labels", "logits_key", "classes", "drop")
+_READ_OPTIONS_FOR_LOGITS = ("input", "labels", "logits_key", "classes", "drop")
 # Options for scores in place of logits, as fields of `ReadOptions`.
-_SCORE_OPTIONS = (
+_READ_OPTIONS_FOR_SCORES = (
     "score_key",
     "correct_key",
     "prediction_key",
@@ -37,8 +37,15 @@ _SCORE_OPTIONS = (
     "case_key",
     "higher_is",
 )
-# Parameters of single commands that have a meaning only for logits.
-_LOGIT_PARAMETERS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
+# Options of single commands that have an effect only for logits.
+_COMMAND_OPTIONS_FOR_LOGITS = (
+    "score",
+    "calibrator",
+    "reject_label",
+    "rejected",
+    "comparing",
+    "calibrators",
+)
 
 
 # Number of bytes from the beginning of a file that identify a saved gate.
@@ -85,7 +92,7 @@ def select_row_range(columns: _ColumnsType, reading: ReadOptions) -> _ColumnsTyp
 
 
 def convert_to_reader_arguments(reading: ReadOptions) -> dict[str, Any]:
-    """Return the options as keyword arguments of `read_predictions`, except `input`."""
+    """Return the keyword arguments of `read_predictions`, without `input`."""
     return {
         "labels": reading.labels,
         "logits_key": reading.logits_key,
@@ -140,7 +147,7 @@ def raise_if_score_options_given(
     reading: ReadOptions, reason: str = "this command needs logits"
 ) -> None:
     """Raise a usage error if an option for scores was given."""
-    for name in _SCORE_OPTIONS:
+    for name in _READ_OPTIONS_FOR_SCORES:
         if getattr(reading, name) is not None:
             flag = option_flag(name)
             raise click.UsageError(
@@ -188,27 +195,14 @@ def check_read_options_fit_gate(
     allows_group_key : bool, default=False
         Whether --group-key is allowed for a gate that has no threshold by group.
     """
+    # A gate on logits or probabilities has classes. A gate on scores has none.
     if gate.has_classes:
-        input_kind = gate.logits_source.input
-        raise_if_score_options_given(reading, f"{artifact} was fitted on {input_kind}")
-        has_other_input = reading.input is not None and reading.input != input_kind
-        if has_other_input:
-            raise bad_option(
-                "--input",
-                f"FILE must hold {input_kind}, because {artifact} was fitted on {input_kind}."
-                " Leave out --input.",
-            )
+        _check_logit_options(artifact, reading, fitted_input=gate.logits_source.input)
     else:
-        _raise_if_logit_options_given(reading)
-        stored_meaning = gate.score_source.higher_is
-        has_other_meaning = reading.higher_is is not None and reading.higher_is != stored_meaning
-        if has_other_meaning:
-            raise click.UsageError(
-                f"{artifact} stores that a higher score is {gate.score_source.higher_is}. Leave"
-                " out --higher-is."
-            )
-    stored_group_name = gate.file_layout.group_key
-    if gate.has_group_thresholds and reading.group_key is None and stored_group_name is None:
+        _check_score_options(artifact, reading, fitted_higher_is=gate.score_source.higher_is)
+    stored_group_column = gate.file_layout.group_key
+    names_group_column = reading.group_key is not None or stored_group_column is not None
+    if gate.has_group_thresholds and not names_group_column:
         raise click.UsageError(
             f"{artifact} has one threshold for each group. Name the column of groups in FILE"
             " with --group-key NAME."
@@ -217,6 +211,26 @@ def check_read_options_fit_gate(
         raise click.UsageError(
             f"{artifact} has the same threshold for all rows, so --group-key has no effect. Leave"
             " out --group-key."
+        )
+
+
+def _check_logit_options(artifact: str, reading: ReadOptions, *, fitted_input: str) -> None:
+    """Raise a usage error if options do not fit a gate on logits or probabilities."""
+    raise_if_score_options_given(reading, f"{artifact} was fitted on {fitted_input}")
+    if reading.input not in (None, fitted_input):
+        raise bad_option(
+            "--input",
+            f"FILE must hold {fitted_input}, because {artifact} was fitted on {fitted_input}."
+            " Leave out --input.",
+        )
+
+
+def _check_score_options(artifact: str, reading: ReadOptions, *, fitted_higher_is: str) -> None:
+    """Raise a usage error if options do not fit a gate on scores."""
+    _raise_if_logit_options_given(reading)
+    if reading.higher_is not in (None, fitted_higher_is):
+        raise click.UsageError(
+            f"{artifact} stores that a higher score is {fitted_higher_is}. Leave out --higher-is."
         )
 
 
@@ -245,7 +259,7 @@ def read_score_table(
     gate: Gate | None = None,
     artifact: str | None = None,
     *,
-    agreement: bool = False,
+    flags_mean_agreement: bool = False,
 ) -> Scores:
     """Read a file with one score per row.
 
@@ -259,7 +273,7 @@ def read_score_table(
         Gate that names the score column, if --score-key does not.
     artifact : str or None, default=None
         Name of the gate's file in messages.
-    agreement : bool, default=False
+    flags_mean_agreement : bool, default=False
         Whether flags mean agreement with the last model of a cascade.
 
     Returns
@@ -286,7 +300,7 @@ def read_score_table(
     column_request = build_score_request(
         score_key=score_name,
         losses=gate is not None and gate.reads_losses,
-        agreement=agreement,
+        agreement=flags_mean_agreement,
         correct_key=reading.correct_key,
         label_key=reading.label_key,
         prediction_key=prediction_name,
@@ -361,16 +375,18 @@ def read_cascade_scores(
     CascadeScores
     """
     reading_without_flags = replace(reading, correct_key=None, agree_key=None)
-    score_tables = []
-    for name in (*score_names, *flag_names):
-        column_reading = replace(reading_without_flags, score_key=name)
-        score_tables.append(read_score_table(path, column_reading, agreement=flags_mean_agreement))
-    score_and_flag_columns = [score_table.score for score_table in score_tables]
-    n_scores = len(score_names)
+
+    def read_number_column(column_name: str) -> Scores:
+        column_reading = replace(reading_without_flags, score_key=column_name)
+        return read_score_table(path, column_reading, flags_mean_agreement=flags_mean_agreement)
+
+    score_columns = [read_number_column(name) for name in score_names]
+    # A flag is a number, too: 0, 1, or missing.
+    flag_columns = [read_number_column(name) for name in flag_names]
     return CascadeScores(
-        scores=score_and_flag_columns[:n_scores],
-        model_flags=score_and_flag_columns[n_scores:] or None,
-        columns_of_first_model=score_tables[0],
+        scores=[score_column.score for score_column in score_columns],
+        model_flags=[flag_column.score for flag_column in flag_columns] or None,
+        columns_of_first_model=score_columns[0],
     )
 
 
@@ -401,7 +417,7 @@ class CascadeColumnNames(NamedTuple):
 
 
 def choose_cascade_columns(gate: Gate, reading: ReadOptions) -> CascadeColumnNames:
-    """Return the columns with the scores and with the flags of a cascade's models.
+    """Return the names of the score columns and flag columns that a cascade reads.
 
     Raises
     ------
@@ -410,21 +426,21 @@ def choose_cascade_columns(gate: Gate, reading: ReadOptions) -> CascadeColumnNam
     """
     flag_option = "agree_key" if gate.needs_agreement_flags else "correct_key"
     _check_flag_option(reading, flag_option)
-    fitted_names = [str(stage.source.score) for stage in gate.stages]
-    if not gate.has_human_review:
-        # The last model answers every remaining row, whatever its score.
-        fitted_names.pop()
     n_models = gate.n_stages
+    # Without human review, the last model answers every remaining row, whatever its score.
+    n_required_scores = n_models if gate.has_human_review else n_models - 1
     # The last model always agrees with itself, so it has no flag of agreement.
     n_required_flags = n_models - 1 if gate.needs_agreement_flags else n_models
-    layout = gate.file_layout
-    stored_score_names = split_names(layout.score_key) or fitted_names
-    score_names = split_names(reading.score_key) or stored_score_names
-    flag_names = split_names(getattr(reading, flag_option) or getattr(layout, flag_option))
-    n_required_scores = len(fitted_names)
-    has_right_scores = len(score_names) in (n_required_scores, n_models)
-    has_right_flags = len(flag_names) in (0, n_required_flags)
-    if not has_right_scores or not has_right_flags:
+    score_names_in_fit = [str(stage.source.score) for stage in gate.stages[:n_required_scores]]
+    stored_names = gate.file_layout
+    score_names = (
+        split_names(reading.score_key) or split_names(stored_names.score_key) or score_names_in_fit
+    )
+    flag_names = split_names(getattr(reading, flag_option) or getattr(stored_names, flag_option))
+    # A score of the last model may be named although it is not needed.
+    has_all_scores = len(score_names) in (n_required_scores, n_models)
+    has_all_or_no_flags = len(flag_names) in (0, n_required_flags)
+    if not has_all_scores or not has_all_or_no_flags:
         raise click.UsageError(
             f"This cascade requires {n_required_scores} names in --score-key and {n_required_flags} names in"
             f" {option_flag(flag_option)}, one for each model."
@@ -433,7 +449,7 @@ def choose_cascade_columns(gate: Gate, reading: ReadOptions) -> CascadeColumnNam
 
 
 def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
-    """Raise a usage error if options name flags of the other kind of cascade."""
+    """Raise a usage error if the flags of a cascade are named by an unsuitable option."""
     if reading.loss_key is not None:
         raise click.UsageError(
             "A cascade does not support --loss-key. Name the columns with"
@@ -452,13 +468,15 @@ def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
 
 
 def _raise_if_logit_options_given(reading: ReadOptions) -> None:
-    """Raise a usage error if an option was given that has a meaning only for logits."""
+    """Raise a usage error if the user passed an option that requires logits."""
     click_context = click.get_current_context()
-    given_options = [name for name in _LOGIT_OPTIONS if getattr(reading, name) not in (None, ())]
+    given_options = [
+        name for name in _READ_OPTIONS_FOR_LOGITS if getattr(reading, name) not in (None, ())
+    ]
     for parameter in click_context.command.params:
         value_source = click_context.get_parameter_source(parameter.name or "")
         is_given = value_source is click.core.ParameterSource.COMMANDLINE
-        if parameter.name in _LOGIT_PARAMETERS and is_given:
+        if parameter.name in _COMMAND_OPTIONS_FOR_LOGITS and is_given:
             given_options.append(parameter.opts[0].lstrip("-"))
     if given_options:
         raise click.UsageError(

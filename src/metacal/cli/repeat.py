@@ -41,7 +41,7 @@ def build_repeat_command(
             value: Any = click_context.params[parameter_name]
             paths += value if isinstance(value, tuple) else [value]
         elif parameter_name not in excluded_options:
-            option_arguments += _option_arguments(click_context, parameter)
+            option_arguments += _format_given_option(click_context, parameter)
     if "-" in paths:
         return None
     new_path_by_old_path = new_paths or {}
@@ -52,8 +52,8 @@ def build_repeat_command(
     return shlex.join(["metacal", click_context.info_name or "", *arguments])
 
 
-def _option_arguments(context: click.Context, parameter: click.Parameter) -> list[str]:
-    """Return the words of an option that was given on the command line."""
+def _format_given_option(context: click.Context, parameter: click.Parameter) -> list[str]:
+    """Return the arguments of an option, none if it was not on the command line."""
     parameter_name = parameter.name or ""
     if context.get_parameter_source(parameter_name) is not click.core.ParameterSource.COMMANDLINE:
         return []

@@ -12,6 +12,7 @@ import click
 from metacal.cli.compare import iterate_with_progress, parse_calibrator_names
 from metacal.cli.options import (
     as_command,
+    format_option_arguments,
     fraction_option,
     jobs_option,
     level_option,
@@ -19,7 +20,6 @@ from metacal.cli.options import (
     option_group,
     resolve_n_jobs,
     switch_option,
-    to_arguments,
 )
 from metacal.cli.outputs import check_output_is_not_input, output_option
 from metacal.cli.printing import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from metacal.reports.next_steps import NewRowsCommand
     from metacal.reports.summary import Summary
 
-# Calibrators that --compare uses by default: fast ones, one of each kind. `metacal compare` has all.
+# Calibrators that --compare uses by default: a fast one of each kind. `metacal compare` uses all.
 COMPARED = (
     "temperature",
     "ensemble-temperature",
@@ -82,7 +82,7 @@ class Options:
     n_jobs: int | None = jobs_option()
 
 
-@as_command(Options, "[GATE] FILE", groups_options=True)
+@as_command(Options, "[GATE] FILE", has_help_sections=True)
 def command(artifact: str | None, file: str, options: Options) -> None:
     """Write an HTML report: the promise, calibration, and the choice of a threshold.
 
@@ -224,58 +224,64 @@ def _checksum_if_one_file(file: str, reading: ReadOptions) -> str | None:
     return DISK.checksum(file)
 
 
-def _class_keywords_of_summary(gate: Gate | None, predictions: Any) -> dict[str, Any]:
+def _class_keywords_of_summary(gate: Gate | None, columns: Any) -> dict[str, Any]:
     """Return the keyword arguments of `summarise` that name the classes."""
     if gate is None:
-        return {"classes": predictions.class_names, "input": predictions.input}
-    gate_has_class_names = gate.has_classes and gate.classes.dtype.kind == "U"
-    if not gate.has_classes or gate_has_class_names:
+        # Nothing but the file describes the classes and the kind of input.
+        return {"classes": columns.class_names, "input": columns.input}
+    if not gate.has_classes:
         return {}
-    # If the classes of the gate are numbers, the report shows the names in the file.
-    names_in_file = predictions.class_names
+    names_in_file = columns.class_names
+    gate_has_class_names = gate.classes.dtype.kind == "U"
     file_has_class_names = names_in_file is not None and isinstance(names_in_file[0], str)
-    if file_has_class_names:
+    if file_has_class_names and not gate_has_class_names:
+        # The classes of the gate are numbers, so the report shows the names in the file.
         return {"class_names": names_in_file}
-    return {"class_names": None}
+    return {}
 
 
 def _fit_command_with_classes(
     gate: Gate | None, gate_rows: GateRows, reading: ReadOptions
 ) -> str | None:
-    """Return the start of a `metacal fit` command for rows that a gate has read.
+    """Return a `metacal fit` command for the rows of a report, without its promise.
 
-    Returns None for rows from standard input, which a command cannot read again.
+    It names the classes if only the gate stores them. Returns None for rows from standard input, which a command cannot read again.
     """
     if gate_rows.path == "-":
         return None
-    names_classes = gate is not None and gate.has_classes and gate.logits_source.classes_given
-    if names_classes and reading.classes is None and gate_rows.columns.class_names is None:
-        assert gate is not None
-        class_names = [str(name) for name in gate.classes.tolist()]
-        command_start = build_fit_command_start(gate_rows.path, reading)
-        class_option = ["--classes", ",".join(class_names)]
-        if len(class_names) == 2:
-            # A file of two classes may hold one score for each row, which takes no --classes.
-            _negative_class, positive_class = class_names
-            class_option = ["--positive", positive_class]
-        return f"{command_start} {shlex.join(class_option)}"
-    return build_fit_command_start(gate_rows.path, reading)
+    command_start = build_fit_command_start(gate_rows.path, reading)
+    if gate is None or not gate.has_classes or not gate.logits_source.classes_given:
+        # A gate without named classes numbers the columns, as `metacal fit` does by default.
+        return command_start
+    if reading.classes is not None or gate_rows.columns.class_names is not None:
+        return command_start
+    class_names = [str(name) for name in gate.classes.tolist()]
+    class_option = ["--classes", ",".join(class_names)]
+    if len(class_names) == 2:
+        # A file of two classes may hold one score for each row, which takes no --classes.
+        _negative_class, positive_class = class_names
+        class_option = ["--positive", positive_class]
+    return f"{command_start} {shlex.join(class_option)}"
 
 
 def _build_new_rows_command(file: str, reading: ReadOptions) -> NewRowsCommand | None:
-    """Return the current command on all rows of a new file, None if it reads standard input."""
+    """Build the command that writes this report for new rows, None on standard input."""
     from metacal.reports.next_steps import NewRowsCommand, choose_new_path
 
-    old_paths = {"new-rows": file, "new-labels": reading.labels, "new-large": reading.large}
-    new_paths = {}
-    for new_name, old_path in old_paths.items():
+    old_path_by_new_name = {
+        "new-rows": file,
+        "new-labels": reading.labels,
+        "new-large": reading.large,
+    }
+    new_path_by_old_path = {}
+    for new_name, old_path in old_path_by_new_name.items():
         if old_path is not None:
-            new_paths[old_path] = choose_new_path(old_path, new_name)
-    # A new file is not divided into parts, as the old one may be.
-    command = build_repeat_command(("json", "quiet", "rows"), new_paths=new_paths)
+            new_path_by_old_path[old_path] = choose_new_path(old_path, new_name)
+    # --rows may have selected a part of the old file. The command reads all of the new file.
+    command = build_repeat_command(("json", "quiet", "rows"), new_paths=new_path_by_old_path)
     if command is None:
         return None
-    return NewRowsCommand(command=command, file=new_paths[file], old_file=file)
+    return NewRowsCommand(command=command, file=new_path_by_old_path[file], old_file=file)
 
 
 def build_fit_command_start(file: str, reading: ReadOptions) -> str:
@@ -291,7 +297,7 @@ def build_fit_command_start(file: str, reading: ReadOptions) -> str:
     for name, value in vars(reading).items():
         # The command certifies one threshold for all rows and one model.
         if name not in ("group_key", "large"):
-            words += to_arguments(name, value)
+            words += format_option_arguments(name, value)
     return shlex.join(words)
 
 
@@ -308,23 +314,25 @@ def _write_page_and_count_bytes(summary: Summary, output: str, title: str | None
 
 def _format_main_result(summary: Summary) -> str:
     """Return the main result of the page in a few lines of text."""
-    promise = summary.promise
-    if promise is None:
-        all_rows = summary.evaluation["all_rows"]
-        metric_name = "ece" if "ece" in all_rows else "accuracy"
-        metric_title = "ECE" if metric_name == "ece" else "accuracy"
-        metric_estimate = all_rows[metric_name]["estimate"]
+    judged_promise = summary.promise
+    if judged_promise is None:
+        metrics_on_all_rows = summary.evaluation["all_rows"]
+        metric_name, metric_title = "accuracy", "accuracy"
+        if "ece" in metrics_on_all_rows:
+            metric_name, metric_title = "ece", "ECE"
+        metric_estimate = metrics_on_all_rows[metric_name]["estimate"]
         return (
             f"measured  {metric_title} {metric_estimate:.4f} on"
             f" {summary.source.n_rows:,} rows; no gate was given, so nothing is promised yet."
         )
-    measurements = [verdict["text"] for verdict in promise.verdicts]
-    measures_fit_rows = promise.fit_rows is not None
-    if measures_fit_rows:
-        # The verdicts on rows of the fit all have the same text.
-        measurements = measurements[:1]
-    lines = [f"promised  {promise.statement}"]
-    lines += [f"measured  {text}" for text in measurements]
-    lines.append(f"to do     {promise.advice}")
-    lines += [f"{model.name:<9} {model}" for model in promise.answered_by]
+    verdict_texts = [verdict["text"] for verdict in judged_promise.verdicts]
+    includes_fit_rows = judged_promise.fit_rows is not None
+    if includes_fit_rows:
+        # No part of the promise is judged on rows of the fit, so the texts are equal.
+        verdict_texts = verdict_texts[:1]
+    lines = [f"promised  {judged_promise.statement}"]
+    lines += [f"measured  {text}" for text in verdict_texts]
+    lines.append(f"to do     {judged_promise.advice}")
+    for model in judged_promise.answered_by:
+        lines.append(f"{model.name:<9} {model}")
     return "\n".join(lines)

@@ -266,11 +266,11 @@ def _format_rejected_line(gate: Gate, description: dict[str, Any]) -> str:
 
 def _format_columns_line(gate: Gate) -> str | None:
     """Return the line about the stored column names, or None if there are none."""
-    from metacal.cli.options import to_arguments
+    from metacal.cli.options import format_option_arguments
 
     words: list[str] = []
     for name, value in vars(gate.file_layout).items():
-        words += to_arguments(name, value)
+        words += format_option_arguments(name, value)
     if not words:
         return None
     return f"  columns      {escape_controls(shlex.join(words), keep_line_breaks=False)}"

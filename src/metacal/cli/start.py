@@ -83,7 +83,7 @@ class Options:
     )
 
 
-@as_command(Options, "FILE", groups_options=True, has_json_option=False)
+@as_command(Options, "FILE", has_help_sections=True, has_json_option=False)
 def command(file: str, options: Options) -> None:
     """Start with a file of your own: detect its columns, fit a gate, and test it on other rows.
 

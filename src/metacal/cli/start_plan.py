@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from metacal.cli.options import to_arguments
+from metacal.cli.options import format_option_arguments
 from metacal.cli.printing import print_note, wrap_lines
 from metacal.cli.read_options import ReadOptions
 from metacal.cli.start_promises import (
@@ -84,7 +84,7 @@ class Plan:
         """Return the fit command of the plan without the options of the promise."""
         arguments = ["fit", self.inspection.path]
         for option_name, value in self.promise.reading_options(self.inspection).items():
-            arguments += to_arguments(option_name, value)
+            arguments += format_option_arguments(option_name, value)
         return [*arguments, *row_range_arguments(self.fit_row_range)]
 
     @property
@@ -101,11 +101,11 @@ class Plan:
     def reading_arguments(self) -> list[str]:
         """Return the options for this file that a gate does not remember."""
         options = self.inspection.options
-        return [*self.format_arguments(), *to_arguments("labels", options.get("labels"))]
+        return [*self.format_arguments(), *format_option_arguments("labels", options.get("labels"))]
 
     def format_arguments(self) -> list[str]:
         """Return the option for the format of this file and of new ones, if it was given."""
-        return to_arguments("format", self.inspection.options.get("format"))
+        return format_option_arguments("format", self.inspection.options.get("format"))
 
     def verify_arguments(self) -> list[str]:
         """Return the command that judges the gate on a new file, called NEW."""
@@ -117,7 +117,7 @@ class Plan:
 
 def row_range_arguments(row_range: tuple[float, float] | None) -> list[str]:
     """Return the arguments that select a random part of the rows, none for all rows."""
-    return [] if row_range is None else to_arguments("rows", row_range)
+    return [] if row_range is None else format_option_arguments("rows", row_range)
 
 
 def plan_rows(

@@ -39,7 +39,7 @@ class Options:
     reading: ReadOptions = option_group(ReadOptions)
 
 
-@as_command(Options, "GATE", "FILE", groups_options=True)
+@as_command(Options, "GATE", "FILE", has_help_sections=True)
 def command(artifact: str, file: str, options: Options) -> None:
     """Test on new labelled rows whether a gate still keeps its promise.
 
