@@ -26,11 +26,13 @@ DATASETS = {
     "cifar10-resnet110": ("ResNet-110 on CIFAR-10, photographs in 10 classes", 0.97),
     "cifar100-resnet110": ("ResNet-110 on CIFAR-100, photographs in 100 classes", 0.87),
 }
-# Limit of the miscoverage, error probability of the promises, and number of rows to fit.
+#: Largest fraction of correct predictions that a promise about miscoverage allows to reject.
 _MAX_MISCOVERAGE = 0.05
+#: Each promise holds with probability 1 - delta.
 _DELTA = 0.1
+#: Number of rows to fit on. The other rows are for the test.
 _N_FIT_ROWS = 5000
-#: Names of the classes, for the report; CIFAR-100 keeps its numbers.
+#: Names of the classes in the report. Data sets that are not listed have numbers as classes.
 CLASSES = {
     "cifar10-resnet110": [
         "airplane",
