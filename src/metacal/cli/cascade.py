@@ -29,7 +29,7 @@ from metacal.cli.outputs import (
     print_saved_note,
     save_gate,
     sign_option,
-    with_file_layout,
+    store_column_names_in_gate,
 )
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import min_accuracy_option
@@ -160,7 +160,7 @@ def command(small: str, large: str | None, options: Options) -> None:
             )
         else:
             gate = _fit_logits_cascade(small, large, promise, options)
-    gate = with_file_layout(gate, options.reading)
+    gate = store_column_names_in_gate(gate, options.reading)
     save_gate(gate, options.output, options.key, options.n_jobs)
     assert gate.certificate is not None
     json_content = {

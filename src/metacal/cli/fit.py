@@ -27,7 +27,7 @@ from metacal.cli.outputs import (
     print_saved_note,
     save_gate,
     sign_option,
-    with_file_layout,
+    store_column_names_in_gate,
 )
 from metacal.cli.printing import N_FORECAST_ROWS, print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import PromiseOptions
@@ -142,7 +142,7 @@ def command(file: str, options: Options) -> None:
         report_progress_to(bar.update),
     ):
         gate, n_rows = _fit_file(file, options)
-    gate = with_file_layout(gate, options.reading)
+    gate = store_column_names_in_gate(gate, options.reading)
     save_gate(gate, options.output, options.key, options.n_jobs)
     _print_certificate(
         gate,

@@ -128,10 +128,10 @@ def read_gate_and_rows(
     gate_rows : GateRows
     """
     if artifact is not None:
-        from metacal.gate.feature_checks import check_measurable
+        from metacal.gate.feature_checks import check_accuracy_is_measurable
 
         saved_gate = load_gate(artifact, file)
-        check_measurable(saved_gate)
+        check_accuracy_is_measurable(saved_gate)
         gate_rows = read_gate_rows(
             saved_gate,
             artifact,
@@ -251,7 +251,7 @@ def read_gate_rows(
 
 def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> GateRows:
     """Read the scores of all models of a cascade from one file."""
-    from metacal.gate.judged import find_gate_and_inputs
+    from metacal.gate.judged import find_gate_and_stage_inputs
     from metacal.io.opening import MissingScoreColumnError
 
     score_names, flag_names = choose_cascade_columns(gate, reading)
@@ -271,7 +271,7 @@ def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> Gat
             flag_names=[],
             flags_mean_agreement=gate.needs_agreement_flags,
         )
-    _, score_of_each_model = find_gate_and_inputs(gate, cascade_scores.scores)
+    _, score_of_each_model = find_gate_and_stage_inputs(gate, cascade_scores.scores)
     return GateRows(
         path=file,
         tables=score_of_each_model,

@@ -127,7 +127,7 @@ def check_can_sign(key: str | None, output: str | None) -> None:
     read_key(key).compute(b"")
 
 
-def with_file_layout(gate: Gate, reading: ReadOptions) -> Gate:
+def store_column_names_in_gate(gate: Gate, reading: ReadOptions) -> Gate:
     """Return a copy of a gate that stores the column names of its calibration file."""
     from metacal.gate.file_layout import FileLayout
 

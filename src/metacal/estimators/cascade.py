@@ -17,7 +17,7 @@ from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_logits
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision, LogitsCascadeData, ScoreCascadeData
 from metacal.gate.calibrate import calibrate
-from metacal.gate.judged import find_gate_and_inputs
+from metacal.gate.judged import find_gate_and_stage_inputs
 from metacal.gate.logits_cascade_data import find_rows_to_label
 from metacal.gate.ranking_score import check_score
 from metacal.gate.score_source import HigherIs
@@ -383,7 +383,7 @@ class Cascade(GateEstimator, kw_only=False):
 
     def _split_score_columns(self, X: Any) -> tuple[Any, ...]:
         """Return the column of scores of each model."""
-        _, score_columns = find_gate_and_inputs(self.gate_, X)
+        _, score_columns = find_gate_and_stage_inputs(self.gate_, X)
         return score_columns
 
     def predict(self, X: Any, large: Any = None) -> Array:

@@ -23,8 +23,8 @@ from metacal.estimators.measurement import (
 )
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
-from metacal.gate.feature_checks import check_measurable
-from metacal.gate.judged import JudgedRows, find_gate_and_inputs, is_group_table, judge_rows
+from metacal.gate.feature_checks import check_accuracy_is_measurable
+from metacal.gate.judged import JudgedRows, find_gate_and_stage_inputs, is_group_table, judge_rows
 from metacal.gate.judged_cases import (
     check_case_columns,
     check_takes_cases,
@@ -122,9 +122,9 @@ def evaluate(
     >>> round(evaluation.after.gate["selective_accuracy"].estimate, 3), evaluation.verdict.refuted
     (0.972, False)
     """
-    fitted_gate, stage_inputs = find_gate_and_inputs(gate, X, large)
+    fitted_gate, stage_inputs = find_gate_and_stage_inputs(gate, X, large)
     if fitted_gate is not None:
-        check_measurable(fitted_gate)
+        check_accuracy_is_measurable(fitted_gate)
     resampling = Resampling(level, n_resamples, random_state)
     if fitted_gate is not None and (cases is not None or is_about_cases(fitted_gate)):
         check_case_columns(fitted_gate)

@@ -15,7 +15,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certification.units import Units
 from metacal.errors import CombinationError, MissingLabelsError, MissingPromiseError
 from metacal.gate.gate import Gate
-from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
+from metacal.gate.judged import JudgedRows, find_gate_and_stage_inputs, judge_rows
 from metacal.gate.judged_cases import check_case_columns, judge_case_rows
 from metacal.gate.scored_rows import warn_about_unlabelled_table_rows
 from metacal.promises.verification import Verification, verify_decisions
@@ -88,7 +88,7 @@ def verify(
     >>> verify(cal, data.logits[5000:], data.labels[5000:]).refuted
     False
     """
-    fitted_gate, stage_inputs = find_gate_and_inputs(gate, X, large)
+    fitted_gate, stage_inputs = find_gate_and_stage_inputs(gate, X, large)
     if fitted_gate is None or fitted_gate.certificate is None:
         raise MissingPromiseError(
             "verify requires a gate with a promise, but this gate has none. Fit the gate with a"
@@ -212,7 +212,7 @@ def estimate_accuracy(
     >>> bool(estimate.low <= accuracy <= estimate.high)
     True
     """
-    fitted_gate, stage_inputs = find_gate_and_inputs(gate, X)
+    fitted_gate, stage_inputs = find_gate_and_stage_inputs(gate, X)
     if fitted_gate is None or not fitted_gate.is_calibrated:
         raise MissingLabelsError(
             "This gate has no calibrated confidence, so the accuracy cannot be estimated. Fit"

@@ -22,7 +22,7 @@ def check_watchable(gate: Gate) -> None:
         )
 
 
-def check_measurable(gate: Gate) -> None:
+def check_accuracy_is_measurable(gate: Gate) -> None:
     """Raise InputError if the accuracy of a gate cannot be measured.
 
     A cascade that was fitted on agreement has no correctness of its answers.

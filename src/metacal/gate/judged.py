@@ -77,7 +77,7 @@ class JudgedRows:
         return len(self.decision)
 
 
-def find_gate_and_inputs(
+def find_gate_and_stage_inputs(
     fitted: Any, X: Any, large: Any = None
 ) -> tuple[Gate | None, tuple[Any, ...]]:
     """Find the gate of an estimator or pipeline, and the input of each stage.
@@ -113,14 +113,14 @@ def find_gate_and_inputs(
     if is_pipeline:
         last_step = fitted[-1]
         last_step_input = transform_before_last_step(fitted, X)
-        return find_gate_and_inputs(last_step, last_step_input, large)
+        return find_gate_and_stage_inputs(last_step, last_step_input, large)
     if _is_cascade_estimator(fitted) and find_gate(fitted).has_classes:
         small_table, large_table = fitted.tables(X, large)
-        return find_gate_and_inputs(fitted.gate_, Rows(small_table), large=Rows(large_table))
+        return find_gate_and_stage_inputs(fitted.gate_, Rows(small_table), large=Rows(large_table))
     if _is_classifier_with_gate(fitted):
         logits = fitted.logits(X)
-        return find_gate_and_inputs(fitted.gate_, logits, large)
-    return find_gate_and_inputs(find_gate(fitted), X, large)
+        return find_gate_and_stage_inputs(fitted.gate_, logits, large)
+    return find_gate_and_stage_inputs(find_gate(fitted), X, large)
 
 
 def _is_cascade_estimator(fitted: Any) -> bool:

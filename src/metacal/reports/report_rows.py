@@ -18,7 +18,7 @@ from metacal.estimators.evaluate import evaluate_decisions, evaluate_table
 from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
-from metacal.gate.feature_checks import check_measurable
+from metacal.gate.feature_checks import check_accuracy_is_measurable
 from metacal.gate.judged import judge_rows
 from metacal.gate.judged_cases import check_takes_cases, is_about_cases, judge_case_rows
 from metacal.maps.temperature import TemperatureMap
@@ -275,7 +275,7 @@ def make_report_rows_from_decisions(
     -------
     ReportRows
     """
-    check_measurable(gate)
+    check_accuracy_is_measurable(gate)
     check_takes_cases(gate, cases)
     case_counts = None
     if is_about_cases(gate):

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from metacal.errors import ClassMismatchError
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
-from metacal.gate.judged import find_gate_and_inputs, is_group_table
+from metacal.gate.judged import find_gate_and_stage_inputs, is_group_table
 from metacal.gate.judged_cases import check_takes_cases, flatten_case_table, is_about_cases
 from metacal.metrics.registry import describe_calibration_metrics, get_gate_metric_names
 from metacal.reports.calibrator_comparison import compare_calibrators
@@ -315,7 +315,7 @@ def summarise(
     """
     check_fraction("level", level)
     check_fraction("delta", delta)
-    user_gate, inputs = find_gate_and_inputs(gate, X, large)
+    user_gate, inputs = find_gate_and_stage_inputs(gate, X, large)
     has_cases = user_gate is not None and is_about_cases(user_gate)
     if user_gate is not None and user_gate.is_score_gate and has_several_columns(inputs[0]):
         scores, y, cases, groups = _flatten_score_table(user_gate, inputs[0], y, cases, groups)
