@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import metacal as mc
-from metacal.cli.start_plan import HELD_OUT_ROW_RANGE, PILOT_ROW_RANGES, choose_lower_target
+from metacal.cli.start_plan import HELD_OUT_ROW_RANGE, PILOT_FIT_ROW_RANGES, choose_target_below
 
 N_DRAWS = 300
 N_ROWS = 800
@@ -39,10 +39,10 @@ def test_the_certified_target_is_missed_no_more_often_than_delta():
         confidence = random.random(N_ROWS)
         correct = random.random(N_ROWS) < accuracy_at_confidence(confidence)
         best_targets = []
-        for start, stop in PILOT_ROW_RANGES:
+        for start, stop in PILOT_FIT_ROW_RANGES:
             part = slice(round(start * N_ROWS), round(stop * N_ROWS))
             best_targets.append(best_target(confidence[part], correct[part]))
-        target = choose_lower_target(best_targets)
+        target = choose_target_below(best_targets)
         held_out = slice(round(HELD_OUT_ROW_RANGE[0] * N_ROWS), N_ROWS)
         try:
             certificate = mc.MinAccuracy(target, delta=DELTA).certify(

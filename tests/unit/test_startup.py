@@ -68,7 +68,7 @@ def test_a_scipy_that_is_built_differently_is_imported_whole():
     printed = run(
         "import metacal.cli.startup as startup\n"
         "def fail(): raise ImportError\n"
-        "startup._import_compiled_functions = fail\n"
+        "startup._import_compiled_scipy_functions = fail\n"
         "startup.shorten_import_of_special_functions()\n"
         "from scipy.special import bdtr\n"
         "print(bdtr(1, 2, 0.5), 'scipy.special._basic' in sys.modules)"

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
-# Key of the template for a calibrator without a promise.
-_NO_PROMISE = "no promise"
+# Key, in the following templates, of a calibrator that was saved without a gate.
+_KIND_WITHOUT_PROMISE = "no promise"
 
-# Templates that describe a saved file, keyed by kind of gate.
+# First line of the description, by kind of gate. {} stands for the kind of the document.
 _TEMPLATES_BY_GATE_KIND = {
-    _NO_PROMISE: "a calibrator ({}), without a gate: it promises nothing",
+    _KIND_WITHOUT_PROMISE: "a calibrator ({}), without a gate: it promises nothing",
     "logits": "a gate ({})",
     "scores": "a gate on a score ({}), without logits",
     "cascade": "a cascade of two models ({})",
@@ -52,22 +52,22 @@ def command(artifact: str) -> None:
     from metacal.io.artifact.document import read_content
 
     key = click.get_current_context().meta.get("metacal.key")
-    content, wrapping = read_content(artifact, key)
-    description = gate_file_as_json(content.gate, wrapping)
+    content, file_properties = read_content(artifact, key)
+    description = gate_file_as_json(content.gate, file_properties)
     print_result(
         {"artifact": artifact, **description},
         _format_description(artifact, content.gate, description),
     )
 
 
-def gate_file_as_json(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
+def gate_file_as_json(gate: Gate, file_properties: Wrapping) -> dict[str, Any]:
     """Describe a saved gate as JSON types.
 
     Parameters
     ----------
     gate : Gate
         Loaded gate.
-    wrapping : Wrapping
+    file_properties : Wrapping
         Format version, checksum and signature of its file.
 
     Returns
@@ -78,48 +78,54 @@ def gate_file_as_json(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     from metacal.io.artifact.document import get_document_kind
 
     signature: dict[str, Any] | None = None
-    if wrapping.signature is not None:
-        signature = {"algorithm": wrapping.signature, "verified": wrapping.verified}
+    if file_properties.signature is not None:
+        signature = {
+            "algorithm": file_properties.signature,
+            "verified": file_properties.verified,
+        }
     description: dict[str, Any] = {
         "kind": get_document_kind(gate),
-        "format_version": wrapping.format_version,
-        "metacal_version": wrapping.metacal_version,
-        "checksum": wrapping.checksum,
+        "format_version": file_properties.format_version,
+        "metacal_version": file_properties.metacal_version,
+        "checksum": file_properties.checksum,
         "signature": signature,
     }
     if gate.is_cascade:
         description["stages"] = [
-            {"name": stage.name, **_source_as_json(stage.source)} for stage in gate.stages
+            {"name": stage.name, **_stage_input_as_json(stage.source)} for stage in gate.stages
         ]
     else:
-        description |= _source_as_json(gate.source)
+        description |= _stage_input_as_json(gate.source)
     if gate.has_classes:
         description["n_classes"] = gate.n_classes
-        description["classes"] = gate.classes.tolist() if gate.source.classes_given else None
+        description["classes"] = None
+        if gate.source.classes_given:
+            description["classes"] = gate.classes.tolist()
     if gate.certificate is not None:
-        description |= _promise_as_json(gate)
+        description |= _promise_and_certificate_as_json(gate)
     return description
 
 
-def _promise_as_json(gate: Gate) -> dict[str, Any]:
-    """Describe promise, threshold and certificate of a gate as JSON types."""
+def _promise_and_certificate_as_json(gate: Gate) -> dict[str, Any]:
+    """Describe the promise, threshold, certificate and forecast of a gate as JSON types."""
     from metacal.io.artifact.encoding import encode
 
     assert gate.certificate is not None
-    certificate = gate.certificate.to_dict(words=True)
+    certificate_entries = gate.certificate.to_dict(words=True)
+    forecast_of_accepted_rows = gate.certificate.next_rows(N_FORECAST_ROWS)
     return {
-        "threshold": certificate["threshold"],
+        "threshold": certificate_entries["threshold"],
         "accept_if": gate.condition,
         "reject_label": gate.reject_label if gate.has_classes else None,
         "promise": encode(gate.promise, "the promise"),
-        "certificate": certificate,
-        "next_rows": gate.certificate.next_rows(N_FORECAST_ROWS).to_dict(),
+        "certificate": certificate_entries,
+        "next_rows": forecast_of_accepted_rows.to_dict(),
         "data_hash": gate.data_hash,
     }
 
 
-def _source_as_json(source: Source) -> dict[str, Any]:
-    """Convert the score and the calibrator of a stage to JSON types."""
+def _stage_input_as_json(source: Source) -> dict[str, Any]:
+    """Describe what a stage reads and computes (input, score, calibrator) as JSON types."""
     from metacal.gate import ScoreSource
 
     if isinstance(source, ScoreSource):
@@ -141,10 +147,10 @@ def parameters_as_json(fitted_map: Map) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     for name, value in vars(fitted_map).items():
         # A cached property is computed from the parameters and is not one itself.
-        is_cached = isinstance(getattr(type(fitted_map), name, None), cached_property)
+        is_cached_property = isinstance(getattr(type(fitted_map), name, None), cached_property)
         if name == "inverse_temperature":
             parameters["temperature"] = 1.0 / value
-        elif not is_cached:
+        elif not is_cached_property:
             parameters[name] = _parameter_as_json(value)
     return parameters
 
@@ -168,26 +174,22 @@ def _parameter_as_json(value: Any) -> Any:
 
 def _format_description(artifact: str, gate: Gate, description: dict[str, Any]) -> str:
     """Format the description of a saved gate, with one property per line."""
-    certificate = gate.certificate
+    # The description of a cascade has a list of stages. Any other gate is its own only stage.
     stages = description.get("stages", [description])
-    template_key = _NO_PROMISE if certificate is None else gate.kind
-    kind_template = _TEMPLATES_BY_GATE_KIND[template_key]
-    text_lines = [f"{artifact}: {kind_template.format(description['kind'])}", ""]
-    if certificate is not None:
-        forecast = certificate.next_rows(N_FORECAST_ROWS)
-        text_lines += [str(certificate), f"  expect       {forecast}", ""]
+    has_promise = gate.certificate is not None
+    text_lines = _format_promise_lines(artifact, gate, document_kind=description["kind"])
     for stage in stages:
-        text_lines += _format_stage_lines(stage, has_promise=certificate is not None)
+        text_lines += _format_stage_lines(stage, has_promise=has_promise)
     if gate.is_score_gate:
         text_lines.append(format_confidence_line(gate))
+    if gate.has_classes and has_promise:
+        text_lines.append(_format_rejected_line(gate, description))
     if gate.has_classes:
-        if certificate is not None:
-            text_lines.append(_format_rejected_line(gate, description))
         text_lines.append(_format_input_line(gate, description, stages))
     columns_line = _format_columns_line(gate)
     if columns_line is not None:
         text_lines.append(columns_line)
-    if certificate is not None:
+    if has_promise:
         fingerprint = (
             description["data_hash"] or "no fingerprint of the calibration rows was recorded"
         )
@@ -197,6 +199,22 @@ def _format_description(artifact: str, gate: Gate, description: dict[str, Any]) 
         f" {description['metacal_version']}, intact, {_format_signature(description['signature'])}"
     )
     return "\n".join(wrap_lines(line) for line in text_lines)
+
+
+def _format_promise_lines(artifact: str, gate: Gate, *, document_kind: str) -> list[str]:
+    """Return the lines about the kind of a saved gate, its certificate and its forecast."""
+    if gate.certificate is None:
+        first_line_template = _TEMPLATES_BY_GATE_KIND[_KIND_WITHOUT_PROMISE]
+        return [f"{artifact}: {first_line_template.format(document_kind)}", ""]
+    first_line_template = _TEMPLATES_BY_GATE_KIND[gate.kind]
+    forecast_of_accepted_rows = gate.certificate.next_rows(N_FORECAST_ROWS)
+    return [
+        f"{artifact}: {first_line_template.format(document_kind)}",
+        "",
+        str(gate.certificate),
+        f"  expect       {forecast_of_accepted_rows}",
+        "",
+    ]
 
 
 def _format_input_line(
@@ -211,7 +229,7 @@ def _format_input_line(
 
 
 def _format_stage_lines(stage: dict[str, Any], *, has_promise: bool) -> list[str]:
-    """Return the lines about the score and the calibrator of a stage."""
+    """Return the lines that describe the score and the calibrator of a stage."""
     if "higher_is" in stage:
         return [
             f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is"
@@ -236,6 +254,7 @@ def format_confidence_line(gate: Gate) -> str:
     curve = gate.score_source.curve
     if curve is None:
         return "  confidence   none"
+    # The confidence decreases along the curve.
     lowest = float(curve.values[-1])
     highest = float(curve.values[0])
     return (
@@ -268,12 +287,13 @@ def _format_columns_line(gate: Gate) -> str | None:
     """Return the line about the stored column names, or None if there are none."""
     from metacal.cli.options import format_option_arguments
 
-    words: list[str] = []
+    option_arguments: list[str] = []
     for name, value in vars(gate.file_layout).items():
-        words += format_option_arguments(name, value)
-    if not words:
+        option_arguments += format_option_arguments(name, value)
+    if not option_arguments:
         return None
-    return f"  columns      {escape_controls(shlex.join(words), keep_line_breaks=False)}"
+    options_text = escape_controls(shlex.join(option_arguments), keep_line_breaks=False)
+    return f"  columns      {options_text}"
 
 
 def _format_parameters(parameters: dict[str, Any], separator: str) -> str:

@@ -20,7 +20,7 @@ from metacal.cli.start_plan import (
     Plan,
     fit_plan,
     fit_trial_gate,
-    plan_rows,
+    plan_fit_and_test_rows,
     row_range_arguments,
 )
 from metacal.cli.start_promises import PROMISES, OfferedPromise, list_offered_promises
@@ -123,7 +123,7 @@ def command(file: str, options: Options) -> None:
     inspection = _inspect_file(file, options)
     answers = _collect_answers(options, inspection)
     output_paths = _create_output_paths(file, options.output)
-    plan = plan_rows(inspection, answers.promise, answers.target, output_paths.gate)
+    plan = plan_fit_and_test_rows(inspection, answers.promise, answers.target, output_paths.gate)
     plan, fit_run = fit_plan(plan)
     fit_run.show()
     test_runs = _run_test_and_report(plan, output_paths.report)
@@ -154,14 +154,20 @@ def _inspect_file(file: str, options: Options) -> Inspection:
     """Detect the columns of a file and print them, or raise a usage error."""
     from metacal.io.file_inspection import inspect_file
 
-    reading = replace(options.reading, unit_key=options.unit_key)
-    hints = {**vars(reading), "positive": options.positive}
-    given_hints = {name: value for name, value in hints.items() if value not in (None, ())}
-    inspection = inspect_file(file, **given_hints)
+    column_options = {
+        **vars(options.reading),
+        "unit_key": options.unit_key,
+        "positive": options.positive,
+    }
+    given_options = {
+        name: value for name, value in column_options.items() if value not in (None, ())
+    }
+    inspection = inspect_file(file, **given_options)
     print_note(f"{file}: {inspection.description}.")
     if inspection.findings:
         cells = [(f"  {finding}", f"because {reason}") for finding, reason in inspection.findings]
         print_note("\n".join(align_columns(cells)))
+    # A question asks for an option, because a column may have two meanings.
     if inspection.question is not None:
         raise click.UsageError(f"{file}: {inspection.question} Nothing was written.")
     if options.promise is not None:
@@ -252,21 +258,23 @@ def _create_output_paths(file: str, output: str) -> _OutputPaths:
 
 def _run_test_and_report(plan: Plan, report_path: str) -> list[CommandRun]:
     """Test the gate on the rows that were held out, and write the report."""
-    gate_and_rows = [plan.gate, plan.inspection.path, *plan.reading_arguments()]
+    gate_and_file_arguments = [plan.gate, plan.inspection.path, *plan.reading_arguments()]
     runs = []
     if plan.test_row_range is not None:
         test_rows = row_range_arguments(plan.test_row_range)
-        runs.append(run_metacal_command(["verify", *gate_and_rows, *test_rows]))
+        runs.append(run_metacal_command(["verify", *gate_and_file_arguments, *test_rows]))
     report_rows = row_range_arguments(plan.test_row_range or plan.fit_row_range)
-    runs.append(run_metacal_command(["report", *gate_and_rows, *report_rows, "-o", report_path]))
+    runs.append(
+        run_metacal_command(["report", *gate_and_file_arguments, *report_rows, "-o", report_path])
+    )
     for run in runs:
         run.show()
     if plan.test_row_range is None:
         start, stop = HELD_OUT_ROW_RANGE
-        n_rows = round((stop - start) * MIN_ROWS_TO_HOLD_OUT)
+        n_rows_to_label = round((stop - start) * MIN_ROWS_TO_HOLD_OUT)
         print_note(
             "\nNot judged: every row that could judge the gate was used to fit it. Label at least"
-            f" {n_rows} new {plan.sampling_unit_name}, and run:\n$ {shell_line(plan.verify_arguments())}"
+            f" {n_rows_to_label} new {plan.sampling_unit_name}, and run:\n$ {shell_line(plan.verify_arguments())}"
         )
     return runs
 
@@ -310,11 +318,12 @@ def _print_review_note(plan: Plan, review_fraction: float) -> None:
 def _print_other_promises(plan: Plan) -> None:
     """Print further promises that the rows support, with the best target of each."""
     offered_promises = list_offered_promises(plan.inspection)
-    uses_usual_fit_rows = plan.fit_row_range == FIT_ROW_RANGE
-    if len(offered_promises) == 1 or not uses_usual_fit_rows:
+    # Otherwise no rows were held out, or a lower target was certified on them.
+    are_rows_held_out = plan.fit_row_range == FIT_ROW_RANGE
+    if len(offered_promises) == 1 or not are_rows_held_out:
         return
-    unit_name = "two classes" if plan.inspection.two_classes is not None else "rows"
-    print_note(f"\nOther promises about these {unit_name}, each instead of the one above:")
+    promise_subject = "two classes" if plan.inspection.two_classes is not None else "rows"
+    print_note(f"\nOther promises about these {promise_subject}, each instead of the one above:")
     for promise in offered_promises:
         if promise is plan.promise:
             continue

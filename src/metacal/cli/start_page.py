@@ -19,7 +19,7 @@ def format_next_steps_page(
     inspection: Inspection,
     commands_run: Sequence[list[str]],
     later_commands: Sequence[list[str]],
-    format_python_code: str,
+    python_code: str,
 ) -> str:
     """Return a Markdown page with the findings, the commands and the Python code.
 
@@ -31,7 +31,7 @@ def format_next_steps_page(
         Commands that were run.
     later_commands : sequence of lists of str
         Commands for new files, which are called NEW.
-    format_python_code : str
+    python_code : str
         Code that fits the same gate.
 
     Returns
@@ -48,7 +48,7 @@ def format_next_steps_page(
         "The gate remembers the columns of the file. For new files of the same columns, run:",
         _code_block("sh", "\n".join(map(shell_line, later_commands))),
         "The same gate in Python:",
-        _code_block("python", format_python_code),
+        _code_block("python", python_code),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -85,7 +85,7 @@ def format_python_code(
     -------
     str
     """
-    reader_options = promise.reading_options(inspection)
+    reader_options = promise.reader_options_for(inspection)
     reads_scores = "score_key" in reader_options
     read_call = _format_read_call(inspection.path, reader_options, reads_scores=reads_scores)
     if fit_row_range is not None:

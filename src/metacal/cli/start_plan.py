@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,7 @@ from metacal.cli.options import format_option_arguments
 from metacal.cli.printing import print_note, wrap_lines
 from metacal.cli.read_options import ReadOptions
 from metacal.cli.start_promises import (
-    TWO_CLASS_PROMISES,
+    PROMISES_ABOUT_ONE_CLASS,
     OfferedPromise,
     round_down_to_3_decimals,
     round_up_to_3_decimals,
@@ -35,11 +35,11 @@ MIN_ROWS_TO_HOLD_OUT = 300
 #: Tolerance for floating-point error when a target is rounded.
 _ROUNDING_TOLERANCE = 1e-9
 
-#: Part of the rows that fits the gate, and part that is held out.
+#: Fractions of the rows, in random order: the first 70% fit the gate, the others are held out.
 FIT_ROW_RANGE = (0.0, 0.7)
 HELD_OUT_ROW_RANGE = (0.7, 1.0)
-#: Parts of the rows of the fit that are as large as the part that is held out.
-PILOT_ROW_RANGES = ((0.0, 0.3), (0.1, 0.4), (0.2, 0.5), (0.3, 0.6), (0.4, 0.7))
+#: Ranges within the rows of the fit, each with as many rows as are held out.
+PILOT_FIT_ROW_RANGES = ((0.0, 0.3), (0.1, 0.4), (0.2, 0.5), (0.3, 0.6), (0.4, 0.7))
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,20 @@ class Plan:
     gate: str
 
     def fit_arguments(self) -> list[str]:
-        """Return the command that fits the gate."""
-        promise_arguments = self.promise.promise_arguments(self.target)
-        arguments = [*self.fit_arguments_without_promise(), *promise_arguments]
-        is_about_one_class = self.promise in TWO_CLASS_PROMISES
-        if self.inspection.two_classes is not None and is_about_one_class:
-            _negative_class, positive_class = self.inspection.two_classes
-            if "--positive" not in arguments:
-                arguments += ["--positive", positive_class]
+        """Return the arguments of the command that fits the gate."""
+        arguments = self.fit_arguments_without_promise()
+        arguments += self.promise.format_fit_arguments(self.target)
+        two_classes = self.inspection.two_classes
+        is_about_one_class = self.promise in PROMISES_ABOUT_ONE_CLASS
+        if two_classes is not None and is_about_one_class and "--positive" not in arguments:
+            _negative_class, positive_class = two_classes
+            arguments += ["--positive", positive_class]
         return [*arguments, "-o", self.gate]
 
     def fit_arguments_without_promise(self) -> list[str]:
         """Return the fit command of the plan without the options of the promise."""
         arguments = ["fit", self.inspection.path]
-        for option_name, value in self.promise.reading_options(self.inspection).items():
+        for option_name, value in self.promise.reader_options_for(self.inspection).items():
             arguments += format_option_arguments(option_name, value)
         return [*arguments, *row_range_arguments(self.fit_row_range)]
 
@@ -108,7 +108,7 @@ class Plan:
         return format_option_arguments("format", self.inspection.options.get("format"))
 
     def verify_arguments(self) -> list[str]:
-        """Return the command that judges the gate on a new file, called NEW."""
+        """Return the arguments of the command that judges the gate on a file called NEW."""
         arguments = ["verify", self.gate, "NEW", *self.format_arguments()]
         if "labels" in self.inspection.options:
             arguments += ["--labels", "NEWLABELS"]
@@ -120,10 +120,10 @@ def row_range_arguments(row_range: tuple[float, float] | None) -> list[str]:
     return [] if row_range is None else format_option_arguments("rows", row_range)
 
 
-def plan_rows(
+def plan_fit_and_test_rows(
     inspection: Inspection, promise: OfferedPromise, target: float, gate_path: str
 ) -> Plan:
-    """Plan which rows fit the gate, and which rows are held out to test it."""
+    """Divide the rows of a file into those that fit the gate and those that test it."""
     n_rows, n_clusters = _count_rows_and_clusters(inspection, promise)
     if n_clusters < MIN_ROWS_TO_HOLD_OUT:
         return Plan(
@@ -155,11 +155,14 @@ def _count_rows_and_clusters(inspection: Inspection, promise: OfferedPromise) ->
     from metacal.io.columns import Columns
     from metacal.io.predictions import read_predictions
 
-    reading_options = {}
-    for option_name, value in promise.reading_options(inspection).items():
-        if option_name in ReadOptions.__dataclass_fields__:
-            reading_options[option_name] = value
-    reading = ReadOptions(**reading_options)
+    # The other options, such as --positive, are options of the estimator.
+    names_of_read_options = {field.name for field in fields(ReadOptions)}
+    values_of_read_options = {
+        name: value
+        for name, value in promise.reader_options_for(inspection).items()
+        if name in names_of_read_options
+    }
+    reading = ReadOptions(**values_of_read_options)
     columns: Columns
     if reading.score_key is not None:
         columns = read_score_table(inspection.path, reading)
@@ -197,17 +200,21 @@ def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
         ) from None
     if run.error is None:
         return plan, run
-    fallback_plan = _plan_with_best_target(plan)
+    fallback_plan = _plan_best_certifiable_target(plan)
     if fallback_plan is None:
-        raise _build_error_with_advice(plan, run.error, failure="")
+        raise _build_infeasible_target_error(plan, run.error)
     target = fallback_plan.target
     try:
         fallback_run = run_metacal_command(fallback_plan.fit_arguments())
-    except UnsupportedPromiseError:  # without a gate, so many rows are of the class
-        raise _build_error_with_advice(plan, run.error, failure="") from None
+    except UnsupportedPromiseError:
+        # The chosen target is so low that the promise holds without a gate.
+        raise _build_infeasible_target_error(plan, run.error) from None
     if fallback_run.error is not None:
-        failure_text = f" The rows that were held out do not support {100.0 * target:.4g}% either."
-        raise _build_error_with_advice(plan, run.error, failure_text)
+        raise _build_infeasible_target_error(
+            plan,
+            run.error,
+            also_tried=f" The rows that were held out do not support {100.0 * target:.4g}% either.",
+        )
     print_note(
         wrap_lines(
             f"\nThe target is not supported. {_capitalize_error_message(run.error)}\nA target of"
@@ -254,7 +261,7 @@ def fit_trial_gate(plan: Plan) -> TrialGate | None:
     gate = _fit_unsaved_gate(plan)
     if gate is not None:
         return TrialGate(plan=plan, gate=gate)
-    fallback_plan = _plan_with_best_target(plan)
+    fallback_plan = _plan_best_certifiable_target(plan)
     if fallback_plan is None:
         return None
     try:
@@ -277,42 +284,45 @@ def _fit_unsaved_gate(plan: Plan) -> Gate | None:
         return metacal.load_gate(trial_plan.gate) if is_supported else None
 
 
-def _plan_with_best_target(plan: Plan) -> Plan | None:
-    """Plan the best target that the held-out rows probably support.
+def _plan_best_certifiable_target(plan: Plan) -> Plan | None:
+    """Plan a gate on the held-out rows, with the best target that they probably support.
 
-    None if no rows were held out, or if there is no such target.
+    The target is chosen from the best targets of several pilot fits, each on as many rows as were
+    held out. None if no rows were held out, or if there is no such target.
     """
     if plan.test_row_range is None:
         return None
-    best_targets = []
+    best_targets_of_pilots: list[float] = []
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
         pilot_gate_path = str(Path(folder, "pilot.json"))
-        for row_range in PILOT_ROW_RANGES:
+        for row_range in PILOT_FIT_ROW_RANGES:
             pilot_plan = replace(plan, fit_row_range=row_range, gate=pilot_gate_path)
-            best_target = _find_best_target(pilot_plan)
+            best_target = _find_best_supported_target(pilot_plan)
             if best_target is None:
                 return None
-            best_targets.append(best_target)
+            best_targets_of_pilots.append(best_target)
     if plan.promise.is_about_cases:
-        target = choose_higher_limit(best_targets)
+        # The target of such a promise is an upper limit, so a higher one is easier to certify.
+        target = choose_limit_above(best_targets_of_pilots)
     else:
-        target = choose_lower_target(best_targets)
+        target = choose_target_below(best_targets_of_pilots)
     if target is None:
         return None
     return replace(plan, target=target, fit_row_range=plan.test_row_range, test_row_range=None)
 
 
-def _find_best_target(plan: Plan) -> float | None:
+def _find_best_supported_target(plan: Plan) -> float | None:
     """Return the target of a plan, or the best target if the rows do not support it."""
     try:
         error = run_metacal_command(plan.fit_arguments()).error
-    except UnsupportedPromiseError:  # every gate keeps the promise on these rows
+    except UnsupportedPromiseError:
+        # Every gate keeps the promise on these rows.
         return plan.target
     return plan.target if error is None else error.best
 
 
-def choose_lower_target(best_targets: Sequence[float]) -> float | None:
-    """Return a target that other rows probably support.
+def choose_target_below(best_targets: Sequence[float]) -> float | None:
+    """Choose a target, below the best targets of samples, for rows that are not in them.
 
     Parameters
     ----------
@@ -327,7 +337,7 @@ def choose_lower_target(best_targets: Sequence[float]) -> float | None:
 
     Examples
     --------
-    >>> choose_lower_target([0.92, 0.94, 0.93])
+    >>> choose_target_below([0.92, 0.94, 0.93])
     0.91
     """
     lowest = min(best_targets)
@@ -336,8 +346,8 @@ def choose_lower_target(best_targets: Sequence[float]) -> float | None:
     return target if 0.0 < target < 1.0 else None
 
 
-def choose_higher_limit(best_limits: Sequence[float]) -> float | None:
-    """Return an upper limit that other rows probably support.
+def choose_limit_above(best_limits: Sequence[float]) -> float | None:
+    """Choose a limit, above the best limits of samples, for rows that are not in them.
 
     Parameters
     ----------
@@ -351,7 +361,7 @@ def choose_higher_limit(best_limits: Sequence[float]) -> float | None:
 
     Examples
     --------
-    >>> choose_higher_limit([0.08, 0.06, 0.07])
+    >>> choose_limit_above([0.08, 0.06, 0.07])
     0.1
     """
     highest = max(best_limits)
@@ -366,22 +376,22 @@ def _capitalize_error_message(error: InfeasibleTargetError) -> str:
     return message[:1].upper() + message[1:]
 
 
-def _build_error_with_advice(
-    plan: Plan, error: InfeasibleTargetError, failure: str
+def _build_infeasible_target_error(
+    plan: Plan, error: InfeasibleTargetError, also_tried: str = ""
 ) -> InfeasibleTargetError:
-    """Build the error about an unsupported target, with advice."""
+    """Build the error about a target that the rows do not support, with advice."""
     advice_text = (
         " Nothing was written. Collect more labelled rows, or pass a lower --mistake-cost."
     )
     if plan.test_row_range is None:
-        independent = plan.sampling_unit_name if plan.promise.is_about_cases else "independent rows"
+        independent_units = "cases" if plan.promise.is_about_cases else "independent rows"
         advice_text = (
-            f" Nothing was written. With at least {MIN_ROWS_TO_HOLD_OUT} {independent}, start also"
+            f" Nothing was written. With at least {MIN_ROWS_TO_HOLD_OUT} {independent_units}, start also"
             " chooses the best target, and certifies this target on rows that did not influence"
             " it."
         )
     return InfeasibleTargetError(
-        f"{_capitalize_error_message(error)}{failure}{advice_text}",
+        f"{_capitalize_error_message(error)}{also_tried}{advice_text}",
         target=error.target,
         best=error.best,
         rows_needed=error.rows_needed,

@@ -55,8 +55,12 @@ class OfferedPromise:
         """Return the target at which mistakes cost no more than reviewing everything would."""
         return 1.0 / mistake_cost if self.is_about_cases else 1.0 - 1.0 / mistake_cost
 
-    def reading_options(self, inspection: Inspection) -> dict[str, Any]:
-        """Return the parameters of the reader, with the cases if the promise is about cases."""
+    def reader_options_for(self, inspection: Inspection) -> dict[str, Any]:
+        """Return the options for reading the file that this promise needs.
+
+        A promise about cases reads the columns of cases and item types. For any other promise, the
+        rows of a case are a cluster of dependent rows.
+        """
         reader_options = dict(inspection.options)
         if not self.is_about_cases:
             if "case_key" in reader_options:
@@ -68,8 +72,8 @@ class OfferedPromise:
             reader_options["group_key"] = inspection.column_of_role["group"]
         return reader_options
 
-    def promise_arguments(self, target: float) -> list[str]:
-        """Return the options of `metacal fit` for this promise."""
+    def format_fit_arguments(self, target: float) -> list[str]:
+        """Return the arguments of `metacal fit` that describe this promise."""
         return [self.option, f"{target:.4g}", *self.further_arguments]
 
 
@@ -80,8 +84,8 @@ ACCURACY = OfferedPromise(
     "at least {target} of the accepted predictions are correct",
     "mc.MinAccuracy({target})",
 )
-#: Promises for two classes, besides the accuracy.
-TWO_CLASS_PROMISES = (
+#: Promises about the positive or the negative one of two classes.
+PROMISES_ABOUT_ONE_CLASS = (
     OfferedPromise(
         "precision",
         "--min-precision",
@@ -126,13 +130,15 @@ CASE_PROMISES = (
     ),
 )
 #: All promises by name.
-PROMISES = {promise.name: promise for promise in (ACCURACY, *TWO_CLASS_PROMISES, *CASE_PROMISES)}
+PROMISES = {
+    promise.name: promise for promise in (ACCURACY, *PROMISES_ABOUT_ONE_CLASS, *CASE_PROMISES)
+}
 
 
 def list_offered_promises(inspection: Inspection) -> tuple[OfferedPromise, ...]:
     """Return the promises that the columns of a file allow, the default first."""
     if inspection.two_classes is not None:
-        return (ACCURACY, *TWO_CLASS_PROMISES)
+        return (ACCURACY, *PROMISES_ABOUT_ONE_CLASS)
     if inspection.has_scored_items and "case" in inspection.column_of_role:
         return (*CASE_PROMISES, ACCURACY)
     return (ACCURACY,)

@@ -16,8 +16,9 @@ from metacal.display import is_terminal
 if TYPE_CHECKING:
     from metacal.io.inspection import Inspection
 
+#: Cost of a mistake, in reviews.
 DEFAULT_MISTAKE_COST = 20.0
-#: The same, of a case with an incorrect item, in reviews of a case.
+#: Cost of a case with an incorrect accepted item, in reviews of a case.
 DEFAULT_CASE_MISTAKE_COST = 10.0
 DEFAULT_REVIEW_FRACTION = 0.2
 

@@ -68,7 +68,7 @@ def run_metacal_command(arguments: list[str]) -> CommandRun:
     exit_code = 0
     try:
         with (
-            _hidden_notes(),
+            _hide_notes(),
             contextlib.redirect_stdout(captured_output),
             command.make_context(
                 command_name, list(arguments[1:]), parent=click.get_current_context()
@@ -85,7 +85,7 @@ def run_metacal_command(arguments: list[str]) -> CommandRun:
 
 
 @contextlib.contextmanager
-def _hidden_notes() -> Iterator[None]:
+def _hide_notes() -> Iterator[None]:
     """Hide the notes of a command, which suggest the next command."""
     meta = click.get_current_context().meta
     meta["metacal.hidden_notes"] = True

@@ -19,10 +19,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_PACKAGE = "scipy.special"
+_SCIPY_SPECIAL = "scipy.special"
 #: Number of new objects after which the garbage collector runs.
 #: The imports of a command create about a quarter of a million objects.
-_COLLECTION_THRESHOLD = 1_000_000
+_OBJECTS_BEFORE_COLLECTION = 1_000_000
 
 
 class _SpecialFunctions(ModuleType):
@@ -33,10 +33,10 @@ class _SpecialFunctions(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
-        if sys.modules.get(_PACKAGE) is self:
-            del sys.modules[_PACKAGE]
-        return getattr(import_module(_PACKAGE), name)
+            raise AttributeError(f"module {_SCIPY_SPECIAL!r} has no attribute {name!r}")
+        if sys.modules.get(_SCIPY_SPECIAL) is self:
+            del sys.modules[_SCIPY_SPECIAL]
+        return getattr(import_module(_SCIPY_SPECIAL), name)
 
 
 class _SpecialFunctionsLoader(Loader):
@@ -49,13 +49,14 @@ class _SpecialFunctionsLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Fill the module with the compiled functions, or replace it by the real package."""
         try:
-            functions = _import_compiled_functions()
+            function_by_name = _import_compiled_scipy_functions()
         except Exception:
-            # Another version of SciPy may be built differently.
-            del sys.modules[_PACKAGE]
-            sys.modules[_PACKAGE] = import_module(_PACKAGE)
+            # Another version of SciPy may be built differently. The import hook is removed at its
+            # first use, so the following import loads the real package.
+            del sys.modules[_SCIPY_SPECIAL]
+            sys.modules[_SCIPY_SPECIAL] = import_module(_SCIPY_SPECIAL)
             return
-        vars(module).update(functions)
+        vars(module).update(function_by_name)
 
 
 class _SpecialFunctionsFinder(MetaPathFinder):
@@ -65,7 +66,7 @@ class _SpecialFunctionsFinder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find the package, and name the loader of its compiled functions."""
-        if fullname != _PACKAGE:
+        if fullname != _SCIPY_SPECIAL:
             return None
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
@@ -76,7 +77,7 @@ class _SpecialFunctionsFinder(MetaPathFinder):
 
 def prepare_process() -> None:
     """Prepare a process that runs one command and ends."""
-    gc.set_threshold(_COLLECTION_THRESHOLD, *gc.get_threshold()[1:])
+    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
     # At its end, Python would look through all objects once more.
     atexit.register(gc.freeze)
     shorten_import_of_special_functions()
@@ -88,18 +89,18 @@ def shorten_import_of_special_functions() -> None:
     Nothing happens if the package is imported already, or if SciPy is to replace its functions by
     those of another array library.
     """
-    if _PACKAGE in sys.modules or os.environ.get("SCIPY_ARRAY_API"):
+    if _SCIPY_SPECIAL in sys.modules or os.environ.get("SCIPY_ARRAY_API"):
         return
     sys.meta_path.insert(0, _SpecialFunctionsFinder())
 
 
-def _import_compiled_functions() -> dict[str, Any]:
+def _import_compiled_scipy_functions() -> dict[str, Any]:
     """Import the compiled functions of `scipy.special` and return them by name."""
     import numpy as np
 
-    members = vars(import_module(f"{_PACKAGE}._ufuncs"))
-    functions = {}
+    members = vars(import_module(f"{_SCIPY_SPECIAL}._ufuncs"))
+    function_by_name = {}
     for name, member in members.items():
         if isinstance(member, np.ufunc) and not name.startswith("_"):
-            functions[name] = member
-    return functions
+            function_by_name[name] = member
+    return function_by_name
