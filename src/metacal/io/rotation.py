@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -40,13 +40,13 @@ class RotationRank(NamedTuple):
     is_numbered: bool
     sort_key: Any
 
-    def is_comparable(self, other: RotationRank) -> bool:
+    def has_same_scheme(self, other: RotationRank) -> bool:
         """Check whether two files are named by the same scheme."""
-        has_same_scheme = self.naming_scheme == other.naming_scheme
-        return has_same_scheme and self.is_numbered == other.is_numbered
+        is_same_place = self.naming_scheme == other.naming_scheme
+        return is_same_place and self.is_numbered == other.is_numbered
 
 
-class _RotatedKey(NamedTuple):
+class _AgeKey(NamedTuple):
     """Sort key of a rotated file: its modification time, then its rank."""
 
     modification_time_ns: int
@@ -91,7 +91,7 @@ class NextLog:
 def iterate_neighbours(
     logs: LogFileSystem, path: str, *, only_rotated: bool
 ) -> Iterator[Neighbour]:
-    """Yield the other files in the directory of a log that can be opened.
+    """Open and yield the other readable files in the directory of a log.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def iterate_neighbours(
         rank = get_rotation_rank(name, base_name)
         if name == base_name or (rank is None and only_rotated):
             continue
-        # Files that belong to other users may not be readable.
+        # A file of another user may be unreadable, and a file may disappear.
         with suppress(InputError, OSError):
             log = logs.open(os.path.join(directory, name))
             if log is not None:
@@ -141,43 +141,42 @@ def find_next_rotated(logs: LogFileSystem, path: str, file: LogFile) -> NextLog:
     -------
     NextLog
     """
-    rotated_logs: dict[_RotatedKey, LogFile] = {}
+    log_by_age: dict[_AgeKey, LogFile] = {}
     for neighbour in iterate_neighbours(logs, path, only_rotated=True):
         assert neighbour.rank is not None
-        rotated_key = _RotatedKey(neighbour.log.modification_time_ns(), neighbour.rank)
-        rotated_logs[rotated_key] = neighbour.log
+        age_key = _AgeKey(neighbour.log.modification_time_ns(), neighbour.rank)
+        log_by_age[age_key] = neighbour.log
 
-    for key_of_file, log in rotated_logs.items():
+    for age_key, log in log_by_age.items():
         if log.identity == file.identity:
-            later_keys = [
-                rotated_key
-                for rotated_key in rotated_logs
-                if rotated_key.rank.is_comparable(key_of_file.rank) and rotated_key > key_of_file
-            ]
-            return NextLog(log=_find_oldest(rotated_logs, later_keys), file_was_removed=False)
+            return NextLog(log=_find_next_in_series(log_by_age, age_key), file_was_removed=False)
+    return _find_next_of_missing_file(log_by_age, file.modification_time_ns())
 
-    # The file was removed from the directory, so files are ordered by time alone.
-    file_time_ns = file.modification_time_ns()
+
+def _find_next_in_series(log_by_age: Mapping[_AgeKey, LogFile], key: _AgeKey) -> LogFile | None:
+    """Return the next younger log that is named by the same scheme, or None."""
     later_keys = [
-        rotated_key
-        for rotated_key in rotated_logs
-        if rotated_key.modification_time_ns > file_time_ns
+        other_key
+        for other_key in log_by_age
+        if other_key.rank.has_same_scheme(key.rank) and other_key > key
     ]
-    has_file_of_same_age = any(
-        rotated_key.modification_time_ns >= file_time_ns for rotated_key in rotated_logs
-    )
-    return NextLog(
-        log=_find_oldest(rotated_logs, later_keys), file_was_removed=has_file_of_same_age
-    )
-
-
-def _find_oldest(
-    rotated_logs: Mapping[_RotatedKey, LogFile], keys: Sequence[_RotatedKey]
-) -> LogFile | None:
-    """Return the log with the smallest key, or None if there are no keys."""
-    if not keys:
+    if not later_keys:
         return None
-    return rotated_logs[min(keys)]
+    return log_by_age[min(later_keys)]
+
+
+def _find_next_of_missing_file(
+    log_by_age: Mapping[_AgeKey, LogFile], modification_time_ns: int
+) -> NextLog:
+    """Find the log that follows a file which is not among the rotated logs.
+
+    Only the modification time of such a file is known. It counts as removed if a rotated log is of
+    the same age or younger.
+    """
+    later_keys = [key for key in log_by_age if key.modification_time_ns > modification_time_ns]
+    next_log = log_by_age[min(later_keys)] if later_keys else None
+    was_removed = any(key.modification_time_ns >= modification_time_ns for key in log_by_age)
+    return NextLog(log=next_log, file_was_removed=was_removed)
 
 
 def get_rotation_rank(name: str, base_name: str) -> RotationRank | None:

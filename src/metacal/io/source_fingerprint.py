@@ -60,7 +60,7 @@ def compute_fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
     # Take the time before the stamp, so that later changes have a later time.
     now_ns = disk.now_ns()
     return _build_fingerprint(
-        source, disk, needs_checksum=lambda stamp: not _is_settled(stamp, now_ns)
+        source, disk, needs_checksum=lambda stamp: not _reveals_later_changes(stamp, now_ns)
     )
 
 
@@ -118,7 +118,9 @@ def read_until_unchanged(
             return read_result, None
         now_ns = disk.now_ns()
         if has_fingerprint(initial_fingerprint, source, disk):
-            if "checksum" in initial_fingerprint and _is_settled(initial_fingerprint, now_ns):
+            if "checksum" in initial_fingerprint and _reveals_later_changes(
+                initial_fingerprint, now_ns
+            ):
                 # From now on, the stamp alone reveals every change.
                 return read_result, _drop_checksum(initial_fingerprint)
             return read_result, initial_fingerprint
@@ -168,7 +170,7 @@ def _drop_checksum(source_stamp: Fingerprint) -> Fingerprint:
     return {name: value for name, value in source_stamp.items() if name != "checksum"}
 
 
-def _is_settled(stamp: Fingerprint, now_ns: int) -> bool:
+def _reveals_later_changes(stamp: Fingerprint, now_ns: int) -> bool:
     """Check whether any later change of a file would have a later file time."""
     last_change_ns = max(stamp["written_ns"], stamp["changed_ns"])
     return bool(now_ns - last_change_ns >= SETTLED_NS)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,10 +32,10 @@ from metacal.io.formats.text_cells import DELIMITER_NAMES, detect_delimiter, spl
 from metacal.io.request import DEFAULT_ID_NAMES, REQUEST_FIELD_OF_ROLE, Request
 from metacal.io.stream_cells import (
     build_invalid_line_error,
+    convert_cells_to_floats,
     parse_group,
     parse_identifier,
     parse_list,
-    parse_numbers,
     parse_score_value,
 )
 from metacal.io.stream_layout import StreamLayout, determine_layout
@@ -160,33 +160,38 @@ class StreamReader:
         >>> [(record.row, record.id, record.unit) for record in records]
         [((0.9,), '7[0]', '7'), ((0.2,), '7[1]', '7')]
         """
-        list_key = None
-        if self.request.table_is_score_column and self._delimiter is None:
-            list_key = find_item_list_key(self.request.logits_key)
+        is_json = self._delimiter is None
+        item_list_key = None
+        if is_json and self.request.table_is_score_column:
+            score_key = self.request.logits_key
+            item_list_key = find_item_list_key(score_key)
         is_blank_line = not content.strip(b"\0 \t\r\n")
-        if list_key is None or is_blank_line:
+        if item_list_key is None or is_blank_line:
             record = self.parse_line(line_number, content)
             return [] if record is None else [record]
-        cells = self._parse_json_line(line_number, content)
-        # The position of a line is not unique if files rotate, so its content is part of the name.
-        line_name = f"{self.request.path}:{line_number}:{zlib.crc32(content):08x}"
-        try:
-            items = list(
-                iterate_items(cells, list_key, list_keys_named_by_request(self.request), line_name)
-            )
-        except InputError as error:
-            raise LineError(self.request.path, line_number, str(error)) from None
-        if list_key not in cells:
-            return [self._parse_json_object(cells)]
+
+        json_object = self._parse_json_line(line_number, content)
+        items = self._list_items(json_object, item_list_key, line_number, content)
+        if item_list_key not in json_object:
+            return [self._parse_json_object(json_object)]
         records = [self._parse_json_object(item) for item in items]
         id_key = self.request.id_key
-        has_id_per_item = id_key is not None and find_item_list_key(id_key) == list_key
+        has_id_per_item = id_key is not None and find_item_list_key(id_key) == item_list_key
         if has_id_per_item:
             return records
-        for position, record in enumerate(records):
-            if record.id is not None:
-                records[position] = record._replace(id=f"{record.id}[{position}]")
-        return records
+        return _append_positions_to_ids(records)
+
+    def _list_items(
+        self, json_object: dict[str, Any], item_list_key: str, line_number: int, content: bytes
+    ) -> list[dict[str, Any]]:
+        """Return the items of a list in a JSON object, each with the other entries of the object."""
+        # The position of a line is not unique if files rotate, so its content is part of the name.
+        line_name = f"{self.request.path}:{line_number}:{zlib.crc32(content):08x}"
+        requested_keys = list_keys_named_by_request(self.request)
+        try:
+            return list(iterate_items(json_object, item_list_key, requested_keys, line_name))
+        except InputError as error:
+            raise LineError(self.request.path, line_number, str(error)) from None
 
     def parse_line(self, line_number: int, content: bytes) -> StreamRecord | None:
         """Parse one line.
@@ -225,7 +230,7 @@ class StreamReader:
         return add_requested_entries(self.request, line_number, json_object, self.probability_key)
 
     def _parse_delimited_line(self, line_number: int, cells: list[str]) -> StreamRecord | None:
-        """Parse the cells of a line of csv or tsv. Return None for a header."""
+        """Convert the cells of a line of csv or tsv to a record, or adopt them as the header."""
         is_first_line = line_number == 1
         if is_first_line and cells == self.header:
             return None
@@ -252,41 +257,25 @@ class StreamReader:
                 f"{self.request.path}: the file looks like JSON, but it is read as"
                 f" {self.stream_format}. Pass {format_option('format', 'jsonl')}."
             )
-        previous_layout = self._layout
-        self._layout = self._determine_layout(cells, [])
+        layout = self._determine_layout(column_names=cells, list_names=[])
         is_later_header = self.header is not None
-        if is_later_header and not self._has_same_classes(previous_layout):
-            self._layout = previous_layout
+        if is_later_header and not _has_same_classes(
+            layout.table_column_names,
+            previous_column_names=self._layout.table_column_names,
+            class_names=self.request.classes or (),
+        ):
             raise build_invalid_line_error(
                 f"this line is neither a row nor a header with the columns {format_names(cells)}"
             )
+        self._layout = layout
         self.header = cells
-
-    def _has_same_classes(self, previous_layout: StreamLayout) -> bool:
-        """Check whether the table has the same columns as before, or one column per class.
-
-        A header without a table belongs to a file of late labels and is accepted.
-        """
-        table_column_names = self._layout.table_column_names
-        previous_table_column_names = previous_layout.table_column_names
-        if not table_column_names or not previous_table_column_names:
-            return True
-        if set(table_column_names) == set(previous_table_column_names):
-            return True
-        class_names = self.request.classes or ()
-        if len(class_names) != len(table_column_names):
-            return False
-        return all(
-            column_name.endswith(str(class_name))
-            for column_name, class_name in zip(table_column_names, class_names, strict=True)
-        )
 
     def _looks_like_row(self, cells: list[str], header: list[str]) -> bool:
         """Check whether the first line of a later file is a row, not a header."""
         if len(cells) != len(header):
             return False
         try:
-            self._parse_row(_map_names_to_cells(header, cells), may_lack_score=False)
+            self._parse_row(_map_names_to_cells(header, cells), score_may_be_missing=False)
         except InputError:
             return False
         return set(cells) != set(header)
@@ -322,19 +311,7 @@ class StreamReader:
     def _parse_json_object(self, cells: dict[str, Any]) -> StreamRecord:
         """Parse a JSON object. The first one with a row determines the layout."""
         if self.header is None:
-            list_names = [name for name, value in cells.items() if isinstance(value, list)]
-            try:
-                self._layout = self._determine_layout(list(cells), list_names)
-            except InputError:
-                if list_names or self.request.logits_key in cells:
-                    raise
-            has_row = bool(self._layout.table_column_names)
-            if has_row:
-                self.header = list(cells)
-                self.list_names = list_names
-            else:
-                # The next object with a row determines the layout.
-                self._layout = StreamLayout()
+            self._adopt_layout_of_json_object(cells)
         record = self._build_record(cells)
         is_late_label = record.id is not None and record.label is not None
         if self.header is None and not is_late_label:
@@ -344,19 +321,49 @@ class StreamReader:
             )
         return record
 
-    def _build_record(self, cells: dict[str, Any]) -> StreamRecord:
-        """Convert the cells of a line to a record."""
+    def _adopt_layout_of_json_object(self, cells: dict[str, Any]) -> None:
+        """Set the header and the layout from a JSON object, unless the object has no row.
+
+        An object without a row may be the late label of an earlier row. The layout is then
+        determined by the next object that has one.
+        """
+        list_names = [name for name, value in cells.items() if isinstance(value, list)]
+        may_have_row = bool(list_names) or self.request.logits_key in cells
+        layout = StreamLayout()
+        try:
+            layout = self._determine_layout(column_names=list(cells), list_names=list_names)
+        except InputError:
+            if may_have_row:
+                raise
+        has_row = bool(layout.table_column_names)
+        if has_row:
+            self._layout = layout
+            self.header = list(cells)
+            self.list_names = list_names
+
+    def _find_label(self, cells: dict[str, Any]) -> Any:
+        """Return the label of a line, or None.
+
+        For predictions that are compared with labels, return whether they are equal. For a cascade
+        with a column of correctness per model, return a tuple with the flag of each model.
+        """
         request = self.request
         label = self._find_value(cells, "labels", request.default_label_names)
         if request.prediction_key is not None and label is not None:
             label = self._compare_with_prediction(cells, label)
-        correctness_flags = tuple(cells.get(name) for name in request.correctness_columns)
-        if any(flag is not None for flag in correctness_flags):
-            label = correctness_flags
+        is_correct_by_model = tuple(cells.get(name) for name in request.correctness_columns)
+        if any(is_correct is not None for is_correct in is_correct_by_model):
+            return is_correct_by_model
+        return label
+
+    def _build_record(self, cells: dict[str, Any]) -> StreamRecord:
+        """Convert the cells of a line, keyed by column name, to a record."""
+        request = self.request
+        label = self._find_label(cells)
         row_id = parse_identifier("id", self._find_value(cells, "ids", DEFAULT_ID_NAMES))
-        is_late_label = label is not None and row_id is not None
+        may_be_late_label = label is not None and row_id is not None
         return StreamRecord(
-            row=self._parse_row(cells, may_lack_score=not is_late_label),
+            row=self._parse_row(cells, score_may_be_missing=not may_be_late_label),
             label=label,
             id=row_id,
             probability=self._parse_probability(cells),
@@ -387,7 +394,7 @@ class StreamReader:
         cell = cells.get(self.probability_key)
         if cell is None:
             return None
-        return parse_numbers((self.probability_key,), [cell])[0]
+        return convert_cells_to_floats((self.probability_key,), [cell])[0]
 
     def _find_value(self, cells: dict[str, Any], role: str, default_names: tuple[str, ...]) -> Any:
         """Return the label or the id of a line, or None.
@@ -404,37 +411,51 @@ class StreamReader:
                     return cells[default_name]
         return _optional_cell(cells, name)
 
-    def _determine_layout(self, header: list[str], list_names: list[str]) -> StreamLayout:
+    def _determine_layout(self, column_names: list[str], list_names: list[str]) -> StreamLayout:
         """Determine the meaning of the columns. Raise HeaderError if that is not possible."""
         return determine_layout(
             self.request,
-            header,
+            column_names,
             list_names,
             has_header_line=self._delimiter is not None,
             probability_key=self.probability_key,
         )
 
     def _parse_row(
-        self, cells: dict[str, Any], *, may_lack_score: bool
+        self, cells: dict[str, Any], *, score_may_be_missing: bool
     ) -> tuple[float, ...] | None:
-        """Return the numbers of a row, or None for a late label.
+        """Return the numbers of a row, or None if the line holds no row.
 
-        A row of scores may lack its score, and is then rejected. It is NaN here. A line with an id
-        and a label but no score is a late label.
+        Parameters
+        ----------
+        cells : dict
+            Cells of the line, keyed by column name.
+
+        score_may_be_missing : bool
+            Whether a line of scores without a score is a row with a missing score, which is NaN
+            here and is rejected later. Otherwise it holds no row: a line with an id and a label
+            but no score is the late label of an earlier row.
+
+        Returns
+        -------
+        tuple of float or None
         """
         request = self.request
-        table_column_names = self._layout.table_column_names
-        row_values = [cells.get(name) for name in table_column_names]
+        number_columns = self._layout.table_column_names
+        row_values = [cells.get(name) for name in number_columns]
         if all(value is None for value in row_values):
-            if request.table_is_score_column and table_column_names and may_lack_score:
-                return (math.nan,) * len(table_column_names)
+            if request.table_is_score_column and number_columns and score_may_be_missing:
+                return (math.nan,) * len(number_columns)
             return None
 
         if self._layout.is_list_column:
-            row_values = parse_list(request.path, table_column_names[0], row_values[0])
+            list_column = number_columns[0]
+            row_values = parse_list(request.path, list_column, row_values[0])
+            number_columns = (list_column,) * len(row_values)
         if request.table_is_score_column:
             row_values = [parse_score_value(value) for value in row_values]
-        numbers = self._expand_single_score(parse_numbers(table_column_names, row_values))
+        numbers = convert_cells_to_floats(number_columns, row_values)
+        numbers = self._add_number_of_first_class(numbers)
         n_classes = len(request.classes or ())
         if n_classes and len(numbers) != n_classes:
             raise build_invalid_line_error(
@@ -443,7 +464,7 @@ class StreamReader:
             )
         return numbers
 
-    def _expand_single_score(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
+    def _add_number_of_first_class(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
         """Add the number of the first class if the row has a score for the second of two."""
         request = self.request
         has_two_classes = len(request.classes or ()) == 2
@@ -455,6 +476,39 @@ class StreamReader:
         if request.input == "probabilities":
             return 1.0 - numbers[0], numbers[0]
         return 0.0, numbers[0]
+
+
+def _append_positions_to_ids(records: list[StreamRecord]) -> list[StreamRecord]:
+    """Append to each id the position of its record among those of the same line, as in "7[0]"."""
+    renamed_records = []
+    for position, record in enumerate(records):
+        if record.id is None:
+            renamed_records.append(record)
+        else:
+            renamed_records.append(record._replace(id=f"{record.id}[{position}]"))
+    return renamed_records
+
+
+def _has_same_classes(
+    column_names: Sequence[str],
+    *,
+    previous_column_names: Sequence[str],
+    class_names: Sequence[str | int],
+) -> bool:
+    """Check whether the columns of a row are the same as before, or one column per class.
+
+    A header without such columns belongs to a file of late labels and is accepted.
+    """
+    if not column_names or not previous_column_names:
+        return True
+    if set(column_names) == set(previous_column_names):
+        return True
+    if len(class_names) != len(column_names):
+        return False
+    return all(
+        column_name.endswith(str(class_name))
+        for column_name, class_name in zip(column_names, class_names, strict=True)
+    )
 
 
 def _map_names_to_cells(header: list[str], cells: list[str]) -> dict[str, Any]:

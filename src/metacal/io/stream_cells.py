@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 from metacal.errors import InputError
@@ -23,13 +22,15 @@ _MAX_SHOWN = 40
 build_invalid_line_error = partial(LineError, "", 0)
 
 
-def parse_numbers(names: Sequence[str], values: Sequence[Any]) -> tuple[float, ...]:
-    """Convert the values of a line to floats.
+def convert_cells_to_floats(
+    column_names: Sequence[str], values: Sequence[Any]
+) -> tuple[float, ...]:
+    """Convert the cells of a line to floats.
 
     Parameters
     ----------
-    names : sequence of str
-        Column of each value, or the one column that holds a list of all values.
+    column_names : sequence of str
+        Column of each value, which an error names.
 
     values : sequence
         Numbers, or texts of numbers.
@@ -44,13 +45,16 @@ def parse_numbers(names: Sequence[str], values: Sequence[Any]) -> tuple[float, .
         If a value is missing or is not a number.
     """
     value_types = set(map(type, values))
-    are_plain_numbers = value_types <= {float, int}
+    are_numbers = value_types <= {float, int}
     # Python accepts "1_000" as a number, but a file should not contain it.
-    are_plain_texts = value_types == {str} and "_" not in "".join(values)
-    if are_plain_numbers or are_plain_texts:
+    are_texts_without_underscore = value_types == {str} and "_" not in "".join(values)
+    if are_numbers or are_texts_without_underscore:
         with suppress(ValueError, OverflowError):
             return tuple(map(float, values))
-    return tuple(_parse_number(name, value) for name, value in zip(cycle(names), values))
+    return tuple(
+        _parse_number(column_name, value)
+        for column_name, value in zip(column_names, values, strict=True)
+    )
 
 
 def _parse_number(name: str, value: Any) -> float:

@@ -88,30 +88,35 @@ def _select_columns(
 ) -> StreamLayout:
     """Select the columns of the rows, or only labels and ids in a file of late labels."""
     if has_header_line:
+        # Every cell of csv or tsv is text, so a column of lists is recognised by its name.
         possible_list_names = (request.logits_key, *DEFAULT_TABLE_NAMES[request.input])
         list_names = [name for name in column_names if name in possible_list_names]
     else:
         request = _drop_missing_keys(request, column_names)
 
     column_of_role = find_column_of_each_role(request, column_names)
-    has_late_labels = "labels" in column_of_role and "ids" in column_of_role
-    if request.table_is_score_column and has_late_labels and request.logits_key not in column_names:
-        return StreamLayout(column_of_role=column_of_role)
+    layout_of_late_labels = StreamLayout(column_of_role=column_of_role)
+    may_hold_late_labels = "labels" in column_of_role and "ids" in column_of_role
+    lacks_score_column = request.table_is_score_column and request.logits_key not in column_names
+    if may_hold_late_labels and lacks_score_column:
+        return layout_of_late_labels
+
     selection = select_columns(request, column_names, list_names, min_classes=0)
-    n_required_columns = _count_required_columns(request, selection)
-    if n_required_columns and len(selection.table_column_names) != n_required_columns:
-        if has_late_labels:
-            return StreamLayout(column_of_role=column_of_role)
+    class_columns = selection.table_column_names
+    n_required_columns = _find_required_number_of_columns(request, selection)
+    if n_required_columns is not None and len(class_columns) != n_required_columns:
+        if may_hold_late_labels:
+            return layout_of_late_labels
         raise ClassMismatchError(
             f"{request.path}: the gate was fitted on {n_required_columns} classes"
             f" ({format_names(request.classes or ())}), but the file has"
-            f" {len(selection.table_column_names)} columns of classes"
-            f" ({format_names(selection.table_column_names)})."
+            f" {len(class_columns)} columns of classes"
+            f" ({format_names(class_columns)})."
         )
     if has_header_line:
         _check_cascade_columns(request, column_names)
     return StreamLayout(
-        table_column_names=selection.table_column_names + request.later_score_columns,
+        table_column_names=class_columns + request.later_score_columns,
         is_list_column=not selection.has_column_per_class and not request.table_is_score_column,
         column_of_role=dict(selection.column_of_role),
     )
@@ -140,10 +145,12 @@ def _drop_missing_keys(request: Request, column_names: list[str]) -> Request:
     return replace(request, **missing_keys)
 
 
-def _count_required_columns(request: Request, selection: ColumnSelection) -> int:
-    """Return the number of class columns that the gate requires, or 0 for any number."""
+def _find_required_number_of_columns(request: Request, selection: ColumnSelection) -> int | None:
+    """Return the number of class columns that the gate requires, or None for any number."""
     if not selection.has_column_per_class:
-        return 0
+        return None
     if request.accepts_as_single_score(selection.table_column_names):
         return 1
-    return len(request.classes or ())
+    if not request.classes:
+        return None
+    return len(request.classes)

@@ -195,18 +195,21 @@ class Tail:
             max_line_bytes=self._max_line_length,
         )
         self._read_offset = offset
-        #: Last bytes before the offset, to detect that the file was truncated or rewritten.
+        #: Last bytes before `_read_offset`. If the file no longer has them there, it was truncated or
+        #: rewritten.
         self._last_read_bytes = bytes_before
-        #: Last bytes of the lines that were returned.
+        #: Bytes just before the end of the last line that was returned, which identify `position`.
         self._last_returned_bytes = bytes_before
 
     def _split_lines(self, new_bytes: bytes) -> list[Line]:
         """Return the lines that end in new bytes of the file."""
         lines = self._splitter.feed(new_bytes)
-        n_returned_bytes = len(new_bytes) - self._splitter.n_buffered_bytes
-        if n_returned_bytes > 0 or lines:
-            returned_bytes = new_bytes[: max(n_returned_bytes, 0)]
-            self._last_returned_bytes = (self._last_read_bytes + returned_bytes)[-MAX_DIGEST_BYTES:]
+        # The incomplete last line, which the splitter keeps, may have begun before the new bytes.
+        n_incomplete_line_bytes = min(self._splitter.n_buffered_bytes, len(new_bytes))
+        bytes_of_complete_lines = new_bytes[: len(new_bytes) - n_incomplete_line_bytes]
+        if bytes_of_complete_lines or lines:
+            bytes_until_last_line_end = self._last_read_bytes + bytes_of_complete_lines
+            self._last_returned_bytes = bytes_until_last_line_end[-MAX_DIGEST_BYTES:]
         self._read_offset += len(new_bytes)
         self._last_read_bytes = (self._last_read_bytes + new_bytes)[-MAX_DIGEST_BYTES:]
         return lines
@@ -290,7 +293,7 @@ class Tail:
     def _find_file_of_position(
         self, current_file: LogFile | None, position: Position
     ) -> LogFile | None:
-        """Return the file that was read up to a position, or a file with the same content."""
+        """Return the file of a position, or else a file with the same bytes before it."""
         rewritten_file = None
         if current_file is not None and position.matches(current_file):
             if current_file.identity == position.identity:
@@ -339,20 +342,24 @@ class Tail:
         return self._find_other_log(is_copy, only_rotated=True)
 
     def _handle_truncation(self, file: LogFile) -> list[Line]:
-        """Continue in the copy of a truncated file, or else at the beginning of the file."""
+        """Continue in the copy of a truncated file, or at the beginning of the file if none exists.
+
+        Return the incomplete last line from before the truncation, if its end is lost. The next
+        call then goes to the beginning of the file.
+        """
         position = Position.in_file(
             file,
             offset=self._read_offset,
             bytes_before_offset=self._last_read_bytes,
             modification_time_ns=self._modification_time_ns,
         )
-        copy = self._find_copy_of_truncated_log(position, file)
-        if copy is not None:
-            self._file = copy
+        copied_log = self._find_copy_of_truncated_log(position, file)
+        if copied_log is not None:
+            self._file = copied_log
             return []
-        lines = self._flush_incomplete_line("the file was cut off within this line")
-        if lines:
-            return lines
+        incomplete_lines = self._flush_incomplete_line("the file was cut off within this line")
+        if incomplete_lines:
+            return incomplete_lines
         self._add_gap("it was cut off")
         self._go_to_offset(0)
         return []
@@ -399,7 +406,11 @@ class Tail:
         return next_rotated
 
     def _go_to_next_file(self, next_file: LogFile) -> None:
-        """Continue with the next file, after the bytes that it shares with the last one."""
+        """Continue with the next file.
+
+        Reading continues at the same offset if the next file has the same bytes before it, and
+        otherwise at the beginning.
+        """
         self._file = next_file
         self._was_rotated_at_last_end = False
         contains_last_bytes = False
