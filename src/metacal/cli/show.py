@@ -254,7 +254,7 @@ def format_confidence_line(gate: Gate) -> str:
     curve = gate.score_source.curve
     if curve is None:
         return "  confidence   none"
-    # The confidence decreases along the curve.
+    # The confidence never increases along the curve.
     lowest = float(curve.values[-1])
     highest = float(curve.values[0])
     return (

@@ -214,16 +214,18 @@ def _collect_answers(options: Options, inspection: Inspection) -> _Answers:
     """Return the answers to all questions, from options, defaults or the user."""
     mistake_cost = options.mistake_cost
     review_fraction = options.review
-    takes_defaults = options.yes
+    accepts_defaults = options.yes
     promise = PROMISES[options.promise] if options.promise is not None else None
-    offered_promises = list_offered_promises(inspection)
-    if promise is None and (takes_defaults or len(offered_promises) == 1):
-        promise = offered_promises[0]
-    if takes_defaults:
+    default_promise, *other_promises = list_offered_promises(inspection)
+    if promise is None and (accepts_defaults or not other_promises):
+        promise = default_promise
+    if accepts_defaults:
         assert promise is not None
         mistake_cost = mistake_cost or default_mistake_cost(promise)
         review_fraction = review_fraction or DEFAULT_REVIEW_FRACTION
     check_can_ask([mistake_cost, promise, review_fraction])
+    # For two classes, the cost means the same in every promise. It is asked first, because the
+    # question about the promise shows the targets that follow from it.
     if mistake_cost is None and inspection.two_classes is not None:
         mistake_cost = ask_mistake_cost()
     if promise is None:

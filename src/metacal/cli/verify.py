@@ -113,15 +113,18 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
     truth = gate_rows.require_truth() if needs_labels else gate_rows.truth
     if is_about_cases(gate) or columns.cases is not None:
         check_case_columns(gate, columns.units)
-        decisions = judge_case_rows(gate, gate_rows.tables[0], truth, columns.cases, columns.groups)
-        gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)
-        return verify_cases(gate.certificate, decisions, confidence)
+        judged_cases = judge_case_rows(
+            gate, gate_rows.tables[0], truth, columns.cases, columns.groups
+        )
+        gate_rows.warn_of_fit_rows(judged_cases.fit_rows, artifact)
+        return verify_cases(gate.certificate, judged_cases, confidence)
     decisions = judge_rows(gate, gate_rows.tables, truth, columns.groups)
     gate_rows.note_rows_without_score(len(decisions) + gate_rows.count_unlabelled_rows_with_score())
     gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)
-    units = None
+    clusters_of_judged_rows: Units | None = None
     if columns.units is not None:
-        units = Units(columns.units).take(decisions.row_indices, len(columns))
+        clusters = Units(columns.units)
+        clusters_of_judged_rows = clusters.take(decisions.row_indices, len(columns))
     return verify_decisions(
         gate.certificate,
         decisions.accept,
@@ -129,6 +132,6 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
         confidence,
         losses=decisions.losses,
         row_subgroups=decisions.row_subgroups,
-        units=units,
+        units=clusters_of_judged_rows,
         overlap_with_fit=decisions.fit_rows,
     )
