@@ -69,14 +69,15 @@ class ScoredTable:
     correct : array of bool of shape (n_rows,)
         Whether each prediction is correct. False without labels.
 
-    ranking_of_all_rows : Ranking or None
-        Ranking of all rows, if their scores were computed on a device.
+    scores_on_device, correct_on_device : tensor of shape (n_rows,) or None
+        The same columns on the device, if the scores were computed there.
     """
 
     rows: Rows
     scores: Float
     correct: Flags
-    ranking_of_all_rows: Ranking | None = None
+    scores_on_device: Any = None
+    correct_on_device: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,23 +422,22 @@ def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredT
             correct=np.zeros(len(validated_rows), dtype=bool),
         )
     validated_rows, scores, correct = compute_score_and_correctness(rows, score, labels)
-    ranking_of_all_rows = None
-    if kernels.is_device_tensor(scores):
-        ranking_of_all_rows = _rank_rows(scores, correct, score)
+    is_scored_on_device = kernels.is_device_tensor(scores)
     return ScoredTable(
         rows=validated_rows,
         scores=to_numpy(scores),
         correct=to_numpy(correct),
-        ranking_of_all_rows=ranking_of_all_rows,
+        scores_on_device=scores if is_scored_on_device else None,
+        correct_on_device=correct if is_scored_on_device else None,
     )
 
 
 def _rank_selected_rows(
     scored_table: ScoredTable, selected_rows: SelectedRows | None, score: str | Score
 ) -> Ranking:
-    """Rank the selected rows, unless a device has already ranked all rows and all are selected."""
-    if selected_rows is None and scored_table.ranking_of_all_rows is not None:
-        return scored_table.ranking_of_all_rows
+    """Rank the selected rows. If all rows are selected, a device that has their scores sorts them."""
+    if selected_rows is None and scored_table.scores_on_device is not None:
+        return _rank_rows(scored_table.scores_on_device, scored_table.correct_on_device, score)
     selected_index = get_index_of_selected_rows(selected_rows)
     return _rank_rows(
         scored_table.scores[selected_index], scored_table.correct[selected_index], score
