@@ -28,6 +28,7 @@ from metacal.errors import InputError, NumberError, ShapeError
 from metacal.formulas import Codes, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows import Rows
+from metacal.rows.strips import Columns
 from metacal.scores.registry import NAMED as NAMED
 from metacal.scores.registry import NamedScore
 from metacal.scores.registry import register_score as register_score
@@ -247,17 +248,20 @@ def _compute_score_and_correctness_on_device(
     """
     device_kernels = kernels.device_kernels()
 
-    def compute_two_columns(kernel: Callable[..., Any], rows_to_score: Rows) -> Any:
-        return rows_to_score.compute_column(kernel, label_codes, keep_on_device=True)
+    def compute_rounded_columns(kernel: Callable[..., Any], rows_to_score: Rows) -> Columns:
+        # The device has all operations in its queue before a check of the scores waits for it.
+        score_and_correctness: Any = rows_to_score.compute_column(
+            kernel, label_codes, keep_on_device=True
+        )
+        unrounded_scores = score_and_correctness[:, 0].contiguous()
+        scores = device_kernels.round_to_grid(unrounded_scores, grid)
+        return scores, score_and_correctness[:, 1] > 0.0
 
-    validated_rows, score_and_correctness = _run_validating_kernel(
+    validated_rows, (scores, is_correct) = _run_validating_kernel(
         partial(device_kernels.score_and_correctness, score=score_kernel),
         rows,
-        run_kernel=compute_two_columns,
+        run_kernel=compute_rounded_columns,
     )
-    unrounded_scores = score_and_correctness[:, 0].contiguous()
-    scores = device_kernels.round_to_grid(unrounded_scores, grid)
-    is_correct = score_and_correctness[:, 1] > 0.0
     return validated_rows, scores, is_correct
 
 
@@ -286,10 +290,11 @@ def _compute_score_and_correctness_in_c(
     scores = np.empty(len(rows))
     is_correct = np.empty(len(rows), dtype=bool)
 
-    def fill_both_columns(kernel: Callable[..., None], rows_to_score: Rows) -> Float:
-        return rows_to_score.fill_columns(
+    def fill_both_columns(kernel: Callable[..., None], rows_to_score: Rows) -> Columns:
+        rows_to_score.fill_columns(
             kernel, scores, is_correct, label_codes, allows_any_block_size=True
         )
+        return scores, is_correct
 
     validated_rows, _ = _run_validating_kernel(
         partial(kernels.host_kernels.write_scores_and_correctness, score=formula_name, grid=grid),
@@ -302,8 +307,8 @@ def _compute_score_and_correctness_in_c(
 def _run_validating_kernel(
     kernel: Callable[..., Any],
     rows: Rows,
-    run_kernel: Callable[[Callable[..., Any], Rows], Any],
-) -> tuple[Rows, Any]:
+    run_kernel: Callable[[Callable[..., Any], Rows], Columns],
+) -> tuple[Rows, Columns]:
     """Compute the scores of rows and validate the rows, in one pass if possible.
 
     The kernel validates rows that have not been validated. If it finds an invalid row, the rows are
@@ -318,22 +323,23 @@ def _run_validating_kernel(
         Rows of logits.
 
     run_kernel : function
-        Function of a kernel and rows that returns the scores of the rows.
+        Function of a kernel and rows that returns columns, the first of which has the scores.
 
     Returns
     -------
     rows : Rows
         Validated rows.
 
-    scores : array or tensor
-        Scores of the rows.
+    columns : tuple of arrays or tensors
+        Columns that `run_kernel` returned.
     """
     if rows.is_unvalidated:
-        scores = run_kernel(partial(kernel, is_unvalidated=True), rows)
+        columns = run_kernel(partial(kernel, is_unvalidated=True), rows)
+        scores = columns[0]
         # The minimum is NaN if any score is NaN.
         has_invalid_row = math.isnan(float(scores.min()))
         if not has_invalid_row:
-            return rows.mark_as_validated(), scores
+            return rows.mark_as_validated(), columns
         rows = rows.as_validated()
     return rows, run_kernel(kernel, rows)
 
@@ -409,7 +415,8 @@ def score_and_validate_rows(
     if not kernel_can_validate_rows:
         rows = rows.as_validated()
 
-    def compute_scores(kernel: Callable[..., Float], rows_to_score: Rows) -> Float:
-        return rows_to_score.compute_column(kernel, *columns)
+    def compute_scores(kernel: Callable[..., Float], rows_to_score: Rows) -> Columns:
+        return (rows_to_score.compute_column(kernel, *columns),)
 
-    return _run_validating_kernel(score_block, rows, run_kernel=compute_scores)
+    validated_rows, (values,) = _run_validating_kernel(score_block, rows, run_kernel=compute_scores)
+    return validated_rows, values
