@@ -60,8 +60,8 @@ PLAIN_LIMITS = {
     "predict_proba, default": Limits(passes=24, operations=143),
     "accepts": Limits(passes=15, operations=42),
     "decide": Limits(passes=41, operations=188),
-    "fit, temperature": Limits(passes=156, operations=412),
-    "fit, default": Limits(passes=256, operations=648),
+    "fit, temperature": Limits(passes=155, operations=411),
+    "fit, default": Limits(passes=255, operations=647),
 }
 
 

@@ -172,7 +172,7 @@ def test_harm_is_more_than_a_standard_error():
     sharper = chance**2 / (chance**2 + (1.0 - chance) ** 2)
     worse = -np.log(np.where(right > 0, sharper, 1.0 - sharper))
     rows = np.arange(4000)
-    found = compare_metrics(OutOfFoldQuality(rows, worse, sharper, loss, chance, right))
+    found = compare_metrics(OutOfFoldQuality(rows, worse, sharper, loss, chance, right, rows))
     assert found.ece.calibrated == pytest.approx(mc.metrics.ece(sharper, right), abs=1e-12)
     assert found.ece.uncalibrated == pytest.approx(mc.metrics.ece(chance, right), abs=1e-12)
     assert found.map_increases_a_metric
@@ -181,7 +181,7 @@ def test_harm_is_more_than_a_standard_error():
     assert " rows): log loss " in str(found.build_note(uses_softmax=False))
     assert " and ECE " in str(found.build_note(uses_softmax=False))
     assert not compare_metrics(
-        OutOfFoldQuality(rows, loss, chance, worse, sharper, right)
+        OutOfFoldQuality(rows, loss, chance, worse, sharper, right, rows)
     ).map_increases_a_metric
     assert not SoftmaxComparison(
         MetricComparison(0.3, 0.3, 0.0), MetricComparison(0.02, 0.015, 0.006), 100

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metacal import kernels
 from metacal.certificates.notes import Note, note_harmful_calibration
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.heldout import OutOfFoldQuality, compute_out_of_fold_quality
@@ -20,7 +19,6 @@ from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
 from metacal.metrics.marginal import MarginalCheck, check_predicted_classes
 from metacal.rows import Rows
-from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import make_generator
 
 # A map is compared with the softmax only on at least this many accepted rows.
@@ -202,29 +200,14 @@ def compare_with_softmax(
     has_class_parameters = fitted_map.n_classes is not None
     if has_class_parameters:
         return comparison
-    predicted_codes = _find_predicted_codes(rows, labels, quality)
     check_by_predicted_class = check_predicted_classes(
         quality.confidence,
         quality.correct,
-        predicted_codes,
+        quality.predicted_codes,
         classes=class_names,
         fitted=True,
     )
     return replace(comparison, check_by_predicted_class=check_by_predicted_class)
-
-
-def _find_predicted_codes(rows: Rows, labels: Codes, quality: OutOfFoldQuality) -> Codes:
-    """Return the predicted class of each compared row.
-
-    A correct prediction is the label, so only the logits of the other rows are read.
-    """
-    predicted_codes = np.array(to_numpy(labels)[quality.positions], dtype=np.intp)
-    is_incorrect = quality.correct != 1.0
-    if is_incorrect.any():
-        incorrect_rows = rows.take(quality.positions[is_incorrect])
-        codes = incorrect_rows.compute_column(kernels.predict_classes)
-        predicted_codes[is_incorrect] = to_numpy(codes)
-    return predicted_codes
 
 
 def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bool:

@@ -60,11 +60,15 @@ class QualityComparison:
 
     correct : array of shape (n_rows,)
         1 if the prediction of the row is correct, else 0.
+
+    predicted_codes : array of int of shape (n_rows,)
+        Column index of the predicted class of each row.
     """
 
     calibrated: RowQuality
     uncalibrated: RowQuality
     correct: Float
+    predicted_codes: Codes
 
 
 def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
@@ -281,6 +285,7 @@ def compare_refitted_map_with_softmax(
         calibrated=_compute_table_quality(calibrated_p, labels, predictions),
         uncalibrated=_compute_table_quality(softmax_p, labels, predictions),
         correct=(predictions == labels).astype(np.float64),
+        predicted_codes=predictions,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from metacal import kernels
 from metacal.errors import MetacalError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
 from metacal.maps.composed import ComposedMap
@@ -72,6 +73,9 @@ class OutOfFoldQuality:
 
     correct : array of shape (n_sampled,)
         1 if the prediction of the row is correct, else 0.
+
+    predicted_codes : array of int of shape (n_sampled,)
+        Column index of the predicted class of the row.
     """
 
     positions: Codes
@@ -80,6 +84,7 @@ class OutOfFoldQuality:
     uncalibrated_loss: Float
     uncalibrated_confidence: Float
     correct: Float
+    predicted_codes: Codes
 
     def select(self, mask: Flags) -> OutOfFoldQuality:
         """Return the quality of the rows for which the mask is true."""
@@ -90,6 +95,7 @@ class OutOfFoldQuality:
             uncalibrated_loss=self.uncalibrated_loss[mask],
             uncalibrated_confidence=self.uncalibrated_confidence[mask],
             correct=self.correct[mask],
+            predicted_codes=self.predicted_codes[mask],
         )
 
 
@@ -275,11 +281,13 @@ def _compare_by_statistics(
     )
     uncalibrated_quality = compute_softmax_quality(softmax_statistics)
     correct = tempered_statistics.correct
+    predicted_codes = _find_predicted_codes(sample, correct)
     if isinstance(fitted, ComposedMap) and weights is None:
         in_sample_comparison = QualityComparison(
             calibrated=compute_in_sample_quality(fitted, tempered_statistics),
             uncalibrated=uncalibrated_quality,
             correct=correct,
+            predicted_codes=predicted_codes,
         )
         in_sample_quality = _build_out_of_fold_quality(sample.positions, in_sample_comparison)
         if in_sample_quality_suffices(in_sample_quality):
@@ -292,9 +300,29 @@ def _compare_by_statistics(
             fitted, temperature_map, tempered_statistics, fold_of_row
         )
     out_of_fold_comparison = QualityComparison(
-        calibrated=calibrated_quality, uncalibrated=uncalibrated_quality, correct=correct
+        calibrated=calibrated_quality,
+        uncalibrated=uncalibrated_quality,
+        correct=correct,
+        predicted_codes=predicted_codes,
     )
     return _build_out_of_fold_quality(sample.positions, out_of_fold_comparison)
+
+
+def _find_predicted_codes(sample: _HostSample, correct: Float) -> Codes:
+    """Find the predicted class of each sampled row.
+
+    A correct prediction is the label, so on the host only the logits of the other rows are read. A
+    device reads all rows in less time than it takes to copy some of them.
+    """
+    if sample.rows.is_on_device:
+        return sample.rows.compute_column(kernels.predict_classes)
+    predicted_codes = np.array(sample.labels, dtype=np.intp)
+    incorrect_rows = np.flatnonzero(correct != 1.0)
+    if len(incorrect_rows) > 0:
+        predicted_codes[incorrect_rows] = sample.rows.take(incorrect_rows).compute_column(
+            kernels.predict_classes
+        )
+    return predicted_codes
 
 
 def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQuality | None:
@@ -325,6 +353,7 @@ def _build_out_of_fold_quality(positions: Codes, comparison: QualityComparison) 
         uncalibrated_loss=comparison.uncalibrated.loss,
         uncalibrated_confidence=comparison.uncalibrated.confidence,
         correct=comparison.correct,
+        predicted_codes=comparison.predicted_codes,
     )
 
 
