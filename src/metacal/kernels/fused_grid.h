@@ -26,14 +26,17 @@ static void add_on_grid(
     Py_ssize_t size, double *sums
 ) {
     memset(sums, 0, 2 * (size_t)size * sizeof *sums);
+    const double end = low + (double)(size - 1);
     for (Py_ssize_t i = 0; i < n; i++) {
         const double clipped = z[i] < reach ? (z[i] > -reach ? z[i] : -reach) : reach;
-        const double place = clipped / grid, cell = floor(place), w = weights ? weights[i] : 1.0;
-        const double index = cell - low;
+        const double place = clipped / grid, w = weights ? weights[i] : 1.0;
         /* None is left out: the points reach from -reach to reach. Compared before the cast, which is defined only for
            a number that the integer can hold. */
-        if (!(index >= 0.0 && index < (double)(size - 1))) continue;
-        const Py_ssize_t at = (Py_ssize_t)index;
+        if (!(place >= low && place < end)) continue;
+        /* A cast rounds towards zero. It takes less time than `floor`, a call where SSE4.1 may be missing. */
+        const int64_t towards_zero = (int64_t)place;
+        const double cell = (double)(towards_zero - (place < (double)towards_zero));
+        const Py_ssize_t at = (Py_ssize_t)(cell - low);
         const double beyond = w * (place - cell), own = w * right[i], right_beyond = own * (place - cell);
         sums[at] += w - beyond;
         sums[at + 1] += beyond;
