@@ -47,7 +47,7 @@ def choose_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: 
     MapFitter
     """
     from metacal.gate import Recipe
-    from metacal.maps.composed import get_default_base_method
+    from metacal.maps.composed import get_default_calibrator_name
     from metacal.maps.methods import AUTOMATIC_METHODS, METHODS, get_calibrator_class
 
     # A fixed seed is sufficient, because the folds of a calibrator are not used to certify.
@@ -59,7 +59,7 @@ def choose_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: 
             fit_map=lambda rows, codes, weights: calibrator.fit_rows(rows, codes, weights).map_,
             make_recipe=lambda: calibrator.gate_.source.recipe,
         )
-    method = METHODS[calibrator_name or get_default_base_method(n_classes)]
+    method = METHODS[calibrator_name or get_default_calibrator_name(n_classes)]
     fit_parameters = {}
     if "random_state" in method.options:
         fit_parameters["random_state"] = fold_seed

@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn.base import clone
 
-from metacal.maps.composed import get_default_base_method
+from metacal.maps.composed import get_default_calibrator_name
 from metacal.maps.methods import get_calibration_method, get_calibrator_class
 from metacal.promises.promise import Promise
 
@@ -55,7 +55,7 @@ def make_base_calibrator(
         return make_calibrator(calibrator_or_name)
     if isinstance(promise, Promise) and promise.default_calibrator:
         return make_calibrator(promise.default_calibrator)
-    return make_calibrator(get_default_base_method(n_classes))
+    return make_calibrator(get_default_calibrator_name(n_classes))
 
 
 def get_calibrator_name(calibrator_or_name: Any) -> str:

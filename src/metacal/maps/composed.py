@@ -213,14 +213,14 @@ def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
     return ComposedMap(first_map, spline)
 
 
-def get_default_base_method(n_classes: int | None) -> str:
+def get_default_calibrator_name(n_classes: int | None) -> str:
     """Return the name of the default method for the base map of a gate.
 
     For two classes it is a monotone curve, which can correct an offset, unlike a temperature.
 
     Examples
     --------
-    >>> get_default_base_method(2), get_default_base_method(10)
+    >>> get_default_calibrator_name(2), get_default_calibrator_name(10)
     ('monotone', 'composed')
     """
     return "monotone" if n_classes == 2 else "composed"

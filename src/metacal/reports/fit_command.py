@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from metacal.gate import Gate
-from metacal.maps.composed import get_default_base_method
+from metacal.maps.composed import get_default_calibrator_name
 from metacal.maps.methods import find_method_by_public_name
 
 #: Error probability of the default confidence level of `metacal fit`.
 _DEFAULT_DELTA = 0.1
-#: Number of decimals that removes the floating-point error of a confidence level.
+#: Number of decimals of a confidence level. Rounding removes the floating-point error.
 _LEVEL_DECIMALS = 12
 #: Values that are left out of the command, because they are the defaults of `metacal fit`.
 _DEFAULT_OPTION_VALUES = {"--higher-is": "surer", "--input": "logits", "--score": "entropy"}
@@ -66,7 +66,7 @@ def build_fit_command(
     -------
     FitCommand
     """
-    if not _supports_points_of_report(gate):
+    if not _can_certify_report_points(gate):
         return FitCommand(language=None)
     if command is None and file is None:
         return FitCommand(language="python")
@@ -100,21 +100,25 @@ def build_fit_command(
     return FitCommand(language="shell", before_promise=before_promise, after_promise=after_promise)
 
 
-def _supports_points_of_report(gate: Gate) -> bool:
-    """Check whether a shell command can certify the operating points of a gate.
+def _can_certify_report_points(gate: Gate) -> bool:
+    """Check whether `metacal fit` can certify the operating points of a report.
 
     The bands of a report take rows as independent, so a gate that was certified by clusters has no
     command. Neither has a promise about cases, nor a gate with a learned decision, which is fitted on other rows than it is
     certified on.
     """
-    if gate.is_cascade or gate.reads_losses or not isinstance(gate.source.score, str):
+    has_score_name = isinstance(gate.source.score, str)
+    if gate.is_cascade or gate.reads_losses or not has_score_name:
         return False
-    if not gate.is_score_gate and gate.logits_source.decision_at != 0.0:
+    has_learned_decision = not gate.is_score_gate and gate.logits_source.decision_at != 0.0
+    if has_learned_decision:
         return False
     certificate = gate.certificate
     if certificate is None:
         return True
-    return certificate.cases is None and certificate.design.cluster_counting is None
+    is_about_cases = certificate.cases is not None
+    is_certified_by_clusters = certificate.design.cluster_counting is not None
+    return not is_about_cases and not is_certified_by_clusters
 
 
 def _choose_output_name(artifact: str | None) -> str:
@@ -129,7 +133,7 @@ def _contains_option(command: str, name: str) -> bool:
 
 
 def _column_options(gate: Gate, command: str) -> dict[str, str]:
-    """Return the column names of the calibration file as command-line options.
+    """Return the options that name the columns of the calibration file.
 
     Columns of groups and clusters are left out, because the command certifies one threshold on
     independent rows.
@@ -153,9 +157,12 @@ def _nondefault_calibrator_name(gate: Gate) -> str:
     """
     certificate = gate.certificate
     is_fitted_to_labels = certificate is None or certificate.has_labels
-    if gate.logits_source.recipe is None or not is_fitted_to_labels:
+    recipe = gate.logits_source.recipe
+    if recipe is None or not is_fitted_to_labels:
         return ""
-    calibrator = find_method_by_public_name(gate.logits_source.recipe.estimator)
-    if calibrator is None or calibrator.name == get_default_base_method(gate.n_classes):
+    estimator_name = recipe.estimator
+    calibrator = find_method_by_public_name(estimator_name)
+    default_calibrator_name = get_default_calibrator_name(gate.n_classes)
+    if calibrator is None or calibrator.name == default_calibrator_name:
         return ""
     return calibrator.name

@@ -19,18 +19,16 @@ from metacal.reports.fit_command import FitCommand
 from metacal.statistics.accepted_counts import find_candidate_thresholds
 from metacal.statistics.bands import Band, certified_frontier, operating_bands
 
-#: Number of decimals of promised limits, which are rounded conservatively.
+#: Number of decimals of the limits that a command promises.
 _LIMIT_DECIMALS = 4
-#: Approximate number of operating points.
+#: Target for the number of operating points. Tied rows and small tables give fewer.
 _N_OPERATING_POINTS = 400
 #: Approximate number of thresholds that are tested for the frontier.
 _N_FRONTIER_THRESHOLDS = 2000
 #: Largest number of frontier points on the page.
 _N_FRONTIER_POINTS = 200
 #: Largest number of significant digits of a threshold.
-_MAX_DIGITS = 16
-#: Options of `metacal fit` for the limits of `mc.AfterLooking`.
-_LIMIT_OPTIONS = {"beta": "--min-accuracy", "alpha": "--max-miscoverage"}
+_MAX_THRESHOLD_DIGITS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,22 +100,26 @@ class OperatingCurves:
 
         Returns None if the data support no promise at this point, or if there is no language.
         """
-        limit_by_name = {}
-        if not math.isnan(self.min_accuracy[point]):
-            limit_by_name["beta"] = self.min_accuracy[point]
-        if not math.isnan(self.max_miscoverage[point]):
-            limit_by_name["alpha"] = self.max_miscoverage[point]
-        if self.command_language is None or not limit_by_name:
-            return None
+        min_accuracy = self.min_accuracy[point]
+        max_miscoverage = self.max_miscoverage[point]
         threshold_text = self.threshold_text[point]
+        python_arguments = []
+        shell_options = []
+        # A limit that the data do not support is NaN.
+        if not math.isnan(min_accuracy):
+            python_arguments.append(f"beta={min_accuracy:g}")
+            shell_options.append(f"--min-accuracy {min_accuracy:g}")
+        if not math.isnan(max_miscoverage):
+            python_arguments.append(f"alpha={max_miscoverage:g}")
+            shell_options.append(f"--max-miscoverage {max_miscoverage:g}")
+        has_promise = len(shell_options) > 0
+        if self.command_language is None or not has_promise:
+            return None
         if self.command_language == "python":
-            arguments = [f"{name}={limit:g}" for name, limit in limit_by_name.items()]
-            return f"mc.AfterLooking({', '.join(arguments)}, threshold={threshold_text})"
-        promise_options = " ".join(
-            f"{_LIMIT_OPTIONS[name]} {limit:g}" for name, limit in limit_by_name.items()
-        )
-        threshold_option = f"--at-threshold={threshold_text}"
-        return f"{self.command} {promise_options} {threshold_option}{self.command_end}"
+            python_arguments.append(f"threshold={threshold_text}")
+            return f"mc.AfterLooking({', '.join(python_arguments)})"
+        shell_options.append(f"--at-threshold={threshold_text}")
+        return f"{self.command} {' '.join(shell_options)}{self.command_end}"
 
 
 def compute_operating_curves(
@@ -180,13 +182,14 @@ def compute_operating_curves(
     gate_point = None
     if n_gate_accepted and gate_threshold is not None:
         gate_point = int(np.searchsorted(n_accepted, n_gate_accepted))
-        # The report starts at the threshold that the certificate prints, if it accepts these rows.
+        # A certificate prints six digits. The point of the gate has this printed threshold, unless
+        # the printed threshold accepts other rows than the gate.
         printed_threshold = float(f"{gate_threshold:.6g}")
         if _count_accepted(sorted_scores, printed_threshold) == n_gate_accepted:
             thresholds[gate_point] = printed_threshold
     bands = operating_bands(scores, correct, delta, thresholds)
     fit_command = fit_command or FitCommand(language=None)
-    # A command has the score of the user, and a promise in Python the ranking score.
+    # A shell command reads the scores of the user. A promise in Python gets ranking scores.
     shows_user_score = scores_are_negated and fit_command.language == "shell"
     command_thresholds = -thresholds if shows_user_score else thresholds
     decimal_scale = 10**_LIMIT_DECIMALS
@@ -233,19 +236,23 @@ def compute_frontier_points(scores: Float, correct: Flags, *, delta: float) -> d
     """
     candidates = find_candidate_thresholds(scores, correct)
     stride = max(1, len(candidates) // _N_FRONTIER_THRESHOLDS)
-    frontier = certified_frontier(scores, correct, delta, candidates[::stride])
-    pair_indices = np.flatnonzero((frontier.beta > 0.0) & (frontier.alpha < 1.0))
-    if len(pair_indices) > _N_FRONTIER_POINTS:
-        alpha = frontier.alpha[pair_indices]
-        even_alphas = np.linspace(alpha[0], alpha[-1], _N_FRONTIER_POINTS)
+    tested_thresholds = candidates[::stride]
+    frontier = certified_frontier(scores, correct, delta, tested_thresholds)
+    certified_accuracy = frontier.beta
+    certified_miscoverage = frontier.alpha
+    is_nontrivial = (certified_accuracy > 0.0) & (certified_miscoverage < 1.0)
+    shown_points = np.flatnonzero(is_nontrivial)
+    if len(shown_points) > _N_FRONTIER_POINTS:
+        miscoverages = certified_miscoverage[shown_points]
+        even_miscoverages = np.linspace(miscoverages[0], miscoverages[-1], _N_FRONTIER_POINTS)
         # Interpolated pairs would not be certified, so the last pair up to each step is taken.
-        last_below_step = np.searchsorted(alpha, even_alphas, side="right") - 1
-        pair_indices = pair_indices[np.unique(last_below_step)]
-    thresholds = frontier.threshold[pair_indices]
+        n_points_up_to_step = np.searchsorted(miscoverages, even_miscoverages, side="right")
+        shown_points = shown_points[np.unique(n_points_up_to_step - 1)]
+    thresholds = frontier.threshold[shown_points]
     n_accepted = np.searchsorted(np.sort(scores), thresholds, side="right")
     return {
-        "beta": frontier.beta[pair_indices],
-        "alpha": frontier.alpha[pair_indices],
+        "beta": certified_accuracy[shown_points],
+        "alpha": certified_miscoverage[shown_points],
         "threshold": thresholds,
         "coverage": n_accepted / max(len(scores), 1),
         "delta": delta,
@@ -283,8 +290,10 @@ def choose_accepted_counts(sorted_scores: Float, n_points: int, n_gate_accepted:
     even_ranks = np.linspace(1, n_rows, n_even_points)
     ranks_dense_at_start = np.geomspace(1, n_rows, n_points_at_each_end)
     ranks_dense_at_end = n_rows + 1 - ranks_dense_at_start
-    gate_rank = max(n_gate_accepted, 1)
-    all_ranks = np.concatenate([even_ranks, ranks_dense_at_start, ranks_dense_at_end, [gate_rank]])
+    last_rank_of_gate = max(n_gate_accepted, 1)
+    all_ranks = np.concatenate(
+        [even_ranks, ranks_dense_at_start, ranks_dense_at_end, [last_rank_of_gate]]
+    )
     integer_ranks = np.clip(np.round(all_ranks).astype(np.intp), 1, n_rows)
     scores_at_ranks = sorted_scores[integer_ranks - 1]
     n_accepted_with_ties = np.searchsorted(sorted_scores, scores_at_ranks, side="right")
@@ -305,13 +314,15 @@ def choose_short_thresholds(
     >>> choose_short_thresholds(np.array([0.12, 0.2, 0.3123]), np.array([3]), highest_score=0.35)
     array([0.32])
     """
-    end_of_scores = np.nextafter(highest_score, np.inf)
-    scores_and_end = np.append(sorted_scores, end_of_scores)
+    # If every row is accepted, the first number above the highest score is rejected.
+    impossible_score = np.nextafter(highest_score, np.inf)
+    extended_scores = np.append(sorted_scores, impossible_score)
     thresholds = []
     for n_accepted_rows in n_accepted:
         last_accepted_score = float(sorted_scores[n_accepted_rows - 1])
-        first_rejected_score = float(scores_and_end[n_accepted_rows])
-        thresholds.append(_find_shortest_decimal(last_accepted_score, first_rejected_score))
+        first_rejected_score = float(extended_scores[n_accepted_rows])
+        threshold = _find_shortest_threshold(last_accepted_score, first_rejected_score)
+        thresholds.append(threshold)
     return np.array(thresholds)
 
 
@@ -319,28 +330,38 @@ def _count_accepted(sorted_scores: Float, threshold: float) -> int | None:
     """Count the scores up to a rounded threshold, or return None if it is infinite."""
     if not math.isfinite(threshold):
         return None
-    grid_threshold = RELATIVE_GRID.round([threshold])[0]
-    return int(np.searchsorted(sorted_scores, grid_threshold, side="right"))
+    rounded_threshold = _round_as_gates_round_scores(threshold)
+    return int(np.searchsorted(sorted_scores, rounded_threshold, side="right"))
 
 
-def _find_shortest_decimal(low: float, high: float) -> float:
-    """Find the decimal number with the fewest digits in the interval [low, high)."""
-    if not math.isfinite(low) or low == 0.0:
-        return low
-    magnitude = math.floor(math.log10(abs(low)))
-    for n_digits in range(1, _MAX_DIGITS + 1):
+def _round_as_gates_round_scores(threshold: float) -> float:
+    """Round a threshold to the grid of numbers to which gates round their scores."""
+    return float(RELATIVE_GRID.round([threshold])[0])
+
+
+def _find_shortest_threshold(accepted_score: float, rejected_score: float) -> float:
+    """Find the threshold with the fewest digits that separates two scores.
+
+    It is in the interval [accepted_score, rejected_score), because a score that equals the
+    threshold is accepted.
+    """
+    if not math.isfinite(accepted_score) or accepted_score == 0.0:
+        return accepted_score
+    magnitude = math.floor(math.log10(abs(accepted_score)))
+    for n_digits in range(1, _MAX_THRESHOLD_DIGITS + 1):
         exponent = magnitude - n_digits + 1
         if exponent >= 0:
-            smallest_mantissa = math.ceil(low / 10.0**exponent)
+            smallest_mantissa = math.ceil(accepted_score / 10.0**exponent)
         else:
-            smallest_mantissa = math.ceil(low * 10.0**-exponent)
+            smallest_mantissa = math.ceil(accepted_score * 10.0**-exponent)
         for mantissa in (smallest_mantissa, smallest_mantissa + 1):
             candidate = float(f"{mantissa}e{exponent}")
-            # Gates round scores, so a threshold that rounds to `high` would accept the next row.
-            rounded_candidate = RELATIVE_GRID.round([candidate])[0]
-            if low <= candidate < high and rounded_candidate != high:
+            separates_scores = accepted_score <= candidate < rejected_score
+            # A threshold that rounds to the rejected score would accept it.
+            rounds_to_rejected_score = _round_as_gates_round_scores(candidate) == rejected_score
+            if separates_scores and not rounds_to_rejected_score:
                 return candidate
-    return low
+    return accepted_score
 
 
 def convert_band(band: Band) -> CurveWithBand:

@@ -130,7 +130,7 @@ class ReliabilityDisplay(Display):
             )
             _draw_bins(ax, bins, style)
         ax.set(
-            xlabel=_make_confidence_label(diagrams[0].rows, display_name),
+            xlabel=_make_confidence_axis_label(diagrams[0].rows, display_name),
             ylabel="accuracy",
             xlim=(0, 1),
             ylim=(0, 1),
@@ -227,7 +227,8 @@ class ConfidenceHistogramDisplay(Display):
         accuracy_label = f"accuracy {accuracy:.4f}"
         if is_label_unused(ax, accuracy_label):
             ax.axvline(accuracy, color="black", linewidth=1.2, label=accuracy_label)
-        confidence_label = _make_confidence_label(diagrams[0].rows, display_name)
+        rows_name = diagrams[0].rows
+        confidence_label = _make_confidence_axis_label(rows_name, display_name)
         ax.set(xlabel=confidence_label, ylabel="share of rows", xlim=(0, 1))
         if log:
             ax.set_yscale("log")
@@ -299,14 +300,13 @@ class RiskCoverageDisplay(Display):
 
     def _draw_promised_limit(self, ax: Any, display_name: str | None) -> None:
         """Draw the promised error rate as a horizontal line, once on the axes."""
-        if self.summary.promise is None:
+        promise = self.summary.promise
+        if promise is None:
             return
-        verdicts = self.summary.promise.verdicts
-        accuracy_targets = [item["target"] for item in verdicts if item["curve"] == "accuracy"]
-        has_accuracy_target = len(accuracy_targets) > 0 and accuracy_targets[0] is not None
-        if not has_accuracy_target:
+        promised_accuracy = promise.find_target("accuracy")
+        if promised_accuracy is None:
             return
-        max_risk = 1.0 - accuracy_targets[0]
+        max_risk = 1.0 - promised_accuracy
         label = f"promised: at most {format_percent_ceil(max_risk)} wrong"
         if is_label_unused(ax, label):
             color = ORANGE if display_name is None else GREY
@@ -316,14 +316,16 @@ class RiskCoverageDisplay(Display):
         self, ax: Any, display_name: str | None, risk: CurveWithBand, curve_color: Any
     ) -> None:
         """Mark the coverage and error rate of the gate, if there is a gate."""
-        gate_point = self.summary.curves.current
-        if gate_point is None:
+        curves = self.summary.curves
+        gate_point_index = curves.current
+        if gate_point_index is None:
             return
-        gate_coverage = self.summary.curves.coverage.estimate[gate_point]
+        gate_coverage = curves.coverage.estimate[gate_point_index]
+        gate_risk = risk.estimate[gate_point_index]
         gate_name = "the gate" if display_name is None else display_name
         ax.plot(
             [gate_coverage],
-            [risk.estimate[gate_point]],
+            [gate_risk],
             "o",
             color=ORANGE if display_name is None else curve_color,
             markersize=8,
@@ -454,13 +456,15 @@ class ThresholdDisplay(Display):
     def _find_gate_threshold(self) -> float | None:
         """Find the threshold of the gate, limited to the largest one on the axis."""
         curves = self.summary.curves
-        gate_point = curves.current
-        if gate_point is None:
+        promise = self.summary.promise
+        gate_point_index = curves.current
+        if gate_point_index is None:
             return None
-        if self.summary.promise is None:
-            return float(curves.threshold[gate_point])
-        largest_threshold = float(curves.threshold[-1])
-        return min(self.summary.promise.threshold, largest_threshold)
+        if promise is None:
+            return float(curves.threshold[gate_point_index])
+        # A gate that accepts every row has an infinite threshold, which cannot be drawn.
+        largest_drawn_threshold = float(curves.threshold[-1])
+        return min(promise.threshold, largest_drawn_threshold)
 
     def _set_threshold_range(self, ax: Any, *, has_other_displays: bool) -> None:
         """Limit the axis to thresholds that accept at least 2% of the rows.
@@ -481,7 +485,7 @@ class ThresholdDisplay(Display):
         ax.set_xlim(lowest, highest)
 
 
-def _make_confidence_label(rows_name: str, display_name: str | None) -> str:
+def _make_confidence_axis_label(rows_name: str, display_name: str | None) -> str:
     """Make the label of the axis of confidence.
 
     The label does not state the rows of named displays, because these may show different rows.

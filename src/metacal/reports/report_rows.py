@@ -128,41 +128,42 @@ class ReportRows:
 
 
 def read_tables(
-    gate: Gate | None, inputs: Sequence[Any], classes: Any, input: str | None
+    gate: Gate | None, stage_inputs: Sequence[Any], classes: Any, input_kind: str | None
 ) -> tuple[Gate, Sequence[Any]]:
-    """Validate the tables of a report, and return them with the gate to apply.
+    """Validate the tables of a report, and choose the gate to apply to them.
 
     Parameters
     ----------
     gate : Gate or None
         Gate or calibrator to report on. None stands for the softmax of the logits.
 
-    inputs : sequence
+    stage_inputs : sequence
         One table or column of scores for each stage of the gate.
 
     classes : sequence or None
         Class of each column.
 
-    input : {"logits", "probabilities"} or None
+    input_kind : {"logits", "probabilities"} or None
         Content of the tables. If None, that of the gate, or logits.
 
     Returns
     -------
     effective_gate : Gate
-        `gate` with the content of the tables set to `input`, or the softmax if `gate` is None.
+        `gate` with the content of the tables set to `input_kind`, or the softmax if `gate` is None.
 
     tables : sequence
         Validated input of each stage.
     """
     if gate is None:
-        logits = validate.read_logits(validate.to_numpy(inputs[0]), input or "logits")
+        table = validate.to_numpy(stage_inputs[0])
+        logits = validate.read_logits(table, input_kind or "logits")
         class_names = validate.check_classes(classes, logits.shape[1])
         softmax_map = TemperatureMap(1.0)
         softmax_gate = Gate.from_source(LogitsSource(softmax_map, class_names))
         return softmax_gate, (logits,)
-    effective_gate = gate if input is None else gate.with_source(input=input)
+    effective_gate = gate if input_kind is None else gate.with_source(input=input_kind)
     tables = []
-    for stage, stage_input in zip(effective_gate.stages, inputs, strict=True):
+    for stage, stage_input in zip(effective_gate.stages, stage_inputs, strict=True):
         if isinstance(stage_input, Rows):
             # Tables in `Rows` objects have already been validated.
             tables.append(stage_input.table)
@@ -220,7 +221,8 @@ def make_report_rows_from_logits(
         softmax_top_label = columns.softmax_metrics.top_labels
         calibrated_top_label = columns.gate_metrics.top_labels
         if accept is not None and effective_gate.default_rejected == "uniform":
-            # The paper's map has the same confidence, 1/K, for every rejected row.
+            # A gate with the default "uniform" has the same confidence, 1/K, for all rejected rows.
+            # The report shows the confidence of the softmax for them.
             confidence = np.where(accept, confidence, softmax_top_label.confidence)
     class_gaps = columns.gate_metrics.accumulators["classwise_ece"]
     return ReportRows(
@@ -385,6 +387,14 @@ class Promise:
     next_steps: tuple[dict[str, Any], ...] = ()
     answered_by: tuple[Answerer, ...] = ()
 
+    def find_target(self, curve_name: str) -> float | None:
+        """Find the promised limit of a curve, or return None if it has no promise."""
+        for verdict in self.verdicts:
+            if verdict["curve"] == curve_name:
+                target: float | None = verdict["target"]
+                return target
+        return None
+
 
 def describe_promise(
     gate: Gate, report_rows: ReportRows, new_rows_command: NewRowsCommand | None = None
@@ -439,15 +449,15 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
     ('at most', '10%', 'of the correct predictions were rejected', 'miscoverage')
     """
     quantity = verdict.quantity
-    denominator_text = quantity.measured_template.format(
+    counted_text = quantity.measured_template.format(
         n=verdict.measurement.n_rows, name=verdict.class_name
     )
     if verdict.subgroup is not None:
-        denominator_text += f" in {subgroup_kind} {verdict.subgroup}, where the evidence is worst"
+        counted_text += f" in {subgroup_kind} {verdict.subgroup}, where the evidence is worst"
     return {
         **verdict.to_dict(),
         "direction": quantity.direction,
-        "counted": denominator_text,
+        "counted": counted_text,
         "curve": quantity.short_name,
         "limit": quantity.format_limit(verdict.target, format_percent_floor, format_percent_ceil),
         "mean": quantity.is_mean_cost,

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from metacal.reports.report_rows import ReportRows, Settings
     from metacal.rows import Rows
 
-#: Approximate number of thresholds.
+#: Target for the number of thresholds of the curves.
 _N_SIDE_THRESHOLDS = 200
-#: One in 20 rows counts as near a threshold, on each side of it.
+#: Near a threshold means the closest 1/20 of all rows on each side of it.
 _NEAR_ROWS_DIVISOR = 20
 #: Smallest number of rows near a threshold, on each side of it.
 _MIN_NEAR_ROWS = 50
@@ -150,24 +150,24 @@ class _GateCounts:
         n_positive = int(called_positive.sum())
         return cls(n_below_lower=n_negative, n_below_upper=n_rows - n_positive, n_rows=n_rows)
 
-    def find_threshold_indices(self, n_below: Codes) -> tuple[int | None, int | None]:
-        """Find the indices of the lower and the upper threshold among increasing counts.
+    def find_threshold_indices(self, n_rows_below: Codes) -> tuple[int | None, int | None]:
+        """Find the two thresholds of the gate in a grid, by the rows below each.
 
-        A side without rows is closed. The lower index is then -1, and the upper index is the number
-        of thresholds.
+        `n_rows_below` has the number of rows at or below each threshold of the grid, in increasing
+        order. A side without rows is closed. The lower index is then -1, and the upper index is the
+        number of thresholds.
         """
         if self.n_below_lower is None or self.n_below_upper is None:
             return None, None
-        before_first_threshold = -1
-        past_last_threshold = len(n_below)
-        lower_index = before_first_threshold
+        lower_index = -1
         has_negative_side = self.n_below_lower > 0
         if has_negative_side:
-            lower_index = int(np.searchsorted(n_below, self.n_below_lower))
-        upper_index = past_last_threshold
+            lower_index = int(np.searchsorted(n_rows_below, self.n_below_lower))
+        n_thresholds = len(n_rows_below)
+        upper_index = n_thresholds
         has_positive_side = self.n_below_upper < self.n_rows
         if has_positive_side:
-            upper_index = int(np.searchsorted(n_below, self.n_below_upper))
+            upper_index = int(np.searchsorted(n_rows_below, self.n_below_upper))
         return lower_index, upper_index
 
 
@@ -208,31 +208,38 @@ def _compute_rate_curves(
 ) -> dict[str, CurveWithBand]:
     """Compute recall, false-positive rate, precision and NPV with confidence bands."""
     delta_of_each_side = delta / 2.0
-    negative_bands = operating_bands(row_log_odds, ~is_positive, delta_of_each_side, thresholds)
+    # `operating_bands` accepts rows up to a threshold: first those called negative, then, with the
+    # opposite sign, those called positive.
+    bands_of_called_negative = operating_bands(
+        row_log_odds, correct=~is_positive, delta=delta_of_each_side, thresholds=thresholds
+    )
     # Rows with log-odds equal to a threshold are called negative, so they are excluded here.
     negated_thresholds = np.nextafter(-thresholds, -np.inf)
-    positive_bands = operating_bands(
-        -row_log_odds, is_positive, delta_of_each_side, negated_thresholds
+    bands_of_called_positive = operating_bands(
+        -row_log_odds, correct=is_positive, delta=delta_of_each_side, thresholds=negated_thresholds
     )
-    false_negative_rate = convert_band(positive_bands.miscoverage)
+    # Miscoverage is P(not accepted | correct). For the rows that are called positive, it is the
+    # false-negative rate, and for the others the false-positive rate.
+    false_negative_rate = convert_band(bands_of_called_positive.miscoverage)
+    false_positive_rate = convert_band(bands_of_called_negative.miscoverage)
     positive_log_odds = np.sort(row_log_odds[is_positive])
     n_missed = np.searchsorted(positive_log_odds, thresholds, side="right")
     n_positive = len(positive_log_odds)
     return {
         "recall": CurveWithBand(
-            # Computed from counts, so that it is the recall of a gate to the last bit.
+            # The exact quotient of counts is equal to the recall of a gate to the last bit.
             estimate=(n_positive - n_missed) / n_positive,
             low=1.0 - false_negative_rate.high,
             high=1.0 - false_negative_rate.low,
         ),
-        "false_positive_rate": convert_band(negative_bands.miscoverage),
-        "precision": convert_band(positive_bands.accuracy),
-        "npv": convert_band(negative_bands.accuracy),
+        "false_positive_rate": false_positive_rate,
+        "precision": convert_band(bands_of_called_positive.accuracy),
+        "npv": convert_band(bands_of_called_negative.accuracy),
     }
 
 
 def _measure_gate_rates(report_rows: ReportRows) -> dict[str, float] | None:
-    """Measure the sides of a gate by its own decisions. Return None without a gate.
+    """Compute precision, recall and other rates of the decisions of a gate, if any.
 
     "called_positive" and "called_negative" are shares of all rows. "recall" is P(called positive |
     positive), and "caught" is P(not called negative | positive). Rates without rows are NaN.
@@ -274,13 +281,18 @@ def _certified_log_odds_thresholds(gate: Gate) -> dict[int, float]:
         or not certificate.subgroups.is_two_sided_without_groups
     ):
         return {}
+    decision_threshold = certificate.decision_at
     thresholds_by_side = {}
     for side, side_certificate in enumerate(certificate.subgroups.items):
         # The score of a side is the negated distance of the log-odds from the decision threshold.
         min_distance = 0.0 if side_certificate.accepts_everything else -side_certificate.threshold
-        if np.isfinite(min_distance):
-            signed_distance = min_distance if side == _POSITIVE_CODE else -min_distance
-            thresholds_by_side[side] = certificate.decision_at + signed_distance
+        accepts_some_rows = np.isfinite(min_distance)
+        if not accepts_some_rows:
+            continue
+        if side == _POSITIVE_CODE:
+            thresholds_by_side[side] = decision_threshold + min_distance
+        else:
+            thresholds_by_side[side] = decision_threshold - min_distance
     return thresholds_by_side
 
 
