@@ -226,7 +226,7 @@ def _collect_answers(options: Options, inspection: Inspection) -> _Answers:
     check_can_ask([mistake_cost, promise, review_fraction])
     # For two classes, the cost means the same in every promise. It is asked first, because the
     # question about the promise shows the targets that follow from it.
-    if mistake_cost is None and inspection.two_classes is not None:
+    if mistake_cost is None and inspection.negative_and_positive is not None:
         mistake_cost = ask_mistake_cost()
     if promise is None:
         promise = ask_promise(mistake_cost, inspection)
@@ -324,7 +324,7 @@ def _print_other_promises(plan: Plan) -> None:
     are_rows_held_out = plan.fit_row_range == FIT_ROW_RANGE
     if len(offered_promises) == 1 or not are_rows_held_out:
         return
-    promise_subject = "two classes" if plan.inspection.two_classes is not None else "rows"
+    promise_subject = "two classes" if plan.inspection.negative_and_positive is not None else "rows"
     print_note(f"\nOther promises about these {promise_subject}, each instead of the one above:")
     for promise in offered_promises:
         if promise is plan.promise:

@@ -134,9 +134,9 @@ def _format_classes_keyword(inspection: Inspection) -> str:
 
 def _class_literals(inspection: Inspection) -> tuple[str, str]:
     """Return the negative and the positive class as Python literals."""
-    if inspection.two_classes is None:
+    if inspection.negative_and_positive is None:
         return "", ""
-    negative, positive = inspection.two_classes
+    negative, positive = inspection.negative_and_positive
     labels = inspection.column_of_role.get("labels")
     if labels is not None and inspection.facts[labels].is_number:
         return negative, positive

@@ -73,7 +73,7 @@ class Plan:
         """Return the arguments of the command that fits the gate."""
         arguments = self.fit_arguments_without_promise()
         arguments += self.promise.format_fit_arguments(self.target)
-        two_classes = self.inspection.two_classes
+        two_classes = self.inspection.negative_and_positive
         is_about_one_class = self.promise in PROMISES_ABOUT_ONE_CLASS
         if two_classes is not None and is_about_one_class and "--positive" not in arguments:
             _negative_class, positive_class = two_classes

@@ -43,7 +43,7 @@ class OfferedPromise:
 
     def describe(self, target: float, inspection: Inspection) -> str:
         """Return what is promised, in the names of the user's classes and columns."""
-        negative, positive = inspection.two_classes or ("", "")
+        negative, positive = inspection.negative_and_positive or ("", "")
         return self.sentence.format(
             target=f"{100.0 * target:.4g}%",
             negative=negative,
@@ -137,7 +137,7 @@ PROMISES = {
 
 def list_offered_promises(inspection: Inspection) -> tuple[OfferedPromise, ...]:
     """Return the promises that the columns of a file allow, the default first."""
-    if inspection.two_classes is not None:
+    if inspection.negative_and_positive is not None:
         return (ACCURACY, *PROMISES_ABOUT_ONE_CLASS)
     if inspection.has_scored_items and "case" in inspection.column_of_role:
         return (*CASE_PROMISES, ACCURACY)

@@ -161,9 +161,9 @@ def _select_columns_named_by_labels(
 
 def may_be_class(facts: ColumnFacts) -> bool:
     """Check whether a column of numbers may hold the scores of a class."""
-    if facts.has_non_class_name or facts.is_row_counter or facts.looks_like_row_ids:
+    if facts.has_name_of_index_or_id or facts.is_row_counter or facts.looks_like_row_ids:
         return False
-    return not facts.has_score_name and not facts.looks_like_case_ids
+    return not facts.has_score_word_in_name and not facts.looks_like_case_ids
 
 
 def _find_columns_with_common_prefix(number_columns: Sequence[ColumnFacts]) -> ClassColumnGroup:
@@ -171,7 +171,7 @@ def _find_columns_with_common_prefix(number_columns: Sequence[ColumnFacts]) -> C
     names_of_prefix: dict[str, list[str]] = {}
     for facts in number_columns:
         beginning, underscore, remainder = facts.name.partition("_")
-        if remainder and not facts.has_non_class_name:
+        if remainder and not facts.has_name_of_index_or_id:
             names_of_prefix.setdefault(beginning + underscore, []).append(facts.name)
     known_prefixes = set(chain.from_iterable(CLASS_COLUMN_PREFIXES.values()))
 
@@ -194,7 +194,7 @@ def _find_numbered_columns(
     label_facts: ColumnFacts, number_columns: Sequence[ColumnFacts]
 ) -> ClassColumnGroup:
     """Return all possible class columns if the labels number them from 0."""
-    if any(facts.has_score_name for facts in number_columns):
+    if any(facts.has_score_word_in_name for facts in number_columns):
         # If one column is a score, the other columns of numbers are features, not classes.
         return ClassColumnGroup()
     possible_columns = [facts for facts in number_columns if may_be_class(facts)]

@@ -113,12 +113,12 @@ def format_value(value: Any) -> str:
     return str(value).strip()
 
 
-def choose_positive(values: Sequence[str]) -> str | None:
+def guess_positive_class(values: Sequence[str]) -> str | None:
     """Return the positive one of two labels, or None if nobody can tell.
 
     Examples
     --------
-    >>> choose_positive(["No", "Yes"]), choose_positive(["-1", "1"]), choose_positive(["bad", "good"])
+    >>> guess_positive_class(["No", "Yes"]), guess_positive_class(["-1", "1"]), guess_positive_class(["bad", "good"])
     ('Yes', '1', None)
     """
     if all(_is_number_text(value) for value in values):
@@ -186,7 +186,7 @@ class ColumnFacts:
         if self.values.dtype.kind in "iuf":
             return self.values.astype(np.float64)
         scores = [parse_score_text(text) if text else np.nan for text in self.texts.tolist()]
-        if not scores or any(score is None for score in scores) or self.holds_flags:
+        if not scores or any(score is None for score in scores) or self.holds_true_or_false:
             return None
         return np.array(scores, dtype=np.float64)
 
@@ -214,7 +214,7 @@ class ColumnFacts:
         return len(numbers) > 0 and bool(((numbers >= 0.0) & (numbers <= 1.0)).all())
 
     @property
-    def holds_flags(self) -> bool:
+    def holds_true_or_false(self) -> bool:
         """Whether every value is a spelling of true or false."""
         return bool(self.distinct_texts) and {text.lower() for text in self.distinct_texts} <= set(
             FLAG_OF_VERDICT
@@ -233,12 +233,12 @@ class ColumnFacts:
         return bool((np.diff(self.values) == 1).all())
 
     @property
-    def has_non_class_name(self) -> bool:
+    def has_name_of_index_or_id(self) -> bool:
         """Whether the name suggests an index, an id, a time or the like."""
         return self.name == "" or NON_CLASS_NAME_PATTERN.fullmatch(self.name) is not None
 
     @property
-    def has_score_name(self) -> bool:
+    def has_score_word_in_name(self) -> bool:
         """Whether the name contains a word such as "score" or "probability"."""
         return bool(_SCORE_WORDS.intersection(split_words(self.name)))
 
@@ -268,10 +268,10 @@ class ColumnFacts:
         is_field_name = _FIELD_NAME_PATTERN.fullmatch(self.name) is not None
         return is_field_name and 2 <= len(self.distinct_texts) <= len(self.values) / 2
 
-    def refers_to(self, other_name: str) -> bool:
+    def shares_word_with(self, other_name: str) -> bool:
         """Check whether a word of the name begins like a word of another name.
 
-        For example, `p_churn` refers to `churned`.
+        For example, `p_churn` shares the word "churn" with `churned`.
         """
         # The name of a list, as in fields[*].score and fields[*].ok, is no common word.
         entry_name = self.name.rpartition("[*].")[2]

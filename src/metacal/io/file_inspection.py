@@ -27,7 +27,7 @@ from metacal.io.class_inspection import (
     is_probability_table,
     record_class_columns,
 )
-from metacal.io.column_facts import choose_positive
+from metacal.io.column_facts import guess_positive_class
 from metacal.io.first_rows import read_first_rows
 from metacal.io.formats.item_lists import LINE_NAME_KEY, find_item_list_key
 from metacal.io.inspection import (
@@ -305,11 +305,11 @@ def _record_labels(
 
 def _record_two_classes(inspection: Inspection, class_names: list[str]) -> None:
     """Record which of two classes is positive: by its name, or else the second."""
-    positive = inspection.options.get("positive") or choose_positive(class_names)
+    positive = inspection.options.get("positive") or guess_positive_class(class_names)
     if positive is None:
         positive = class_names[1]
     negative = class_names[1] if positive == class_names[0] else class_names[0]
-    inspection.two_classes = (negative, positive)
+    inspection.negative_and_positive = (negative, positive)
 
 
 def _record_ids_and_cases(inspection: Inspection) -> None:

@@ -50,7 +50,7 @@ class Inspection:
         document or case to which several rows belong, "group" for the name of a field, and "split"
         for the part of the data set.
 
-    two_classes : tuple of (str, str) or None
+    negative_and_positive : tuple of (str, str) or None
         Negative and positive class, if there are two.
 
     question : str or None
@@ -63,7 +63,7 @@ class Inspection:
     options: dict[str, Any]
     findings: list[tuple[str, str]] = field(default_factory=list)
     column_of_role: dict[str, str] = field(default_factory=dict)
-    two_classes: tuple[str, str] | None = None
+    negative_and_positive: tuple[str, str] | None = None
     question: str | None = None
 
     @cached_property
@@ -83,7 +83,7 @@ class Inspection:
     @property
     def has_scored_items(self) -> bool:
         """Whether the rows have confidence scores, as items of cases."""
-        return "score" in self.column_of_role and self.two_classes is None
+        return "score" in self.column_of_role and self.negative_and_positive is None
 
     def add_finding(
         self,

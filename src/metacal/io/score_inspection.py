@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metacal.display import format_names
 from metacal.formulas import Float
-from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
+from metacal.io.column_facts import ColumnFacts, guess_positive_class, split_words
 from metacal.io.inspection import AmbiguousFileError, Inspection
 from metacal.io.request import DEFAULT_CORRECT_NAMES, DEFAULT_LABEL_NAMES
 from metacal.io.truth_inspection import PREDICTION_NAME_PATTERN, TruthColumns
@@ -52,12 +52,13 @@ _PROBABILITY_WORDS = frozenset(
 #: Words in the names of scores that are no probabilities.
 _LOGIT_WORDS = frozenset(["logit", "logits", "margin", "decision", "log", "odds"])
 #: Smallest fraction of the predictions that a threshold of the score must reproduce.
-_MIN_REPRODUCED = 0.98
+_MIN_REPRODUCED_FRACTION = 0.98
 #: Number of rows from which the direction of a score is compared with the truth.
 _MIN_DIRECTION_ROWS = 50
 #: Area under the ROC curve of a score without relation to the outcome.
 _AREA_OF_RANDOM_SCORE = 0.5
-#: Number of standard errors by which the area of a reversed score is smaller.
+#: A score is reversed if its area is smaller than that of a random score by more than this number
+#: of standard errors.
 _N_STANDARD_ERRORS = 3.0
 #: Smallest rank correlation of two columns that order the rows in the same way.
 _MIN_RANK_CORRELATION = 0.999
@@ -90,7 +91,7 @@ def find_score_column(inspection: Inspection, truth: TruthColumns) -> str | None
 
 
 def _list_score_candidates(inspection: Inspection, truth: TruthColumns) -> list[ColumnFacts]:
-    """Return the columns of numbers that are no ids and have no other meaning."""
+    """Return the columns of numbers that are neither ids nor used for another purpose."""
     used_names = {
         truth.label_name,
         truth.correctness_name,
@@ -99,9 +100,9 @@ def _list_score_candidates(inspection: Inspection, truth: TruthColumns) -> list[
     }
     candidates = []
     for facts in inspection.facts.values():
-        is_usable = facts.numbers is not None and len(facts.finite_numbers) > 0
-        is_other = facts.name in used_names or facts.looks_like_row_ids or facts.is_row_counter
-        if is_usable and not is_other and len(facts.distinct_texts) > 1:
+        has_numbers = facts.numbers is not None and len(facts.finite_numbers) > 0
+        has_other_use = facts.name in used_names or facts.looks_like_row_ids or facts.is_row_counter
+        if has_numbers and not has_other_use and len(facts.distinct_texts) > 1:
             candidates.append(facts)
     return candidates
 
@@ -109,23 +110,28 @@ def _list_score_candidates(inspection: Inspection, truth: TruthColumns) -> list[
 def _group_by_likelihood(
     candidates: Sequence[ColumnFacts], label_name: str | None
 ) -> list[list[ColumnFacts]]:
-    """Return the columns that can be the score, the most probable ones first."""
-    columns_named_like_labels = []
+    """Return four groups of columns that may hold the score, the most likely group first.
+
+    The groups are the scores that are named after the labels, the other columns with the name of a
+    score, the fractions between 0 and 1, and all other numbers. A column may be in several groups.
+    """
+    scores_named_after_labels = []
     columns_named_like_scores = []
     columns_of_fractions = []
     other_number_columns = []
     for facts in candidates:
-        is_typical_name = _SCORE_NAME_PATTERN.fullmatch(facts.name) is not None
-        if label_name is not None and facts.has_score_name and facts.refers_to(label_name):
-            columns_named_like_labels.append(facts)
-        if is_typical_name or (facts.has_score_name and not facts.has_non_class_name):
+        has_score_word = facts.has_score_word_in_name
+        is_typical_score_name = _SCORE_NAME_PATTERN.fullmatch(facts.name) is not None
+        if label_name is not None and has_score_word and facts.shares_word_with(label_name):
+            scores_named_after_labels.append(facts)
+        if is_typical_score_name or (has_score_word and not facts.has_name_of_index_or_id):
             columns_named_like_scores.append(facts)
         if facts.has_fractions and facts.lies_in_unit_interval:
             columns_of_fractions.append(facts)
-        if not facts.has_non_class_name and facts.is_number:
+        if not facts.has_name_of_index_or_id and facts.is_number:
             other_number_columns.append(facts)
     return [
-        columns_named_like_labels,
+        scores_named_after_labels,
         columns_named_like_scores,
         columns_of_fractions,
         other_number_columns,
@@ -150,7 +156,7 @@ def inspect_single_score(inspection: Inspection, truth: TruthColumns, score_name
     ----------
     inspection : Inspection
         Receives the findings.
-    truth : Truth
+    truth : TruthColumns
         Columns that say what is correct.
     score_name : str
         Name of the score column.
@@ -185,8 +191,8 @@ def inspect_single_score(inspection: Inspection, truth: TruthColumns, score_name
     if not has_two_labels:
         _ask_for_table_or_predictions(inspection, label_name, score_name)
     is_about_labels = (
-        not facts.holds_flags
-        or inspection.facts[score_name].refers_to(label_name)
+        not facts.holds_true_or_false
+        or inspection.facts[score_name].shares_word_with(label_name)
         or _names_probability(score_name)
         or PREDICTION_NAME_PATTERN.fullmatch(score_name)
         or {"logits_key", "positive"} & options.keys()
@@ -216,12 +222,13 @@ def _find_predicted_class(
     scores = inspection.facts[score_name].numbers
     assert scores is not None
     predicted = inspection.facts[truth.prediction_name].texts
-    threshold = 0.5 if inspection.facts[score_name].lies_in_unit_interval else 0.0
-    is_high = scores > threshold
+    may_be_probability = inspection.facts[score_name].lies_in_unit_interval
+    decision_threshold = 0.5 if may_be_probability else 0.0
+    is_high = scores > decision_threshold
     if is_high.all() or not is_high.any():
         return None
     for label in inspection.facts[truth.label_name].distinct_texts:
-        if ((predicted == label) == is_high).mean() >= _MIN_REPRODUCED:
+        if ((predicted == label) == is_high).mean() >= _MIN_REPRODUCED_FRACTION:
             return label
     return None
 
@@ -237,7 +244,7 @@ def _find_positive_class(
     named_values = [value for value in class_names if value.lower() in split_words(score_name)]
     if len(named_values) == 1 and not inspection.facts[label_name].is_number:
         return named_values[0], f"{score_name!r} names it"
-    positive = choose_positive(class_names)
+    positive = guess_positive_class(class_names)
     if positive is None:
         raise AmbiguousFileError(
             f"Cannot tell which class a higher {score_name!r} favours. Pass --positive"
@@ -252,32 +259,42 @@ def _find_positive_class(
 def _record_confidence_score(
     inspection: Inspection, correctness_name: str, score_name: str
 ) -> None:
-    """Record a confidence score, and the column of correct and incorrect answers."""
+    """Record a confidence score, and the column of correctness or of losses."""
     facts = inspection.facts[correctness_name]
-    is_loss = "loss_key" in inspection.options
-    if not facts.holds_flags and not is_loss:
-        raise AmbiguousFileError(
-            f"Cannot tell which values of {correctness_name!r} mean correct:"
-            f" {format_names(facts.distinct_texts[:6])}. Write true or false."
-        )
-    if len(facts.distinct_texts) < 2 and not is_loss:
-        raise AmbiguousFileError(
-            "Both correct and incorrect predictions are required, but every row of"
-            f" {correctness_name!r} is {facts.distinct_texts[0]!r}. Pass a file with both."
-        )
+    holds_losses = "loss_key" in inspection.options
+    if not holds_losses:
+        _check_correctness_values(facts)
+    reader_options = {} if holds_losses else {"correct_key": correctness_name}
     inspection.column_of_role["correct"] = correctness_name
     _record_score(inspection, score_name, "one number for each answer")
     inspection.add_finding(
         f"correctness: {correctness_name}",
         "its entries say whether an answer is correct",
-        reader_options={} if is_loss else {"correct_key": correctness_name},
+        reader_options=reader_options,
         values_used_by_default=DEFAULT_CORRECT_NAMES,
     )
-    if not is_loss:
+    if not holds_losses:
         flags = [FLAG_OF_VERDICT.get(text.lower()) for text in facts.texts.tolist()]
-        is_known = np.array([flag is not None for flag in flags])
-        is_correct = np.array([flag is True for flag in flags])
-        _ask_if_score_is_reversed(inspection, score_name, is_correct, is_known)
+        _ask_if_score_is_reversed(
+            inspection,
+            score_name,
+            is_favoured=np.array([flag is True for flag in flags]),
+            is_known=np.array([flag is not None for flag in flags]),
+        )
+
+
+def _check_correctness_values(facts: ColumnFacts) -> None:
+    """Raise AmbiguousFileError unless a column has both a spelling of true and one of false."""
+    if not facts.holds_true_or_false:
+        raise AmbiguousFileError(
+            f"Cannot tell which values of {facts.name!r} mean correct:"
+            f" {format_names(facts.distinct_texts[:6])}. Write true or false."
+        )
+    if len(facts.distinct_texts) < 2:
+        raise AmbiguousFileError(
+            "Both correct and incorrect predictions are required, but every row of"
+            f" {facts.name!r} is {facts.distinct_texts[0]!r}. Pass a file with both."
+        )
 
 
 def _record_compared_predictions(
@@ -297,7 +314,7 @@ def _record_compared_predictions(
         f"they hold the same classes, and are equal in {is_correct.mean():.0%} of the rows",
         reader_options={"prediction_key": truth.prediction_name, "label_key": truth.label_name},
     )
-    _ask_if_score_is_reversed(inspection, score_name, is_correct)
+    _ask_if_score_is_reversed(inspection, score_name, is_favoured=is_correct)
 
 
 def _record_score(inspection: Inspection, score_name: str, reason: str) -> None:
@@ -330,33 +347,32 @@ def _record_score_of_class(
     reason : str
         Reason for this class.
     """
-    facts = inspection.facts[score_name]
-    class_names = inspection.facts[label_name].distinct_texts
+    label_facts = inspection.facts[label_name]
+    class_names = label_facts.distinct_texts
     if positive not in class_names:
         raise AmbiguousFileError(
             f"--positive must be one of the labels {format_names(class_names)}, but got {positive}."
         )
     first_class, second_class = class_names
     negative = second_class if positive == first_class else first_class
-    inspection.two_classes = (negative, positive)
+    inspection.negative_and_positive = (negative, positive)
     inspection.column_of_role["labels"] = label_name
     inspection.add_finding(
         f"score: {score_name}, of the class {positive!r}",
         reason,
         reader_options={"logits_key": score_name},
     )
-    if not inspection.facts[label_name].is_number or choose_positive(class_names) != positive:
+    is_positive_by_default = label_facts.is_number and guess_positive_class(class_names) == positive
+    if not is_positive_by_default:
         inspection.options.setdefault("positive", positive)
-    _record_input_kind(inspection, facts)
+    _record_input_kind(inspection, inspection.facts[score_name])
     inspection.add_finding(
         f"labels: {label_name}",
         f"its values are {negative!r} and {positive!r}",
         reader_options={"label_key": label_name},
         values_used_by_default=DEFAULT_LABEL_NAMES,
     )
-    _ask_if_score_is_reversed(
-        inspection, score_name, inspection.facts[label_name].texts == positive
-    )
+    _ask_if_score_is_reversed(inspection, score_name, is_favoured=label_facts.texts == positive)
 
 
 def _record_input_kind(inspection: Inspection, facts: ColumnFacts) -> None:
@@ -384,10 +400,11 @@ def _record_input_kind(inspection: Inspection, facts: ColumnFacts) -> None:
 def _ask_if_score_is_reversed(
     inspection: Inspection,
     score_name: str,
+    *,
     is_favoured: NDArray[np.bool_],
     is_known: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Ask if higher scores go with the outcome that they should make less likely.
+    """Raise AmbiguousFileError if higher scores make the favoured outcome less likely.
 
     Parameters
     ----------
@@ -402,15 +419,17 @@ def _ask_if_score_is_reversed(
     """
     scores = inspection.facts[score_name].numbers
     assert scores is not None
-    is_compared = np.isfinite(scores)
+    has_score_and_outcome = np.isfinite(scores)
     if is_known is not None:
-        is_compared &= is_known
+        has_score_and_outcome &= is_known
     user_named_direction = "higher_is" in inspection.options
-    if is_compared.sum() < _MIN_DIRECTION_ROWS or user_named_direction:
+    if has_score_and_outcome.sum() < _MIN_DIRECTION_ROWS or user_named_direction:
         return
     if "positive" in inspection.options and inspection.options.get("label_key") is None:
         return
-    area, standard_error = _compute_roc_area(scores[is_compared], is_favoured[is_compared])
+    area, standard_error = _compute_roc_area(
+        scores[has_score_and_outcome], is_favoured[has_score_and_outcome]
+    )
     is_reversed = area + _N_STANDARD_ERRORS * standard_error < _AREA_OF_RANDOM_SCORE
     if not is_reversed:
         return
@@ -418,8 +437,8 @@ def _ask_if_score_is_reversed(
         "labels" in inspection.column_of_role and "score_key" not in inspection.options
     )
     if is_score_of_class:
-        assert inspection.two_classes is not None
-        negative, positive = inspection.two_classes
+        assert inspection.negative_and_positive is not None
+        negative, positive = inspection.negative_and_positive
         raise AmbiguousFileError(
             f"Rows of {positive!r} have a lower {score_name!r} than rows of {negative!r} (AUC"
             f" {area:.2f}). Name the class that a higher score favours with --positive"
@@ -432,7 +451,11 @@ def _ask_if_score_is_reversed(
 
 
 def _compute_roc_area(scores: Float, is_favoured: NDArray[np.bool_]) -> tuple[float, float]:
-    """Compute the area under the ROC curve, and its standard error by chance."""
+    """Compute the area under the ROC curve, and the standard error for a random score.
+
+    The area is the Mann-Whitney statistic divided by the number of pairs of a favoured row and
+    another row. The standard error is that of independent scores without ties.
+    """
     from scipy.stats import rankdata
 
     n_favoured = int(is_favoured.sum())

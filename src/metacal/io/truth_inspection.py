@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from metacal.display import format_names
 from metacal.errors import ColumnError
 from metacal.io.class_inspection import find_label_pattern
-from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
+from metacal.io.column_facts import ColumnFacts, guess_positive_class, split_words
 from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection
 from metacal.io.request import (
     DEFAULT_CLASS_LIST_NAMES,
@@ -27,7 +27,7 @@ from metacal.io.request import (
 )
 
 #: Names that belong to the truth even if another column is called "label".
-_GOLD_NAME_PATTERN = re.compile(
+_TRUTH_NAME_PATTERN = re.compile(
     r"(.*[_. ])?(gold|truth|ground[_ ]?truth|gt|actual|observed|obs|reference|expected|human|manual)"
     r"([_. ](label|labels|class|value|answer))?|(true|y)[_ ](label|labels|class|true)",
     re.IGNORECASE,
@@ -41,7 +41,7 @@ PREDICTION_NAME_PATTERN = re.compile(
     r"|top[_ ]?1|.*message\.content",
     re.IGNORECASE,
 )
-#: Names of columns for the part of the data set.
+#: Names of columns that say to which part of the data set a row belongs.
 _SPLIT_NAME_PATTERN = re.compile(r"(data)?[_ ]?(split|partition|subset|set)", re.IGNORECASE)
 
 
@@ -80,15 +80,21 @@ def find_truth_columns(inspection: Inspection) -> TruthColumns:
     if correctness_name is not None:
         return TruthColumns(correctness_name=correctness_name, reason="you named it")
     prediction_names = _list_prediction_names(inspection)
-    if options.get("label_key") is not None:
-        label_name, reason = options["label_key"], "you named it"
-    elif options.get("labels") is not None:
+    named_label_column = options.get("label_key")
+    labels_are_in_other_file = options.get("labels") is not None
+    if named_label_column is not None:
+        label_name, reason = named_label_column, "you named it"
+    elif labels_are_in_other_file:
         return TruthColumns()
     else:
         correctness_name = _find_correctness_name(inspection)
         label_name, reason = _find_label_name(inspection, prediction_names, correctness_name)
-    prediction_name = _find_prediction_name(inspection, label_name, prediction_names)
-    return TruthColumns(label_name, correctness_name, prediction_name, reason)
+    return TruthColumns(
+        label_name=label_name,
+        correctness_name=correctness_name,
+        prediction_name=_find_prediction_name(inspection, label_name, prediction_names),
+        reason=reason,
+    )
 
 
 def build_missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
@@ -144,8 +150,8 @@ def _find_correctness_name(inspection: Inspection) -> str | None:
     candidates = []
     for name, facts in inspection.facts.items():
         has_typical_name = CORRECTNESS_NAME_PATTERN.fullmatch(name) is not None
-        may_hold_flags = facts.holds_flags or name in DEFAULT_CORRECT_NAMES
-        if has_typical_name and may_hold_flags and not _is_subject_of_score(inspection, name):
+        may_hold_correctness = facts.holds_true_or_false or name in DEFAULT_CORRECT_NAMES
+        if has_typical_name and may_hold_correctness and not _is_subject_of_score(inspection, name):
             candidates.append(name)
     default_names = [name for name in candidates if name in DEFAULT_CORRECT_NAMES]
     candidates = default_names or candidates
@@ -162,9 +168,9 @@ def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
     return any(
         facts.name != name
         and facts.numbers is not None
-        and facts.has_score_name
-        and not facts.has_non_class_name
-        and facts.refers_to(name)
+        and facts.has_score_word_in_name
+        and not facts.has_name_of_index_or_id
+        and facts.shares_word_with(name)
         for facts in inspection.facts.values()
     )
 
@@ -185,10 +191,10 @@ def _find_label_name(
     candidates = _drop_copies(candidates)
 
     is_narrowed = False
-    for is_supported, reason in _list_label_tests(inspection, prediction_names):
-        supported_candidates = [facts for facts in candidates if is_supported(facts)]
+    for evidence in _list_evidence_for_labels(inspection, prediction_names):
+        supported_candidates = [facts for facts in candidates if evidence.supports(facts)]
         if len(supported_candidates) == 1:
-            return supported_candidates[0].name, reason
+            return supported_candidates[0].name, evidence.reason
         if supported_candidates:
             candidates = supported_candidates
             is_narrowed = True
@@ -216,10 +222,17 @@ def _drop_copies(candidates: Sequence[ColumnFacts]) -> list[ColumnFacts]:
     return distinct_columns
 
 
-def _list_label_tests(
+class _Evidence(NamedTuple):
+    """Test for a column of labels, and the reason to show if one column passes it."""
+
+    supports: Callable[[ColumnFacts], bool]
+    reason: str
+
+
+def _list_evidence_for_labels(
     inspection: Inspection, prediction_names: Sequence[str]
-) -> list[tuple[Callable[[ColumnFacts], bool], str]]:
-    """Return the kinds of evidence for a column of labels, the strongest first."""
+) -> list[_Evidence]:
+    """Return the tests that find the column of labels, the most reliable first."""
     predicted_values = [set(inspection.facts[name].distinct_texts) for name in prediction_names]
     number_names = [facts.name for facts in inspection.facts.values() if facts.is_number]
 
@@ -232,58 +245,73 @@ def _list_label_tests(
 
     def names_class_columns(facts: ColumnFacts) -> bool:
         n_values = len(facts.distinct_texts)
-        if not 2 <= n_values <= len(number_names) or facts.has_non_class_name:
+        if not 2 <= n_values <= len(number_names) or facts.has_name_of_index_or_id:
             return False
         other_names = [name for name in number_names if name != facts.name]
         return find_label_pattern(facts.distinct_texts, other_names) is not None
 
+    def has_default_label_name(facts: ColumnFacts) -> bool:
+        return facts.name.lower() in DEFAULT_LABEL_NAMES
+
+    def is_subject_of_score(facts: ColumnFacts) -> bool:
+        return _is_subject_of_score(inspection, facts.name)
+
+    def has_value_in_name_of_score(facts: ColumnFacts) -> bool:
+        return _has_value_in_name_of_score(inspection, facts)
+
     return [
-        (_match_name(_GOLD_NAME_PATTERN), "its name"),
-        (lambda facts: facts.name.lower() in DEFAULT_LABEL_NAMES, "its name"),
-        (_match_name(LABEL_NAME_PATTERN), "its name"),
-        (_match_name(_OTHER_LABEL_NAME_PATTERN), "its name"),
-        (shares_predicted_values, "its values are those of the predictions"),
-        (names_class_columns, "its values are in the names of other columns"),
-        (lambda facts: _is_subject_of_score(inspection, facts.name), "a score has its name"),
-        (partial(_is_named_by_score, inspection), "a score has the name of one of its values"),
-        (_has_positive_value, "the only column of two values such as yes and no"),
+        _Evidence(_build_name_test(_TRUTH_NAME_PATTERN), "its name"),
+        _Evidence(has_default_label_name, "its name"),
+        _Evidence(_build_name_test(LABEL_NAME_PATTERN), "its name"),
+        _Evidence(_build_name_test(_OTHER_LABEL_NAME_PATTERN), "its name"),
+        _Evidence(shares_predicted_values, "its values are those of the predictions"),
+        _Evidence(names_class_columns, "its values are in the names of other columns"),
+        _Evidence(is_subject_of_score, "a score has its name"),
+        _Evidence(has_value_in_name_of_score, "a score has the name of one of its values"),
+        _Evidence(_has_yes_and_no, "the only column of two values such as yes and no"),
     ]
 
 
-def _is_named_by_score(inspection: Inspection, facts: ColumnFacts) -> bool:
+def _has_value_in_name_of_score(inspection: Inspection, facts: ColumnFacts) -> bool:
     """Check whether a score is named after one of two values, as p_good after good."""
     label_values = {text.lower() for text in facts.distinct_texts}
     if len(label_values) != 2 or facts.is_number:
         return False
     return any(
-        other.has_score_name
+        other.has_score_word_in_name
         and other.is_number
         and label_values.intersection(split_words(other.name))
         for other in inspection.facts.values()
     )
 
 
-def _has_positive_value(facts: ColumnFacts) -> bool:
+def _has_yes_and_no(facts: ColumnFacts) -> bool:
     """Check whether a column has a positive and a negative value, as yes and no."""
     distinct_values = facts.distinct_texts
-    has_positive_value = len(distinct_values) == 2 and choose_positive(distinct_values) is not None
-    return has_positive_value and not facts.has_non_class_name
+    has_positive_value = (
+        len(distinct_values) == 2 and guess_positive_class(distinct_values) is not None
+    )
+    return has_positive_value and not facts.has_name_of_index_or_id
 
 
-def _match_name(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
-    """Return a function that checks the name of a column."""
+def _build_name_test(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
+    """Return a function that checks whether the whole name of a column matches a pattern."""
     return lambda facts: pattern.fullmatch(facts.name) is not None
 
 
 def _find_prediction_name(
     inspection: Inspection, label_name: str | None, prediction_names: Sequence[str]
 ) -> str | None:
-    """Return the column of predictions in the words of the labels, or None."""
+    """Return the column of predictions that the labels can be compared with, or None.
+
+    Its values equal the labels in some rows, but not in all.
+    """
     if label_name is None or label_name not in inspection.facts:
         return None
     label_facts = inspection.facts[label_name]
     candidates = list(prediction_names)
-    if _GOLD_NAME_PATTERN.fullmatch(label_name):
+    is_marked_as_truth = _TRUTH_NAME_PATTERN.fullmatch(label_name) is not None
+    if is_marked_as_truth:
         # Beside a column such as gold_label, a column "label" is the prediction.
         candidates += [name for name in DEFAULT_LABEL_NAMES if name in inspection.facts]
     possible_names = []
