@@ -40,7 +40,7 @@ MAX_REPEATED_SHARE = 0.01
 
 
 def check_errors_and_ties(
-    ranking: Ranking, origin: ScoreOrigin = "logits", *, with_ties: bool = True
+    ranking: Ranking, origin: ScoreOrigin = "logits", *, checks_ties: bool = True
 ) -> list[Note]:
     """Check for rows that look like training data, and for tied scores.
 
@@ -50,7 +50,7 @@ def check_errors_and_ties(
         The calibration rows in the order of their scores.
     origin : "logits", "sampled logits" or "given scores", default="logits"
         Origin of the scores.
-    with_ties : bool, default=True
+    checks_ties : bool, default=True
         Whether to check for ties.
 
     Returns
@@ -65,7 +65,7 @@ def check_errors_and_ties(
     """
     n_errors = int(ranking.cumulative_errors[-1])
     row_notes = check_error_count(n_errors, ranking.n_rows)
-    if with_ties:
+    if checks_ties:
         row_notes += check_ties(ranking, origin)
     return row_notes
 

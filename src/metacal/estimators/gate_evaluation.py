@@ -111,10 +111,9 @@ class GateEvaluation:
             if harm_warning is not None:
                 warnings.append(harm_warning)
         check_by_class = calibrated_metrics.marginal
-        if check_by_class is not None:
-            note_arguments = check_by_class.arguments_of_failure_note
-            if note_arguments is not None:
-                warnings.append(str(note_miscalibrated_by_class(**note_arguments)))
+        if check_by_class is not None and check_by_class.fails:
+            measured_gap = check_by_class.get_note_arguments()
+            warnings.append(str(note_miscalibrated_by_class(**measured_gap)))
         if not warnings:
             return None
         sentences = [f"{warning[0].upper()}{warning[1:]}" for warning in warnings]

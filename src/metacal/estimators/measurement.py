@@ -24,7 +24,7 @@ from metacal.metrics.probability_columns import ProbabilityColumns, compute_row_
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.rows import Rows
-from metacal.rows.memory import keep_freed_memory, release_freed_memory
+from metacal.rows.memory import make_allocator_keep_freed_memory, release_freed_memory
 from metacal.rows.stored import ConvertedTable
 
 #: Accumulators of the metrics of one table of probabilities, keyed by the name of the metric.
@@ -121,7 +121,7 @@ def measure_rows(
     RowMeasurements
     """
     # Memory is not returned to the system between blocks, because all allocate the same arrays.
-    keep_freed_memory()
+    make_allocator_keep_freed_memory()
     n_tables = 2 if with_softmax else 1
     make_accumulator = partial(_BlockAccumulator, rows.n_classes, n_bins, n_tables)
     measure_block = partial(_measure_block, gate, with_softmax, rows.is_unvalidated)

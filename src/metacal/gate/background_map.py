@@ -79,21 +79,28 @@ def plan_background_map(
     BackgroundMap or None
         None if there is only one thread and no device, or if the map may not be fitted on all rows.
     """
-    # A device computes most of the map, so that a thread of its own can use the processor.
-    has_other_threads = isinstance(rows.executor, ThreadPoolExecutor) or rows.is_on_device
-    if not has_other_threads or len(rows) < MIN_ROWS_FOR_THREAD:
+    if labels is None or len(rows) < MIN_ROWS_FOR_THREAD:
         return None
-    if labels is None:
+    # If a device fits the map, the processor is free for a thread that ranks or hashes the rows.
+    has_thread_pool = isinstance(rows.executor, ThreadPoolExecutor)
+    can_fit_while_ranking = has_thread_pool or rows.is_on_device
+    if not can_fit_while_ranking:
         return None
-    # The background map is fitted on all rows. A promise that overrides one of these methods of
-    # `Promise` may leave out some of them.
+    # A map on a device is fitted on all rows, including those whose label is none of the classes.
+    excludes_row_without_class = not rows.is_on_device and bool((labels < 0).any())
+    if excludes_row_without_class or _may_exclude_training_rows(promise):
+        return None
+    return BackgroundMap(lambda validated_rows: fit_map(validated_rows, labels, weights))
+
+
+def _may_exclude_training_rows(promise: Promise) -> bool:
+    """Check whether a promise may forbid to fit the calibration map on some rows.
+
+    By default, a promise allows all rows. A subclass excludes rows by overriding a method.
+    """
     promise_class = type(promise)
     overrides_row_split = promise_class.split_rows is not Promise.split_rows
     overrides_training_rows = (
         promise_class.select_map_training_rows is not Promise.select_map_training_rows
     )
-    # A map is fitted on all rows of a device, whatever their labels.
-    has_label_outside_classes = not rows.is_on_device and bool((labels < 0).any())
-    if overrides_row_split or overrides_training_rows or has_label_outside_classes:
-        return None
-    return BackgroundMap(lambda validated_rows: fit_map(validated_rows, labels, weights))
+    return overrides_row_split or overrides_training_rows

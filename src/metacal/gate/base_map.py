@@ -32,11 +32,11 @@ from metacal.rows.strips import copy_rows_to_buffer
 # Seed of the random sample of rows whose confidences are summarized in a profile.
 _PROFILE_SAMPLE_SEED = 0
 
-# The confidences of a profile are those of a sample of rows with at most this many logits in total.
-_MAX_PROFILE_ENTRIES = 1 << 20
-#: Number of logits that are copied at once to compute confidences. They and their probabilities fit
-#: into the cache of a core.
-_MAX_COPIED_ENTRIES = 1 << 17
+# A profile has the confidences of a sample of rows with at most this many logits in total.
+_MAX_PROFILE_LOGITS = 1 << 20
+#: Number of logits that are copied at once to compute confidences. This number of logits and
+#: probabilities fits into the cache of a core.
+_MAX_COPIED_LOGITS = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class MapTrainingRows:
     is_whole_table: bool
 
     def select(self, mask: Flags) -> MapTrainingRows:
-        """Select the rows of a mask."""
+        """Return the training rows for which a boolean mask is true."""
         selected_weights = None
         if self.weights is not None:
             selected_weights = self.weights[mask]
@@ -107,7 +107,7 @@ class CalibrationMapFitter:
     fit_map : callable
         Function that fits the map.
 
-    refit_map : callable
+    fit_map_without_side_effects : callable
         Function that fits the map without side effects, for cross-fitting.
 
     class_names : array of shape (n_classes,)
@@ -121,7 +121,7 @@ class CalibrationMapFitter:
     """
 
     fit_map: FitMap
-    refit_map: FitMap
+    fit_map_without_side_effects: FitMap
     class_names: Array
     weights: Float | None = None
     allow_softmax_fallback: bool = False
@@ -151,17 +151,18 @@ class CalibrationMapFitter:
         """
         training_rows = self._select_training_rows(table, labels, promise)
         calibration_map = self._get_background_map_or_fit(table, training_rows)
-        # The comparison with the softmax and the note are about predictions by the largest logit.
-        has_learned_decision = bool(np.any(table.decision_offset))
-        if has_learned_decision:
+        # The comparison with the softmax, and the note on changed predictions, assume that the class
+        # of the largest logit is predicted.
+        if not table.predicts_largest_logit:
             return FittedMap(calibration_map)
-        fitted_map = FittedMap(calibration_map)
         # A promise of the paper prescribes its calibrator, so no other map may replace it.
         promise_prescribes_calibrator = promise.default_calibrator is not None
-        if not promise_prescribes_calibrator:
-            fitted_map = self._choose_between_map_and_softmax(calibration_map, training_rows)
-        prediction_notes = _list_notes_on_changed_predictions(fitted_map.map, table)
-        return FittedMap(fitted_map.map, notes=(*fitted_map.notes, *prediction_notes))
+        if promise_prescribes_calibrator:
+            chosen_map = FittedMap(calibration_map)
+        else:
+            chosen_map = self._choose_between_map_and_softmax(calibration_map, training_rows)
+        prediction_notes = _list_notes_on_changed_predictions(chosen_map.map, table)
+        return FittedMap(chosen_map.map, notes=(*chosen_map.notes, *prediction_notes))
 
     def _select_training_rows(
         self, table: CertifiedTable, labels: Codes, promise: Promise
@@ -210,7 +211,7 @@ class CalibrationMapFitter:
             return FittedMap(fitted_map, notes=(note_not_compared(),))
         comparison = compare_with_softmax(
             fitted_map,
-            self.refit_map,
+            self.fit_map_without_side_effects,
             rows=training_rows.rows,
             labels=training_rows.labels,
             weights=training_rows.weights,
@@ -229,27 +230,31 @@ class CalibrationMapFitter:
 
 
 def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) -> Flags:
-    """Return whether the promise allows to fit the calibration map on each row."""
+    """Find the rows on which the promise allows to fit the calibration map.
+
+    Returns
+    -------
+    array of bool of shape (n_rows,)
+    """
     columns = table.columns
-    is_available = columns.may_train_calibrator
-    # Labels on a device are a tensor, which cannot be combined with a NumPy mask.
-    if not table.rows.is_on_device:
-        has_known_class = labels >= 0
-        is_available = is_available & has_known_class
+    is_available_for_map = columns.is_available_for_map
+    # On a device, labels are a tensor, which cannot be combined with a NumPy mask. Rows whose label
+    # is none of the classes are then not excluded.
+    labels_are_in_main_memory = not table.rows.is_on_device
+    if labels_are_in_main_memory:
+        label_is_a_class = labels >= 0
+        is_available_for_map = is_available_for_map & label_is_a_class
+    scores = columns.scores
+    has_several_thresholds = table.certificate.subgroups is not None
+    if has_several_thresholds:
+        # The promise compares all scores with one threshold, which separates -inf from +inf.
+        scores = np.where(columns.is_accepted, -np.inf, np.inf)
     return promise.select_map_training_rows(
-        is_available,
-        scores=_get_scores_that_one_threshold_separates(table),
+        is_available_for_map,
+        scores=scores,
         correct=columns.correct,
         certificate=table.certificate,
     )
-
-
-def _get_scores_that_one_threshold_separates(table: CertifiedTable) -> NDArray[Any]:
-    """Return the scores or, if there are several thresholds, -inf or +inf by acceptance."""
-    has_several_thresholds = table.certificate.subgroups is not None
-    if has_several_thresholds:
-        return np.where(table.columns.is_accepted, -np.inf, np.inf)
-    return table.columns.scores
 
 
 def _list_notes_on_changed_predictions(
@@ -259,8 +264,9 @@ def _list_notes_on_changed_predictions(
 
     A promise that limits only rejections does not depend on the accepted predictions.
     """
-    promise_limits_errors = not table.certificate.quantity.limits_only_rejections
-    if calibration_map.preserves_accuracy or not promise_limits_errors:
+    never_changes_predictions = calibration_map.preserves_accuracy
+    promise_ignores_predictions = table.certificate.quantity.limits_only_rejections
+    if never_changes_predictions or promise_ignores_predictions:
         return ()
     from metacal.gate.learned_decision import build_note_on_changed_predictions
 
@@ -276,30 +282,35 @@ def _build_comparison_notes(comparison: SoftmaxComparison, *, uses_softmax: bool
     if comparison.map_increases_a_metric:
         comparison_notes.append(comparison.build_note(uses_softmax=uses_softmax))
     check_by_class = comparison.check_by_predicted_class
-    if check_by_class is not None and check_by_class.arguments_of_failure_note is not None:
-        comparison_notes.append(
-            note_miscalibrated_by_class(**check_by_class.arguments_of_failure_note)
-        )
+    if check_by_class is not None and check_by_class.fails:
+        measured_gap = check_by_class.get_note_arguments()
+        comparison_notes.append(note_miscalibrated_by_class(**measured_gap))
     return comparison_notes
 
 
 def draw_profile_rows(table: CertifiedTable) -> Codes:
     """Draw accepted rows at random, whose confidence becomes part of the profile.
 
-    No row is drawn from a table on a device.
+    Returns
+    -------
+    array of int
+        Indices of the drawn rows, in increasing order. They are empty for a table on a device,
+        whose profile has no confidences.
     """
+    no_rows = np.empty(0, dtype=np.intp)
     if table.rows.is_on_device:
-        return np.empty(0, dtype=np.intp)
+        return no_rows
     is_accepted = table.columns.is_accepted
     if table.selected_rows is not None:
         is_selected = table.selected_rows.to_mask(len(table.rows))
         is_accepted = is_accepted & is_selected
-    max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // table.rows.n_classes)
-    return _sample_rows(np.flatnonzero(is_accepted), max_sampled_rows)
+    max_sampled_rows = max(1, _MAX_PROFILE_LOGITS // table.rows.n_classes)
+    accepted_row_indices = np.flatnonzero(is_accepted)
+    return _draw_at_most(accepted_row_indices, max_sampled_rows)
 
 
 def build_monitoring_profile(
-    calibration_map: Map, table: CertifiedTable, sampled_index: Codes
+    calibration_map: Map, table: CertifiedTable, profile_row_indices: Codes
 ) -> Profile:
     """Build the profile of the calibration rows, which monitors compare new rows with.
 
@@ -311,35 +322,34 @@ def build_monitoring_profile(
     table : CertifiedTable
         Certified calibration rows. The profile has the scores of all rows that count.
 
-    sampled_index : array of int
+    profile_row_indices : array of int
         Rows whose confidence is counted, from `draw_profile_rows`.
 
     Returns
     -------
     Profile
     """
-    rows = table.rows
-    columns = table.columns
-    if len(sampled_index) == 0:
+    ranking = table.columns.ranking
+    if len(profile_row_indices) == 0:
         # Such a profile has the scores only, because there are no confidences to sample.
-        return build_profile(columns.ranking)
-    row_decision_offsets = np.broadcast_to(table.decision_offset, len(rows))
-    compute_confidence = _ConfidenceOfPrediction(calibration_map)
-    confidence = rows.take(sampled_index).compute_column(
-        compute_confidence, row_decision_offsets[sampled_index]
+        return build_profile(ranking)
+    profile_rows = table.rows.take(profile_row_indices)
+    offset_by_row = np.broadcast_to(table.decision_offset, len(table.rows))
+    compute_confidences = _ConfidenceOfPrediction(calibration_map)
+    confidences = profile_rows.compute_column(
+        compute_confidences, offset_by_row[profile_row_indices]
     )
-    return build_profile(
-        columns.ranking, confidence=confidence, correct=columns.correct[sampled_index]
-    )
+    is_correct = table.columns.correct[profile_row_indices]
+    return build_profile(ranking, confidence=confidences, correct=is_correct)
 
 
-def _sample_rows(row_index: Codes, max_rows: int) -> Codes:
-    """Return the rows of an index, or a random sample of them if there are too many."""
-    if len(row_index) <= max_rows:
-        return row_index
+def _draw_at_most(row_indices: Codes, max_rows: int) -> Codes:
+    """Return row indices, or a random sample of `max_rows` of them if there are more."""
+    if len(row_indices) <= max_rows:
+        return row_indices
     generator = make_generator(_PROFILE_SAMPLE_SEED)
-    random_order = generator.permutation(len(row_index))
-    return np.sort(row_index[random_order[:max_rows]])
+    random_order = generator.permutation(len(row_indices))
+    return np.sort(row_indices[random_order[:max_rows]])
 
 
 @dataclass(frozen=True)
@@ -371,24 +381,34 @@ class _ConfidenceOfPrediction:
             if confidences is not None:
                 return confidences
         if rows is None:
-            return self._compute(block, decision_offsets)
+            return self._compute_confidences(block, decision_offsets)
         pieces = []
-        n_piece_rows = max(1, _MAX_COPIED_ENTRIES // block.shape[1])
+        n_piece_rows = max(1, _MAX_COPIED_LOGITS // block.shape[1])
         for start in range(0, len(rows), n_piece_rows):
             piece = slice(start, start + n_piece_rows)
             logits = copy_rows_to_buffer(block, rows[piece])
-            pieces.append(self._compute(logits, decision_offsets[piece]))
+            pieces.append(self._compute_confidences(logits, decision_offsets[piece]))
         return np.concatenate(pieces)
 
-    def _compute(self, logits: NDArray[Any], decision_offsets: NDArray[np.float64]) -> NDArray[Any]:
-        """Compute the confidences of rows of logits."""
+    def _compute_confidences(
+        self, logits: NDArray[Any], decision_offsets: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Compute the calibrated probability of the predicted class of each row.
+
+        Parameters
+        ----------
+        logits : array of shape (n_rows, n_classes)
+
+        decision_offsets : array of float of shape (n_rows,)
+            Log-odds above which the second of two classes is predicted in each row.
+        """
         probability_dtype = np.float64 if logits.dtype == np.float64 else np.float32
-        # New memory for every piece would take longer than the arithmetic.
+        # A reused buffer is faster, because allocating it would take longer than the arithmetic.
         probabilities = thread_buffers.get_array("probabilities", logits.shape, probability_dtype)
         self.calibration_map.write_clipped_probabilities(logits, probabilities)
         decision_logits = logits
         if decision_offsets.any():
             decision_logits = shift_second_class(logits, decision_offsets)
         predicted_codes = kernels.predict_classes(decision_logits)
-        row_index = np.arange(len(logits))
-        return probabilities[row_index, predicted_codes]
+        row_numbers = np.arange(len(logits))
+        return probabilities[row_numbers, predicted_codes]

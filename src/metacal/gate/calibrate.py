@@ -15,7 +15,7 @@ from metacal.gate.gate import Gate
 from metacal.gate.stages import Source, Stage
 from metacal.gate.thresholds import SingleThreshold, get_certified_thresholds
 from metacal.promises.promise import Promise
-from metacal.rows.memory import keep_freed_memory
+from metacal.rows.memory import make_allocator_keep_freed_memory
 
 
 def calibrate(data: CalibrationData[CertifiedDataT], promise: Promise) -> Gate:
@@ -54,7 +54,7 @@ def calibrate(data: CalibrationData[CertifiedDataT], promise: Promise) -> Gate:
     rating >= 0.4...
     """
     # Columns of many rows are allocated and freed again and again.
-    keep_freed_memory()
+    make_allocator_keep_freed_memory()
     certified_data = data.certify(promise)
     fitted_sources = data.fit_sources(certified_data, promise)
     fingerprint = certified_data.get_fingerprint()

@@ -92,7 +92,7 @@ class RowColumns:
     correct : array of bool of shape (n_rows,)
         Whether the prediction is correct.
 
-    may_train_calibrator : array of bool of shape (n_rows,)
+    is_available_for_map : array of bool of shape (n_rows,)
         Whether the calibration map may be fitted on the row.
 
     thresholds : float or array of float of shape (n_rows,)
@@ -104,7 +104,7 @@ class RowColumns:
 
     scores: NDArray[Any]
     correct: Flags
-    may_train_calibrator: Flags
+    is_available_for_map: Flags
     thresholds: float | Float
     ranking: Ranking
 
@@ -159,6 +159,11 @@ class CertifiedTable:
     background_map: BackgroundMap | None = None
     has_row_scores: bool = True
     wait_for_fingerprint: Callable[[], Fingerprint] | None = None
+
+    @property
+    def predicts_largest_logit(self) -> bool:
+        """Whether no decision offset changes which class is predicted."""
+        return not np.any(self.decision_offset)
 
     def get_fingerprint(self) -> Fingerprint:
         """Return the fingerprint of the scores and the correctness of all rows."""

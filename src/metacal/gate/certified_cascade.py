@@ -22,17 +22,17 @@ class CertifiedCascade:
     first_model_scores : array of float of shape (n_rows,)
         Uncertainty of the first model for each labelled row.
 
-    is_first_model_good : array of bool of shape (n_rows,)
+    is_first_model_correct_or_agrees : array of bool of shape (n_rows,)
         Whether the first model agrees with the last model, or is correct.
     """
 
     certificate: Certificate
     first_model_scores: Float
-    is_first_model_good: Flags
+    is_first_model_correct_or_agrees: Flags
 
     def get_fingerprint(self) -> Fingerprint:
         """Compute the fingerprint of the rows from the column of the first model."""
-        return fingerprint_rows(self.first_model_scores, self.is_first_model_good)
+        return fingerprint_rows(self.first_model_scores, self.is_first_model_correct_or_agrees)
 
 
 def name_stage_scores(certificate: Certificate, score_names: Sequence[str]) -> Certificate:

@@ -34,7 +34,7 @@ from metacal.certification.pilot import choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
 from metacal.errors import InfeasibleTargetError, LabellingError
 from metacal.formulas import Codes, Flags
-from metacal.gate.certify_selected_rows import name_score_and_move_thresholds
+from metacal.gate.certify_selected_rows import name_score_and_make_thresholds_robust
 from metacal.gate.gate import Gate
 from metacal.gate.gate_from_labels import build_gate_from_labels, check_promise_for_labelling
 from metacal.gate.score_source import HigherIs, ScoreSource, clean_score_name
@@ -438,7 +438,7 @@ class Certifier:
         # Scores of logits are rounded to a grid that may be coarser than that of certificates.
         grid = get_rounding_grid(self.score)
         score_name = get_score_name(self.score)
-        return name_score_and_move_thresholds(certificate, grid=grid, score_name=score_name)
+        return name_score_and_make_thresholds_robust(certificate, grid=grid, score_name=score_name)
 
     def _describe_design(self) -> CertificationDesign:
         """Describe the use of pilot rows and the seed of the draw, for the certificate."""

@@ -38,12 +38,12 @@ class SelectedRowsResult:
     certificate : Certificate
         Certificate of the rows that count.
 
-    may_train_calibrator : array of bool of shape (n_rows,)
+    is_available_for_map : array of bool of shape (n_rows,)
         Whether the calibration map or confidence curve may be fitted on each row.
     """
 
     certificate: Certificate
-    may_train_calibrator: Flags
+    is_available_for_map: Flags
 
 
 def certify_selected_rows(
@@ -98,7 +98,7 @@ def certify_selected_rows(
     if grid != RELATIVE_GRID:
         counted_rows = replace(counted_rows, scores=RELATIVE_GRID.round(scores_on_grid))
 
-    is_threshold_row, may_train_calibrator = promise.split_rows(
+    is_threshold_row, is_available_for_map = promise.split_rows(
         counted_rows.is_correct, counted_rows.scores
     )
     split_design = CertificationDesign()
@@ -119,11 +119,13 @@ def certify_selected_rows(
         certificate = _record_pilot_rows(certificate, pilot_policy, tested_rows)
     certificate = record_design(certificate, split_design)
     if selected_rows is not None:
-        may_train_calibrator = selected_rows.extend_to_all_rows(may_train_calibrator)
+        is_available_for_map = selected_rows.extend_to_all_rows(is_available_for_map)
         certificate = selected_rows.annotate_certificate(certificate)
     return SelectedRowsResult(
-        certificate=name_score_and_move_thresholds(certificate, grid=grid, score_name=score_name),
-        may_train_calibrator=may_train_calibrator,
+        certificate=name_score_and_make_thresholds_robust(
+            certificate, grid=grid, score_name=score_name
+        ),
+        is_available_for_map=is_available_for_map,
     )
 
 
@@ -165,7 +167,7 @@ def _record_pilot_rows(
     return replace(certificate, score_value_counts=score_value_counts)
 
 
-def name_score_and_move_thresholds(
+def name_score_and_make_thresholds_robust(
     certificate: Certificate, *, grid: Grid, score_name: str
 ) -> Certificate:
     """Name the score of a certificate, and move thresholds between points of its grid.
@@ -184,7 +186,7 @@ def name_score_and_move_thresholds(
     )
 
 
-def find_subgroups_by_group(
+def encode_groups_as_subgroups(
     promise: Promise, n_rows: int, groups: ArrayLike | None
 ) -> Subgroups | None:
     """Return the group of each row if each group has its own threshold, else None.

@@ -16,7 +16,7 @@ from metacal.errors import InfeasibleTargetError
 from metacal.gate import long_rows
 from metacal.gate.background_map import BackgroundMap
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
-from metacal.gate.certify_selected_rows import find_subgroups_by_group
+from metacal.gate.certify_selected_rows import encode_groups_as_subgroups
 from metacal.gate.table_certifiers import (
     CountingCertifier,
     LogOddsSortingCertifier,
@@ -163,4 +163,4 @@ def find_subgroups_by_class_or_group(
     if is_promise_per_class and groups is None:
         predicted_codes = rows.compute_column(kernels.predict_classes)
         return Subgroups(codes=predicted_codes, names=tuple(class_names.tolist()))
-    return find_subgroups_by_group(promise, len(rows), groups)
+    return encode_groups_as_subgroups(promise, len(rows), groups)

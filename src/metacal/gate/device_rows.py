@@ -52,7 +52,7 @@ def accept_rows_on_device(rows: Rows, score: str | Score, thresholds: Thresholds
     )
     if rows.is_unvalidated:
         codes = rows.compute_column(partial(compute_codes, is_unvalidated=True))
-        if not (codes == device_kernels.NEEDS_INSPECTION).any():
+        if not (codes == device_kernels.MISSING_SCORE).any():
             return np.asarray(codes == device_kernels.ACCEPTED)
         rows = rows.as_validated()
     return np.asarray(rows.compute_column(compute_codes) == device_kernels.ACCEPTED)

@@ -26,7 +26,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions, Rejected
 from metacal.gate.file_layout import FileLayout
 from metacal.gate.logits_source import LogitsSource
-from metacal.gate.paper_map import compute_paper_probabilities
+from metacal.gate.paper_map import compute_probabilities_uniform_if_rejected
 from metacal.gate.score_source import ScoreSource
 from metacal.gate.stages import Source, Stage, decide_later_stages
 from metacal.gate.thresholds import (
@@ -490,6 +490,6 @@ class Gate(GateMethods):
             group_codes = self.encode_groups(groups, len(rows))
         if calibrates_rejected_rows:
             return source.map(logits, rows=rows, out=out)
-        return compute_paper_probabilities(
+        return compute_probabilities_uniform_if_rejected(
             source, self.thresholds, rows, group_codes=group_codes, out=out
         )

@@ -139,7 +139,7 @@ class LogitsCascadeData:
         return CertifiedLogitsCascade(
             certificate=name_stage_scores(certificate, score_names),
             first_model_scores=paired_predictions.small_score,
-            is_first_model_good=paired_predictions.models_agree,
+            is_first_model_correct_or_agrees=paired_predictions.models_agree,
             classes=classes,
             label_codes=label_codes,
         )

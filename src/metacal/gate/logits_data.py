@@ -34,7 +34,7 @@ from metacal.gate.calibration_data import FittedSources
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
 from metacal.gate.certify_table import certify_table, find_subgroups_by_class_or_group
 from metacal.gate.logits_source import LogitsSource
-from metacal.gate.long_rows import check_long_table, expects_repeated_rows
+from metacal.gate.long_rows import check_sample_of_long_table, explains_repeated_rows
 from metacal.gate.ranking_score import check_score
 from metacal.gate.source import Recipe
 from metacal.maps.heldout import prefetch_out_of_fold_sample
@@ -46,7 +46,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import build_profile
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
-from metacal.rows.executors import start_or_defer
+from metacal.rows.executors import start_in_thread_or_defer
 from metacal.rows.labels import check_reject_label
 from metacal.rows.plausibility import Suspicion, warn_if_implausible
 from metacal.scores import Score
@@ -76,7 +76,7 @@ class LogitsData:
     fit_map : callable
         Function that fits the calibration map on rows, labels and weights.
 
-    refit_map : callable or None
+    fit_map_without_side_effects : callable or None
         Function that fits the map without side effects, for cross-fitting. None stands for
         `fit_map`.
 
@@ -135,7 +135,7 @@ class LogitsData:
     labels: Codes | None
     score: str | Score
     fit_map: FitMap
-    refit_map: FitMap | None = None
+    fit_map_without_side_effects: FitMap | None = None
     allow_softmax_fallback: bool = False
     class_names: NDArray[Any] | None = None
     has_class_names: bool = False
@@ -198,14 +198,16 @@ class LogitsData:
             )
         fitter = CalibrationMapFitter(
             fit_map=self.fit_map,
-            refit_map=self.refit_map or self.fit_map,
+            fit_map_without_side_effects=self.fit_map_without_side_effects or self.fit_map,
             class_names=self._classes,
             weights=self.weights,
             allow_softmax_fallback=self.allow_softmax_fallback,
         )
         # Another thread draws the rows of the profile, if possible, while the map is fitted.
         executor = certified_data.rows.executor if len(self.rows) >= MIN_ROWS_FOR_THREAD else None
-        wait_for_profile_rows = start_or_defer(executor, draw_profile_rows, certified_data)
+        wait_for_profile_rows = start_in_thread_or_defer(
+            executor, draw_profile_rows, certified_data
+        )
         fitted_map = fitter.fit(certified_data, self.labels, promise)
         profile = build_monitoring_profile(fitted_map.map, certified_data, wait_for_profile_rows())
         return FittedSources(
@@ -339,12 +341,12 @@ def _start_fingerprint(table: CertifiedTable) -> CertifiedTable:
     is_started = table.wait_for_fingerprint is not None
     if is_started or len(table.rows) < MIN_ROWS_FOR_THREAD:
         return table
-    wait_for_fingerprint = start_or_defer(
+    wait_for_fingerprint = start_in_thread_or_defer(
         table.rows.executor,
         fingerprint_rows,
         table.columns.scores,
         table.columns.correct,
-        may_create_thread=table.rows.is_on_device,
+        may_use_helper_thread=table.rows.is_on_device,
     )
     return replace(table, wait_for_fingerprint=wait_for_fingerprint)
 
@@ -361,7 +363,9 @@ def _collect_data_notes(
     if table.has_row_scores:
         row_notes = _collect_row_notes(table, input_suspicion)
     else:
-        row_notes = check_long_table(table.rows, table.score, table.certificate, input_suspicion)
+        row_notes = check_sample_of_long_table(
+            table.rows, table.score, table.certificate, input_suspicion
+        )
     data_notes.extend(note.issue_warning() for note in row_notes if note.kind not in kinds_to_skip)
     return data_notes
 
@@ -369,11 +373,11 @@ def _collect_data_notes(
 def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None) -> list[Note]:
     """Collect the notes on equal scores and on repeated rows."""
     ranking = table.columns.ranking
-    row_notes = check_errors_and_ties(ranking, with_ties=input_suspicion is None)
+    row_notes = check_errors_and_ties(ranking, checks_ties=input_suspicion is None)
     selected_rows = table.selected_rows
     has_clusters = selected_rows is not None and selected_rows.clusters is not None
     # The rows of a cluster are often equal, so no warning is needed if there are clusters.
-    if expects_repeated_rows(input_suspicion) or has_clusters:
+    if explains_repeated_rows(input_suspicion) or has_clusters:
         return row_notes
     rows = table.rows
     scores = table.columns.scores

@@ -285,7 +285,7 @@ class LogitsSource(BaseSource[Rows]):
             confidence=confidence,
         )
 
-    def accepts_block(
+    def accept_by_unrounded_scores(
         self,
         thresholds: Thresholds,
         unrounded_scores: Float,
@@ -360,7 +360,7 @@ class LogitsSource(BaseSource[Rows]):
         row_index = np.arange(len(block))
         confidence[...] = probabilities[row_index, answer_codes]
         if options.rejected == "uniform":
-            is_accepted = self.accepts_block(
+            is_accepted = self.accept_by_unrounded_scores(
                 options.thresholds,
                 unrounded_scores=scores,
                 decision_logits=decision_logits,

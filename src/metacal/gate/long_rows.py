@@ -247,7 +247,7 @@ class _BlockDecider:
         return is_accepted.view(np.uint8) + _CORRECT_BIT * is_correct.view(np.uint8)
 
 
-def check_long_table(
+def check_sample_of_long_table(
     rows: Rows,
     score: str | Score,
     certificate: Certificate,
@@ -275,7 +275,7 @@ def check_long_table(
     """
     n_errors = certificate.n_rows - certificate.n_correct
     row_notes = check_error_count(n_errors, certificate.n_rows)
-    if expects_repeated_rows(input_suspicion):
+    if explains_repeated_rows(input_suspicion):
         return row_notes
     sampled_rows = _sample_rows(rows)
     sample_scores = score_rows(sampled_rows, score)
@@ -288,7 +288,7 @@ def check_long_table(
     return [*row_notes, *check_repeated_rows(sampled_rows, sample_scores, n_distinct_scores)]
 
 
-def expects_repeated_rows(input_suspicion: Suspicion | None) -> bool:
+def explains_repeated_rows(input_suspicion: Suspicion | None) -> bool:
     """Check whether a suspicion about the input explains equal rows."""
     if input_suspicion is None:
         return False

@@ -22,7 +22,7 @@ from metacal.rows.validate import get_probability_buffer
 from metacal.scores import resolve_score
 
 
-def compute_paper_probabilities(
+def compute_probabilities_uniform_if_rejected(
     source: LogitsSource,
     thresholds: Thresholds,
     rows: Rows,
@@ -69,7 +69,7 @@ def _compute_on_device(
 ) -> Any:
     """Compute the probabilities of rows in GPU memory, in one pass over them if possible.
 
-    The arguments are those of `compute_paper_probabilities`. The `buffer` is a tensor of shape
+    The arguments are those of `compute_probabilities_uniform_if_rejected`. The `buffer` is a tensor of shape
     (n_rows, n_classes) for the result.
     """
     has_decision_offset = source.decision_at != 0.0
@@ -106,7 +106,7 @@ def _write_block(
     # Acceptance is decided first, because the map may overwrite the logits.
     decision_logits = source.compute_decision_logits(block, thresholds, group_codes)
     unrounded_scores = resolve_score(source.score).compute_unrounded(decision_logits)
-    is_accepted = source.accepts_block(
+    is_accepted = source.accept_by_unrounded_scores(
         thresholds,
         unrounded_scores=unrounded_scores,
         decision_logits=decision_logits,

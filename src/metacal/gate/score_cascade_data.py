@@ -158,7 +158,7 @@ class ScoreCascadeData:
         return CertifiedScoreCascade(
             certificate=name_stage_scores(certificate, score_names),
             first_model_scores=labelled_uncertainties[:, 0],
-            is_first_model_good=labelled_flags[:, 0],
+            is_first_model_correct_or_agrees=labelled_flags[:, 0],
             sources=sources,
         )
 

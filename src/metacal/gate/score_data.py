@@ -91,7 +91,7 @@ class CertifiedScores:
     ranking : Ranking
         Ranking of the rows that count.
 
-    may_train_calibrator : array of bool of shape (n_scored,)
+    is_available_for_map : array of bool of shape (n_scored,)
         Whether the confidence curve may be fitted on each row.
     """
 
@@ -100,7 +100,7 @@ class CertifiedScores:
     rows: ScoredRows
     selected_rows: SelectedRows | None
     ranking: Ranking
-    may_train_calibrator: Flags
+    is_available_for_map: Flags
 
     def get_fingerprint(self) -> Fingerprint:
         """Compute the fingerprint of the rows that have a score."""
@@ -278,12 +278,12 @@ class ScoreData:
             rows=rows,
             selected_rows=selected_rows,
             ranking=ranking,
-            may_train_calibrator=certified_rows.may_train_calibrator,
+            is_available_for_map=certified_rows.is_available_for_map,
         )
 
     def fit_sources(self, result: CertifiedScores, promise: Promise) -> FittedSources:
         """Fit the curve from score to confidence."""
-        may_fit_curve = result.may_train_calibrator
+        may_fit_curve = result.is_available_for_map
         confidence_curve = fit_confidence(
             result.rows.uncertainties[may_fit_curve], result.rows.correct[may_fit_curve]
         )
@@ -373,7 +373,7 @@ def _warn_about_scores(
         Notes for the certificate, one for each warning.
     """
     selected_index = get_index_of_selected_rows(selected_rows)
-    notes = check_errors_and_ties(ranking, "given scores", with_ties=checks_ties)
+    notes = check_errors_and_ties(ranking, "given scores", checks_ties=checks_ties)
     if not has_score.all():
         n_rows = len(has_score)
         n_missing = n_rows - int(has_score.sum())

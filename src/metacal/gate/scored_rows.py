@@ -27,7 +27,7 @@ from metacal.errors import (
     UnsupportedPromiseError,
 )
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.certify_selected_rows import find_subgroups_by_group
+from metacal.gate.certify_selected_rows import encode_groups_as_subgroups
 from metacal.gate.score_source import ScoreSource, clean_score_name
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
@@ -371,7 +371,7 @@ def _find_subgroups(
             f"{type(promise).__name__} has one threshold for each predicted class, but scores"
             " have no classes. Leave out PerClass, or use PerGroup with groups=..."
         )
-    subgroups = find_subgroups_by_group(promise, len(is_usable), groups)
+    subgroups = encode_groups_as_subgroups(promise, len(is_usable), groups)
     if subgroups is None:
         return None
     return subgroups.take(is_usable)

@@ -132,7 +132,7 @@ class SoftmaxComparison:
 
 def compare_with_softmax(
     fitted_map: Map,
-    refit_map: FitMap,
+    fit_map_without_side_effects: FitMap,
     rows: Rows,
     labels: Codes,
     weights: Float | None,
@@ -147,7 +147,7 @@ def compare_with_softmax(
     fitted_map : Map
         Map fitted on all rows.
 
-    refit_map : callable
+    fit_map_without_side_effects : callable
         Function that fits such a map without side effects.
 
     rows : Rows
@@ -185,7 +185,7 @@ def compare_with_softmax(
 
     quality = compute_out_of_fold_quality(
         fitted_map,
-        refit_map,
+        fit_map_without_side_effects,
         rows=rows,
         labels=labels,
         weights=weights,

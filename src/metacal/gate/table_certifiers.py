@@ -37,7 +37,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import compute_bin_edge_ranks
 from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
-from metacal.rows.executors import start_or_defer
+from metacal.rows.executors import start_in_thread_or_defer
 from metacal.scores import (
     Score,
     compute_score_and_correctness,
@@ -173,7 +173,7 @@ class SortingCertifier:
             columns=RowColumns(
                 scores=scores,
                 correct=correct,
-                may_train_calibrator=result.may_train_calibrator,
+                is_available_for_map=result.is_available_for_map,
                 thresholds=thresholds.get_row_thresholds(table.subgroup_codes),
                 ranking=ranking,
             ),
@@ -217,8 +217,8 @@ class SortingCertifier:
         if self.background_map is None:
             return _rank_selected_rows(scored_table, selected_rows, self.score)
         rows = scored_table.rows
-        wait_for_ranking = start_or_defer(
-            rows.executor, rank_and_hash, may_create_thread=rows.is_on_device
+        wait_for_ranking = start_in_thread_or_defer(
+            rows.executor, rank_and_hash, may_use_helper_thread=rows.is_on_device
         )
         self.background_map.fit_and_keep_result(rows)
         return wait_for_ranking()
@@ -335,7 +335,7 @@ class LogOddsSortingCertifier:
             columns=RowColumns(
                 scores=scores,
                 correct=correct,
-                may_train_calibrator=np.ones(len(scores), dtype=bool),
+                is_available_for_map=np.ones(len(scores), dtype=bool),
                 thresholds=row_thresholds,
                 ranking=selected_ranking,
             ),
@@ -385,7 +385,7 @@ class CountingCertifier:
             columns=RowColumns(
                 scores=substitute_scores,
                 correct=correct,
-                may_train_calibrator=np.ones(len(correct), dtype=bool),
+                is_available_for_map=np.ones(len(correct), dtype=bool),
                 thresholds=threshold,
                 ranking=counted.ranking,
             ),

@@ -49,7 +49,7 @@ from metacal.kernels.torch_decisions import (
     write_probabilities_if_valid as write_probabilities_if_valid,
 )
 from metacal.kernels.torch_scores import ACCEPTED as ACCEPTED
-from metacal.kernels.torch_scores import NEEDS_INSPECTION as NEEDS_INSPECTION
+from metacal.kernels.torch_scores import MISSING_SCORE as MISSING_SCORE
 from metacal.kernels.torch_scores import acceptance_codes as acceptance_codes
 from metacal.kernels.torch_scores import predict_classes as predict_classes
 from metacal.kernels.torch_scores import round_to_grid as round_to_grid
@@ -237,7 +237,7 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
     codes = triton_acceptance.acceptance_codes(
         table, "negative_margin", threshold=math.inf, largest_mask=LARGEST_FINITE_MASK
     )
-    if codes is not None and not bool((codes == NEEDS_INSPECTION).any()):
+    if codes is not None and not bool((codes == MISSING_SCORE).any()):
         return None, False
     smallest, largest = torch.aminmax(table, dim=1)
     is_invalid = ~torch.isfinite(largest)

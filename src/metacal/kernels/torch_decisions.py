@@ -21,7 +21,7 @@ from metacal.kernels.torch_chunks import iterate_chunks, work_type
 from metacal.kernels.torch_scores import (
     ACCEPTED,
     FUSED_SCORES,
-    NEEDS_INSPECTION,
+    MISSING_SCORE,
     compare_with_threshold,
     score_by_formula,
 )
@@ -135,7 +135,7 @@ def decide_rows(
     scores = score_by_formula(block, formula, predictions_out=predictions)
     codes = compare_with_threshold(scores, threshold)
     write_probabilities(block, row_map, out)
-    has_no_score = codes == NEEDS_INSPECTION
+    has_no_score = codes == MISSING_SCORE
     equal_p = 1.0 / block.shape[1]
     confidence = out.gather(1, predictions[:, None])[:, 0].masked_fill_(has_no_score, equal_p)
     is_uniform_row = codes != ACCEPTED if rejected_are_uniform else has_no_score

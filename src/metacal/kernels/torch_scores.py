@@ -32,7 +32,7 @@ FUSED_SCORES = (
 #: Acceptance code of an accepted row.
 ACCEPTED = 1
 #: Acceptance code of a row that is invalid, or that has to be searched for finite masks.
-NEEDS_INSPECTION = 2
+MISSING_SCORE = 2
 _LOWEST_FLOAT = -float(np.finfo(np.float64).max)
 
 
@@ -113,7 +113,7 @@ def acceptance_codes(
     Returns
     -------
     tensor of uint8 of shape (n_rows,)
-        `ACCEPTED`, 0 for a rejected row, or `NEEDS_INSPECTION` for a row without a score.
+        `ACCEPTED`, 0 for a rejected row, or `MISSING_SCORE` for a row without a score.
     """
     if formula in FUSED_SCORES:
         largest_mask = LARGEST_FINITE_MASK if is_unvalidated else None
@@ -129,8 +129,8 @@ acceptance_codes.reads_tensors = True  # type: ignore[attr-defined]
 
 def compare_with_threshold(scores: Tensor, threshold: float) -> Tensor:
     """Return the acceptance codes of rows with the given scores."""
-    needs_inspection = NEEDS_INSPECTION * torch.isnan(scores).to(torch.uint8)
-    return needs_inspection + (scores <= threshold).to(torch.uint8)
+    missing_score_codes = MISSING_SCORE * torch.isnan(scores).to(torch.uint8)
+    return missing_score_codes + (scores <= threshold).to(torch.uint8)
 
 
 def round_to_grid(values: Tensor, grid: Grid) -> Tensor:

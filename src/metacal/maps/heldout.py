@@ -38,7 +38,7 @@ from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import make_generator
-from metacal.rows.executors import start_or_defer
+from metacal.rows.executors import start_in_thread_or_defer
 
 #: Largest number of sampled rows. It is halved for maps that are refitted on each fold.
 _MAX_ROWS = 4_000
@@ -212,12 +212,12 @@ def prefetch_out_of_fold_sample(rows: Rows) -> None:
     """
     max_rows = _get_max_sampled_rows(rows)
     if _MIN_ROWS <= max_rows < len(rows):
-        start_or_defer(
+        start_in_thread_or_defer(
             rows.executor,
             _draw_row_positions,
             len(rows),
             max_rows,
-            may_create_thread=rows.is_on_device,
+            may_use_helper_thread=rows.is_on_device,
         )
 
 

@@ -133,11 +133,8 @@ class MarginalCheck:
         """
         return self.off and self.gap > min(_RELEVANT_GAP, _RELEVANT_GAP_RATIO * self.wrong)
 
-    @property
-    def arguments_of_failure_note(self) -> dict[str, Any] | None:
-        """Numbers that a note about a failed check states, None if the check does not fail."""
-        if not self.fails:
-            return None
+    def get_note_arguments(self) -> dict[str, Any]:
+        """Return the numbers that a note about a failed check states."""
         return {
             "gap": self.gap,
             "predicted": None if self.worst is None else str(self.worst),

@@ -56,7 +56,7 @@ from metacal.metrics.replicates import (
 )
 from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import make_generator
-from metacal.rows.memory import keep_freed_memory
+from metacal.rows.memory import make_allocator_keep_freed_memory
 
 RandomState = int | np.random.Generator | None
 
@@ -218,7 +218,7 @@ class Resampling:
         dict of str to Interval
         """
         if n_rows <= _FEW_ROWS:
-            keep_freed_memory()
+            make_allocator_keep_freed_memory()
         resample_random = make_generator(self.random_state)
         sign_random, area_random = resample_random.spawn(2)
 

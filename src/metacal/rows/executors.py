@@ -133,11 +133,11 @@ def is_remote(executor: ExecutorLike | None) -> bool:
     return executor is not None and not isinstance(resolve_executor(executor), ThreadPoolExecutor)
 
 
-def start_or_defer(
+def start_in_thread_or_defer(
     executor: Executor | None,
     task: Callable[..., Any],
     *arguments: Any,
-    may_create_thread: bool = False,
+    may_use_helper_thread: bool = False,
 ) -> Callable[[], Any]:
     """Start a task in a thread, or defer it, and return a function that returns its result.
 
@@ -155,7 +155,7 @@ def start_or_defer(
     *arguments
         Arguments of the task.
 
-    may_create_thread : bool, default=False
+    may_use_helper_thread : bool, default=False
         Whether to use a thread of its own if there is no pool, for example while a device computes.
         The task must not wait for another one.
 
@@ -166,16 +166,16 @@ def start_or_defer(
     Examples
     --------
     >>> with open_executor(2) as pool:
-    ...     wait_for_result = start_or_defer(pool, pow, 2, 10)
+    ...     wait_for_result = start_in_thread_or_defer(pool, pow, 2, 10)
     ...     wait_for_result()
     1024
-    >>> start_or_defer(None, pow, 2, 10, may_create_thread=True)()
+    >>> start_in_thread_or_defer(None, pow, 2, 10, may_use_helper_thread=True)()
     1024
     """
     if isinstance(executor, ThreadPoolExecutor):
         future = executor.submit(task, *arguments)
         return future.result
-    if not may_create_thread:
+    if not may_use_helper_thread:
         # The calling thread runs the task when it calls the returned function.
         return partial(task, *arguments)
     return _get_helper_pool().submit(task, *arguments).result
