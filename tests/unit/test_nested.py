@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from metacal.cli import main
 from metacal.errors import InputError
 from metacal.io import read_scores
-from metacal.io.nested import add_nested_entries, get_nested
+from metacal.io.nested import add_nested_entries, get_nested_value
 from metacal.io.request import Request
 from metacal.io.stream import StreamReader
 
@@ -48,16 +48,16 @@ COMPLETION = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [None, -0
 )
 def test_a_key_leads_into_entries(row, key, value):
     assert (
-        get_nested(row, key) == pytest.approx(value)
+        get_nested_value(row, key) == pytest.approx(value)
         if value is not None
-        else get_nested(row, key) is None
+        else get_nested_value(row, key) is None
     )
 
 
 @pytest.mark.parametrize("key", ["a..b", "a[", "a[x]", "f(a)", "P(yes)", "mean()"])
 def test_what_is_no_way_is_a_name(key):
     assert add_nested_entries({"a": [1]}, [key]) == {"a": [1]}
-    assert get_nested({key: 1}, key) == 1
+    assert get_nested_value({key: 1}, key) == 1
 
 
 def written(path, rows):

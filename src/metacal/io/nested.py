@@ -99,7 +99,7 @@ REDUCTIONS: dict[str, Callable[[Any], float]] = {
 _REDUCTIONS_OF_ANSWERS = ("agreement", "entropy")
 
 
-def get_nested(row: Mapping[str, Any], key: str) -> Any:
+def get_nested_value(row: Mapping[str, Any], key: str) -> Any:
     """Return the value at a nested key of a JSON object.
 
     Parameters
@@ -124,17 +124,17 @@ def get_nested(row: Mapping[str, Any], key: str) -> Any:
     --------
     >>> logprobs = {"token_logprobs": [None, -0.1, -0.3]}
     >>> row = {"judge": {"score": 8}, "choices": [{"logprobs": logprobs}]}
-    >>> get_nested(row, "judge.score"), get_nested(row, "judge.mark")
+    >>> get_nested_value(row, "judge.score"), get_nested_value(row, "judge.mark")
     (8, None)
-    >>> get_nested(row, "choices[0].logprobs.token_logprobs[*]")
+    >>> get_nested_value(row, "choices[0].logprobs.token_logprobs[*]")
     [-0.1, -0.3]
-    >>> get_nested(row, "min(choices[0].logprobs.token_logprobs)")
+    >>> get_nested_value(row, "min(choices[0].logprobs.token_logprobs)")
     -0.3
-    >>> get_nested({"said": ["A", "a ", "B"]}, "agreement(said)")
+    >>> get_nested_value({"said": ["A", "a ", "B"]}, "agreement(said)")
     0.6666666666666666
-    >>> round(get_nested({"clusters": [0, 0, 0, 2]}, "entropy(clusters)"), 3)
+    >>> round(get_nested_value({"clusters": [0, 0, 0, 2]}, "entropy(clusters)"), 3)
     0.562
-    >>> get_nested(row, "mean(judge.score)")
+    >>> get_nested_value(row, "mean(judge.score)")
     Traceback (most recent call last):
     metacal.errors.NumberError: mean(...) requires a list of numbers, but 'judge.score' is 8.
     """
@@ -262,7 +262,7 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
             continue
         first_step = _parse_key(key).steps[0]
         if first_step in row:
-            nested_entries[key] = get_nested(row, key)
+            nested_entries[key] = get_nested_value(row, key)
     if not nested_entries:
         return row
     return {**row, **nested_entries}
@@ -270,7 +270,7 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
 
 def _flatten_object(row: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the entries of a nested object, keyed by their dotted keys."""
-    nested_object = get_nested(row, key)
+    nested_object = get_nested_value(row, key)
     if not isinstance(nested_object, Mapping):
         return {}
     return {f"{key}.{name}": value for name, value in nested_object.items()}

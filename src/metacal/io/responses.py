@@ -24,7 +24,7 @@ import numpy as np
 
 from metacal.errors import FileContentError
 from metacal.formulas import Float
-from metacal.io.nested import REDUCTIONS, get_nested
+from metacal.io.nested import REDUCTIONS, get_nested_value
 
 #: Largest number of characters of a list of columns in a message.
 _MAX_SHOWN_COLUMNS_LENGTH = 200
@@ -38,7 +38,7 @@ LOGPROB_KEYS = (
     "logprobs[*]",
 )
 #: Reduction of the token log-probabilities to each sequence score.
-SEQUENCE_SCORES = {
+REDUCTION_NAME_OF_SCORE = {
     "mean_logprob": "mean",
     "min_logprob": "min",
     "sum_logprob": "sum",
@@ -68,7 +68,7 @@ def token_logprobs(response: Any) -> list[float]:
     if not isinstance(response, Mapping):
         response = {"logprobs": list(response)}
     for key in LOGPROB_KEYS:
-        logprobs = get_nested(response, key)
+        logprobs = get_nested_value(response, key)
         if logprobs and all(isinstance(value, int | float) for value in logprobs):
             return [float(value) for value in logprobs]
     return []
@@ -98,19 +98,22 @@ def find_response_entries(row: Mapping[str, Any], path: str = "") -> dict[str, A
     """
     response_entries = {}
     for key in LOGPROB_KEYS:
-        if get_nested(row, f"{path}{key}"):
-            score_key = f"mean({path}{key})"
-            response_entries[score_key] = get_nested(row, score_key)
+        logprobs_key = f"{path}{key}"
+        has_logprobs = bool(get_nested_value(row, logprobs_key))
+        if has_logprobs:
+            mean_key = f"mean({logprobs_key})"
+            response_entries[mean_key] = get_nested_value(row, mean_key)
             break
     for key in ("choices[0].message.content", "choices[0].text"):
-        answer_text = get_nested(row, f"{path}{key}")
+        text_key = f"{path}{key}"
+        answer_text = get_nested_value(row, text_key)
         if answer_text is not None:
-            response_entries[f"{path}{key}"] = answer_text
+            response_entries[text_key] = answer_text
     return response_entries
 
 
 def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
-    """Compute the usual sequence scores of each response.
+    """Compute the common scores of whole responses from their token log-probabilities.
 
     Parameters
     ----------
@@ -130,28 +133,31 @@ def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
     array([-0.5,  nan])
     """
     all_responses = list(responses)
-    logprobs = [token_logprobs(response) for response in all_responses]
+    logprobs_of_responses = [token_logprobs(response) for response in all_responses]
     score_by_name = {}
-    for score_name, reduction_name in SEQUENCE_SCORES.items():
-        score_by_name[score_name] = _reduce_rows(REDUCTIONS[reduction_name], logprobs)
+    for score_name, reduction_name in REDUCTION_NAME_OF_SCORE.items():
+        reduce_logprobs = REDUCTIONS[reduction_name]
+        score_by_name[score_name] = _apply_to_each_list(reduce_logprobs, logprobs_of_responses)
 
-    answers = [_list_choice_texts(response) for response in all_responses]
-    if any(len(row) > 1 for row in answers):
-        score_by_name["agreement"] = _reduce_rows(REDUCTIONS["agreement"], answers)
+    answers_of_responses = [_list_choice_texts(response) for response in all_responses]
+    has_several_choices = any(len(answers) > 1 for answers in answers_of_responses)
+    if has_several_choices:
+        compute_agreement = REDUCTIONS["agreement"]
+        score_by_name["agreement"] = _apply_to_each_list(compute_agreement, answers_of_responses)
     return score_by_name
 
 
-def _reduce_rows(reduction: Callable[[Any], float], rows: Iterable[list[Any]]) -> Float:
-    """Reduce each row to one number, NaN for an empty row."""
-    return np.array([reduction(row) if row else math.nan for row in rows])
+def _apply_to_each_list(function: Callable[[Any], float], lists: Iterable[list[Any]]) -> Float:
+    """Return the number that a function computes from each list, NaN for an empty list."""
+    return np.array([function(values) if values else math.nan for values in lists])
 
 
 def _list_choice_texts(response: Any) -> list[Any]:
     """Return the text of each choice of a response."""
     if not isinstance(response, Mapping):
         return []
-    chat_answers = get_nested(response, "choices[*].message.content")
-    return chat_answers or get_nested(response, "choices[*].text") or []
+    chat_answers = get_nested_value(response, "choices[*].message.content")
+    return chat_answers or get_nested_value(response, "choices[*].text") or []
 
 
 def result_scores(result: Any) -> dict[str, Float]:

@@ -214,7 +214,10 @@ class ResultFolder:
         else:
             self.check_no_foreign_files([name])
             record |= self._describe_temporary_file(temporary_path, target)
-            if self._read_size_and_time(name) == _get_recorded_size_and_time(record):
+            looks_like_new_file = self._read_size_and_time(name) == _get_recorded_size_and_time(
+                record
+            )
+            if looks_like_new_file:
                 # After a crash, an old file of the same size and time would pass for the new one.
                 self.disk.remove(target)
 
@@ -346,7 +349,10 @@ class ResultFolder:
         return os.path.join(self.folder, name)
 
     def _describe_temporary_file(self, temporary_path: str, target: str) -> Record:
-        """Return the size, time and checksum of a temporary file, as a part of its record."""
+        """Return the entries of a record that describe a temporary file.
+
+        These are its size, its modification time and its checksum.
+        """
         stamp = self.disk.read_stamp(temporary_path)
         if stamp is None:
             raise FileWriteError(
@@ -433,11 +439,17 @@ class ResultFolder:
         self._update_from_record(record)
 
     def _update_from_record(self, record: Record) -> None:
-        """Update the recorded results with one record of the journal."""
-        if "made_with" in record:
+        """Update the recorded results with one record of the journal.
+
+        A record holds the settings of the results that follow it, the name of a removed result, or
+        the description of a result.
+        """
+        is_settings_record = "made_with" in record
+        if is_settings_record:
             self._last_recorded_settings = record["made_with"]
             return
-        if "removed" in record:
+        is_removal_record = "removed" in record
+        if is_removal_record:
             self.records.pop(record["removed"], None)
             return
         result_name = record["result"]

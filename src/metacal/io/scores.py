@@ -166,7 +166,9 @@ def read_scores(
     >>> scores.score, scores.correct
     (array([0.9, nan]), array([ True, False]))
     """
-    if case_key is None and unit_key is None and find_item_list_key(score_key) is not None:
+    reads_items_of_lines = find_item_list_key(score_key) is not None
+    if reads_items_of_lines and case_key is None and unit_key is None:
+        # The items of one line depend on each other, so the line is their case.
         case_key = LINE_NAME_KEY
     request = build_score_request(
         score_key=score_key,
@@ -198,7 +200,7 @@ def build_score_request(
     keep: Sequence[str] | None,
     **other_fields: Any,
 ) -> Request:
-    """Return the request of a file of scores.
+    """Build the request that reads a file of scores.
 
     Parameters
     ----------
@@ -219,7 +221,7 @@ def build_score_request(
     """
     _check_truth_keys(correct_key, label_key, prediction_key, loss_key)
     return Request(
-        "",
+        path="",
         logits_key=score_key,
         label_key=loss_key or correct_key or label_key,
         prediction_key=prediction_key,
@@ -328,13 +330,16 @@ def _check_partly_known_losses(
     """Return the loss of each item, and NaN for items without one."""
     losses, is_known = check_known_losses(values, name=name, get_row_name=get_row_name)
     if is_known.all():
-        # Integers stay integers, which means that there is no loss between 0 and 1.
+        # The integer type is kept, because it shows that every loss is 0 or 1.
         return losses
     return np.where(is_known, losses, np.nan)
 
 
 def _compare_predictions(request: Request, columns: Columns) -> Columns:
-    """Replace the labels by whether the prediction of each row equals its label."""
+    """Replace the labels by whether the prediction of each row equals its label.
+
+    Without predictions, correctness is unknown, so the labels are dropped.
+    """
     if columns.labels is None or columns.predictions is None:
         return replace(columns, labels=None, predictions=None)
     is_correct = compare_answers(

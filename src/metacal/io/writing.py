@@ -73,7 +73,7 @@ def open_table(
     compress: bool = False,
     part: str | None = None,
 ) -> Iterator[Callable[[Mapping[str, ArrayLike]], None]]:
-    """Yield a function that appends blocks of rows to a file.
+    """Open a file for writing, and yield a function that appends a block of rows.
 
     The file appears when the context ends without an error.
 
@@ -116,7 +116,8 @@ def open_table(
                 return input_error_if_write_fails(path)
             return contextlib.nullcontext()
 
-        create_writer: Any = FORMATS[suffix].write
+        create_writer = FORMATS[suffix].create_writer
+        assert create_writer is not None
         with explain_write_errors():
             writer = create_writer(target, class_names, n_rows, compress)
 
@@ -130,8 +131,8 @@ def open_table(
         except BaseException:
             # The incomplete file will be removed, so it is closed but not completed.
             with contextlib.suppress(Exception):
-                abandon = getattr(writer, "abandon", writer.close)
-                abandon()
+                close_incomplete_file = getattr(writer, "close_incomplete_file", writer.close)
+                close_incomplete_file()
             raise
         with explain_write_errors():
             writer.close()

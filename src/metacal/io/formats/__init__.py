@@ -33,6 +33,7 @@ class Writer(Protocol):
 
     A writer is constructed from a path (or an open stream, for text formats), the class names or
     None, the number of rows, and whether to compress.
+    It may have a method `close_incomplete_file`, which is called instead of `close` after an error.
     """
 
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
@@ -57,7 +58,7 @@ class Format:
     read : callable
         Reader: a function from `Request` to `Columns`.
 
-    write : callable or None
+    create_writer : callable or None
         Constructor of a `Writer`. None if metacal cannot write the format.
 
     magic : tuple of bytes or None
@@ -77,7 +78,7 @@ class Format:
     """
 
     read: Callable[[Request], Columns]
-    write: Callable[..., Writer] | None
+    create_writer: Callable[..., Writer] | None
     magic: tuple[bytes, ...] | None
     contains_json: bool = False
     read_first_rows: Callable[[Request, int], FirstRows] | None = None
@@ -104,52 +105,52 @@ _ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
 
 _NPZ = Format(
     read=_lazy("numpy:read_npz"),
-    write=_lazy("numpy:NpzWriter"),
+    create_writer=_lazy("numpy:NpzWriter"),
     magic=(_ZIP_MAGIC, _EMPTY_ZIP_MAGIC),
     read_first_rows=_lazy("numpy:read_first_rows_of_npz"),
 )
 _NPY = Format(
     read=_lazy("numpy:read_npy"),
-    write=None,
+    create_writer=None,
     magic=(_NPY_MAGIC,),
     read_first_rows=_lazy("numpy:read_first_rows_of_npy"),
 )
 _CSV = Format(
     read=_lazy("delimited:read"),
-    write=_lazy("text_writer:DelimitedWriter"),
+    create_writer=_lazy("text_writer:DelimitedWriter"),
     magic=(),
     read_first_rows=_lazy("delimited:read_first_rows"),
 )
 _TSV = Format(
     read=_lazy("delimited:read_tsv"),
-    write=_lazy("text_writer:TsvWriter"),
+    create_writer=_lazy("text_writer:TsvWriter"),
     magic=(),
     read_first_rows=_lazy("delimited:read_first_rows_of_tsv"),
 )
 _JSON_LINES = Format(
     read=_lazy("jsonl:read"),
-    write=_lazy("jsonl:JsonLinesWriter"),
+    create_writer=_lazy("jsonl:JsonLinesWriter"),
     magic=(),
     contains_json=True,
     read_first_rows=_lazy("jsonl:read_first_rows"),
 )
 _PARQUET = Format(
     read=_lazy("parquet:read"),
-    write=_lazy("parquet:ParquetWriter"),
+    create_writer=_lazy("parquet:ParquetWriter"),
     magic=(_PARQUET_MAGIC,),
     read_first_rows=_lazy("parquet:read_first_rows"),
 )
 _ARROW = Format(
     read=_lazy("feather:read"),
-    write=_lazy("feather:ArrowWriter"),
+    create_writer=_lazy("feather:ArrowWriter"),
     magic=(_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC),
     read_first_rows=_lazy("feather:read_first_rows"),
 )
 _SAFETENSORS = Format(
-    read=_lazy("tensors:read_safetensors"), write=None, magic=None, contents="tensors"
+    read=_lazy("tensors:read_safetensors"), create_writer=None, magic=None, contents="tensors"
 )
 _TORCH = Format(
-    read=_lazy("tensors:read_torch"), write=None, magic=(_ZIP_MAGIC,), contents="tensors"
+    read=_lazy("tensors:read_torch"), create_writer=None, magic=(_ZIP_MAGIC,), contents="tensors"
 )
 
 #: Formats by file name extension.
@@ -161,9 +162,9 @@ FORMATS: dict[str, Format] = {
     ".jsonl": _JSON_LINES,
     ".ndjson": _JSON_LINES,
     ".parquet": _PARQUET,
-    ".pq": replace(_PARQUET, write=None),
+    ".pq": replace(_PARQUET, create_writer=None),
     ".arrow": _ARROW,
-    ".arrows": replace(_ARROW, write=None),
+    ".arrows": replace(_ARROW, create_writer=None),
     ".feather": _ARROW,
     ".safetensors": _SAFETENSORS,
     ".pt": _TORCH,
@@ -189,7 +190,7 @@ def list_extensions(*, writable: bool = False, text: bool = False) -> tuple[str,
     """
     extensions = []
     for extension, file_format in sorted(FORMATS.items()):
-        if writable and file_format.write is None:
+        if writable and file_format.create_writer is None:
             continue
         if text and not file_format.is_text:
             continue

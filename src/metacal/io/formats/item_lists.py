@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metacal.errors import FileContentError
-from metacal.io.nested import get_nested
+from metacal.io.nested import get_nested_value
 
 #: Key that stands for the file and line number of an object without an entry of this name.
 LINE_NAME_KEY = "line"
@@ -72,7 +72,7 @@ def iterate_items(
     {'id': 7, 'line': 'a.jsonl:1', 'fields[*].score': 0.9}
     {'id': 7, 'line': 'a.jsonl:1', 'fields[*].score': 0.2}
     """
-    items = get_nested(row, list_key)
+    items = get_nested_value(row, list_key)
     if items is None:
         return
     if not isinstance(items, list):
@@ -99,7 +99,7 @@ def _get_item_entry(item: Any, key_end: str) -> Any:
         return item
     if not isinstance(item, Mapping):
         return None
-    return get_nested(item, key_end.removeprefix("."))
+    return get_nested_value(item, key_end.removeprefix("."))
 
 
 def expand_item_lists(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

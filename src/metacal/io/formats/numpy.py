@@ -384,7 +384,7 @@ class NpzWriter:
                 self._spool(name, array)
         self.n_written += len(next(iter(columns.values())))
 
-    def abandon(self) -> None:
+    def close_incomplete_file(self) -> None:
         """Delete the temporary files without writing the archive."""
         for column in self.spooled_columns.values():
             column.file.close()
