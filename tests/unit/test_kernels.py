@@ -522,7 +522,6 @@ def test_the_environment_is_checked():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("n_classes", [2, 31, 33, 1000, 20_000])
 @pytest.mark.parametrize("has_curve", [False, True])
-@pytest.mark.skipif(not fused.has_confidences, reason="the C kernel is older than its source")
 def test_confidences_are_the_probabilities_of_the_predicted_classes(
     has_curve, n_classes, dtype, instruction_set
 ):

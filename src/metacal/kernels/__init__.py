@@ -16,7 +16,6 @@ Terms used in this package:
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,53 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float, rowwise
 from metacal.formulas.operations import NUMPY
 from metacal.formulas.probabilities import probability_limits
 from metacal.kernels import numpy as numpy_kernels
+from metacal.kernels.choice import KERNEL_VARIABLE, choose_kernels
 from metacal.kernels.columns import confidence_log_odds as _confidence_log_odds_formula
+from metacal.kernels.row_ranges import run_on_row_ranges
 
-KERNEL_VARIABLE = "METACAL_KERNEL"
-#: Number of rows per task of a thread. The C kernel takes a quarter of a millisecond for them.
-_TASK_ROWS = 1 << 15
-
-_NOT_BUILT = (
-    "the C kernel was not built (no compiler when metacal was installed, or a wheel without it?)"
-)
-if sys.platform == "win32":
-    _NOT_BUILT = (
-        "the C kernel is not built on Windows, whose compiler lacks the vector types it is"
-        " written in"
-    )
-
-
-def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
-    """Return the module of the kernels, and the reason for the choice as text.
-
-    Raises
-    ------
-    InputError
-        If the request is unknown, or "fused" and the C extension is not built.
-    """
-    if requested not in ("auto", "numpy", "fused"):
-        raise InputError(f"{KERNEL_VARIABLE} must be auto, numpy or fused, but got {requested!r}.")
-    if requested == "numpy":
-        return numpy_kernels, f"{KERNEL_VARIABLE}=numpy asks for it"
-    try:
-        from metacal.kernels import fused
-    except ImportError as error:
-        if requested == "fused":
-            raise InputError(
-                f"{KERNEL_VARIABLE}=fused requires the C kernel, which is not built ({error})."
-                f" Build the kernel, or set {KERNEL_VARIABLE}=auto."
-            ) from None
-        return numpy_kernels, _NOT_BUILT
-    instruction_sets = ", ".join(fused.instruction_sets())
-    return fused, f"the C kernel is built; this processor runs {instruction_sets}"
-
-
-host_kernels, reason = _choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
+host_kernels, reason = choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
 #: Whether the C kernels are used, which take blocks of any size. The kernels in NumPy need small
 #: blocks, whose intermediate results fit into the cache.
 uses_c_kernels = hasattr(host_kernels, "is_readable_without_copy")
@@ -91,55 +52,6 @@ def is_device_tensor(table: Any) -> bool:
 def device_kernels() -> ModuleType:
     """Import the kernels for tensors; called only if there is a tensor, so torch is installed."""
     return import_module("metacal.kernels.torch")
-
-
-def _run_on_row_ranges(
-    pool: ThreadPoolExecutor | None, task: Callable[[int, int], Any], n_rows: int
-) -> list[Any]:
-    """Run a task on row ranges of fixed size, and return the results in order.
-
-    Each thread of a pool gets consecutive ranges, so that few threads are woken.
-
-    Parameters
-    ----------
-    pool : ThreadPoolExecutor or None
-        Pool of threads.
-
-    task : callable
-        Function of the start and the stop of a row range.
-
-    n_rows : int
-        Number of rows.
-
-    Returns
-    -------
-    list
-
-    Examples
-    --------
-    >>> with ThreadPoolExecutor(2) as pool:
-    ...     _run_on_row_ranges(pool, lambda start, stop: stop - start, 70_000)
-    [32768, 32768, 4464]
-    """
-    row_ranges = [
-        (start, min(start + _TASK_ROWS, n_rows)) for start in range(0, n_rows, _TASK_ROWS)
-    ]
-
-    def run_task_on_ranges(ranges: list[tuple[int, int]]) -> list[Any]:
-        return [task(start, stop) for start, stop in ranges]
-
-    if pool is None or len(row_ranges) < 2:
-        return run_task_on_ranges(row_ranges)
-    n_threads = pool._max_workers
-    n_ranges_per_thread = -(-len(row_ranges) // n_threads)
-    ranges_of_threads = [
-        row_ranges[start : start + n_ranges_per_thread]
-        for start in range(0, len(row_ranges), n_ranges_per_thread)
-    ]
-    results: list[Any] = []
-    for thread_results in pool.map(run_task_on_ranges, ranges_of_threads):
-        results.extend(thread_results)
-    return results
 
 
 def mixture_loss_and_derivatives(
@@ -192,7 +104,7 @@ def mixture_loss_and_derivatives(
         b,
         uniform_weight,
     )
-    return np.asarray(sum(_run_on_row_ranges(pool, sum_row_range, row_statistics.shape[1])))
+    return np.asarray(sum(run_on_row_ranges(pool, sum_row_range, row_statistics.shape[1])))
 
 
 def confidence_log_odds(
@@ -231,7 +143,7 @@ def confidence_log_odds(
         uniform_weight,
         out=log_odds,
     )
-    _run_on_row_ranges(pool, write_row_range, len(log_odds))
+    run_on_row_ranges(pool, write_row_range, len(log_odds))
     return log_odds
 
 
@@ -440,8 +352,7 @@ def try_computing_confidences(
         The entries that `try_writing_clipped_probabilities` writes for the predicted classes. None
         if no kernel supports the block.
     """
-    has_kernel = uses_c_kernels and host_kernels.has_confidences
-    if not has_kernel or not isinstance(block, np.ndarray):
+    if not uses_c_kernels or not isinstance(block, np.ndarray):
         return None
     dtype = np.float64 if block.dtype == np.float64 else np.float32
     limits = probability_limits(np.finfo(dtype))

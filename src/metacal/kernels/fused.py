@@ -14,15 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import metacal.kernels._fused as _fused
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.kernels._fused import inside as clip_rows
-from metacal.kernels._fused import lifted as write_mixture_or_curve
-from metacal.kernels._fused import members as write_ensemble_label_probabilities
-from metacal.kernels._fused import mixed_rows as write_row_statistics
-from metacal.kernels._fused import mixed_sums as write_mixture_loss_and_derivatives
-from metacal.kernels._fused import on_grid as write_grid_weights
-from metacal.kernels._fused import ranked_rows as write_rounded_scores_and_correctness
+from metacal.kernels import _fused
 from metacal.kernels.columns import Curve
 from metacal.kernels.fused_columns import as_column
 from metacal.kernels.fused_columns import count_in_cells as count_in_cells
@@ -42,8 +35,14 @@ _NO_LIMITS = (0.0, np.inf)
 #: stand for a mask.
 _MAY_BE_MASKED = -2
 
-#: Whether the extension computes confidences. One that was built from an older source does not.
-has_confidences = hasattr(_fused, "confidences")
+# The extension has short names for these functions.
+clip_rows = _fused.inside
+write_mixture_or_curve = _fused.lifted
+write_ensemble_label_probabilities = _fused.members
+write_row_statistics = _fused.mixed_rows
+write_mixture_loss_and_derivatives = _fused.mixed_sums
+write_grid_weights = _fused.on_grid
+write_rounded_scores_and_correctness = _fused.ranked_rows
 
 #: Function that returns the instruction sets of this processor. The first one is used.
 instruction_sets = _fused.instruction_sets

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import metacal.kernels._fused as _fused
 from metacal.formulas import Flags, Float
-from metacal.kernels._fused import blocks as write_ranking
-from metacal.kernels._fused import keys as try_to_pack_keys
+from metacal.kernels import _fused
 from metacal.kernels.grid import Grid
+
+# The extension has short names for these functions.
+write_ranking = _fused.blocks
+try_to_pack_keys = _fused.keys
 
 
 def try_to_rank_scores(scores: Float, is_correct: Flags) -> tuple[Float, Any, Any, Any] | None:
