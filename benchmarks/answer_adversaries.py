@@ -24,7 +24,7 @@ from benchmarks.experiments.pool import in_order
 from metacal.certification.rules.fixed_sequence import count_certified_rows
 from metacal.certification.rules.loss_bets import LossRanking, count_certified_loss_rows
 from metacal.certification.test_sequences import plan_rank_ranges
-from metacal.promises.bad_answer_limit import BadAnswerLimit
+from metacal.promises.bad_answer_limit import BadAnswerTest
 from metacal.promises.staged_cascade import CascadeScores
 
 DELTA = 0.1
@@ -95,7 +95,7 @@ def cascade_size() -> float:
     rows are bad.
     """
     tested = N_CASCADE - N_CASCADE // 5
-    law = BadAnswerLimit(EPSILON, DELTA / 2)
+    law = BadAnswerTest(EPSILON, DELTA / 2)
     k = law.find_max_passing_bad_count(tested)
     return 2.0 * law.compute_p_value(
         k,

@@ -27,7 +27,7 @@ from scipy.special import bdtr
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
-from metacal.promises.bad_answer_limit import BadAnswerLimit, suggest_label_count
+from metacal.promises.bad_answer_limit import BadAnswerTest, suggest_label_count
 from metacal.promises.staged_cascade import CascadeScores
 
 DELTA = 0.1
@@ -97,10 +97,10 @@ def duel_draw(
     found = {"best": best}
     for pool in (True, False):
         law, n = (
-            BadAnswerLimit(epsilon, DELTA, pool_size=size if pool else None),
+            BadAnswerTest(epsilon, DELTA, pool_size=size if pool else None),
             suggest_label_count(mc.MaxLoss(epsilon, DELTA), size),
         )
-        most = law.find_max_passing_bad_count(n, exempts_tested_rows=True)
+        most = law.find_max_passing_bad_count(n, corrects_tested_rows=True)
         labels = rng.choice(size, n, replace=False)
         rest = np.setdiff1d(np.arange(size), labels)
         sample = CascadeScores(
@@ -123,8 +123,8 @@ def duel_draw(
         found[f"{name} broken"] = float(broken)
         found[f"{name} size"] = law.compute_p_value(
             most,
-            law.find_min_tested_rows(n_bad=most, n_available=n, exempts_tested_rows=True),
-            exempts_tested_rows=True,
+            law.find_min_tested_rows(n_bad=most, n_available=n, corrects_tested_rows=True),
+            corrects_tested_rows=True,
         )
     if peer and seed < PEER_DRAWS:
         found["BARGAIN"], found["BARGAIN broken"] = bargain(own, wrong, epsilon, seed)

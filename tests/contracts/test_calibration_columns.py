@@ -14,7 +14,7 @@ import pytest
 import metacal as mc
 from contracts.composition import PROMISES
 from metacal.certification.case_items import Cases
-from metacal.certification.clusters import WHOLE_CLUSTERS
+from metacal.certification.clusters import WHOLE_CLUSTERS_RULE
 from metacal.certification.plans import PilotRows
 from metacal.certification.row_losses import Losses
 from metacal.certification.rows import CalibrationRows, Clusters, Subgroups
@@ -45,7 +45,7 @@ COUNTS_CLUSTERS = ("MinAccuracy", "MaxMiscoverage", "MaxReview")
 def test_clusters_are_used_or_refused(name):
     rows = replace(ROWS, clusters=CLUSTERS, subgroups=SUBGROUPS)
     if name in COUNTS_CLUSTERS:
-        assert ALL[name]().certify(rows).rule == WHOLE_CLUSTERS
+        assert ALL[name]().certify(rows).rule == WHOLE_CLUSTERS_RULE
         return
     expected_message = "cannot count every row of a cluster"
     if name in COUNTS_CASES:

@@ -15,8 +15,8 @@ from metacal.statistics.noninferiority import (
 CASES = [(40, 0.1, 0.1), (60, 0.05, 0.1), (30, 0.3, 0.2)]
 
 
-def worse_p_value(worse, better, n, margin, gamma):
-    return _bound_p_value(worse, better, n, margin, gamma, "lower", None)
+def worse_p_value(worse, better, n, margin, nuisance_level):
+    return _bound_p_value(worse, better, n, margin, nuisance_level, "lower", None)
 
 
 def law(n, plus, minus):
@@ -38,7 +38,7 @@ def table(n, decide):
 def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
     """Over the whole null hypothesis, p+ >= p- + margin: on its border and beyond."""
     rejects = table(
-        n, lambda a, b: certifies_noninferiority(a, b, n, margin, level, gamma=level / 20)
+        n, lambda a, b: certifies_noninferiority(a, b, n, margin, level, nuisance_level=level / 20)
     )
     sizes = [
         (law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)
@@ -56,7 +56,8 @@ def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
 @pytest.mark.parametrize(("n", "margin", "level"), [(25, 0.1, 0.1), (30, 0.3, 0.2)])
 def test_the_opposite_hypothesis_has_a_test_of_its_own(n, margin, level):
     rejects = table(
-        n, lambda a, b: p_value_of_noninferiority(a, b, n, margin, gamma=level / 20) <= level
+        n,
+        lambda a, b: p_value_of_noninferiority(a, b, n, margin, nuisance_level=level / 20) <= level,
     )
     sizes = [
         (law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)
@@ -77,7 +78,7 @@ def test_more_worse_rows_are_worse_and_more_better_rows_are_better():
 def test_without_differences_it_is_the_test_of_no_event():
     for n in (100, 300, 1000):
         assert worse_p_value(0, 0, n, 0.01, 1e-6) == pytest.approx(0.99**n, rel=0.02, abs=2e-4)
-    assert not certifies_noninferiority(0, 0, 229, 0.01, level=0.1, gamma=0.005)
+    assert not certifies_noninferiority(0, 0, 229, 0.01, level=0.1, nuisance_level=0.005)
 
 
 def test_no_evidence_is_a_p_value_of_one():

@@ -13,7 +13,7 @@ import metacal as mc
 from metacal.cli import main
 from metacal.errors import InputError
 from metacal.io.artifact.audit import read_certificate
-from metacal.promises.bad_answer_limit import BadAnswerLimit
+from metacal.promises.bad_answer_limit import BadAnswerTest
 from metacal.promises.staged_cascade import CascadeScores
 
 N = 2000
@@ -28,12 +28,12 @@ def models(n=N, m=2, seed=0):
 
 @pytest.mark.parametrize("n", [250, 400, 1000])
 def test_as_many_rows_may_differ_as_the_law_allows(n):
-    source, pool = BadAnswerLimit(0.01, 0.1), BadAnswerLimit(0.01, 0.1, pool_size=5000)
+    source, pool = BadAnswerTest(0.01, 0.1), BadAnswerTest(0.01, 0.1, pool_size=5000)
     k = source.find_max_passing_bad_count(n)
     assert stats.binom.cdf(k, n, 0.01) <= 0.1 < stats.binom.cdf(k + 1, n, 0.01)
     fewest = source.find_min_tested_rows(n_bad=k, n_available=n)
     assert stats.binom.cdf(k, fewest, 0.01) <= 0.1 < stats.binom.cdf(k, fewest - 1, 0.01)
-    k = pool.find_max_passing_bad_count(n, exempts_tested_rows=True)
+    k = pool.find_max_passing_bad_count(n, corrects_tested_rows=True)
     assert (
         stats.hypergeom.cdf(k, 5000, 51 + k, n) <= 0.1 < stats.hypergeom.cdf(k + 1, 5000, 52 + k, n)
     )
@@ -46,7 +46,7 @@ def test_two_models_answer_up_to_the_first_row_too_many():
     cascade = mc.Cascade(mc.MaxLoss(0.01)).fit(score, agrees=agrees[0])
     stages = cascade.certificate_.stages
     assert (stages.n_only_cascade_wrong, stages.n_only_reference_wrong) == (None, None)
-    assert stages.n_disagreements == BadAnswerLimit(0.01, 0.1).find_max_passing_bad_count(N)
+    assert stages.n_disagreements == BadAnswerTest(0.01, 0.1).find_max_passing_bad_count(N)
     kept = ~cascade.needs_large(score)
     assert (kept & ~agrees[0]).mean() == pytest.approx(0.01, abs=0.003)
     assert cascade.decide(score).answered_by[kept].tolist() == ["small"] * kept.sum()

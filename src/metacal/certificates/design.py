@@ -32,7 +32,7 @@ class CertificationDesign:
 
     Attributes
     ----------
-    n_scores, delta_share : int and float
+    n_scores, delta_fraction : int and float
         Number of ranking scores that shared delta, and the share of the chosen score.
     cluster_counting : "unit", "row", "mean" or None
         If rows come in clusters, what was counted: one row of each cluster, every row, or the mean
@@ -65,7 +65,7 @@ class CertificationDesign:
     """
 
     n_scores: int = field(default=1, metadata=stored_as("scores"))
-    delta_share: float = field(default=1.0, metadata=stored_as("share"))
+    delta_fraction: float = field(default=1.0, metadata=stored_as("share"))
     cluster_counting: CountedBy | None = field(default=None, metadata=stored_as("units"))
     weights_origin: Weights | None = field(default=None, metadata=stored_as("weights"))
     n_folds: int = field(default=0, metadata=stored_as("folds"))
@@ -118,7 +118,7 @@ class CertificationDesign:
                 other_value if is_set_by_other else getattr(self, field_name)
             )
         # The next two fields have the default 1, so the truth test above cannot detect the default.
-        merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
+        merged_fields["delta_fraction"] = min(self.delta_fraction, other.delta_fraction)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
         # A seed may be 0, which the truth test above takes for a missing seed.
         random_state = other.random_state
@@ -140,9 +140,9 @@ class CertificationDesign:
             return f"{self.random_state} cannot be a seed"
         if self.n_scores > 1 and delta is None:
             return "scores can only share a delta"
-        if not self._has_consistent_delta_share():
+        if not self._has_consistent_delta_fraction():
             return (
-                f"{self.n_scores:,} scores cannot have shared delta so that one has {self.delta_share:g}"
+                f"{self.n_scores:,} scores cannot have shared delta so that one has {self.delta_fraction:g}"
                 " of it"
             )
         return None
@@ -164,11 +164,11 @@ class CertificationDesign:
         is_positive = (self.largest_cluster_size or 1) >= 1
         return self.counts_whole_clusters and is_positive
 
-    def _has_consistent_delta_share(self) -> bool:
+    def _has_consistent_delta_fraction(self) -> bool:
         """Check that the share of delta agrees with the number of scores."""
         if self.n_scores == 1:
-            return self.delta_share == 1.0
-        return 0.0 < self.delta_share < 1.0 and 1 < self.n_scores < _TOO_MANY_SCORES
+            return self.delta_fraction == 1.0
+        return 0.0 < self.delta_fraction < 1.0 and 1 < self.n_scores < _TOO_MANY_SCORES
 
 
 def record_design(certificate: Certificate, design: CertificationDesign) -> Certificate:

@@ -64,7 +64,7 @@ _LARGEST_STORED_COUNT = 3
 
 
 @dataclass(frozen=True)
-class FitRows:
+class OverlapWithFit:
     """Number of calibration rows among the rows of an evaluation.
 
     Attributes
@@ -399,7 +399,7 @@ def hash_in_order(scores: Any) -> str:
 
 def find_fit_rows(
     data_hash: str, sketch: RowSketch, scores: Any, correct: Flags | None
-) -> FitRows | None:
+) -> OverlapWithFit | None:
     """Estimate how many calibration rows occur among the rows of an evaluation.
 
     Parameters
@@ -413,7 +413,7 @@ def find_fit_rows(
 
     Returns
     -------
-    FitRows or None
+    OverlapWithFit or None
         None if no calibration row was found, or if equal scores may be a coincidence.
 
     Examples
@@ -431,11 +431,13 @@ def find_fit_rows(
     if correct is not None:
         correct = np.asarray(correct, dtype=bool)
         if _matches_data_hash(data_hash, scores, correct):
-            return FitRows(n_fit_rows=min(sketch.n_rows, n_rows), n_rows=n_rows, is_estimate=False)
+            return OverlapWithFit(
+                n_fit_rows=min(sketch.n_rows, n_rows), n_rows=n_rows, is_estimate=False
+            )
     n_common_rows = sketch.count_common_rows(scores)
     if n_common_rows == 0:
         return None
-    return FitRows(n_fit_rows=n_common_rows, n_rows=n_rows, is_estimate=True)
+    return OverlapWithFit(n_fit_rows=n_common_rows, n_rows=n_rows, is_estimate=True)
 
 
 def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:

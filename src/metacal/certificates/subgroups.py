@@ -283,7 +283,7 @@ class SubgroupCertificates:
         return _PLURAL[self.by]
 
     @property
-    def hold_together(self) -> bool:
+    def promises_hold_jointly(self) -> bool:
         """Whether all promises hold at once with probability 1 - delta."""
         return self.delta_sharing == "together"
 

@@ -23,8 +23,8 @@ from metacal.certification.two_sides import TwoClassProcedure
 from metacal.statistics.bounds import ONE_PLUS_ROUNDING_ERROR
 
 
-def find_contradiction(promise: CertifiablePromise, certificate: Certificate) -> str | None:
-    """Describe why a certificate cannot be genuine, or return None.
+def find_test_contradiction(promise: CertifiablePromise, certificate: Certificate) -> str | None:
+    """Describe why the counts of a certificate do not pass its test, or return None.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def find_contradiction(promise: CertifiablePromise, certificate: Certificate) ->
     return _find_contradiction_in_subgroups(promise, promise.scope, certificate)
 
 
-def find_contradiction_of_clusters(
+def find_cluster_test_contradiction(
     promise: CertifiablePromise, certificate: Certificate
 ) -> str | None:
     """Describe why the counts of clusters cannot certify a promise, or return None."""

@@ -82,7 +82,7 @@ from metacal.statistics import betting, replicating_bets
 from metacal.statistics.bounds import ONE_PLUS_ROUNDING_ERROR
 
 # Name of the rule in certificates and files.
-WHOLE_CLUSTERS = register_rule(
+WHOLE_CLUSTERS_RULE = register_rule(
     "whole-units",
     "bets on whole units (Waudby-Smith & Ramdas 2024) at thresholds from the scores of a tenth of"
     " them, in a fixed sequence (Wiens 2003)",
@@ -119,7 +119,7 @@ class ClusterBettingRule:
     """
 
     quantity: Quantity
-    name: str = WHOLE_CLUSTERS
+    name: str = WHOLE_CLUSTERS_RULE
 
     @property
     def fallback_threshold(self) -> float:

@@ -107,15 +107,15 @@ class MeanLossLimit:
     bets_rule_name : str
         Name of the rule in the certificate if the tests are not exact.
 
-    expects_rare_losses : bool, default=False
+    is_near_binary : bool, default=False
         Whether nearly all graded losses are 0 or 1. If there are fewer than 50 / limit rows, losses
         are then rounded at random, so that the exact tests apply. Otherwise the bets begin with the
         variance of 0 and 1.
 
-    uses_pilot_rows : bool, default=True
+    runs_test_sequence : bool, default=True
         Whether tests run in a sequence, which pilot rows can plan.
 
-    counts_errors : bool or None, default=None
+    mean_follows_from_error_count : bool or None, default=None
         Whether the mean loss in a certificate follows from its number of errors. If None, it does
         so under the rule of the exact tests.
 
@@ -128,9 +128,9 @@ class MeanLossLimit:
     costs: Costs
     noun_in_messages: str
     bets_rule_name: str
-    expects_rare_losses: bool = False
-    uses_pilot_rows: bool = True
-    counts_errors: bool | None = None
+    is_near_binary: bool = False
+    runs_test_sequence: bool = True
+    mean_follows_from_error_count: bool | None = None
     random_state: int | None = None
 
     @property
@@ -147,7 +147,7 @@ class MeanLossLimit:
         self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
         """Return how pilot rows are chosen, if tests run in a sequence."""
-        if not self.uses_pilot_rows:
+        if not self.runs_test_sequence:
             return None
         return PilotPolicy(random_state=random_state, declared_score_values=declared_score_values)
 
@@ -208,14 +208,14 @@ class MeanLossLimit:
             uses_exact_tests=exact_rule_name is not None,
             delta=delta,
             pilot_rows=rows.pilot_rows,
-            losses_are_rare=self.expects_rare_losses,
+            losses_are_rare=self.is_near_binary,
         )
 
     def _choose_exact_rule_name(self, losses: Losses, n_rows: int) -> str | None:
         """Return the name of the exact rule for these losses, or None if bets are used."""
         if losses.is_all_or_nothing:
             return FALLBACK_SEQUENCE
-        if self.expects_rare_losses and has_one_start(n_rows, self.relative_limit):
+        if self.is_near_binary and has_one_start(n_rows, self.relative_limit):
             return ROUNDED
         return None
 
@@ -311,9 +311,9 @@ class MeanLossLimit:
 
     def mean_loss_follows_from_error_count(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
-        if self.counts_errors is None:
+        if self.mean_follows_from_error_count is None:
             return certificate.rule == FALLBACK_SEQUENCE
-        return self.counts_errors
+        return self.mean_follows_from_error_count
 
     def _can_certify_limit(
         self, certificate: Certificate, mean_loss: float, delta: float | None

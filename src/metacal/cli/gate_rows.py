@@ -26,7 +26,7 @@ from metacal.cli.reading import (
 from metacal.errors import CascadeError, warn_caller
 
 if TYPE_CHECKING:
-    from metacal.certificates.fingerprint import FitRows
+    from metacal.certificates.fingerprint import OverlapWithFit
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
 
@@ -90,7 +90,7 @@ class GateRows:
         lacks_label = find_missing_labels(np.asarray(self.truth))
         return int((has_score & lacks_label).sum())
 
-    def warn_of_fit_rows(self, fit_rows: FitRows | None, artifact: str | None) -> None:
+    def warn_of_fit_rows(self, fit_rows: OverlapWithFit | None, artifact: str | None) -> None:
         """Warn if rows of the file were used to fit the gate."""
         if fit_rows is not None:
             warn_caller(

@@ -8,7 +8,7 @@ from typing import Any
 
 from metacal import display
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certificates.notes import note_miscalibrated_by_class
 from metacal.certificates.number_format import format_percent_floor
 from metacal.metrics.evaluation_result import Evaluation, describe_harm
@@ -69,7 +69,7 @@ class GateEvaluation:
         Certificate of the gate.
     verdict : Verdict or None
         Whether the promise is kept on these rows.
-    fit_rows : FitRows or None
+    fit_rows : OverlapWithFit or None
         Rows that the gate was fitted on. If there are any, the promise is not judged, and the
         calibration looks better than it is.
     answered_by : tuple of Answerer
@@ -80,7 +80,7 @@ class GateEvaluation:
     before: Evaluation | None = None
     certificate: Certificate | None = None
     verdict: Verdict | None = None
-    fit_rows: FitRows | None = None
+    fit_rows: OverlapWithFit | None = None
     answered_by: tuple[Answerer, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -307,7 +307,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         The parameters are those of `fit_codes`.
         """
         promise = apply_positive_class(
-            self.promise, self.positive, positive_sets_score_direction=self._has_one_score
+            self.promise, self.positive, positive_is_class_of_high_scores=self._has_one_score
         )
         data = LogitsData(
             rows=rows,

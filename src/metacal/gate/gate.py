@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.fingerprint import FitRows, RowSketch, find_fit_rows
+from metacal.certificates.fingerprint import OverlapWithFit, RowSketch, find_fit_rows
 from metacal.certification.row_losses import Losses
 from metacal.errors import CascadeError, CombinationError, GroupsError
 from metacal.formulas import Codes, Flags, Float
@@ -362,7 +362,7 @@ class Gate(GateMethods):
         )
         return replace(losses, is_all_or_nothing=certificate_counts_errors)
 
-    def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
+    def find_fit_rows(self, scores: Float, correct: Flags | None) -> OverlapWithFit | None:
         """Find calibration rows of the gate among the rows of a test set.
 
         Parameters
@@ -375,7 +375,7 @@ class Gate(GateMethods):
 
         Returns
         -------
-        FitRows or None
+        OverlapWithFit or None
             None if no calibration row is found, or if equal scores may be a coincidence
             (`certificates.fingerprint`).
         """

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certification.case_outcomes import CaseOutcomes
 from metacal.certification.case_statements import build_missing_cases_error
 from metacal.certification.row_losses import Losses
@@ -51,7 +51,7 @@ class JudgedRows:
     has_label : boolean array
         Whether the label of each row is known. In a cascade, rows on which the models agree may
         have none.
-    fit_rows : FitRows or None
+    fit_rows : OverlapWithFit or None
         Calibration rows of the gate among these rows. None if there are none.
     row_indices : array
         Index of each row in the input. Rows without a score are left out.
@@ -64,7 +64,7 @@ class JudgedRows:
     losses: Losses | None
     row_subgroups: NDArray[Any] | None
     has_label: Flags
-    fit_rows: FitRows | None
+    fit_rows: OverlapWithFit | None
     row_indices: Codes
     case_outcomes: CaseOutcomes | None = None
 

@@ -119,7 +119,7 @@ def draw_one_row_per_cluster(
     --------
     >>> rows = [PendingRow(True, 0, None, None, None, k, cluster_id=name) for k, name in enumerate("aab")]
     >>> membership = draw_one_row_per_cluster(rows, CertificationDesign(cluster_counting="unit"))
-    >>> membership.cluster_of_row.tolist(), membership.cluster_weight_divisors.tolist()
+    >>> membership.cluster_of_row.tolist(), membership.full_weight_sums.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
     cluster_sizes = _count_rows_by_cluster(rows)
@@ -129,13 +129,13 @@ def draw_one_row_per_cluster(
         _draw_uniform_number_for_cluster(rows[first_row]) for first_row in first_rows_of_clusters
     ]
     drawn_offsets = (np.array(uniform_numbers) * cluster_sizes).astype(np.intp)
-    is_drawn = np.zeros(len(rows), dtype=bool)
-    is_drawn[first_rows_of_clusters + drawn_offsets] = True
+    is_cluster_representative = np.zeros(len(rows), dtype=bool)
+    is_cluster_representative[first_rows_of_clusters + drawn_offsets] = True
     return ClusterMembership(
         cluster_of_row=np.repeat(np.arange(n_clusters), cluster_sizes),
-        is_drawn=is_drawn,
+        is_cluster_representative=is_cluster_representative,
         n_clusters=n_clusters,
-        cluster_weight_divisors=_compute_cluster_weight_divisors(cluster_sizes, design),
+        full_weight_sums=_compute_full_weight_sums(cluster_sizes, design),
     )
 
 
@@ -153,9 +153,7 @@ def _draw_uniform_number_for_cluster(first_row: PendingRow) -> float:
     return float(uniform_numbers[0])
 
 
-def _compute_cluster_weight_divisors(
-    cluster_sizes: Codes, design: CertificationDesign
-) -> Float | None:
+def _compute_full_weight_sums(cluster_sizes: Codes, design: CertificationDesign) -> Float | None:
     """Return the number by which each cluster's sum of row weights is divided.
 
     If the certificate counts one row of each cluster, a cluster's weights are divided by its number

@@ -19,14 +19,15 @@ from metacal.formulas import Codes, Float
 if TYPE_CHECKING:
     from metacal.promises.cascade import MaxLoss
 
-# Factor c of the number of labels c N^(2/3) that costs least. `benchmarks.answers` measures it.
-_FACTOR_OF_CHEAPEST_LABEL_COUNT = 0.7
-# So many rows are labelled that, at the limit, this number of bad answers is expected among them.
+# Coefficient c of c N^(2/3), the number of labels of N rows that costs least in total.
+# `benchmarks.answers` measures it.
+_CHEAPEST_LABEL_COUNT_COEFFICIENT = 0.7
+# Smallest number of bad answers to expect among the labelled rows, if their share is at the limit.
 _MIN_EXPECTED_BAD_ANSWERS = 6
 
 
 @dataclass(frozen=True)
-class BadAnswerLimit:
+class BadAnswerTest:
     """Exact test that at most a given share of the answers is bad.
 
     Parameters
@@ -45,13 +46,13 @@ class BadAnswerLimit:
 
     Examples
     --------
-    >>> limit = BadAnswerLimit(0.01, 0.1)
-    >>> limit.find_max_passing_bad_count(1000)
+    >>> test = BadAnswerTest(0.01, 0.1)
+    >>> test.find_max_passing_bad_count(1000)
     5
-    >>> limit.find_min_tested_rows(n_bad=5, n_available=1000)
+    >>> test.find_min_tested_rows(n_bad=5, n_available=1000)
     926
-    >>> pool_limit = BadAnswerLimit(0.01, 0.1, pool_size=5000)
-    >>> pool_limit.find_max_passing_bad_count(1000, exempts_tested_rows=True)
+    >>> pool_test = BadAnswerTest(0.01, 0.1, pool_size=5000)
+    >>> pool_test.find_max_passing_bad_count(1000, corrects_tested_rows=True)
     7
     """
 
@@ -61,20 +62,20 @@ class BadAnswerLimit:
     n_pilot_rows: int = 0
 
     def compute_p_value(
-        self, n_bad: int, n_tested: int, *, exempts_tested_rows: bool = False
+        self, n_bad: int, n_tested: int, *, corrects_tested_rows: bool = False
     ) -> float:
-        """Compute the probability of so few bad tested rows if the limit is exceeded.
+        """Compute the p-value of "more answers are bad than the limit allows".
 
-        This is the p-value of the hypothesis that more answers are bad than the limit allows. Over
-        this hypothesis the probability is largest just above the limit.
+        It is the probability of at most `n_bad` bad answers among the tested rows. Over the
+        hypothesis, this probability is largest just above the limit.
 
         Parameters
         ----------
         n_bad, n_tested : int
             Number of bad rows and of tested rows.
-        exempts_tested_rows : bool, default=False
-            Whether the tested rows of a pool get the answer of the last model in the end, so that
-            their bad answers do not count against the limit. Without a pool it has no effect.
+        corrects_tested_rows : bool, default=False
+            Whether the answers of the tested rows of a pool are replaced by those of the last model,
+            so that they do not count against the limit. Without a pool it has no effect.
 
         Returns
         -------
@@ -83,41 +84,43 @@ class BadAnswerLimit:
         if self.pool_size is None:
             # Without a pool, the number of bad answers among the tested rows is binomial.
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
-        n_drawable_rows = self.pool_size - self.n_pilot_rows
-        max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
-        n_bad_above_limit = max_bad_in_pool + 1
-        if exempts_tested_rows:
-            # The observed bad rows do not count, so that many more bad rows exceed the limit.
-            n_bad_above_limit += n_bad
+        n_testable_rows = self.pool_size - self.n_pilot_rows
+        max_allowed_bad_count = math.floor(self.max_bad_share * self.pool_size)
+        min_violating_bad_count = max_allowed_bad_count + 1
+        if corrects_tested_rows:
+            # Bad answers of tested rows are corrected. So the limit is exceeded only if the pool
+            # has as many bad answers in addition to them.
+            n_corrected_answers = n_bad
+            min_violating_bad_count += n_corrected_answers
         return _compute_hypergeometric_cdf(
             n_bad,
-            population_size=n_drawable_rows,
-            n_marked=min(n_bad_above_limit, n_drawable_rows),
-            n_draws=min(n_tested, n_drawable_rows),
+            population_size=n_testable_rows,
+            n_marked=min(min_violating_bad_count, n_testable_rows),
+            n_draws=min(n_tested, n_testable_rows),
         )
 
-    def passes(self, n_bad: int, n_tested: int, *, exempts_tested_rows: bool = False) -> bool:
+    def passes(self, n_bad: int, n_tested: int, *, corrects_tested_rows: bool = False) -> bool:
         """Check whether the p-value is at most the significance level."""
         p_value = self.compute_p_value(
-            n_bad=n_bad, n_tested=n_tested, exempts_tested_rows=exempts_tested_rows
+            n_bad=n_bad, n_tested=n_tested, corrects_tested_rows=corrects_tested_rows
         )
         return p_value <= self.significance_level
 
     def find_max_passing_bad_count(
-        self, n_tested: int, *, exempts_tested_rows: bool = False
+        self, n_tested: int, *, corrects_tested_rows: bool = False
     ) -> int | None:
         """Find the largest number of bad rows that passes the test, None if none does."""
         max_passing_count = None
         for n_bad in range(n_tested + 1):
             if not self.passes(
-                n_bad=n_bad, n_tested=n_tested, exempts_tested_rows=exempts_tested_rows
+                n_bad=n_bad, n_tested=n_tested, corrects_tested_rows=corrects_tested_rows
             ):
                 break
             max_passing_count = n_bad
         return max_passing_count
 
     def find_min_tested_rows(
-        self, n_bad: int, n_available: int, *, exempts_tested_rows: bool = False
+        self, n_bad: int, n_available: int, *, corrects_tested_rows: bool = False
     ) -> int:
         """Find how many rows must be tested so that `n_bad` bad rows pass the test.
 
@@ -127,7 +130,7 @@ class BadAnswerLimit:
             Number of bad rows, which pass the test if all available rows are tested.
         n_available : int
             Number of rows that can be tested.
-        exempts_tested_rows : bool, default=False
+        corrects_tested_rows : bool, default=False
             As in `compute_p_value`.
 
         Returns
@@ -141,7 +144,7 @@ class BadAnswerLimit:
             candidate_sizes,
             True,
             key=lambda n_tested: self.passes(
-                n_bad=n_bad, n_tested=n_tested, exempts_tested_rows=exempts_tested_rows
+                n_bad=n_bad, n_tested=n_tested, corrects_tested_rows=corrects_tested_rows
             ),
         )
         return smallest_size + n_failing_sizes
@@ -161,15 +164,17 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     >>> [suggest_label_count(MaxLoss(0.02), n) for n in (1000, 5000, 20_000, 100_000)]
     [265, 265, 462, 1463]
     """
-    limit = BadAnswerLimit(max_bad_share=promise.epsilon, significance_level=promise.delta)
+    max_bad_share = promise.epsilon
+    test = BadAnswerTest(max_bad_share, significance_level=promise.delta)
     # The labels and the calls lost to an inaccurate threshold cost least in total at c N^(2/3).
-    cheapest_label_count = _FACTOR_OF_CHEAPEST_LABEL_COUNT * n_rows ** (2 / 3)
-    min_label_count = _MIN_EXPECTED_BAD_ANSWERS / promise.epsilon
+    cheapest_label_count = _CHEAPEST_LABEL_COUNT_COEFFICIENT * n_rows ** (2 / 3)
+    min_label_count = _MIN_EXPECTED_BAD_ANSWERS / max_bad_share
     n_labels = min(n_rows, math.ceil(max(cheapest_label_count, min_label_count)))
-    max_passing_bad_count = limit.find_max_passing_bad_count(n_labels)
+    max_passing_bad_count = test.find_max_passing_bad_count(n_labels)
     if max_passing_bad_count is None:
         return n_labels
-    return limit.find_min_tested_rows(n_bad=max_passing_bad_count, n_available=n_labels)
+    # A test of fewer rows may allow as many bad answers, so that the other labels are not needed.
+    return test.find_min_tested_rows(n_bad=max_passing_bad_count, n_available=n_labels)
 
 
 def compute_rows_needed_without_bad_answer(max_bad_share: float, significance_level: float) -> int:

@@ -23,7 +23,7 @@ from metacal.certification.pilot import PilotPolicy
 from metacal.certification.rows import CalibrationRows
 from metacal.errors import UnsupportedPromiseError
 from metacal.formulas import Float
-from metacal.promises.bad_answer_limit import BadAnswerLimit
+from metacal.promises.bad_answer_limit import BadAnswerTest
 from metacal.promises.promise import Promise
 from metacal.statistics import bounds
 from metacal.statistics.noninferiority import NUISANCE_LEVEL_FRACTION, certifies_noninferiority
@@ -38,25 +38,26 @@ LOSS_DIFFERENCE_RULE = register_rule(
 
 
 def _register_agreement_rule(*, has_pool: bool, has_one_threshold: bool) -> str:
-    """Register a rule that tests without labels how often two models differ."""
+    """Register a rule that tests how often a cascade and its last model differ."""
     rule_name = "cascade-joint" if has_one_threshold else "cascade-path"
     distribution_name = "binomial"
-    assumptions = SAME_SOURCE_OF_BOTH
+    assumption_about_rows = SAME_SOURCE_OF_BOTH
     if has_pool:
         rule_name += "-pool"
         distribution_name = "hypergeometric"
-        assumptions = DRAWN_FROM_POOL
-    rule_text = f"exact {distribution_name} test of how often an earlier model answers otherwise than the last one"
-    if not has_one_threshold:
-        rule_text += (
+        assumption_about_rows = DRAWN_FROM_POOL
+    rule_description = f"exact {distribution_name} test of how often an earlier model answers otherwise than the last one"
+    tests_paths_of_thresholds = not has_one_threshold
+    if tests_paths_of_thresholds:
+        rule_description += (
             ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al."
             " 2021)"
         )
-    return register_rule(rule_name, rule_text, assumptions)
+    return register_rule(rule_name, rule_description, assumption_about_rows)
 
 
-# Fraction of delta for the tests along each of two paths of thresholds. Both share delta.
-DELTA_FRACTION_PER_PATH = 0.5
+# Number of paths of thresholds that are tested if several models have a threshold. They share delta.
+N_THRESHOLD_PATHS = 2
 
 # Names of the rules that need no labels. The key is (has_pool, has_one_threshold).
 _AGREEMENT_RULES = {
@@ -178,17 +179,14 @@ class CascadeLoss:
         if stages is None:
             return "a loss is promised of a cascade alone"
         if certificate.rule == LOSS_DIFFERENCE_RULE:
-            n_worse = stages.n_only_cascade_wrong or 0
-            n_better = stages.n_only_reference_wrong or 0
-            significance_level = bounds.ONE_PLUS_ROUNDING_ERROR * delta
-            nuisance_level = NUISANCE_LEVEL_FRACTION * delta
+            max_error_rate_difference = self.epsilon
             is_supported = certifies_noninferiority(
-                n_only_first_incorrect=n_worse,
-                n_only_second_incorrect=n_better,
+                n_only_first_incorrect=stages.n_only_cascade_wrong or 0,
+                n_only_second_incorrect=stages.n_only_reference_wrong or 0,
                 n=certificate.n_rows,
-                margin=self.epsilon,
-                level=significance_level,
-                gamma=nuisance_level,
+                margin=max_error_rate_difference,
+                level=bounds.ONE_PLUS_ROUNDING_ERROR * delta,
+                nuisance_level=NUISANCE_LEVEL_FRACTION * delta,
             )
         else:
             is_supported = self._supports_agreement_rule(certificate, stages, delta)
@@ -200,9 +198,9 @@ class CascadeLoss:
         self, certificate: Certificate, stages: Stages, delta: float
     ) -> bool:
         """Check whether the number of bad answers passes the test of an agreement rule."""
-        # An answer can only be better than the last one if labels show it, and this rule uses none.
-        counts_better_answers = bool(stages.n_only_reference_wrong)
-        if counts_better_answers:
+        # Only labels show that an answer is better than that of the last model. This rule uses none.
+        states_better_answers = bool(stages.n_only_reference_wrong)
+        if states_better_answers:
             return False
         n_tested_rows = certificate.n_rows
         has_one_threshold = certificate.rule in (
@@ -210,26 +208,26 @@ class CascadeLoss:
             get_agreement_rule(has_pool=True, has_one_threshold=True),
         )
         if has_one_threshold:
-            # A single threshold is not tested along paths, so it spends no delta and no row on them.
+            # A single threshold needs no path, so all of delta and all labelled rows are for its test.
             significance_level = delta
-            n_pilot_rows = 0
+            n_untested_pilot_rows = 0
         else:
-            significance_level = delta * DELTA_FRACTION_PER_PATH
-            n_pilot_rows = stages.n_pilot_rows
+            significance_level = delta / N_THRESHOLD_PATHS
+            n_untested_pilot_rows = stages.n_pilot_rows
         if stages.pool_size is not None:
             n_labelled_rows = stages.n_pilot_rows + n_tested_rows
             if n_labelled_rows > stages.pool_size:
                 return False
-        limit = BadAnswerLimit(
+        bad_answer_test = BadAnswerTest(
             max_bad_share=self.epsilon,
             significance_level=bounds.ONE_PLUS_ROUNDING_ERROR * significance_level,
             pool_size=stages.pool_size,
-            n_pilot_rows=n_pilot_rows,
+            n_pilot_rows=n_untested_pilot_rows,
         )
-        return limit.passes(
+        return bad_answer_test.passes(
             n_bad=_get_bad_answer_count(stages),
             n_tested=n_tested_rows,
-            exempts_tested_rows=has_one_threshold,
+            corrects_tested_rows=has_one_threshold,
         )
 
 

@@ -194,11 +194,12 @@ def draw_pilot_rows(
     """
     if plan.has_separate_pilot_scores:
         return np.empty(0, dtype=np.intp)
-    size_policy = _UNLABELLED_PILOT_POLICY
-    if plan.has_human_review:
-        size_policy = _LABELLED_PILOT_POLICY
+    pilot_rows_need_labels = plan.has_human_review
+    size_policy = _LABELLED_PILOT_POLICY if pilot_rows_need_labels else _UNLABELLED_PILOT_POLICY
     n_pilot = size_policy.compute_pilot_size(len(models_agree))
-    draws = RowDraws((small_score, large_score, models_agree), random_state=plan.random_state)
+    draws = RowDraws(
+        seed_columns=(small_score, large_score, models_agree), random_state=plan.random_state
+    )
     random_order = draws.draw_row_order(purpose="thresholds of a cascade")
     return np.sort(random_order[:n_pilot])
 
@@ -234,28 +235,32 @@ def split_pilot_rows(
         return _make_unlabelled_pilot(plan.separate_pilot_scores), rows
     n_rows = len(rows)
     pilot_index = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
-    twice_pilot_size = 2 * len(pilot_index)
-    if n_rows <= twice_pilot_size:
+    n_pilot = len(pilot_index)
+    n_tested = n_rows - n_pilot
+    # Most of the rows must be left for the tests.
+    if n_tested <= n_pilot:
         raise TooFewRowsError(
-            f"Certifying this cascade requires more than {twice_pilot_size} rows, but got"
+            f"Certifying this cascade requires more than {2 * n_pilot} rows, but got"
             f" {n_rows}. Pass more rows."
         )
     tested_index = np.setdiff1d(np.arange(n_rows), pilot_index)
     return rows.take(pilot_index), rows.take(tested_index)
 
 
-def _make_unlabelled_pilot(scores: Float) -> PairedPredictions:
-    """Build pilot rows from scores of the small model alone, without labels."""
-    scores = np.asarray(scores, dtype=np.float64)
-    if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
+def _make_unlabelled_pilot(small_score: Float) -> PairedPredictions:
+    """Build pilot rows that have only scores of the small model, and no labels."""
+    small_score = np.asarray(small_score, dtype=np.float64)
+    if small_score.ndim != 1 or len(small_score) == 0 or np.isnan(small_score).any():
         raise CascadeError("thresholds_from must have at least one row, and a score in every row.")
-    # Without labels and without the large model, only the scores of the small model are read.
-    all_false = np.zeros(len(scores), dtype=bool)
+    # Only the scores of the small model are read from pilot rows without labels. The other columns
+    # are placeholders.
+    unused_scores = np.zeros(len(small_score))
+    unused_flags = np.zeros(len(small_score), dtype=bool)
     return PairedPredictions(
-        small_score=scores,
-        large_score=scores,
-        small_correct=all_false,
-        large_correct=all_false,
-        models_agree=all_false,
-        has_label=all_false,
+        small_score=small_score,
+        large_score=unused_scores,
+        small_correct=unused_flags,
+        large_correct=unused_flags,
+        models_agree=unused_flags,
+        has_label=np.zeros(len(small_score), dtype=bool),
     )

@@ -26,13 +26,13 @@ from metacal.promises.risk_estimates import compute_expected_p_value, estimate_e
 
 # Number of candidate thresholds if only the small model has a threshold.
 _N_THRESHOLDS = 100
-# Number of candidate thresholds of each model if both models have a threshold.
+# Number of candidate thresholds of each model if both the small and the large model have one.
 _N_THRESHOLDS_PER_MODEL = 40
 
 # Tests of an accuracy begin at the threshold where the small model answers this share of the rows.
-_FIRST_SHARE_OF_SMALL_MODEL = 0.4
+_SMALL_MODEL_SHARE_AT_FIRST_TEST = 0.4
 # Fraction of delta for the first test sequence. The rest of delta is for the second sequence.
-_FIRST_DELTA_FRACTION = 0.9
+_DELTA_FRACTION_OF_FIRST_SEQUENCE = 0.9
 
 
 class CandidateSequence(NamedTuple):
@@ -51,18 +51,18 @@ class CandidateSequence(NamedTuple):
 
 
 def build_loss_sequences(
-    pilot_rows: PairedPredictions, small_grid: Grid
+    pilot_rows: PairedPredictions, small_score_grid: Grid
 ) -> list[CandidateSequence]:
     """Build the test sequence of a loss: the small model answers ever more rows."""
     thresholds = _compute_quantile_thresholds(
-        pilot_rows.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
+        pilot_rows.small_score, n_thresholds=_N_THRESHOLDS, grid=small_score_grid
     )
     candidates = [Candidate(threshold) for threshold in thresholds]
     return [CandidateSequence(candidates, delta_fraction=1.0)]
 
 
 def build_accuracy_sequences(
-    pilot_rows: PairedPredictions, small_grid: Grid
+    pilot_rows: PairedPredictions, small_score_grid: Grid
 ) -> list[CandidateSequence]:
     """Build the sequences that test the accuracy of a cascade without human review.
 
@@ -70,24 +70,28 @@ def build_accuracy_sequences(
     cascade is there about as accurate as the large model, or more. The second one starts where the
     small model answers no row.
     """
-    thresholds = _compute_quantile_thresholds(
-        pilot_rows.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
+    rising_thresholds = _compute_quantile_thresholds(
+        pilot_rows.small_score, n_thresholds=_N_THRESHOLDS, grid=small_score_grid
     )
     start_threshold = float(
-        np.quantile(pilot_rows.small_score, _FIRST_SHARE_OF_SMALL_MODEL, method="lower")
+        np.quantile(pilot_rows.small_score, _SMALL_MODEL_SHARE_AT_FIRST_TEST, method="lower")
     )
-    index_of_start = bisect_left(thresholds, start_threshold)
-    stricter_candidates = [
-        Candidate(small_threshold=value) for value in thresholds[:index_of_start]
+    index_of_start = bisect_left(rising_thresholds, start_threshold)
+    candidates_below_start = [
+        Candidate(small_threshold=threshold) for threshold in rising_thresholds[:index_of_start]
     ]
-    laxer_candidates = [Candidate(small_threshold=value) for value in thresholds[index_of_start:]]
+    candidates_from_start = [
+        Candidate(small_threshold=threshold) for threshold in rising_thresholds[index_of_start:]
+    ]
     large_model_alone = Candidate(small_threshold=-math.inf)
-    return [
-        CandidateSequence(laxer_candidates, delta_fraction=_FIRST_DELTA_FRACTION),
-        CandidateSequence(
-            [large_model_alone, *stricter_candidates], delta_fraction=1.0 - _FIRST_DELTA_FRACTION
-        ),
-    ]
+    first_sequence = CandidateSequence(
+        candidates_from_start, delta_fraction=_DELTA_FRACTION_OF_FIRST_SEQUENCE
+    )
+    second_sequence = CandidateSequence(
+        [large_model_alone, *candidates_below_start],
+        delta_fraction=1.0 - _DELTA_FRACTION_OF_FIRST_SEQUENCE,
+    )
+    return [first_sequence, second_sequence]
 
 
 def build_review_sequences(
@@ -96,7 +100,7 @@ def build_review_sequences(
     n_tested: int,
     min_accuracy: float,
     review_cost: float,
-    grids: tuple[Grid, Grid],
+    score_grids: tuple[Grid, Grid],
 ) -> list[CandidateSequence]:
     """Build the sequence that tests the accuracy of a cascade with human review.
 
@@ -113,7 +117,7 @@ def build_review_sequences(
         Accuracy to certify.
     review_cost : float
         Cost of a row that a person answers, in calls of the large model.
-    grids : tuple of two Grid
+    score_grids : tuple of two Grid
         Grids of the scores of the small and the large model.
 
     Returns
@@ -141,28 +145,32 @@ def build_review_sequences(
     ...     n_tested=1600,
     ...     min_accuracy=0.95,
     ...     review_cost=10.0,
-    ...     grids=(RELATIVE_GRID, RELATIVE_GRID),
+    ...     score_grids=(RELATIVE_GRID, RELATIVE_GRID),
     ... )
     >>> sequence.delta_fraction, len(sequence.candidates) > 10
     (1.0, True)
     """
-    small_grid, large_grid = grids
-    small_thresholds = _compute_pair_thresholds(pilot_rows.small_score, small_grid)
+    small_score_grid, large_grid = score_grids
+    small_thresholds = _compute_pair_thresholds(pilot_rows.small_score, small_score_grid)
     large_thresholds = _compute_pair_thresholds(pilot_rows.large_score, large_grid)
     n_pilot = len(pilot_rows)
     answer_counts = _sum_over_answered_rows(
         pilot_rows,
         small_thresholds=small_thresholds,
         large_thresholds=large_thresholds,
-        small_values=np.ones(n_pilot),
-        large_values=np.ones(n_pilot),
+        value_if_small_answers=np.ones(n_pilot),
+        value_if_large_answers=np.ones(n_pilot),
     )
     expected_errors = _sum_over_answered_rows(
         pilot_rows,
         small_thresholds=small_thresholds,
         large_thresholds=large_thresholds,
-        small_values=estimate_error_probabilities(pilot_rows.small_score, pilot_rows.small_correct),
-        large_values=estimate_error_probabilities(pilot_rows.large_score, pilot_rows.large_correct),
+        value_if_small_answers=estimate_error_probabilities(
+            pilot_rows.small_score, pilot_rows.small_correct
+        ),
+        value_if_large_answers=estimate_error_probabilities(
+            pilot_rows.large_score, pilot_rows.large_correct
+        ),
     )
 
     # Each table has one row per threshold of the small model and one column per large threshold.
@@ -264,8 +272,8 @@ def _sum_over_answered_rows(
     *,
     small_thresholds: Float,
     large_thresholds: Float,
-    small_values: Float,
-    large_values: Float,
+    value_if_small_answers: Float,
+    value_if_large_answers: Float,
 ) -> _SumsOverAnsweredRows:
     """Sum values over the rows that each model answers, for all pairs of thresholds.
 
@@ -275,7 +283,7 @@ def _sum_over_answered_rows(
         Rows of the sums.
     small_thresholds, large_thresholds : array
         Increasing thresholds of each model.
-    small_values, large_values : array of shape (n_rows,)
+    value_if_small_answers, value_if_large_answers : array of shape (n_rows,)
         Value of each row if the small model, or the large model, answers it.
 
     Returns
@@ -284,24 +292,25 @@ def _sum_over_answered_rows(
     """
     n_small_thresholds = len(small_thresholds)
     n_large_thresholds = len(large_thresholds)
-    # A model accepts a row at every threshold that is not below its score.
-    first_accepting_small_index = np.searchsorted(small_thresholds, rows.small_score)
-    first_accepting_large_index = np.searchsorted(large_thresholds, rows.large_score)
-    small_sums_by_first_index = np.bincount(
-        first_accepting_small_index, weights=small_values, minlength=n_small_thresholds + 1
+    # A model accepts a row at its first threshold that is not below the score, and at later ones.
+    # The index is the number of thresholds if the model never accepts the row.
+    first_small_index = np.searchsorted(small_thresholds, rows.small_score)
+    first_large_index = np.searchsorted(large_thresholds, rows.large_score)
+    small_sum_by_first_index = np.bincount(
+        first_small_index, weights=value_if_small_answers, minlength=n_small_thresholds + 1
     )
-    small_sums = small_sums_by_first_index[:-1].cumsum()
+    small_sums = small_sum_by_first_index[:-1].cumsum()
 
-    # Each table has one row per threshold of the small model and one column per large threshold.
-    sums_by_first_accepting_pair = np.zeros((n_small_thresholds + 1, n_large_thresholds + 1))
+    small_axis, large_axis = 0, 1
+    sum_by_first_index_pair = np.zeros((n_small_thresholds + 1, n_large_thresholds + 1))
     np.add.at(
-        sums_by_first_accepting_pair,
-        (first_accepting_small_index, first_accepting_large_index),
-        large_values,
+        sum_by_first_index_pair, (first_small_index, first_large_index), value_if_large_answers
     )
-    sums_accepted_by_large = sums_by_first_accepting_pair.cumsum(axis=1)
-    # Entry i sums the rows that the small model first accepts at threshold i or a later one. At
-    # threshold i it rejects the rows of entry i + 1.
-    sums_first_accepted_here_or_later = sums_accepted_by_large[::-1].cumsum(axis=0)[::-1]
-    large_sums = sums_first_accepted_here_or_later[1:, :-1]
+    sums_if_large_accepts = sum_by_first_index_pair.cumsum(axis=large_axis)
+    sums_over_this_and_later_small_index = np.flip(
+        np.flip(sums_if_large_accepts, small_axis).cumsum(axis=small_axis), small_axis
+    )
+    # At threshold i, the small model rejects the rows with a first index of i + 1 or more.
+    sums_if_small_rejects_and_large_accepts = sums_over_this_and_later_small_index[1:]
+    large_sums = sums_if_small_rejects_and_large_accepts[:, :n_large_thresholds]
     return _SumsOverAnsweredRows(of_small_model=small_sums, of_large_model=large_sums)

@@ -45,7 +45,7 @@ class CascadeTest(ABC):
         pilot_rows: PairedPredictions,
         tested_rows: PairedPredictions,
         plan: CascadePlan,
-        grids: tuple[Grid, Grid],
+        score_grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
         """Build the sequences of candidates from the pilot rows.
 
@@ -56,7 +56,7 @@ class CascadeTest(ABC):
             may be used.
         plan : CascadePlan
             Options of the certification.
-        grids : tuple of two Grid
+        score_grids : tuple of two Grid
             Grids of the scores of the small and the large model.
 
         Returns
@@ -113,7 +113,7 @@ class LossTest(CascadeTest):
         pilot_rows: PairedPredictions,
         tested_rows: PairedPredictions,
         plan: CascadePlan,
-        grids: tuple[Grid, Grid],
+        score_grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
         """Build the sequence in which the small model answers ever more rows."""
         if plan.has_human_review:
@@ -121,8 +121,8 @@ class LossTest(CascadeTest):
                 "MaxLoss does not support people, because the large model predicts all rows that"
                 " the small model rejects. To have people in the cascade, promise MinAccuracy."
             )
-        small_grid, _ = grids
-        return build_loss_sequences(pilot_rows, small_grid)
+        small_score_grid, _ = score_grids
+        return build_loss_sequences(pilot_rows, small_score_grid)
 
     def find_rows_needing_labels(
         self, tested_rows: PairedPredictions, small_threshold: float
@@ -145,14 +145,13 @@ class LossTest(CascadeTest):
         self, max_loss: float, counts: OutcomeCounts, *, n_tested: int, significance_level: float
     ) -> bool:
         """Check whether the counts certify a loss of at most `max_loss`."""
-        nuisance_level = NUISANCE_LEVEL_FRACTION * self.promise.delta
         return certifies_noninferiority(
             n_only_first_incorrect=counts.n_worse,
             n_only_second_incorrect=counts.n_better,
             n=n_tested,
             margin=max_loss,
             level=significance_level,
-            gamma=nuisance_level,
+            nuisance_level=NUISANCE_LEVEL_FRACTION * self.promise.delta,
         )
 
     def make_infeasible_error(
@@ -226,7 +225,7 @@ class AccuracyTest(CascadeTest):
         pilot_rows: PairedPredictions,
         tested_rows: PairedPredictions,
         plan: CascadePlan,
-        grids: tuple[Grid, Grid],
+        score_grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
         """Build the sequences of candidates, after a check that no label is missing."""
         n_missing_labels = int((~tested_rows.has_label).sum())
@@ -244,10 +243,11 @@ class AccuracyTest(CascadeTest):
                 n_tested=len(tested_rows),
                 min_accuracy=self.promise.beta,
                 review_cost=plan.review_cost,
-                grids=grids,
+                score_grids=score_grids,
             )
-        small_grid, _ = grids
-        return build_accuracy_sequences(pilot_rows, small_grid)
+        # Without people, the large model answers all other rows, so it has no threshold.
+        small_score_grid, _ = score_grids
+        return build_accuracy_sequences(pilot_rows, small_score_grid)
 
     def find_rows_needing_labels(
         self, tested_rows: PairedPredictions, small_threshold: float

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certification.rows import Clusters
 from metacal.errors import GroupsError, MissingLabelsError
 from metacal.formulas import Flags
@@ -32,7 +32,7 @@ def judge(
     losses: Losses | None = None,
     row_subgroups: NDArray[Any] | None = None,
     clusters: Clusters | None = None,
-    overlap_with_fit: FitRows | None = None,
+    overlap_with_fit: OverlapWithFit | None = None,
 ) -> Verdict:
     """Judge the promise of a certificate on labelled rows.
 
@@ -56,7 +56,7 @@ def judge(
         If each group has a promise for each of two classes, a second column is the predicted class.
     clusters : Clusters, optional
         Clusters of dependent rows whose every row counts.
-    overlap_with_fit : FitRows, optional
+    overlap_with_fit : OverlapWithFit, optional
         How many of the rows were part of the fit, if any were. The promise is then not judged.
 
     Returns
@@ -83,7 +83,9 @@ def judge(
             clusters=clusters,
         )
     measurements = [
-        Measurement.from_rows(quantity, target, accept, correct, losses, clusters)
+        Measurement.from_rows(
+            quantity, target, accept=accept, correct=correct, losses=losses, clusters=clusters
+        )
         for quantity, target in certificate.limits
     ]
     interval_level = _compute_bonferroni_level(level, n_intervals=len(measurements))
@@ -167,8 +169,8 @@ def _measure_subgroups_with_rows(
         measurement = Measurement.from_rows(
             subgroup.quantity or common_quantity,
             subgroup.target or common_target,
-            judged_rows.accept,
-            judged_rows.correct,
+            accept=judged_rows.accept,
+            correct=judged_rows.correct,
             clusters=subgroup_clusters,
         )
         if measurement.n_rows > 0:

@@ -201,16 +201,16 @@ class MaxRisk(CostPromise):
         return (BETTING, FALLBACK_SEQUENCE)
 
     def procedure(self) -> MeanLossLimit:
-        """Return the procedure that certifies the limit on the mean loss."""
-        is_in_expectation = self.delta is None
+        """Return the procedure that limits the mean loss of the accepted rows."""
+        holds_in_expectation = self.delta is None
         return MeanLossLimit(
             quantity=RISK,
             limit=self.limit,
             costs=self.costs,
             noun_in_messages="risk",
             bets_rule_name=self.rule,
-            expects_rare_losses=self.near_binary,
-            uses_pilot_rows=not is_in_expectation,
+            is_near_binary=self.near_binary,
+            runs_test_sequence=not holds_in_expectation,
             random_state=self.random_state,
         )
 
@@ -281,8 +281,8 @@ class MaxCost(CostPromise):
         return super().rule
 
     def procedure(self) -> MeanLossLimit:
-        """Return the procedure that certifies the limit on the mean cost."""
-        is_in_expectation = self.delta is None
+        """Return the procedure that limits the mean cost of the accepted rows."""
+        holds_in_expectation = self.delta is None
         every_error_costs_the_same = has_uniform_costs(self.wrong)
         return MeanLossLimit(
             quantity=COST,
@@ -290,8 +290,8 @@ class MaxCost(CostPromise):
             costs=self.costs,
             noun_in_messages="cost",
             bets_rule_name=self.rule,
-            uses_pilot_rows=not is_in_expectation,
-            counts_errors=every_error_costs_the_same,
+            runs_test_sequence=not holds_in_expectation,
+            mean_follows_from_error_count=every_error_costs_the_same,
             random_state=self.random_state,
         )
 

@@ -187,7 +187,7 @@ class Measurement:
         correct: Flags | None,
         losses: Losses | None,
     ) -> Measurement:
-        """Measure the mean cost, with the costs in random order for bets."""
+        """Measure the mean cost of the rows that count, as a test by bets needs it."""
         if quantity.needs_labels:
             quantity.check_labels(correct)
         if losses is None:
@@ -196,13 +196,14 @@ class Measurement:
             )
         costs_in_row_order = losses.get_counted_losses(quantity, accept)
         # The bets are in random order, because sorted costs would look like drift.
-        bet_order = RowDraws((costs_in_row_order,)).draw_row_order(purpose="order of bets")
-        costs = costs_in_row_order[bet_order]
+        draws = RowDraws(seed_columns=(costs_in_row_order,))
+        costs = costs_in_row_order[draws.draw_row_order(purpose="order of bets")]
         relative_costs = costs / losses.max_loss
         mean_cost = None
         if len(costs) > 0:
             mean_cost = float(costs.mean())
-        has_graded_costs = not losses.is_all_or_nothing
+        # If every cost is 0 or the largest cost, an exact binomial test replaces the bets.
+        relative_costs_for_bets = None if losses.is_all_or_nothing else relative_costs
         n_rows_with_cost = int((costs > 0.0).sum())
         return cls(
             quantity=quantity,
@@ -212,7 +213,7 @@ class Measurement:
             n_rows=len(costs),
             largest_cost=losses.max_loss,
             total_cost=float(losses.max_loss * relative_costs.sum()),
-            relative_costs=relative_costs if has_graded_costs else None,
+            relative_costs=relative_costs_for_bets,
         )
 
     @property
@@ -344,12 +345,13 @@ class Measurement:
     def _compute_error_difference_p_value(self, significance_level: float) -> float:
         """Compute the p-value of an exact test of the difference between two error rates."""
         assert self.n_better is not None
+        n_worse = self.n_bad
         return p_value_of_noninferiority(
-            n_only_first_incorrect=self.n_bad,
+            n_only_first_incorrect=n_worse,
             n_only_second_incorrect=self.n_better,
             n=self.n_rows,
             margin=self.target,
-            gamma=NUISANCE_LEVEL_FRACTION * significance_level,
+            nuisance_level=NUISANCE_LEVEL_FRACTION * significance_level,
         )
 
     def _compute_cluster_p_value(self, significance_level: float) -> float:

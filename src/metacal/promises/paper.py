@@ -171,7 +171,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
 
 
 def _draw_threshold_rows(
-    candidate_rows: Codes, *, correct: Flags, score: Float | None, random_state: Any
+    candidate_indices: Codes, *, correct: Flags, score: Float | None, random_state: Any
 ) -> tuple[Flags, Flags]:
     """Draw a random tenth of some rows, at most 500 rows, to choose the threshold.
 
@@ -179,7 +179,7 @@ def _draw_threshold_rows(
 
     Parameters
     ----------
-    candidate_rows : array of int
+    candidate_indices : array of int
         Positions of the rows to draw from.
     correct : array of bool of shape (n_rows,)
         Whether each prediction is correct.
@@ -193,7 +193,7 @@ def _draw_threshold_rows(
     -------
     is_for_threshold, is_for_calibrator : arrays of bool of shape (n_rows,)
     """
-    n_candidates = len(candidate_rows)
+    n_candidates = len(candidate_indices)
     n_drawn = min(n_candidates // _ROWS_PER_THRESHOLD_ROW, MAX_THRESHOLD_ROWS)
     if n_drawn < 1:
         raise TooFewRowsError(
@@ -203,15 +203,15 @@ def _draw_threshold_rows(
     if random_state is None:
         candidate_scores = None
         if score is not None:
-            candidate_scores = score[candidate_rows]
-        draws = RowDraws((correct[candidate_rows], candidate_scores))
+            candidate_scores = score[candidate_indices]
+        draws = RowDraws(seed_columns=(correct[candidate_indices], candidate_scores))
         random_order = draws.draw_row_order(purpose="the paper's split")
-        drawn_rows = candidate_rows[random_order[:n_drawn]]
+        drawn_indices = candidate_indices[random_order[:n_drawn]]
     else:
         rng = make_generator(random_state)
-        drawn_rows = rng.choice(candidate_rows, size=n_drawn, replace=False)
+        drawn_indices = rng.choice(candidate_indices, size=n_drawn, replace=False)
     is_for_threshold = np.zeros(len(correct), dtype=bool)
-    is_for_threshold[drawn_rows] = True
+    is_for_threshold[drawn_indices] = True
     # The calibrator is fitted on all rows that do not choose the threshold.
     is_for_calibrator = ~is_for_threshold
     return is_for_threshold, is_for_calibrator

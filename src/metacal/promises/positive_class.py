@@ -20,7 +20,7 @@ PromiseType = TypeVar("PromiseType", bound=Promise)
 
 
 def apply_positive_class(
-    promise: PromiseType, positive: Name | None, *, positive_sets_score_direction: bool = False
+    promise: PromiseType, positive: Name | None, *, positive_is_class_of_high_scores: bool = False
 ) -> PromiseType:
     """Apply the positive class of an estimator to a promise that names none.
 
@@ -32,7 +32,7 @@ def apply_positive_class(
     positive : str, bool, int, float or None
         Positive class of the estimator.
 
-    positive_sets_score_direction : bool, default=False
+    positive_is_class_of_high_scores : bool, default=False
         Whether the estimator reads one score per row, and `positive` is the class of high scores.
         It then has an effect whatever is promised.
 
@@ -58,11 +58,11 @@ def apply_positive_class(
         return promise
     promise_with_class = promise.with_positive_class(positive)
     promised_classes = promise_with_class.positive_classes
-    has_effect = positive_sets_score_direction or positive in promised_classes
-    if has_effect:
+    promise_is_about_positive = positive in promised_classes
+    if promise_is_about_positive or positive_is_class_of_high_scores:
         return promise_with_class
-    names_another_class = len(promised_classes) > 0
-    if names_another_class:
+    promise_is_about_another_class = len(promised_classes) > 0
+    if promise_is_about_another_class:
         reason = f"{promise!r} has its own positive class"
     else:
         reason = f"{type(promise).__name__} covers both classes"

@@ -143,9 +143,9 @@ class Promise(ABC):
 
     def find_count_contradiction(self, certificate: Certificate) -> str | None:
         """Describe how the counts of a certificate contradict the promise, or return None."""
-        from metacal.certification.audit import find_contradiction
+        from metacal.certification.audit import find_test_contradiction
 
-        return find_contradiction(self, certificate)
+        return find_test_contradiction(self, certificate)
 
     def compute_losses(self, rows: Rows, labels: Any) -> Losses | None:
         """Compute the cost of each prediction, or return None if the promise limits no costs.
@@ -342,7 +342,7 @@ class Promise(ABC):
         """Describe why a fit cannot have had the stated folds, clusters or scores."""
         design = certificate.design
         max_folds = certificate.n_rows
-        if self._tests_only_split:
+        if self._tests_only_part_of_rows:
             # All rows were scored in folds, but the certificate counts only the rows of the split.
             # So it does not limit the number of folds.
             max_folds = max(max_folds, design.n_folds)
@@ -357,30 +357,33 @@ class Promise(ABC):
         return None
 
     def _find_rule_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe why the rule of a certificate cannot certify the promise."""
-        allowed_rules = self.rules_allowed_in(certificate)
+        """Describe why the rule of a certificate is not one of the promise, or return None."""
+        allowed_rule_names = self.rules_allowed_in(certificate)
         if certificate.design.counts_whole_clusters:
-            from metacal.certification.clusters import WHOLE_CLUSTERS
+            from metacal.certification.clusters import WHOLE_CLUSTERS_RULE
 
-            allowed_rules = (WHOLE_CLUSTERS,)
-        if certificate.rule in allowed_rules:
+            allowed_rule_names = (WHOLE_CLUSTERS_RULE,)
+        if certificate.rule in allowed_rule_names:
             return None
         return "the rule is none that this promise uses"
 
     def _find_test_contradiction(self, certificate: Certificate) -> str | None:
         """Describe why the counts do not pass the test of the promise, or return None."""
         # Only certificates from files are tested again, so a fit does not import the tests.
-        from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
+        from metacal.certification.audit import (
+            find_cluster_test_contradiction,
+            find_test_contradiction,
+        )
 
         design = certificate.design
-        # If several scores shared delta, the chosen score was tested at its share.
-        promise_at_tested_delta = self.with_delta_fraction(design.delta_share)
+        # If several scores were tested, each had a fraction of delta.
+        promise_at_tested_delta = self.with_delta_fraction(design.delta_fraction)
         if design.counts_whole_clusters:
-            return find_contradiction_of_clusters(promise_at_tested_delta, certificate)
-        return find_contradiction(promise_at_tested_delta, certificate)
+            return find_cluster_test_contradiction(promise_at_tested_delta, certificate)
+        return find_test_contradiction(promise_at_tested_delta, certificate)
 
     @property
-    def _tests_only_split(self) -> bool:
+    def _tests_only_part_of_rows(self) -> bool:
         """Whether the rule tests a part of the rows only, as the paper's rules do."""
         return self.guarantee == "none"
 
@@ -390,7 +393,7 @@ class Promise(ABC):
         cases = certificate.cases
         has_pilot_cases = cases is not None and cases.n_pilot > 0
         tests_only_some_rows = (
-            self._tests_only_split
+            self._tests_only_part_of_rows
             or design.counts_whole_clusters
             or design.n_pilot_rows > 0
             or has_pilot_cases

@@ -72,10 +72,10 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.bad_answer_limit import (
-    BadAnswerLimit,
+    BadAnswerTest,
     compute_rows_needed_without_bad_answer,
 )
-from metacal.promises.cascade import DELTA_FRACTION_PER_PATH, MaxLoss
+from metacal.promises.cascade import N_THRESHOLD_PATHS, MaxLoss
 from metacal.promises.cascade_tests import make_accuracy_error
 from metacal.promises.promise import Promise
 from metacal.promises.staged_certificate import build_accuracy_certificate, build_loss_certificate
@@ -184,7 +184,7 @@ class CascadeScores(Evidence):
         return self.n_gated_models == 1
 
     def certify(self, promise: Promise) -> Certificate:
-        """Certify the cheapest thresholds that keep the promise."""
+        """Certify the thresholds of the cheapest cascade that keeps the promise."""
         if isinstance(promise, MinAccuracy):
             return self._certify_accuracy(promise)
         if isinstance(promise, MaxLoss):
@@ -202,18 +202,18 @@ class CascadeScores(Evidence):
         if not self.has_one_threshold:
             n_pilot = _compute_pilot_size(n_labelled)
         n_testable = n_labelled - n_pilot
-        limit = self._build_limit(promise, n_pilot=n_pilot)
-        # A single threshold is set on rows that keep the answer of the last model.
-        max_bad_rows = limit.find_max_passing_bad_count(
-            n_testable, exempts_tested_rows=self.has_one_threshold
+        bad_answer_test = self._build_bad_answer_test(promise, n_pilot=n_pilot)
+        # Behind a single threshold, the tested rows of a pool get the answer of the last model.
+        max_bad_rows = bad_answer_test.find_max_passing_bad_count(
+            n_testable, corrects_tested_rows=self.has_one_threshold
         )
         if max_bad_rows is None:
-            raise _make_loss_error(promise, limit, n_tested=n_testable)
+            raise _make_loss_error(promise, bad_answer_test, n_tested=n_testable)
 
-        n_tested = limit.find_min_tested_rows(
+        n_tested = bad_answer_test.find_min_tested_rows(
             n_bad=max_bad_rows,
             n_available=n_testable,
-            exempts_tested_rows=self.has_one_threshold,
+            corrects_tested_rows=self.has_one_threshold,
         )
         tested_rows = random_row_order[n_pilot : n_pilot + n_tested]
         if self.has_one_threshold:
@@ -233,22 +233,22 @@ class CascadeScores(Evidence):
             thresholds=thresholds,
             tested_rows=tested_rows,
             n_pilot=n_pilot,
-            pool_size=limit.pool_size,
+            pool_size=bad_answer_test.pool_size,
         )
 
-    def _build_limit(self, promise: MaxLoss, *, n_pilot: int) -> BadAnswerLimit:
-        """Build the exact test of a limit on bad answers."""
+    def _build_bad_answer_test(self, promise: MaxLoss, *, n_pilot: int) -> BadAnswerTest:
+        """Build the exact test that the share of bad answers is at most epsilon."""
         significance_level = promise.delta
-        if not self.has_one_threshold:
-            # Several thresholds are tested along two paths. A false pass along either of them breaks
-            # the promise, so the paths share delta.
-            significance_level = promise.delta * DELTA_FRACTION_PER_PATH
+        tests_threshold_paths = not self.has_one_threshold
+        if tests_threshold_paths:
+            # A false pass along any path breaks the promise, so the paths share delta.
+            significance_level = promise.delta / N_THRESHOLD_PATHS
         pool_size = None
         if self.is_finite_pool:
             n_labelled_rows = len(self.uncertainty)
             n_unlabelled_rows = len(self.unlabelled_uncertainty)
             pool_size = n_labelled_rows + n_unlabelled_rows
-        return BadAnswerLimit(
+        return BadAnswerTest(
             max_bad_share=promise.epsilon,
             significance_level=significance_level,
             pool_size=pool_size,
@@ -344,7 +344,9 @@ class CascadeScores(Evidence):
 
     def _draw_row_order(self) -> Codes:
         """Draw a random order of the labelled rows."""
-        draws = RowDraws((*self.uncertainty.T, *self.is_bad.T), random_state=self.random_state)
+        draws = RowDraws(
+            seed_columns=(*self.uncertainty.T, *self.is_bad.T), random_state=self.random_state
+        )
         return draws.draw_row_order(purpose="staged rows")
 
     def _split_rows(self) -> _RowSplit:
@@ -414,14 +416,14 @@ class CascadeScores(Evidence):
 
         Its last column is for the last model, or for people.
         """
-        is_bad = self.is_bad[rows]
-        n_flag_columns = is_bad.shape[1]
-        has_flags_of_last_model = n_flag_columns > self.n_gated_models
-        if has_flags_of_last_model:
-            return is_bad
-        # The last model agrees with itself, and people count as correct, so no answer is bad.
-        never_bad = np.zeros(len(is_bad), dtype=bool)
-        return np.column_stack([is_bad, never_bad])
+        is_bad_by_model = self.is_bad[rows]
+        n_model_columns = is_bad_by_model.shape[1]
+        has_column_of_last_model = n_model_columns > self.n_gated_models
+        if has_column_of_last_model:
+            return is_bad_by_model
+        # The last model agrees with itself, and people count as correct: none of their answers is bad.
+        is_last_answer_bad = np.zeros(len(is_bad_by_model), dtype=bool)
+        return np.column_stack([is_bad_by_model, is_last_answer_bad])
 
     def count_answers(self, thresholds: Float, rows: Codes) -> AnswerCounts:
         """Count the rows that models answer at the given thresholds, and the bad answers."""
@@ -448,11 +450,13 @@ def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
 
 
 def _make_loss_error(
-    promise: MaxLoss, limit: BadAnswerLimit, *, n_tested: int
+    promise: MaxLoss, bad_answer_test: BadAnswerTest, *, n_tested: int
 ) -> InfeasibleTargetError:
     """Build the error of a loss that cannot be certified on so few labelled rows."""
-    max_bad_share = limit.max_bad_share
-    rows_needed = compute_rows_needed_without_bad_answer(max_bad_share, limit.significance_level)
+    max_bad_share = bad_answer_test.max_bad_share
+    rows_needed = compute_rows_needed_without_bad_answer(
+        max_bad_share, bad_answer_test.significance_level
+    )
     message = (
         f"Cannot certify a loss of {max_bad_share:g} on {n_tested:,} labelled rows"
         f" {promise.confidence_phrase}. Even without a disagreement, at least {rows_needed:,} rows are"

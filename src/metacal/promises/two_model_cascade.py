@@ -72,7 +72,7 @@ class TwoModelEvidence(Evidence):
         Calibration rows.
     plan : CascadePlan
         Options of the certification.
-    grids : tuple of two Grid
+    score_grids : tuple of two Grid
         Grids of the scores of the small and the large model. A threshold lies between two points.
 
     Examples
@@ -93,13 +93,15 @@ class TwoModelEvidence(Evidence):
 
     rows: PairedPredictions
     plan: CascadePlan = DEFAULT_PLAN
-    grids: tuple[Grid, Grid] = (RELATIVE_GRID, RELATIVE_GRID)
+    score_grids: tuple[Grid, Grid] = (RELATIVE_GRID, RELATIVE_GRID)
 
     def certify(self, promise: Promise) -> Certificate:
         """Certify the last candidate that passes, which answers most rows or costs least."""
         cascade_test = make_cascade_test(check_cascade_promise(promise))
         pilot_rows, tested_rows = split_pilot_rows(self.rows, self.plan)
-        sequences = cascade_test.build_sequences(pilot_rows, tested_rows, self.plan, self.grids)
+        sequences = cascade_test.build_sequences(
+            pilot_rows, tested_rows, self.plan, self.score_grids
+        )
         sequence_result = _test_sequences(cascade_test, tested_rows, sequences)
         if sequence_result.last_passed is None:
             first_sequence = sequences[0]

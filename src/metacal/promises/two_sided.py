@@ -36,7 +36,7 @@ class SidePromise(SubgroupPromise):
     rules: ClassVar = (TWO_SIDED, TWO_SIDED)
 
     # Whether the promise is about rows predicted positive. If not, it is about predicted negatives.
-    calls_positive: ClassVar[bool] = True
+    is_about_predicted_positives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +66,7 @@ class SidePromise(SubgroupPromise):
             target=self.level,
             rule=self._make_threshold_rule(),
             positive=self.positive,
-            is_about_predicted_positives=self.calls_positive,
+            is_about_predicted_positives=self.is_about_predicted_positives,
         )
 
     def procedure(self) -> TwoClassProcedure:
@@ -172,7 +172,7 @@ class MinRecall(SidePromise):
     """
 
     quantities: ClassVar = {"level": RECALL}
-    calls_positive: ClassVar[bool] = False
+    is_about_predicted_positives: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

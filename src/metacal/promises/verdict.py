@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scipy.special import ndtri
 
-from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certificates.quantity import Quantity
 from metacal.display import format_interval
 from metacal.promises.measurement import Measurement
@@ -73,7 +73,7 @@ class Verdict:
         One verdict for each promised quantity, or for each subgroup with rows, if there are
         several. Subgroups with the smallest p-value come first. The numbers of this verdict are
         those of its first component.
-    fit_rows : FitRows or None
+    fit_rows : OverlapWithFit or None
         How many of the rows were part of the fit. If any were, nothing is measured.
     """
 
@@ -89,7 +89,7 @@ class Verdict:
     subgroup: str | None = None
     class_name: Name | None = None
     components: tuple[Self, ...] = ()
-    fit_rows: FitRows | None = None
+    fit_rows: OverlapWithFit | None = None
 
     @classmethod
     def from_measurement(
@@ -142,7 +142,9 @@ class Verdict:
         )
 
     @classmethod
-    def not_judged(cls, certificate: Certificate, overlap_with_fit: FitRows, level: float) -> Self:
+    def not_judged(
+        cls, certificate: Certificate, overlap_with_fit: OverlapWithFit, level: float
+    ) -> Self:
         """Build the verdict for rows that were part of the fit."""
         verdicts = []
         for quantity, target in certificate.limits:

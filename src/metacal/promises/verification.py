@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.design import CountedBy
-from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.rows import Clusters
@@ -135,7 +135,7 @@ class Verification:
         guarantee = self.certificate.guarantee
         delta_percent = format_percent_ceil(self.certificate.delta or 0.0)
         subgroups = self.certificate.subgroups
-        if subgroups is None or subgroups.hold_together or guarantee != "certified":
+        if subgroups is None or subgroups.promises_hold_jointly or guarantee != "certified":
             return _TESTED_CLAIM_BY_GUARANTEE[guarantee].format(delta=delta_percent)
         # Each promise fails with its own probability, so delta limits a share of the subgroups.
         return (
@@ -330,7 +330,7 @@ class _LabelledRows:
     clusters: Clusters | None = None
 
     @property
-    def draw_columns(self) -> tuple[Flags, Flags | None, NDArray[np.float64] | None]:
+    def seed_columns(self) -> tuple[Flags, Flags | None, NDArray[np.float64] | None]:
         """Columns from which random draws are derived."""
         row_losses = None if self.losses is None else self.losses.if_accepted
         return self.accept, self.correct, row_losses
@@ -353,7 +353,7 @@ def verify_decisions(
     losses: Losses | None = None,
     row_subgroups: NDArray[Any] | None = None,
     units: Units | None = None,
-    overlap_with_fit: FitRows | None = None,
+    overlap_with_fit: OverlapWithFit | None = None,
 ) -> Verification:
     """Test the promise of a certificate on labelled rows.
 
@@ -382,7 +382,7 @@ def verify_decisions(
         Predicted class or group of each row, as for `judge`.
     units : Units, optional
         Clusters of dependent rows.
-    overlap_with_fit : FitRows, optional
+    overlap_with_fit : OverlapWithFit, optional
         How many of the rows were part of the fit, if any were. The promise is then not tested.
 
     Returns
@@ -443,7 +443,7 @@ def _draw_one_row_of_each_cluster(rows: _LabelledRows, units: Units) -> _Labelle
     cluster_codes = units.encode_names(n_rows)
     selection = build_row_selection(n_rows, cluster_codes)
     assert selection is not None
-    return rows.take(selection.draw(*rows.draw_columns).indices)
+    return rows.take(selection.draw(*rows.seed_columns).indices)
 
 
 def _group_into_clusters(
@@ -467,7 +467,7 @@ def _group_into_clusters(
     _LabelledRows
     """
     cluster_codes = units.encode_names(len(rows.accept))
-    draws = RowDraws(rows.draw_columns, units=cluster_codes)
+    draws = RowDraws(rows.seed_columns, units=cluster_codes)
     shuffled_codes = draws.draw_cluster_numbers(purpose="whole units")
     largest_observed_size = int(np.bincount(cluster_codes).max())
     clusters = Clusters.from_codes(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
 from metacal.estimators.evaluate import evaluate_decisions, evaluate_table
 from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
@@ -364,7 +364,7 @@ class Promise:
     advice : str
         Recommended action, one sentence.
 
-    fit_rows : FitRows or None
+    fit_rows : OverlapWithFit or None
         Rows that the gate was fitted on. If there are any, the promise is not judged, and
         calibration looks better than it is.
 
@@ -383,7 +383,7 @@ class Promise:
     verdicts: tuple[dict[str, Any], ...]
     verdict: str
     advice: str
-    fit_rows: FitRows | None
+    fit_rows: OverlapWithFit | None
     next_steps: tuple[dict[str, Any], ...] = ()
     answered_by: tuple[Answerer, ...] = ()
 

@@ -86,7 +86,7 @@ def certifies_noninferiority(
     n: int,
     margin: float,
     level: float,
-    gamma: float,
+    nuisance_level: float,
 ) -> bool:
     """Test whether one classifier errs at most `margin` more often than another.
 
@@ -103,7 +103,7 @@ def certifies_noninferiority(
         Tolerated difference of the error rates.
     level : float
         Significance level of the test.
-    gamma : float
+    nuisance_level : float
         Part of the level that is spent on the confidence limit of q.
 
     Returns
@@ -113,9 +113,9 @@ def certifies_noninferiority(
 
     Examples
     --------
-    >>> certifies_noninferiority(0, 0, 300, 0.01, level=0.1, gamma=0.005)
+    >>> certifies_noninferiority(0, 0, 300, 0.01, level=0.1, nuisance_level=0.005)
     True
-    >>> certifies_noninferiority(0, 0, 200, 0.01, level=0.1, gamma=0.005)
+    >>> certifies_noninferiority(0, 0, 200, 0.01, level=0.1, nuisance_level=0.005)
     False
     """
     p_value = _bound_p_value(
@@ -123,7 +123,7 @@ def certifies_noninferiority(
         int(n_only_second_incorrect),
         int(n),
         float(margin),
-        float(gamma),
+        float(nuisance_level),
         tail="lower",
         stop_when_decided_at=float(level),
     )
@@ -131,7 +131,11 @@ def certifies_noninferiority(
 
 
 def p_value_of_noninferiority(
-    n_only_first_incorrect: int, n_only_second_incorrect: int, n: int, margin: float, gamma: float
+    n_only_first_incorrect: int,
+    n_only_second_incorrect: int,
+    n: int,
+    margin: float,
+    nuisance_level: float,
 ) -> float:
     """Compute the p-value of "the first classifier errs at most `margin` more often".
 
@@ -145,7 +149,7 @@ def p_value_of_noninferiority(
         Number of rows.
     margin : float
         Tolerated difference of the error rates.
-    gamma : float
+    nuisance_level : float
         Significance level of the confidence limit of q.
 
     Returns
@@ -154,7 +158,7 @@ def p_value_of_noninferiority(
 
     Examples
     --------
-    >>> round(p_value_of_noninferiority(40, 10, 1000, 0.01, gamma=0.001), 3)
+    >>> round(p_value_of_noninferiority(40, 10, 1000, 0.01, nuisance_level=0.001), 3)
     0.003
     """
     return _bound_p_value(
@@ -162,7 +166,7 @@ def p_value_of_noninferiority(
         int(n_only_second_incorrect),
         int(n),
         float(margin),
-        float(gamma),
+        float(nuisance_level),
         tail="upper",
         stop_when_decided_at=None,
     )
@@ -212,11 +216,16 @@ def _bound_difference_from_above(
     n_only_first_incorrect: int, n_only_second_incorrect: int, n: int, level: float
 ) -> float:
     """Find the smallest margin at which the test certifies noninferiority at a level."""
-    gamma = NUISANCE_LEVEL_FRACTION * level
+    nuisance_level = NUISANCE_LEVEL_FRACTION * level
 
     def certifies_margin(margin: float) -> bool:
         return certifies_noninferiority(
-            n_only_first_incorrect, n_only_second_incorrect, n, margin, level=level, gamma=gamma
+            n_only_first_incorrect,
+            n_only_second_incorrect,
+            n,
+            margin,
+            level=level,
+            nuisance_level=nuisance_level,
         )
 
     return _find_smallest_margin(certifies_margin)
@@ -230,11 +239,11 @@ def _bound_difference_from_below(
     The bound is positive if the p-value of noninferiority at a small positive margin is at most the
     level. Otherwise it is an upper bound on the opposite difference, with a negative sign.
     """
-    gamma = NUISANCE_LEVEL_FRACTION * level
+    nuisance_level = NUISANCE_LEVEL_FRACTION * level
 
     def is_possible_difference(margin: float) -> bool:
         p_value = p_value_of_noninferiority(
-            n_only_first_incorrect, n_only_second_incorrect, n, margin, gamma
+            n_only_first_incorrect, n_only_second_incorrect, n, margin, nuisance_level
         )
         return p_value > level
 
@@ -292,7 +301,7 @@ def _bound_p_value(
     n_better: int,
     n: int,
     margin: float,
-    gamma: float,
+    nuisance_level: float,
     tail: Tail,
     stop_when_decided_at: float | None,
 ) -> float:
@@ -305,7 +314,7 @@ def _bound_p_value(
     ----------
     n_worse, n_better : int
         Number of rows on which only the first, and on which only the second classifier is incorrect.
-    n, margin, gamma
+    n, margin, nuisance_level
         As in `p_value_of_noninferiority`.
     tail : "lower" or "upper"
         Tail of T whose probability is the p-value: P(T <= observed) or P(T >= observed).
@@ -326,7 +335,7 @@ def _bound_p_value(
         tail_probability = _compute_tail_probability(
             n, margin, observed_t, p_better=p_better, p_worse=p_worse, tail=tail
         )
-        return tail_probability + gamma
+        return tail_probability + nuisance_level
 
     def compute_p_value_at(q: float) -> float:
         return compute_p_value(p_better=q, p_worse=q + margin)
@@ -340,7 +349,7 @@ def _bound_p_value(
             p_value_bound = compute_p_value(p_better=high_q, p_worse=low_q + margin)
         return _QInterval(-p_value_bound, low_q, high_q)
 
-    max_q = min(bounds.clopper_pearson_upper(n_better, n, gamma), (1.0 - margin) / 2.0)
+    max_q = min(bounds.clopper_pearson_upper(n_better, n, nuisance_level), (1.0 - margin) / 2.0)
     largest_p_value = max(compute_p_value_at(max_q), compute_p_value_at(0.0))
     interval_heap = [_QInterval(negative_bound=-1.0, low_q=0.0, high_q=max_q)]
     for _ in range(_MAX_SPLITS):

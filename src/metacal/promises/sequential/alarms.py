@@ -244,7 +244,7 @@ class Alarms:
         # Rows of a cluster are dependent, so only the drawn row of each cluster is compared.
         independent_rows: Flags | slice = slice(None)
         if clusters is not None:
-            independent_rows = clusters.is_drawn
+            independent_rows = clusters.is_cluster_representative
         independent_subgroups = None
         if row_subgroups is not None:
             independent_subgroups = row_subgroups[independent_rows]
@@ -309,7 +309,7 @@ class Alarms:
         has_compared_confidence = accepted
         if clusters is not None:
             # One row of each cluster is drawn, because bets on rows need independent rows.
-            has_compared_confidence = accepted & clusters.is_drawn
+            has_compared_confidence = accepted & clusters.is_cluster_representative
         labelling_probability = None
         if probability is not None:
             labelling_probability = probability[has_compared_confidence]

@@ -321,10 +321,10 @@ class PromiseMonitor(Monitor):
         is_predicted_as_class = np.zeros(n_rows, dtype=bool)
         is_predicted_as_class[self.select_monitored_rows(n_rows, row_subgroups)] = True
         # Rows of another predicted class stay, because their true class may be the monitored one.
-        rows_about_class = rows.convert_flags_to_class(is_predicted_as_class)
+        rows_about_class = rows.make_flags_about_class(is_predicted_as_class)
         if not self.monitors_predicted_class_in_groups:
             return rows_about_class
-        is_in_group = self.select_rows_whatever_prediction(n_rows, row_subgroups)
+        is_in_group = self.select_rows_of_either_predicted_class(n_rows, row_subgroups)
         return rows_about_class.select_rows(is_in_group)
 
     def _bet_on_rows(self, rows: MonitoredRows, losses: Losses | None) -> None:

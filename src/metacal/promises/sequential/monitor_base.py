@@ -132,13 +132,13 @@ class Monitor:
         """
         if not self.subgroup_names:
             return slice(None)
-        is_in_subgroup = self.select_rows_whatever_prediction(n_rows, row_subgroups)
+        is_in_subgroup = self.select_rows_of_either_predicted_class(n_rows, row_subgroups)
         if not self.monitors_predicted_class_in_groups:
             return is_in_subgroup
         predicted_class_of_row = np.asarray(row_subgroups)[:, 1].astype(str)
         return is_in_subgroup & (predicted_class_of_row == str(self.predicted_class))
 
-    def select_rows_whatever_prediction(
+    def select_rows_of_either_predicted_class(
         self, n_rows: int, row_subgroups: ArrayLike | None
     ) -> Flags:
         """Return a mask of the rows of the monitored groups, whatever their prediction.

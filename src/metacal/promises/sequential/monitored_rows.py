@@ -47,11 +47,11 @@ class ClusterMembership(NamedTuple):
     ----------
     cluster_of_row : array of int
         Index of the cluster of each row: 0, 1, ...
-    is_drawn : boolean array
+    is_cluster_representative : boolean array
         True for one random row of each cluster.
     n_clusters : int
         Number of clusters.
-    cluster_weight_divisors : array of float of shape (n_clusters,), or None
+    full_weight_sums : array of float of shape (n_clusters,), or None
         The weight of a cluster is the sum of the weights of its labelled rows, divided by this
         number. It is the number of rows of the cluster, labelled or not, if every cluster counts
         the same, and one number for all clusters if every row counts the same. None if each cluster
@@ -59,13 +59,16 @@ class ClusterMembership(NamedTuple):
     """
 
     cluster_of_row: Codes
-    is_drawn: Flags
+    is_cluster_representative: Flags
     n_clusters: int
-    cluster_weight_divisors: Float | None
+    full_weight_sums: Float | None
 
     def select_rows(self, rows: Flags | slice) -> ClusterMembership:
         """Return the membership of the selected rows."""
-        return self._replace(cluster_of_row=self.cluster_of_row[rows], is_drawn=self.is_drawn[rows])
+        return self._replace(
+            cluster_of_row=self.cluster_of_row[rows],
+            is_cluster_representative=self.is_cluster_representative[rows],
+        )
 
     def compute_cluster_means_and_weights(
         self, values: Float, weights: Float
@@ -74,12 +77,12 @@ class ClusterMembership(NamedTuple):
 
         Clusters without weight are left out.
 
-        >>> is_drawn = np.array([True, False, True])
+        >>> is_cluster_representative = np.array([True, False, True])
         >>> membership = ClusterMembership(
         ...     cluster_of_row=np.array([0, 0, 1]),
-        ...     is_drawn=is_drawn,
+        ...     is_cluster_representative=is_cluster_representative,
         ...     n_clusters=2,
-        ...     cluster_weight_divisors=np.array([4.0, 1.0]),
+        ...     full_weight_sums=np.array([4.0, 1.0]),
         ... )
         >>> membership.compute_cluster_means_and_weights(np.array([1.0, 0.0, 1.0]), np.ones(3))
         (array([0.5, 1. ]), array([0.5, 1. ]))
@@ -90,11 +93,11 @@ class ClusterMembership(NamedTuple):
         )
         has_weight = weight_sums > 0.0
         cluster_means = weighted_value_sums[has_weight] / weight_sums[has_weight]
-        if self.cluster_weight_divisors is None:
+        if self.full_weight_sums is None:
             # Each cluster counts once, by its mean, whatever the number of its rows.
             cluster_weights = np.ones(self.n_clusters)
         else:
-            cluster_weights = weight_sums / self.cluster_weight_divisors
+            cluster_weights = weight_sums / self.full_weight_sums
         return cluster_means, cluster_weights[has_weight]
 
 
@@ -118,7 +121,7 @@ class MonitoredRows(NamedTuple):
     sampling_weights: Float
     clusters: ClusterMembership | None
 
-    def convert_flags_to_class(self, is_predicted_as_class: Flags) -> MonitoredRows:
+    def make_flags_about_class(self, is_predicted_as_class: Flags) -> MonitoredRows:
         """Return rows whose flags are about one of two classes.
 
         In the result, `is_accepted` means that a row is predicted and accepted as the class, and

@@ -64,7 +64,7 @@ def compute_invested_share(stretch_number: int, *, has_window: bool) -> float:
     return 0.5 if k == 0 else 0.5 / (k * (k + 1.0))
 
 
-def compute_idle_share(stretch_number: int) -> float:
+def compute_uninvested_share(stretch_number: int) -> float:
     """Compute the share of a gambler's initial capital that is not yet invested."""
     # The investments up to stretch n leave 1/2 - Σ_{1 <= k <= n} 1/(2k(k+1)) = 1/(2(n + 1)).
     return 0.5 / (stretch_number + 1.0)

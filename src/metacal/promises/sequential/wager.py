@@ -52,8 +52,8 @@ from metacal.certificates.stored_fields import stored_as
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.promises.sequential.stretches import (
-    compute_idle_share,
     compute_invested_share,
+    compute_uninvested_share,
     split_into_stretches,
 )
 
@@ -341,7 +341,7 @@ class Wager:
                 state, bets.select_rows(part.rows), weight_moment_ratios[part.rows]
             )
             if has_window:
-                idle_capital[part.rows] = compute_idle_share(part.stretch_number)
+                idle_capital[part.rows] = compute_uninvested_share(part.stretch_number)
         return _GamblerResult(new_state=state, log_invested=log_invested, idle_capital=idle_capital)
 
     def _bet_within_stretch(
