@@ -99,13 +99,14 @@ def show_config() -> Config:
     import metacal
     from metacal import kernels
 
+    kernel_module_name = kernels.host_kernels.__name__.rsplit(".", 1)[-1]
     return Config(
         metacal=metacal.__version__,
         python=platform.python_version(),
         numpy=numpy.__version__,
         scipy=scipy.__version__,
-        kernel=kernels.host_kernels.__name__.rsplit(".", 1)[-1],
-        reason=kernels.reason,
+        kernel=kernel_module_name,
+        reason=kernels.reason_for_kernels,
         scikit_learn=_installed_version("scikit-learn"),
         platform=f"{platform.system()} {platform.release()}, {platform.machine()}",
         extras=_installed_extras(),

@@ -22,9 +22,9 @@ _DECIMAL_TOLERANCE = 1e-6
 _MAX_NAMES = 8
 #: Maximal number of characters of a value in a message.
 _MAX_VALUE_LENGTH = 80
-#: Positions of the name in each line of a printed certificate.
+#: Characters of the name in each line of a printed certificate.
 _NAME_COLUMNS = slice(2, 14)
-#: Positions of the text that follows the name in each line of a printed certificate.
+#: Characters of the text after the name in each line of a printed certificate.
 _TEXT_COLUMNS = slice(15, None)
 
 

@@ -495,7 +495,7 @@ def test_wrong_buffers_are_refused(call):
 def test_show_config_names_the_kernel():
     config = mc.show_config()
     assert config.kernel == kernels.host_kernels.__name__.rsplit(".", 1)[-1]
-    assert kernels.reason in str(config)
+    assert kernels.reason_for_kernels in str(config)
 
 
 @pytest.mark.slow

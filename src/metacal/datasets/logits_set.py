@@ -149,8 +149,14 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSe
             f"Unknown data set {name!r}{hint} The available data sets are {names_text}."
         )
     with (_find_folder(folder) / f"{name}.npz").open("rb") as file:
-        packed_data = read_packed(file)
-    return LogitsSet(name, *packed_data)
+        packed = read_packed(file)
+    return LogitsSet(
+        name=name,
+        logits=packed.logits,
+        labels=packed.labels,
+        is_test=packed.is_test,
+        source=packed.source,
+    )
 
 
 def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:

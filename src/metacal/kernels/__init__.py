@@ -35,7 +35,7 @@ from metacal.kernels.choice import KERNEL_VARIABLE, choose_kernels
 from metacal.kernels.columns import confidence_log_odds as _confidence_log_odds_formula
 from metacal.kernels.row_ranges import run_on_row_ranges
 
-host_kernels, reason = choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
+host_kernels, reason_for_kernels = choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
 #: Whether the C kernels are used, which take blocks of any size. The kernels in NumPy need small
 #: blocks, whose intermediate results fit into the cache.
 uses_c_kernels = hasattr(host_kernels, "is_readable_without_copy")

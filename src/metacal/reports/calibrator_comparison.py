@@ -16,7 +16,7 @@ from metacal.spelling import choose_spelling
 def compare_calibrators(
     requested_comparison: Any, tables: Sequence[Any], label_codes: Codes, **options: Any
 ) -> dict[str, Any] | None:
-    """Compare calibrators by cross-validation, if the user requested it.
+    """Compare calibrators by cross-validation, or return None if not requested.
 
     Parameters
     ----------

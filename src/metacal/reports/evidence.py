@@ -15,7 +15,7 @@ _LARGE_NUMBERS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 _MAX_SHOWN_EVIDENCE = 1e15
 #: Evidence below which none is shown: 1 in 1.1 says nothing.
 _MIN_SHOWN_EVIDENCE = 1.1
-#: Relative error of a logarithm and its exponential that rounding down ignores.
+#: Relative error of exp(log(x)), which is added before a number is rounded down.
 _ROUNDING_TOLERANCE = 1e-9
 
 

@@ -145,7 +145,7 @@ def _fill_template(folder: str, title: str, data_json: str = "") -> str:
         "data": data_json,
     }
     template = _read_package_file(folder, f"{folder}.html")
-    # One pass replaces all placeholders, so double braces in user-supplied text are kept.
+    # All placeholders are replaced in one pass, so that braces in the data are not replaced.
     return _PLACEHOLDER_PATTERN.sub(lambda match: placeholder_values[match[1]], template)
 
 

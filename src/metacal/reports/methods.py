@@ -61,7 +61,8 @@ def describe_methods(settings: Settings, score_name: str, gate_kind: str) -> dic
     }
     toml_path = resources.files("metacal.reports").joinpath("page/methods.toml")
     templates_by_kind = tomllib.loads(toml_path.read_text("utf-8"))
-    # Other kinds of gates inherit the definitions for logits, except those with an empty text.
+    # The definitions for gates on logits apply to every kind of gate, unless its own section
+    # replaces a definition, or removes it by an empty text.
     templates = templates_by_kind["logits"]
     if gate_kind == "cases":
         templates |= templates_by_kind["scores"]

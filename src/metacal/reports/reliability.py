@@ -96,6 +96,7 @@ def build_diagrams(report_rows: ReportRows, settings: Settings) -> tuple[Reliabi
     on all rows.
     """
     evaluation = report_rows.evaluation
+    # Without a calibrator, the metrics after calibration are those of the softmax.
     softmax_metrics = evaluation.after if evaluation.before is None else evaluation.before
     calibrated_metrics = evaluation.after
     softmax_top_label = report_rows.softmax_top_label
@@ -104,14 +105,14 @@ def build_diagrams(report_rows: ReportRows, settings: Settings) -> tuple[Reliabi
 
     after_title = "Calibrated confidence" if softmax_top_label is None else "After: calibrated"
     builder = _DiagramBuilder(settings, after_title=after_title)
-    builder.add_diagram("before", softmax_top_label, softmax_metrics.all_rows)
+    builder.add_diagram_if_measured("before", softmax_top_label, softmax_metrics.all_rows)
     if accept is None or softmax_top_label is None:
-        builder.add_diagram("after", calibrated_top_label, calibrated_metrics.all_rows)
+        builder.add_diagram_if_measured("after", calibrated_top_label, calibrated_metrics.all_rows)
     elif accept.any():
-        builder.add_diagram(
+        builder.add_diagram_if_measured(
             "before", softmax_top_label, softmax_metrics.accepted_rows, accept=accept
         )
-        builder.add_diagram(
+        builder.add_diagram_if_measured(
             "after", calibrated_top_label, calibrated_metrics.accepted_rows, accept=accept
         )
     return tuple(builder.diagrams)
@@ -134,7 +135,7 @@ class _DiagramBuilder:
         self._settings = settings
         self._titles = {"before": "Before: softmax of the logits", "after": after_title}
 
-    def add_diagram(
+    def add_diagram_if_measured(
         self,
         stage: str,
         top_label: TopLabel | None,
@@ -165,17 +166,27 @@ class _DiagramBuilder:
             rows_name = "accepted"
             top_label = TopLabel(top_label.confidence[accept], top_label.correct[accept])
         title = f"{self._titles[stage]}, {rows_name} rows"
-        diagram = build_diagram(top_label, stage, rows_name, title, metrics, self._settings)
+        diagram = build_diagram(
+            top_label,
+            stage=stage,
+            rows_name=rows_name,
+            title=title,
+            metrics=metrics,
+            n_bins=self._settings.n_bins,
+            confidence_level=self._settings.level,
+        )
         self.diagrams.append(diagram)
 
 
 def build_diagram(
     top_label: TopLabel,
+    *,
     stage: str,
-    rows: str,
+    rows_name: str,
     title: str,
     metrics: Mapping[str, Interval],
-    settings: Settings,
+    n_bins: int,
+    confidence_level: float,
 ) -> ReliabilityDiagram:
     """Build a reliability diagram with bins of equal width and of equal mass.
 
@@ -184,22 +195,31 @@ def build_diagram(
     top_label : TopLabel
         Confidence of the predictions, and whether each is correct.
 
-    stage, rows, title : str
-        Attributes of the diagram.
+    stage : {"before", "after"}
+        Softmax of the logits, or calibrated probabilities.
+
+    rows_name : {"all", "accepted"}
+        Name of the rows of the diagram.
+
+    title : str
+        Title of the diagram.
 
     metrics : mapping of str to Interval
         Metrics of the same rows, with "ece" and "ece_equal_mass".
 
-    settings : Settings
-        Settings of the report.
+    n_bins : int
+        Number of confidence bins.
+
+    confidence_level : float
+        Confidence level of the accuracy limits, which hold in all bins at once.
 
     Returns
     -------
     ReliabilityDiagram
     """
     confidence = top_label.confidence
-    equal_width_edges = equal_width(confidence, settings.n_bins)
-    equal_mass_edges = equal_mass(confidence, settings.n_bins)
+    equal_width_edges = equal_width(confidence, n_bins)
+    equal_mass_edges = equal_mass(confidence, n_bins)
     equal_width_curve = compute_reliability_curve(top_label, equal_width_edges)
     equal_mass_curve = compute_reliability_curve(top_label, equal_mass_edges)
     histogram_edges = equal_width(confidence, N_HISTOGRAM_BINS)
@@ -207,15 +227,15 @@ def build_diagram(
     histogram = np.bincount(bin_indices, minlength=N_HISTOGRAM_BINS)
     return ReliabilityDiagram(
         stage=stage,
-        rows=rows,
+        rows=rows_name,
         title=title,
         n_rows=len(top_label),
         accuracy=float(top_label.correct.mean()),
         confidence=float(confidence.mean()),
         ece=metrics["ece"].to_dict(),
         ece_equal_mass=metrics["ece_equal_mass"].to_dict(),
-        equal_width=add_accuracy_limits(equal_width_curve, settings.level),
-        equal_mass=add_accuracy_limits(equal_mass_curve, settings.level),
+        equal_width=add_accuracy_limits(equal_width_curve, confidence_level),
+        equal_mass=add_accuracy_limits(equal_mass_curve, confidence_level),
         histogram_edges=histogram_edges,
         histogram=histogram.astype(np.float64),
     )

@@ -13,6 +13,7 @@ from metacal.gate.watch_acknowledgement import Acknowledgement
 from metacal.promises.sequential.alarms import (
     ALARM_MEANINGS,
     ALARM_NAMES,
+    Alarm,
     describe_delta_shares,
     explain_incomparable_rows,
 )
@@ -136,10 +137,10 @@ def _count_clusters(watch: Watch) -> dict[str, Any] | None:
     """Count complete clusters and stray rows, or return None if rows have no clusters."""
     if not watch.watches_clusters:
         return None
-    clusters = watch.waiting.complete_clusters
+    cluster_counts = watch.waiting.complete_clusters
     return {
-        "complete": clusters.n_complete,
-        "strays": clusters.n_stray_rows,
+        "complete": cluster_counts.n_complete,
+        "strays": cluster_counts.n_stray_rows,
         "are_cases": watch.watches_cases,
     }
 
@@ -157,8 +158,8 @@ def _format_promise_headline(promise_statement: str | None, raised_alarm_names: 
     return promise_statement
 
 
-def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:
-    """Return the state of an alarm, which was first raised at `first_row`, as a dict."""
+def _describe_alarm(alarm: Alarm, first_row: int | None) -> dict[str, Any]:
+    """Convert an alarm, and the row at which it was first raised, to a dict."""
     return {
         "name": alarm.name,
         "meaning": alarm.meaning,
@@ -173,7 +174,7 @@ def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:
 
 
 def _describe_acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any]:
-    """Return an acknowledgement, with the alarms that were raised, as a dict."""
+    """Convert an acknowledgement, and the alarms that it is about, to a dict."""
     return {
         "at_row": acknowledgement.n_rows,
         "time": acknowledgement.time,
@@ -203,31 +204,36 @@ def _describe_false_alarm_probability(watch: Watch) -> str:
 def _explain_missing_alarms(watch: Watch) -> list[dict[str, str]]:
     """List the alarms that this gate cannot have, each with the reason."""
     gate = watch.gate
-    score_reason = (
+    reason_against_score = (
         "it was saved without a profile of its calibration scores, or fitted on fewer than 20"
         " rows; fit again"
     )
     if gate.certificate is None or gate.is_cascade:
-        score_reason = "a calibrator or a cascade keeps no profile of its calibration scores"
-    reasons = {
+        reason_against_score = (
+            "a calibrator or a cascade keeps no profile of its calibration scores"
+        )
+    reason_by_alarm = {
         "promise": "it promises nothing",
         "abstention": "it promises nothing, and rejects nothing",
-        "score": score_reason,
+        "score": reason_against_score,
         "calibration": "its confidence was not fitted to labels",
     }
-    common_reason = explain_incomparable_rows(gate.certificate)
-    if common_reason:
-        reasons.update(dict.fromkeys(("abstention", "score", "calibration"), common_reason))
+    # These alarms compare new rows with the calibration rows.
+    reason_against_comparison = explain_incomparable_rows(gate.certificate)
+    rows_are_comparable = reason_against_comparison == ""
+    if not rows_are_comparable:
+        for name in ("abstention", "score", "calibration"):
+            reason_by_alarm[name] = reason_against_comparison
     present_names = {alarm.name for alarm in watch.alarms}
     return [
-        {"name": name, "why": reasons[name]}
+        {"name": name, "why": reason_by_alarm[name]}
         for name in ALARM_NAMES
-        if name not in present_names and name in reasons
+        if name not in present_names and name in reason_by_alarm
     ]
 
 
 def _make_history_columns(watch: Watch) -> dict[str, Any]:
-    """Convert the history of a watch to columns, including its present state."""
+    """Convert the history of a watch, and its current state, to columns."""
     points = list(watch.history.points)
     if not points or points[-1].rows != watch.counts.rows:
         points.append(watch.current_point)
@@ -258,9 +264,23 @@ def _list_class_counts(watch: Watch) -> list[dict[str, Any]]:
 def format_status_lines(state: dict[str, Any]) -> list[str]:
     """Format the state of a watch, as returned by `status`, as lines of text."""
     text_lines = [state["headline"], ""]
-    text_lines += _format_row_lines(state)
-    text_lines += _format_horizon_lines(state)
-    text_lines += _format_input_lines(state)
+    text_lines.append(
+        _format_row_counts_line(
+            n_rows=state["rows"], n_accepted=state["accepted"], coverage=state["coverage"]
+        )
+    )
+    text_lines.append(_format_label_counts_line(state))
+    text_lines += _format_unknown_label_lines(
+        n_unknown_labels=state["unknown"], has_horizon=bool(state["horizon"])
+    )
+    text_lines += _format_counting_rule_lines(
+        clusters=state["units"], horizon=state["horizon"], n_unlabelled=state["unlabelled"]
+    )
+    text_lines += _format_gap_lines(n_gaps=state["gaps"])
+    text_lines += _format_unreadable_lines(
+        n_unreadable=state["unreadable"], n_lines=state["lines"], quarantine=state["quarantine"]
+    )
+    text_lines += _format_silence_lines(state["silence"])
     text_lines += _format_estimate_lines(state)
     text_lines.append("")
     for alarm in state["alarms"]:
@@ -280,42 +300,72 @@ def _format_line(heading: str, text: str) -> str:
     return f"  {heading:<12} {text}"
 
 
-def _format_row_lines(state: dict[str, Any]) -> list[str]:
-    """Format lines about the rows, the labels, and labels that match no row."""
-    row_text = f"{state['rows']:,}, accepted {state['accepted']:,}"
-    if state["coverage"] is not None:
-        row_text += f" ({100 * state['coverage']:.1f}%)"
+def _format_row_counts_line(n_rows: int, n_accepted: int, coverage: float | None) -> str:
+    """Format a line about the numbers of rows and of accepted rows."""
+    row_text = f"{n_rows:,}, accepted {n_accepted:,}"
+    if coverage is not None:
+        row_text += f" ({100 * coverage:.1f}%)"
+    return _format_line("rows", row_text)
 
+
+def _format_label_counts_line(state: dict[str, Any]) -> str:
+    """Format a line about the labelled rows, and the rows that wait for a label."""
     label_text = f"{state['labelled']:,}, accepted {state['labelled_accepted']:,}"
     if state["selective_accuracy"] is not None:
         correct_text = "as the large model predicts" if state["agreement"] else "correct"
         share_name = "" if state["agreement"] else "selective accuracy "
         share_text = f"{share_name}{100 * state['selective_accuracy']:.2f}%"
         label_text += f", {state['correct_accepted']:,} {correct_text} ({share_text})"
-    if state["waiting"]:
-        awaited_text = "a label"
-        if state["units"] is not None:
-            awaited_text = "the rest of their unit"
-            if state["units"]["are_cases"]:
-                awaited_text = "the rest of their case or its labels"
-        label_text += f", {state['waiting']:,} wait for {awaited_text}"
-
-    text_lines = [_format_line("rows", row_text), _format_line("labelled", label_text)]
-    if state["unknown"]:
-        unknown_text = f"{state['unknown']:,} labels match no row that waits for one"
-        if state["horizon"]:
-            unknown_text += ", or came after the horizon and were not counted"
-        text_lines.append(_format_line("unknown", unknown_text))
-    return text_lines
+    n_waiting_rows = state["waiting"]
+    if n_waiting_rows:
+        awaited_text = _describe_awaited_input(clusters=state["units"])
+        label_text += f", {n_waiting_rows:,} wait for {awaited_text}"
+    return _format_line("labelled", label_text)
 
 
-def _format_horizon_lines(state: dict[str, Any]) -> list[str]:
-    """Format lines that explain when a row or a cluster of rows is counted."""
-    horizon = state["horizon"]
+def _describe_awaited_input(clusters: dict[str, Any] | None) -> str:
+    """Describe the input that a row waits for until it is counted."""
+    if clusters is None:
+        return "a label"
+    if clusters["are_cases"]:
+        return "the rest of their case or its labels"
+    return "the rest of their unit"
+
+
+def _format_unknown_label_lines(n_unknown_labels: int, *, has_horizon: bool) -> list[str]:
+    """Format a line about the labels that match no waiting row, if there are any."""
+    if not n_unknown_labels:
+        return []
+    unknown_text = f"{n_unknown_labels:,} labels match no row that waits for one"
+    if has_horizon:
+        unknown_text += ", or came after the horizon and were not counted"
+    return [_format_line("unknown", unknown_text)]
+
+
+def _format_counting_rule_lines(
+    clusters: dict[str, Any] | None, horizon: int, n_unlabelled: int
+) -> list[str]:
+    """Format a line that explains when a row or a cluster of rows is counted.
+
+    Parameters
+    ----------
+    clusters : dict or None
+        Output of `_count_clusters`.
+
+    horizon : int
+        Number of later rows after which a row is counted. 0 if there is no horizon.
+
+    n_unlabelled : int
+        Number of rows whose label had not come by then.
+
+    Returns
+    -------
+    list of str
+        One line, or none if rows are counted as soon as they are labelled.
+    """
     unlabelled_text = ""
-    if state["unlabelled"]:
-        unlabelled_text = f"; {state['unlabelled']:,} had no label by then"
-    clusters = state["units"]
+    if n_unlabelled:
+        unlabelled_text = f"; {n_unlabelled:,} had no label by then"
     if clusters is None:
         if not horizon:
             return []
@@ -327,34 +377,44 @@ def _format_horizon_lines(state: dict[str, Any]) -> list[str]:
         completion_text = f"{horizon:,} rows have come after its first"
     if clusters["are_cases"]:
         completion_text += " and it has all of its labels"
-    cluster_text = f"{clusters['complete']:,} are complete; one counts once {completion_text}"
+    n_complete_clusters = clusters["complete"]
+    n_stray_rows = clusters["strays"]
+    cluster_text = f"{n_complete_clusters:,} are complete; one counts once {completion_text}"
     cluster_text += unlabelled_text
-    if clusters["strays"]:
-        cluster_text += f"; {clusters['strays']:,} rows came later or are of far too large a unit"
+    if n_stray_rows:
+        cluster_text += f"; {n_stray_rows:,} rows came later or are of far too large a unit"
     return [_format_line("cases" if clusters["are_cases"] else "units", cluster_text)]
 
 
-def _format_input_lines(state: dict[str, Any]) -> list[str]:
-    """Format lines about lost, unreadable and missing input."""
-    text_lines = []
-    if state["gaps"]:
-        gap_text = (
-            f"{state['gaps']:,} times a file was gone or cut off before it was read to its end"
-        )
-        text_lines.append(_format_line("gaps", gap_text))
-    if state["unreadable"]:
-        unreadable_text = (
-            f"{state['unreadable']:,} of {state['lines']:,} lines, which cannot be read"
-        )
-        if state["quarantine"]:
-            unreadable_text += f", in {state['quarantine']}"
-        text_lines.append(_format_line("put aside", unreadable_text))
-    silence = state["silence"]
-    if silence is not None and (silence["times"] or silence["raised"]):
-        times_text = "once" if silence["times"] == 1 else f"{silence['times']:,} times"
-        silence_text = f"ALARM: nothing came in for {silence['after']:g} seconds, {times_text}"
-        text_lines.append(_format_line("silence", silence_text))
-    return text_lines
+def _format_gap_lines(n_gaps: int) -> list[str]:
+    """Format a line about the files that were lost before their end, if there are any."""
+    if not n_gaps:
+        return []
+    gap_text = f"{n_gaps:,} times a file was gone or cut off before it was read to its end"
+    return [_format_line("gaps", gap_text)]
+
+
+def _format_unreadable_lines(n_unreadable: int, n_lines: int, quarantine: str | None) -> list[str]:
+    """Format a line about the unreadable input and the file that it was moved to."""
+    if not n_unreadable:
+        return []
+    unreadable_text = f"{n_unreadable:,} of {n_lines:,} lines, which cannot be read"
+    if quarantine:
+        unreadable_text += f", in {quarantine}"
+    return [_format_line("put aside", unreadable_text)]
+
+
+def _format_silence_lines(silence: dict[str, Any] | None) -> list[str]:
+    """Format a line about the alarm for missing input, if it was ever raised."""
+    if silence is None:
+        return []
+    n_times_raised = silence["times"]
+    if not (n_times_raised or silence["raised"]):
+        return []
+    silent_seconds = silence["after"]
+    times_text = "once" if n_times_raised == 1 else f"{n_times_raised:,} times"
+    silence_text = f"ALARM: nothing came in for {silent_seconds:g} seconds, {times_text}"
+    return [_format_line("silence", silence_text)]
 
 
 def _format_estimate_lines(state: dict[str, Any]) -> list[str]:
@@ -386,7 +446,7 @@ def _format_alarm_lines(alarm: dict[str, Any]) -> list[str]:
 
 
 def _format_acknowledgement_line(acknowledgement: dict[str, Any]) -> str:
-    """Format a line about acknowledged alarms."""
+    """Format a line about one acknowledgement and its alarms."""
     alarm_texts = [
         f"{alarm['name']} (by row {alarm['at_row']:,})" for alarm in acknowledgement["alarms"]
     ]

@@ -64,7 +64,7 @@ _MAX_BOOTSTRAP_ELEMENTS = 20_000_000
 #: Largest number of rows times resamples for which intervals are computed by default.
 _MAX_RESAMPLED_ROWS = 20_000_000
 #: Default numbers of resamples, from small to large tables.
-_RESAMPLE_CHOICES = (1000, 200)
+_DEFAULT_N_RESAMPLES = (1000, 200)
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,9 +438,9 @@ def _choose_n_resamples(n_resamples: int | None, n_rows: int, n_classes: int) ->
         return n_resamples
     if n_rows * max(1, n_classes) > _MAX_BOOTSTRAP_ELEMENTS:
         return 0
-    for choice in _RESAMPLE_CHOICES:
-        if n_rows * choice <= _MAX_RESAMPLED_ROWS:
-            return choice
+    for n_default_resamples in _DEFAULT_N_RESAMPLES:
+        if n_rows * n_default_resamples <= _MAX_RESAMPLED_ROWS:
+            return n_default_resamples
     return 0
 
 

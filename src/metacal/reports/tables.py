@@ -17,6 +17,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantities import SELECTIVE_ACCURACY
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroup_words import format_subgroup_name
+from metacal.certificates.subgroups import Name
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Gate
 from metacal.gate.thresholds import check_groups
@@ -191,10 +192,15 @@ def make_subgroup_table(
     # Bonferroni's correction makes the intervals of all subgroups hold at once.
     alpha = (1.0 - level) / max(1, len(nonempty_codes))
     listed_names = names[nonempty_codes[subgroup_order]]
-    names_and_sides = [(name, None) if np.ndim(name) == 0 else name for name in listed_names]
+    names_with_predicted_class = [
+        (name, None) if np.ndim(name) == 0 else name for name in listed_names
+    ]
     return {
         "by": by,
-        "name": tuple(format_subgroup_name(name, side) for name, side in names_and_sides),
+        "name": tuple(
+            format_subgroup_name(name, predicted_class)
+            for name, predicted_class in names_with_predicted_class
+        ),
         "n": listed_counts.rows,
         "accepted": listed_counts.accepted,
         "right": listed_counts.accepted_correct,
@@ -212,7 +218,7 @@ def make_subgroup_table(
         "at_most": reference.quantity.has_upper_limit,
         "limit": reference.limit,
         "promised": reference.promise_scope,
-        "threshold": list_subgroup_thresholds(certificate, by, names_and_sides),
+        "threshold": list_subgroup_thresholds(certificate, by, names_with_predicted_class),
         "n_parts": len(nonempty_codes),
     }
 
@@ -241,7 +247,9 @@ class _ReferenceLimit:
 def _choose_reference_limit(
     certificate: Certificate | None, by: str, is_accepted: Flags, correct: Flags
 ) -> _ReferenceLimit:
-    """Choose the promised limit, or else the selective accuracy of all rows.
+    """Choose the limit that the value of each subgroup is compared with.
+
+    It is the promised limit, or else the selective accuracy of all rows.
 
     Parameters
     ----------
@@ -349,16 +357,38 @@ def _compute_binomial_tail(n_successes: Float, n_trials: Float, probability: flo
 
 
 def list_subgroup_thresholds(
-    certificate: Certificate | None, by: str, names_and_sides: Sequence[Sequence[Any]]
+    certificate: Certificate | None,
+    by: str,
+    names_with_predicted_class: Sequence[tuple[Name, Name | None]],
 ) -> Float:
-    """List the thresholds of subgroups, or NaN if all rows share a threshold."""
-    if certificate is None or certificate.subgroups is None or certificate.subgroups.by != by:
-        return np.full(len(names_and_sides), np.nan)
+    """List the thresholds of subgroups, or NaN if all rows share a threshold.
+
+    Parameters
+    ----------
+    certificate : Certificate or None
+        Certificate of the gate.
+
+    by : {"class", "group"}
+        Kind of the subgroups.
+
+    names_with_predicted_class : sequence of tuple
+        Class or group of each subgroup, and its predicted class. The second is None if the
+        threshold does not depend on the predicted class.
+
+    Returns
+    -------
+    array of shape (n_subgroups,)
+    """
+    certified_subgroups = None if certificate is None else certificate.subgroups
+    if certified_subgroups is None or certified_subgroups.by != by:
+        return np.full(len(names_with_predicted_class), np.nan)
     threshold_by_key = {}
-    for subgroup in certificate.subgroups.items:
-        for name_and_side in subgroup.names_with_predicted_class:
-            threshold_by_key[tuple(map(str, name_and_side))] = subgroup.threshold
-    subgroup_keys = [tuple(map(str, name_and_side)) for name_and_side in names_and_sides]
+    for subgroup in certified_subgroups.items:
+        for name, predicted_class in subgroup.names_with_predicted_class:
+            threshold_by_key[str(name), str(predicted_class)] = subgroup.threshold
+    subgroup_keys = [
+        (str(name), str(predicted_class)) for name, predicted_class in names_with_predicted_class
+    ]
     # A subgroup that the certificate does not list accepts nothing, which is a threshold of -inf.
     return np.array([threshold_by_key.get(key, -np.inf) for key in subgroup_keys])
 
@@ -465,8 +495,8 @@ def select_striking_rows(
     candidates = np.flatnonzero(is_candidate)
     if len(candidates) > MAX_ROWS:
         # A partition is faster than a sort, and leaves only a few rows to be sorted.
-        largest_listed = np.partition(order_by[candidates], MAX_ROWS - 1)[MAX_ROWS - 1]
-        candidates = candidates[order_by[candidates] <= largest_listed]
+        largest_listed_value = np.partition(order_by[candidates], MAX_ROWS - 1)[MAX_ROWS - 1]
+        candidates = candidates[order_by[candidates] <= largest_listed_value]
     sorted_candidates = candidates[np.argsort(order_by[candidates], kind="stable")]
     row_descriptions = []
     for index in sorted_candidates[:MAX_ROWS]:
