@@ -102,6 +102,11 @@ class CertificationDesign:
         return None
 
     @property
+    def counts_cluster_means(self) -> bool:
+        """Whether each cluster was counted once, by the mean of its rows."""
+        return self.cluster_counting == "mean"
+
+    @property
     def counts_whole_clusters(self) -> bool:
         """Whether every row of a cluster was counted, by bets on whole clusters."""
         return self.cluster_counting in ("row", "mean")

@@ -22,6 +22,7 @@ from metacal.certification.rules.accuracy_shortfall import (
 from metacal.certification.rules.expected_prefix import ExpectedPrefixRule
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.rules.order_statistics import RejectionRateRule
+from metacal.certification.rules.rule import ACCEPT_ALL_ROWS
 from metacal.certification.statements import (
     build_certificate_for_threshold,
     format_confidence_level,
@@ -112,15 +113,15 @@ class AccuracyAndMiscoverage:
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify the accuracy, and check that its threshold keeps the miscoverage."""
-        half_of_delta = _halve_delta_if_given(delta)
-        accuracy_certificate = self.accuracy_procedure.certify_promise(rows, half_of_delta)
+        delta_per_promise = _compute_delta_per_promise(delta)
+        accuracy_certificate = self.accuracy_procedure.certify_promise(rows, delta_per_promise)
         threshold = accuracy_certificate.threshold
         n_correct_accepted = int((rows.is_correct & (rows.scores <= threshold)).sum())
         n_correct = int(rows.is_correct.sum())
         min_correct_accepted = bounds.smallest_rank_keeping_miscoverage(
-            n_correct=n_correct, alpha=self.max_miscoverage, delta=half_of_delta
+            n_correct, self.max_miscoverage, delta_per_promise
         )
-        rejects_some_rows = threshold < math.inf
+        rejects_some_rows = threshold < ACCEPT_ALL_ROWS
         if rejects_some_rows and n_correct_accepted < min_correct_accepted:
             raise self._build_infeasible_error(rows, n_correct_accepted, delta)
         certificate = build_certificate_for_threshold(
@@ -138,22 +139,24 @@ class AccuracyAndMiscoverage:
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
         """Check that the counts of a certificate support both targets."""
-        half_of_delta = _halve_delta_if_given(delta)
+        delta_per_promise = _compute_delta_per_promise(delta)
         contradiction = self.accuracy_procedure.find_contradiction(
-            certificate, half_of_delta, promise
+            certificate, delta_per_promise, promise
         )
         if contradiction is not None:
             return contradiction
-        return self.miscoverage_procedure.find_contradiction(certificate, half_of_delta, promise)
+        return self.miscoverage_procedure.find_contradiction(
+            certificate, delta_per_promise, promise
+        )
 
     def _build_infeasible_error(
         self, rows: CalibrationRows, n_correct_accepted: int, delta: float | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that support each promise, but not both."""
-        half_of_delta = _halve_delta_if_given(delta)
+        delta_per_promise = _compute_delta_per_promise(delta)
         n_correct = int(rows.is_correct.sum())
         smallest_miscoverage = _find_smallest_certified_miscoverage(
-            n_correct=n_correct, n_correct_accepted=n_correct_accepted, delta=half_of_delta
+            n_correct=n_correct, n_correct_accepted=n_correct_accepted, delta=delta_per_promise
         )
         highest_accuracy = self._find_highest_accuracy_keeping_miscoverage(rows, delta)
         if highest_accuracy is None:
@@ -198,7 +201,10 @@ class AccuracyAndMiscoverage:
     ) -> int:
         """Count the rows that are accepted if another accuracy is promised."""
         threshold_result = self.accuracy_procedure.find_threshold(
-            rows.ranking, _halve_delta_if_given(delta), target=accuracy, pilot_rows=rows.pilot_rows
+            rows.ranking,
+            _compute_delta_per_promise(delta),
+            target=accuracy,
+            pilot_rows=rows.pilot_rows,
         )
         return threshold_result.n_accepted
 
@@ -209,17 +215,17 @@ class AccuracyAndMiscoverage:
         sorted_correct_scores = np.sort(rows.scores[rows.is_correct])
         n_correct = len(sorted_correct_scores)
         min_correct_accepted = bounds.smallest_rank_keeping_miscoverage(
-            n_correct=n_correct, alpha=self.max_miscoverage, delta=_halve_delta_if_given(delta)
+            n_correct, self.max_miscoverage, _compute_delta_per_promise(delta)
         )
-        # If there are too few correct rows to reject any, more than n_correct must be accepted.
-        threshold = math.inf
+        # If there are too few correct rows to reject any of them, this number is n_correct + 1.
+        threshold = ACCEPT_ALL_ROWS
         if min_correct_accepted <= n_correct:
             threshold = sorted_correct_scores[min_correct_accepted - 1]
         return int((rows.scores <= threshold).sum())
 
 
-def _halve_delta_if_given(delta: float | None) -> float | None:
-    """Return half of delta, or None if the promises hold in expectation."""
+def _compute_delta_per_promise(delta: float | None) -> float | None:
+    """Return half of delta for each of two promises, or None if both hold in expectation."""
     if delta is None:
         return None
     return delta / 2
@@ -240,12 +246,12 @@ def _find_smallest_certified_miscoverage(
         exact_miscoverage = _compute_expected_miscoverage(n_correct, n_correct_accepted)
     else:
         exact_miscoverage = bounds.miscoverage_quantile(
-            n_correct, rank=n_correct_accepted, level=1.0 - delta
+            n_correct, n_correct_accepted, level=1.0 - delta
         )
 
     def is_certified(miscoverage: float) -> bool:
         min_correct_accepted = bounds.smallest_rank_keeping_miscoverage(
-            n_correct=n_correct, alpha=miscoverage, delta=delta
+            n_correct, miscoverage, delta
         )
         return n_correct_accepted >= min_correct_accepted
 

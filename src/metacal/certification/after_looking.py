@@ -14,6 +14,7 @@ from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.procedures import PromisedLimit
 from metacal.certification.rows import CalibrationRows
+from metacal.certification.rules.rule import ACCEPT_ALL_ROWS
 from metacal.certification.statements import build_certificate_for_threshold
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
@@ -102,11 +103,11 @@ class SimultaneousThreshold:
             return self._build_certificate(rows, certified_threshold, delta)
 
         certificate = self._build_certificate(rows, self.requested_threshold, delta)
-        contradiction = self.find_contradiction(certificate, delta, promise=self)
-        if contradiction is not None:
+        unsupported_limit = self._describe_unsupported_limit(certificate, delta)
+        if unsupported_limit is not None:
             message = (
                 f"The threshold {self.requested_threshold:g} does not support the promise:"
-                f" {contradiction}."
+                f" {unsupported_limit}."
                 " Leave out the threshold, or choose a target that a report of these rows"
                 " supports at this threshold."
             )
@@ -153,12 +154,12 @@ class SimultaneousThreshold:
         certified_miscoverages = bands.certified_miscoverage(
             sorted_correct_scores,
             thresholds=sorted_correct_scores,
-            delta=self._compute_level_per_limit(delta),
+            delta=self._compute_delta_per_limit(delta),
         )
         keeps_miscoverage = certified_miscoverages <= float(self.max_miscoverage)
         certified_thresholds = sorted_correct_scores[keeps_miscoverage]
         if len(certified_thresholds) == 0:
-            return math.inf
+            return ACCEPT_ALL_ROWS
         return float(certified_thresholds[0])
 
     def _find_threshold_for_accuracy(
@@ -172,9 +173,9 @@ class SimultaneousThreshold:
             If no threshold supports the accuracy, or if the threshold does not support the
             miscoverage.
         """
-        level_per_limit = self._compute_level_per_limit(delta)
+        delta_per_limit = self._compute_delta_per_limit(delta)
         threshold = bands.largest_supporting_threshold(
-            rows.scores, rows.is_correct, accuracy=min_accuracy, delta=level_per_limit
+            rows.scores, rows.is_correct, accuracy=min_accuracy, delta=delta_per_limit
         )
         if threshold is None:
             raise self._build_accuracy_error(rows, min_accuracy, delta)
@@ -182,7 +183,7 @@ class SimultaneousThreshold:
             return threshold
 
         (certified_miscoverage,) = bands.certified_miscoverage(
-            rows.scores[rows.is_correct], thresholds=[threshold], delta=level_per_limit
+            rows.scores[rows.is_correct], thresholds=[threshold], delta=delta_per_limit
         )
         if certified_miscoverage > self.max_miscoverage:
             raise self._build_pair_error(
@@ -194,34 +195,40 @@ class SimultaneousThreshold:
             )
         return threshold
 
-    def _compute_level_per_limit(self, delta: float) -> float:
-        """Return the significance level of each limit."""
+    def _compute_delta_per_limit(self, delta: float) -> float:
+        """Divide delta evenly among the promised limits."""
         n_limits = len(self.promised_limits)
         return delta / n_limits
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check that the confidence bands at the certified counts support the targets."""
+        """Describe a limit that the counts of a certificate do not support, or return None."""
         assert delta is not None
+        return self._describe_unsupported_limit(certificate, delta)
+
+    def _describe_unsupported_limit(self, certificate: Certificate, delta: float) -> str | None:
+        """Describe a promised limit that the confidence bands do not support, or return None."""
         if self.min_accuracy is not None:
-            contradiction = self._find_accuracy_contradiction(certificate, self.min_accuracy, delta)
-            if contradiction is not None:
-                return contradiction
+            unsupported_accuracy = self._describe_unsupported_accuracy(
+                certificate, self.min_accuracy, delta
+            )
+            if unsupported_accuracy is not None:
+                return unsupported_accuracy
         if self.max_miscoverage is not None and not certificate.accepts_everything:
-            return self._find_miscoverage_contradiction(certificate, self.max_miscoverage, delta)
+            return self._describe_unsupported_miscoverage(certificate, self.max_miscoverage, delta)
         return None
 
-    def _find_accuracy_contradiction(
+    def _describe_unsupported_accuracy(
         self, certificate: Certificate, min_accuracy: float, delta: float
     ) -> str | None:
-        """Check that the confidence band at the certified counts supports the accuracy."""
+        """Describe an accuracy that the counts of a certificate do not support, or return None."""
         n_accepted_errors = certificate.n_accepted - certificate.n_correct_accepted
         certified_accuracy = bands.certified_accuracy_from_counts(
             certificate.n_correct_accepted,
             n_accepted_errors,
             certificate.n_rows,
-            self._compute_level_per_limit(delta),
+            self._compute_delta_per_limit(delta),
         )
         # The comparison is negated, so that an accuracy of NaN is a contradiction too.
         if not certified_accuracy >= min_accuracy * (1.0 - _RELATIVE_TOLERANCE):
@@ -232,13 +239,13 @@ class SimultaneousThreshold:
             )
         return None
 
-    def _find_miscoverage_contradiction(
+    def _describe_unsupported_miscoverage(
         self, certificate: Certificate, max_miscoverage: float, delta: float
     ) -> str | None:
-        """Check that the band at the certified counts supports the miscoverage."""
+        """Describe a miscoverage that the counts do not support, or return None."""
         n_correct_accepted = certificate.n_correct_accepted
         certified_miscoverage = bands.certified_miscoverage_from_counts(
-            n_correct_accepted, certificate.n_correct, self._compute_level_per_limit(delta)
+            n_correct_accepted, certificate.n_correct, self._compute_delta_per_limit(delta)
         )
         # The comparison is negated, so that a miscoverage of NaN is a contradiction too.
         if not certified_miscoverage <= max_miscoverage * (1.0 + _RELATIVE_TOLERANCE):
@@ -266,8 +273,9 @@ class SimultaneousThreshold:
         self, rows: CalibrationRows, min_accuracy: float, delta: float
     ) -> InfeasibleTargetError:
         """Build the error for rows that support the accuracy at no threshold."""
-        certified_accuracies = self._compute_frontier(rows, delta).beta
-        best_accuracy = floor_to_4_decimals(float(certified_accuracies.max(initial=0.0)))
+        frontier = self._compute_frontier(rows, delta)
+        any_miscoverage = 1.0
+        best_accuracy = floor_to_4_decimals(frontier.best_accuracy(any_miscoverage))
         message = (
             f"Cannot certify an accuracy of {min_accuracy:g} at a threshold chosen on these"
             f" {len(rows):,} rows. The highest accuracy that they support at all thresholds at once"

@@ -43,7 +43,7 @@ from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Evidence, Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.ruled_out import find_ruled_out
-from metacal.certification.rules.rule import ThresholdResult
+from metacal.certification.rules.rule import ACCEPT_ALL_ROWS, ThresholdResult
 from metacal.certification.statements import (
     build_incomplete_labels_error,
     build_infeasible_accuracy_error,
@@ -153,25 +153,29 @@ class LabellingProgress(NamedTuple):
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
     """Find the certified threshold, and the one that missing labels can still reach."""
-    sequential_procedure = get_sequential_procedure(promise)
-    if sequential_procedure is None:
-        return _assess_by_certifying(promise, labels)
+    partial_label_procedure = get_procedure_for_partial_labels(promise)
+    if partial_label_procedure is None:
+        return _assess_if_all_labels_needed(promise, labels)
 
     best_case_ranking = labels.ranking_if_missing_correct
-    reachable_result = sequential_procedure.find_threshold(
+    reachable_result = partial_label_procedure.find_threshold(
         best_case_ranking, promise.delta, pilot_rows=labels.pilot_rows
     )
-    certified_result = _find_threshold_by_known_labels(sequential_procedure, labels, promise.delta)
+    certified_result = _find_threshold_by_known_labels(
+        partial_label_procedure, labels, promise.delta
+    )
     return LabellingProgress(
         threshold=_round_threshold_if_certified(certified_result),
         reachable_threshold=_round_threshold_if_certified(reachable_result),
-        n_rows_whose_labels_matter=_count_rows_up_to_passed_rank(
+        n_rows_whose_labels_matter=_count_rows_up_to_highest_passed_rank(
             best_case_ranking, reachable_result
         ),
     )
 
 
-def _count_rows_up_to_passed_rank(ranking: Ranking, threshold_result: ThresholdResult) -> int:
+def _count_rows_up_to_highest_passed_rank(
+    ranking: Ranking, threshold_result: ThresholdResult
+) -> int:
     """Count the rows up to the highest rank that passed a test, with their ties.
 
     The labels of later rows cannot change which ranks pass.
@@ -214,20 +218,22 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     InfeasibleTargetError
         If the labels certify nothing by now.
     """
-    sequential_procedure = get_sequential_procedure(promise)
-    if sequential_procedure is None:
+    partial_label_procedure = get_procedure_for_partial_labels(promise)
+    if partial_label_procedure is None:
         return _certify_complete_labels(promise, labels)
 
-    threshold_result = _find_threshold_by_known_labels(sequential_procedure, labels, promise.delta)
+    threshold_result = _find_threshold_by_known_labels(
+        partial_label_procedure, labels, promise.delta
+    )
     if threshold_result.threshold is None:
-        raise _build_infeasible_error(sequential_procedure, labels, promise.delta)
-    certificate = sequential_procedure.build_certificate_at(
+        raise _build_infeasible_error(partial_label_procedure, labels, promise.delta)
+    certificate = partial_label_procedure.build_certificate_at(
         labels.ranking_if_missing_incorrect, threshold_result.threshold, promise.delta
     )
     return replace(certificate, n_labels=labels.n_labelled)
 
 
-def get_sequential_procedure(promise: CertifiablePromise) -> OneThresholdProcedure | None:
+def get_procedure_for_partial_labels(promise: CertifiablePromise) -> OneThresholdProcedure | None:
     """Return the procedure of a promise if it can be certified label by label.
 
     Returns None if all labels are needed.
@@ -275,7 +281,7 @@ def _compute_allowed_error_rate(quantity: Quantity, target: float) -> Fraction:
 def choose_sample_sizes(
     promise: CertifiablePromise, n_labels: int | None, *, n_available: int, may_extend: bool
 ) -> tuple[int, ...]:
-    """Choose the number of rows to draw, and the number after a declared extension.
+    """Choose how many rows to draw, before and after an extension that the user declared.
 
     Parameters
     ----------
@@ -318,14 +324,16 @@ def choose_sample_sizes(
     return (n_to_draw, n_after_extension)
 
 
-def _assess_by_certifying(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
+def _assess_if_all_labels_needed(
+    promise: CertifiablePromise, labels: PartialLabels
+) -> LabellingProgress:
     """Determine the labelling progress of a promise that needs the labels of all rows."""
     n_rows = len(labels.scores)
     try:
         certificate = _certify_complete_labels(promise, labels)
     except InfeasibleTargetError:
-        # As long as labels are missing, the highest threshold that they may certify is infinite.
-        reachable_threshold = None if labels.is_complete else math.inf
+        # As long as labels are missing, the rows may still certify a threshold that accepts all of them.
+        reachable_threshold = None if labels.is_complete else ACCEPT_ALL_ROWS
         return LabellingProgress(
             threshold=None,
             reachable_threshold=reachable_threshold,

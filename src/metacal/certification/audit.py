@@ -47,7 +47,7 @@ def find_test_contradiction(promise: CertifiablePromise, certificate: Certificat
 def find_cluster_test_contradiction(
     promise: CertifiablePromise, certificate: Certificate
 ) -> str | None:
-    """Describe why the counts of clusters cannot certify a promise, or return None."""
+    """Describe why clustered rows with these counts cannot certify a promise, or return None."""
     procedure = promise.procedure()
     promised_limit = get_clustered_limit(promise, procedure)
     if promised_limit is None or promise.delta is None:
@@ -58,14 +58,13 @@ def find_cluster_test_contradiction(
 
     design = certificate.design
     max_cluster_size = design.largest_cluster_size
-    uses_cluster_means = design.cluster_counting == "mean"
     betting_rule = ClusterBettingRule(quantity)
     could_certify = betting_rule.could_certify(
         certificate.tested_counts,
         limit=quantity.max_violation_rate(target),
         significance_level=promise.delta,
         max_cluster_size=max_cluster_size or 1,
-        uses_cluster_means=uses_cluster_means,
+        uses_cluster_means=design.counts_cluster_means,
     )
     if could_certify:
         return None
@@ -124,7 +123,7 @@ def _find_contradiction_in_subgroup(
     significance_level_if_untested: float,
     promise: CertifiablePromise,
 ) -> str | None:
-    """Describe why the counts of one class or group cannot certify the promise.
+    """Describe why the certificates of one class or group cannot be genuine.
 
     Parameters
     ----------
@@ -152,8 +151,8 @@ def _find_contradiction_in_subgroup(
         if accepts_rows and must_reject_untested_rows:
             return "it accepts rows, but was never tested"
         significance_level = significance_level_if_untested
-    # If all rows are rejected, the counts certify nothing, but the certificate of each of two
-    # classes states a promise and a number of required rows, which are checked.
+    # A procedure for two classes states the promise and the number of required rows of each class
+    # even if it rejects all rows, so these two are checked.
     states_promise_if_all_rejected = isinstance(procedure, TwoClassProcedure)
     if not accepts_rows and not states_promise_if_all_rejected:
         return None

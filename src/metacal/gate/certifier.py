@@ -28,7 +28,7 @@ from metacal.certification.arriving import (
     PartialLabels,
     assess_progress,
     choose_sample_sizes,
-    get_sequential_procedure,
+    get_procedure_for_partial_labels,
 )
 from metacal.certification.pilot import choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
@@ -231,7 +231,7 @@ class Certifier:
     def _find_useful_rows(self, phase: _Phase, progress: LabellingProgress) -> Codes:
         """Return the rows of a phase whose labels may change the result."""
         rows_of_phase = self._rows_in_draw_order[: phase.n_rows]
-        needs_every_label = get_sequential_procedure(self.promise) is None
+        needs_every_label = get_procedure_for_partial_labels(self.promise) is None
         if needs_every_label:
             return rows_of_phase
         scores = self.unlabelled_pool.uncertainty_scores[rows_of_phase]

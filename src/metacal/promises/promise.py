@@ -412,9 +412,9 @@ class Promise(ABC):
             )
         if not contradiction:
             # A sequential procedure requests labels one by one, and stops before it has all.
-            from metacal.certification.arriving import get_sequential_procedure
+            from metacal.certification.arriving import get_procedure_for_partial_labels
 
-            requests_labels_one_by_one = get_sequential_procedure(self) is not None
+            requests_labels_one_by_one = get_procedure_for_partial_labels(self) is not None
             contradiction = find_label_contradiction(
                 certificate, allows_missing_labels=requests_labels_one_by_one
             )
