@@ -92,6 +92,6 @@ def read_inputs(path: str) -> dict[str, Any]:
     from metacal.io.formats import FORMATS
     from metacal.io.opening import check_first_bytes, input_error_if_decoding_fails
 
-    check_first_bytes(path, FORMATS[".npz"].magic)
+    check_first_bytes(path, FORMATS[".npz"].magic_bytes)
     with input_error_if_decoding_fails(path), np.load(path, allow_pickle=False) as archive:
         return dict(archive)

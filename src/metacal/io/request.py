@@ -53,10 +53,9 @@ REQUEST_FIELD_OF_ROLE = {
     "units": "unit_key",
     "cases": "case_key",
 }
-#: Fields of a `Request` for columns that a later file may lack although the gate was fitted with
-#: them.
+#: Fields of a `Request` that name columns which are required to fit a gate, but not to apply it.
 FIELDS_OPTIONAL_AFTER_FIT = ("label_key", "prediction_key", "id_key", "unit_key", "case_key")
-#: Typical names of label columns, which only messages suggest.
+#: Typical names of label columns, which the readers do not use by default.
 LABEL_NAME_PATTERN = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_"
     r" ]?true|class|category"
@@ -223,13 +222,19 @@ class Request:
             return field_name
         if field_name == "logits_key":
             return "score_key"
-        if field_name != "label_key":
-            return field_name
+        if field_name == "label_key":
+            return self._parameter_of_score_labels
+        return field_name
+
+    @property
+    def _parameter_of_score_labels(self) -> str:
+        """Parameter with which the user names the labels of scored rows."""
         if self.labels_are_losses:
             return "loss_key"
         if self.labels_are_agreement:
             return "agree_key"
-        if self.prediction_key is not None:
+        labels_are_compared_with_predictions = self.prediction_key is not None
+        if labels_are_compared_with_predictions:
             return "label_key"
         return "correct_key"
 

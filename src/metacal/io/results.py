@@ -122,14 +122,16 @@ class ResultFolder:
     def __init__(self, folder: str, settings: dict[str, Any], *, disk: Disk = DISK) -> None:
         self.folder = folder.rstrip("/" + os.sep) or os.sep
         self.disk = disk
-        # The settings of earlier results are read from JSON, so these are converted as well.
+        # The journal returns settings as JSON values, for example lists instead of tuples, so the
+        # given settings are converted in the same way before they are compared.
         self.settings = json.loads(json.dumps(settings))
         self.journal = Journal(self._path_of_result(JOURNAL), "apply", disk=disk)
         #: Last record of each result, keyed by the name of the result.
         self.records: dict[str, RecordedResult] = {}
-        #: Sizes and times of all files that were ever written, keyed by the name of the result.
+        #: Size and modification time of every file that was written, keyed by the name of the result.
         self._known_sizes_and_times: dict[str, set[_SizeAndTime]] = {}
-        #: Checksums of these files, which do not change when the directory is copied.
+        #: Checksum of every file that was written, keyed by the name of the result. It identifies the
+        #: file in a copy of the directory, where the modification time may be another.
         self._known_checksums: dict[str, set[str]] = {}
         self._last_recorded_settings: Any = None
 
@@ -387,8 +389,8 @@ class ResultFolder:
                 continue
             if get_source_identity(recorded_source) == get_source_identity(source):
                 continue
-            is_missing = self._read_size_and_time(recorded_name) is None
-            if is_missing or self._is_source_gone(recorded_source):
+            is_result_missing = self._read_size_and_time(recorded_name) is None
+            if is_result_missing or self._is_source_gone(recorded_source):
                 continue
             raise FileWriteError(
                 f"{source} would overwrite {self._path_of_result(recorded_name)}, the result of"

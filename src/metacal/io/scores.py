@@ -58,7 +58,7 @@ class Scores(Columns):
         return self.labels
 
     def require_truth(self) -> NDArray[Any]:
-        """Return the marks of correct rows, or the losses.
+        """Return whether each row is correct, or its loss.
 
         Raise InputError if there are none.
         """

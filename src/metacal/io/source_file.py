@@ -48,7 +48,7 @@ _TEXT_PADDING = b"\xef\xbb\xbf \r\n\t"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 #: First line that names the delimiter for a spreadsheet, such as sep=;.
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
-#: Number of first bytes used to detect the format.
+#: Number of bytes at the beginning of a file from which its format is detected.
 _N_DETECTION_BYTES = 1024
 _COPY_BLOCK_BYTES = 1 << 20
 
@@ -107,7 +107,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         )
     with contextlib.ExitStack() as stack:
         if _can_be_read_only_once(request):
-            request = _replace_by_copy(request, stack, _copy_stream, suffix or ".csv")
+            request = _replace_by_copy(request, stack, _copy_stream, copy_suffix=suffix or ".csv")
         if suffix == ".gz":
             check_first_bytes(request.path_to_open, None, name_in_messages=path)
 
@@ -128,7 +128,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         if request.format is None:
             format_suffix = detect_suffix(suffix, first_bytes)
         _check_known_format(path, suffix, format_suffix)
-        magic_bytes = FORMATS[format_suffix].magic
+        magic_bytes = FORMATS[format_suffix].magic_bytes
         check_first_bytes(request.path_to_open, magic_bytes, name_in_messages=path)
         if format_suffix == ".jsonl" and _is_json_array_of_objects(first_bytes):
             request = _replace_by_copy(request, stack, _copy_as_json_lines)
@@ -171,18 +171,18 @@ def detect_suffix(name_suffix: str, first_bytes: bytes) -> str:
     '.csv'
     """
     named_format = FORMATS.get(name_suffix)
-    magic_bytes = None
+    magic_bytes_of_name = None
     if named_format is not None:
-        magic_bytes = named_format.magic
-    if magic_bytes and first_bytes.startswith(magic_bytes):
+        magic_bytes_of_name = named_format.magic_bytes
+    if magic_bytes_of_name and first_bytes.startswith(magic_bytes_of_name):
         return name_suffix
 
     is_text_name = name_suffix in _TEXT_SUFFIXES or (
         named_format is not None and named_format.is_text
     )
     # A binary format without known magic bytes accepts any content.
-    has_wrong_magic_bytes = bool(magic_bytes)
-    if is_text_name or has_wrong_magic_bytes:
+    lacks_magic_bytes_of_name = bool(magic_bytes_of_name)
+    if is_text_name or lacks_magic_bytes_of_name:
         detected_suffix = find_extension_by_magic_bytes(first_bytes)
         if detected_suffix is not None:
             return detected_suffix
@@ -245,6 +245,7 @@ def _replace_by_copy(
     request: Request,
     stack: contextlib.ExitStack,
     copy_function: _CopyFunction,
+    *,
     copy_suffix: str = ".csv",
 ) -> Request:
     """Copy the source to a temporary file and return a request for the copy.
@@ -275,7 +276,7 @@ def _replace_by_copy(
 
 def _copy_decompressed(request: Request, copy_path: str) -> None:
     """Decompress gzip text to `copy_path`, up to the limit of the decompressed size."""
-    file_size = os.path.getsize(request.path_to_open)
+    compressed_size = os.path.getsize(request.path_to_open)
     unpacked_size = 0
     with (
         open(copy_path, "wb") as copy_file,
@@ -285,7 +286,7 @@ def _copy_decompressed(request: Request, copy_path: str) -> None:
     ):
         while block := compressed_file.read(_COPY_BLOCK_BYTES):
             unpacked_size += len(block)
-            check_unpacked_size(request.path, unpacked_size, file_size)
+            check_unpacked_size(request.path, unpacked_size, compressed_size)
             copy_file.write(block)
 
 

@@ -96,7 +96,7 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
 
     candidates = unlabelled_indices
     if labels_are_numbers:
-        # A stray column shifts the numbers of later classes, so labels may seem to name it.
+        # A stray column shifts the numbers of the classes after it, so its own number may be a label.
         candidates = set(range(len(class_names)))
     indices_with_other_name = {
         index for index in candidates if _is_unlike_class_name(class_names[index])
@@ -134,30 +134,31 @@ def _find_whole_number_columns(table: Any) -> set[int]:
     sample_rows = draw_sample(table)
     if len(sample_rows) < _MIN_ROWS or not np.isfinite(sample_rows).all():
         return set()
-    is_whole_column = (sample_rows == np.rint(sample_rows)).all(axis=0)
+    has_only_whole_numbers = (sample_rows == np.rint(sample_rows)).all(axis=0)
     is_varying_column = np.ptp(sample_rows, axis=0) > 0
-    is_stray = is_whole_column & is_varying_column
-    are_most_columns_whole = is_stray.mean() > 0.5
+    is_whole_number_column = has_only_whole_numbers & is_varying_column
+    # If most columns hold whole numbers, the scores themselves are whole.
+    are_most_columns_whole = is_whole_number_column.mean() > 0.5
     if are_most_columns_whole:
         return set()
-    return set(np.flatnonzero(is_stray).tolist())
+    return set(np.flatnonzero(is_whole_number_column).tolist())
 
 
 def _describe_excluded_columns(class_names: ClassNames, stray_indices: Sequence[int]) -> str:
     """Build the warning about columns that are left out of the table."""
     stray_names = [class_names[index] for index in stray_indices]
-    advice = f"list all classes with {format_option('classes')}."
+    advice_for_classes = f"list all classes with {format_option('classes')}."
     label_name = _find_label_name(stray_names)
     if label_name is not None:
-        advice += f" If {_advise_on_labels(label_name)}."
+        advice_for_classes += f" If {_advise_on_labels(label_name)}."
     if len(stray_names) > 1:
         return (
             f"Columns {format_names(stray_names)} are left out, because no label names them and they do"
-            f" not look like classes. If they are classes, {advice}"
+            f" not look like classes. If they are classes, {advice_for_classes}"
         )
     return (
         f"Column {format_names(stray_names)} is left out, because no label names it and it does not"
-        f" look like a class. If it is a class, {advice}"
+        f" look like a class. If it is a class, {advice_for_classes}"
     )
 
 
@@ -168,31 +169,31 @@ def _describe_doubtful_columns(
     stray_names = [class_names[index] for index in stray_indices]
     has_no_label = all(index in unlabelled_indices for index in stray_indices)
     if len(stray_names) > 1:
-        claim = f"Columns {format_names(stray_names)} are read as classes"
-        doubt = "they do not look like classes"
+        interpretation = f"Columns {format_names(stray_names)} are read as classes"
+        reason_for_doubt = "they do not look like classes"
         if has_no_label:
-            doubt = "no label names them"
+            reason_for_doubt = "no label names them"
     else:
-        claim = f"Column {format_names(stray_names)} is read as a class"
-        doubt = "it does not look like a class"
+        interpretation = f"Column {format_names(stray_names)} is read as a class"
+        reason_for_doubt = "it does not look like a class"
         if has_no_label:
-            doubt = "no label names it"
+            reason_for_doubt = "no label names it"
 
     label_advice = ""
     label_name = _find_label_name(stray_names)
     if label_name is not None:
         label_advice = f" If {_advise_on_labels(label_name)}."
 
-    class_list = None
+    classes_to_list = None
     other_names = [
         str(name) for index, name in enumerate(class_names) if index not in stray_indices
     ]
     has_comma = any("," in name for name in other_names)
     if len(other_names) <= _MAX_LISTED_CLASSES and not has_comma:
-        class_list = ",".join(other_names)
+        classes_to_list = ",".join(other_names)
     return (
-        f"{claim}, but {doubt}.{label_advice} To leave out other columns, list the classes with"
-        f" {format_option('classes', metavar=class_list)}. If the labels have another name, pass"
+        f"{interpretation}, but {reason_for_doubt}.{label_advice} To leave out other columns, list the classes with"
+        f" {format_option('classes', metavar=classes_to_list)}. If the labels have another name, pass"
         f" {format_option('label_key')}."
     )
 

@@ -61,7 +61,7 @@ class Format:
     create_writer : callable or None
         Constructor of a `Writer`. None if metacal cannot write the format.
 
-    magic : tuple of bytes or None
+    magic_bytes : tuple of bytes or None
         Magic bytes: a valid file begins with one of them. An empty tuple denotes a text format,
         which has no magic bytes. With None, any content except a pickle is accepted.
 
@@ -79,7 +79,7 @@ class Format:
 
     read: Callable[[Request], Columns]
     create_writer: Callable[..., Writer] | None
-    magic: tuple[bytes, ...] | None
+    magic_bytes: tuple[bytes, ...] | None
     contains_json: bool = False
     read_first_rows: Callable[[Request, int], FirstRows] | None = None
     contents: str = "columns"
@@ -87,7 +87,7 @@ class Format:
     @property
     def is_text(self) -> bool:
         """Whether the format is a text format."""
-        return self.magic == ()
+        return self.magic_bytes == ()
 
 
 def _lazy(location: str) -> Callable[..., Any]:
@@ -106,51 +106,54 @@ _ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
 _NPZ = Format(
     read=_lazy("numpy:read_npz"),
     create_writer=_lazy("numpy:NpzWriter"),
-    magic=(_ZIP_MAGIC, _EMPTY_ZIP_MAGIC),
+    magic_bytes=(_ZIP_MAGIC, _EMPTY_ZIP_MAGIC),
     read_first_rows=_lazy("numpy:read_first_rows_of_npz"),
 )
 _NPY = Format(
     read=_lazy("numpy:read_npy"),
     create_writer=None,
-    magic=(_NPY_MAGIC,),
+    magic_bytes=(_NPY_MAGIC,),
     read_first_rows=_lazy("numpy:read_first_rows_of_npy"),
 )
 _CSV = Format(
     read=_lazy("delimited:read"),
     create_writer=_lazy("text_writer:DelimitedWriter"),
-    magic=(),
+    magic_bytes=(),
     read_first_rows=_lazy("delimited:read_first_rows"),
 )
 _TSV = Format(
     read=_lazy("delimited:read_tsv"),
     create_writer=_lazy("text_writer:TsvWriter"),
-    magic=(),
+    magic_bytes=(),
     read_first_rows=_lazy("delimited:read_first_rows_of_tsv"),
 )
 _JSON_LINES = Format(
     read=_lazy("jsonl:read"),
     create_writer=_lazy("jsonl:JsonLinesWriter"),
-    magic=(),
+    magic_bytes=(),
     contains_json=True,
     read_first_rows=_lazy("jsonl:read_first_rows"),
 )
 _PARQUET = Format(
     read=_lazy("parquet:read"),
     create_writer=_lazy("parquet:ParquetWriter"),
-    magic=(_PARQUET_MAGIC,),
+    magic_bytes=(_PARQUET_MAGIC,),
     read_first_rows=_lazy("parquet:read_first_rows"),
 )
 _ARROW = Format(
     read=_lazy("feather:read"),
     create_writer=_lazy("feather:ArrowWriter"),
-    magic=(_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC),
+    magic_bytes=(_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC),
     read_first_rows=_lazy("feather:read_first_rows"),
 )
 _SAFETENSORS = Format(
-    read=_lazy("tensors:read_safetensors"), create_writer=None, magic=None, contents="tensors"
+    read=_lazy("tensors:read_safetensors"), create_writer=None, magic_bytes=None, contents="tensors"
 )
 _TORCH = Format(
-    read=_lazy("tensors:read_torch"), create_writer=None, magic=(_ZIP_MAGIC,), contents="tensors"
+    read=_lazy("tensors:read_torch"),
+    create_writer=None,
+    magic_bytes=(_ZIP_MAGIC,),
+    contents="tensors",
 )
 
 #: Formats by file name extension.
@@ -207,6 +210,6 @@ def find_extension_by_magic_bytes(first_bytes: bytes) -> str | None:
     ('.parquet', None)
     """
     for extension, file_format in FORMATS.items():
-        if file_format.magic and first_bytes.startswith(file_format.magic):
+        if file_format.magic_bytes and first_bytes.startswith(file_format.magic_bytes):
             return extension
     return None
