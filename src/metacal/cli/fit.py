@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.cluster import executor_option, open_cluster
+from metacal.cli.fit_output import print_certificate
 from metacal.cli.fitters import choose_map_fitter, parse_reject_label
 from metacal.cli.options import (
     as_command,
@@ -29,10 +30,9 @@ from metacal.cli.outputs import (
     sign_option,
     store_column_names_in_gate,
 )
-from metacal.cli.printing import N_FORECAST_ROWS, print_result, progress_bar, wrap_lines
+from metacal.cli.printing import progress_bar
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.read_options import ReadOptions
-from metacal.cli.show import format_class_list, format_confidence_line
 from metacal.cli.values import SEED_RANGE, RegistryChoice, bad_option, parse_numbers
 from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import AUTO_SCORE, NAMED
@@ -144,7 +144,7 @@ def command(file: str, options: Options) -> None:
         gate, n_rows = _fit_file(file, options)
     gate = store_column_names_in_gate(gate, options.reading)
     save_gate(gate, options.output, options.key, options.n_jobs)
-    _print_certificate(
+    print_certificate(
         gate,
         {"file": file, "artifact": options.output, "n_rows": n_rows},
         is_signed=options.key is not None,
@@ -437,68 +437,3 @@ def _find_label_by_text(text: str | None, labels: Sequence[Any] | None) -> Any:
             f"--positive must be one of the labels ({shown_labels}), but got {text}."
         )
     return label_by_its_text[text]
-
-
-def _print_certificate(gate: Gate, call_description: dict[str, Any], *, is_signed: bool) -> None:
-    """Print the certificate and a description of the gate.
-
-    Parameters
-    ----------
-    gate : Gate
-        Fitted gate.
-    call_description : dict
-        Files of the call and number of rows, the first entries of the JSON result.
-    is_signed : bool
-        Whether the saved gate is signed.
-    """
-    assert gate.certificate is not None
-    json_content = dict(call_description)
-    # How many of the next rows the gate will accept, and how many of these are incorrect.
-    forecast = gate.certificate.next_rows(N_FORECAST_ROWS)
-    text_lines = [str(gate.certificate), f"  expect       {forecast}"]
-    if gate.has_classes:
-        calibrator = _describe_calibrator(gate)
-        json_content |= {"n_classes": gate.n_classes, "calibrator": calibrator}
-        text_lines.append(f"  classes      {gate.n_classes:,}{format_class_list(gate)}")
-        text_lines.append(_format_calibrator_line(calibrator))
-    else:
-        json_content["accept_if"] = gate.condition
-        text_lines.append(format_confidence_line(gate))
-    json_content |= {
-        "certificate": gate.certificate.to_dict(words=True),
-        "next_rows": forecast.to_dict(),
-        "signed": is_signed,
-    }
-    print_result(json_content, wrap_lines("\n".join(text_lines)))
-
-
-def _format_calibrator_line(calibrator: dict[str, Any]) -> str:
-    """Return the line with the name and the main parameters of the calibrator."""
-    descriptions = [calibrator["kind"]]
-    for name, value in calibrator.items():
-        if name in ("temperature", "uniform"):
-            descriptions.append(f"{name.replace('_', ' ')} {value:.4g}")
-    return f"  calibrator   {', '.join(descriptions)}"
-
-
-def _describe_calibrator(gate: Gate) -> dict[str, Any]:
-    """Return the name and the numeric parameters of the calibrator as JSON types."""
-    from metacal.maps.map import find_component_maps
-    from metacal.maps.temperature import TemperatureMap
-    from metacal.maps.uniform import UniformTemperatureMap
-
-    assert gate.logits_source.recipe is not None
-    calibration_map = gate.logits_source.map
-    numeric_parameters = {
-        name: value
-        for name, value in vars(calibration_map).items()
-        if isinstance(value, int | float)
-    }
-    # A temperature says more than the other parameters, so it replaces them.
-    for temperature_map in (calibration_map, *find_component_maps(calibration_map)):
-        if isinstance(temperature_map, TemperatureMap | UniformTemperatureMap):
-            numeric_parameters = {"temperature": temperature_map.temperature}
-        if isinstance(temperature_map, UniformTemperatureMap):
-            numeric_parameters["uniform"] = temperature_map.uniform
-    estimator_name = gate.logits_source.recipe.estimator
-    return {"kind": estimator_name, **numeric_parameters}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from metacal.cli.options import file_option, fraction_option, option, option_flag, switch_option
+from metacal.cli.promise_builders import build_accuracy_promise, build_min_npv
 from metacal.cli.promise_specs import (
     BuildFunction,
     Combination,
@@ -45,53 +46,18 @@ def max_miscoverage_option() -> Any:
 _SUBGROUP_OPTIONS = ("per_class", "group_key")
 
 
-def _build_accuracy_promise(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
-    """Build the promise about selective accuracy, miscoverage, or both."""
-    max_miscoverage = options.max_miscoverage
-    min_accuracy = options.min_accuracy
-    delta = options.delta
-    if options.rule == "paper":
-        if max_miscoverage is None:
-            return mc.paper.MinCoverageAccuracy(min_accuracy, random_state=inputs.seed)
-        return mc.paper.MaxMiscoverage(max_miscoverage, random_state=inputs.seed)
-    if options.after_looking or options.at_threshold is not None:
-        return mc.AfterLooking(
-            alpha=max_miscoverage, beta=min_accuracy, delta=delta, threshold=options.at_threshold
-        )
-    if max_miscoverage is None:
-        return mc.MinAccuracy(beta=min_accuracy, delta=delta)
-    if min_accuracy is None:
-        return mc.MaxMiscoverage(alpha=max_miscoverage, delta=delta)
-    return mc.Both(alpha=max_miscoverage, beta=min_accuracy, delta=delta)
-
-
-def _build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
-    """Build the promise about the negative predictive value."""
-    classes = [0, 1] if inputs.classes is None else inputs.classes
-    # The negative predictive value is the precision of the negative class.
-    negative_class = _other_class(inputs.positive, classes)
-    return mc.MinPrecision(options.min_npv, positive=negative_class, delta=options.delta or 0.0)
-
-
-def _other_class(positive: Any, classes: Sequence[Any]) -> Any:
-    """Return the class that is not positive. The second class is positive by default."""
-    if positive is None:
-        return classes[0]
-    return next((name for name in classes if name != positive), None)
-
-
 @dataclass(frozen=True)
 class PromiseOptions:
     """Options that describe a promise."""
 
     min_accuracy: float | None = promise_option(
         min_accuracy_option(),
-        build=_build_accuracy_promise,
+        build=build_accuracy_promise,
         combination=Combination.ACCURACY_AND_MISCOVERAGE,
     )
     max_miscoverage: float | None = promise_option(
         max_miscoverage_option(),
-        build=_build_accuracy_promise,
+        build=build_accuracy_promise,
         combination=Combination.ACCURACY_AND_MISCOVERAGE,
     )
     max_review: float | None = promise_option(
@@ -177,7 +143,7 @@ class PromiseOptions:
         fraction_option(
             "Two classes: at least B of the accepted negative predictions are correct.", "B"
         ),
-        build=_build_min_npv,
+        build=build_min_npv,
         combination=Combination.TWO_CLASSES,
     )
     max_case_errors: float | None = promise_option(

@@ -52,10 +52,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Codes, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.operations import NUMPY
-from metacal.maps.fitting.monotone_curves import TINY, CurveFamily, OutcomeCells, fit_curves
+from metacal.maps.binary_sample import (
+    BinarySample,
+    ClassFrequency,
+    count_effective_rows,
+    estimate_class_frequency,
+    is_mostly_positive,
+)
+from metacal.maps.fitting.monotone_curves import CurveFamily, OutcomeCells, fit_curves
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap, check_positive
 from metacal.maps.spline import compute_tempered_log_odds
@@ -210,31 +217,6 @@ class _WeightedCurves:
         return bool(np.isfinite([*self.piece_starts, *self.start_values, total_rise]).all())
 
 
-@dataclass(frozen=True)
-class _BinarySample:
-    """Log-odds, outcome and weight of each row."""
-
-    log_odds: Float
-    is_positive: Flags
-    weights: Float
-
-    def swap_classes(self) -> _BinarySample:
-        """Exchange the roles of positive and negative rows."""
-        return _BinarySample(-self.log_odds, ~self.is_positive, self.weights)
-
-    def select(self, mask: Flags) -> _BinarySample:
-        """Return the rows for which the mask is true."""
-        return _BinarySample(self.log_odds[mask], self.is_positive[mask], self.weights[mask])
-
-
-@dataclass(frozen=True)
-class _ClassFrequency:
-    """Frequency r of positive rows and its weight e in the average."""
-
-    value: float
-    weight: float
-
-
 def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> MonotoneMap:
     """Fit 18 monotone curves and average them by their evidence.
 
@@ -266,14 +248,14 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
             labelled_rows.rows, labelled_rows.labels, labelled_rows.weights
         ).inverse_temperature
         sample = _build_confidence_sample(labelled_rows, inverse_temperature)
-    first_is_positive = has_two_classes and _is_mostly_positive(sample)
+    first_is_positive = has_two_classes and is_mostly_positive(sample)
     if first_is_positive:
         sample = sample.swap_classes()
     # A row with only one unmasked class is certain, so it has no information.
     sample = sample.select(np.abs(sample.log_odds) < formulas.MAX_LOG_ODDS)
 
-    n_rows = _count_effective_rows(sample.weights)
-    frequency = _estimate_class_frequency(sample, n_rows)
+    n_rows = count_effective_rows(sample.weights)
+    frequency = estimate_class_frequency(sample, n_rows)
     family, shrunken_family = _fit_both_families(sample, n_rows)
     curve_weights, shrunken_curve_weights = _divide_by_evidence(
         1.0 - frequency.weight, family, shrunken_family
@@ -297,7 +279,7 @@ def make_identity_monotone_map() -> MonotoneMap:
     >>> make_identity_monotone_map()(np.array([[0.0, 2.0]])).round(3)
     array([[0.119, 0.881]])
     """
-    frequency = _ClassFrequency(value=0.5, weight=_IDENTITY_FREQUENCY_WEIGHT)
+    frequency = ClassFrequency(value=0.5, weight=_IDENTITY_FREQUENCY_WEIGHT)
     identity_line = _WeightedCurves(
         piece_starts=np.array([-0.5]),
         piece_widths=np.array([1.0]),
@@ -329,9 +311,9 @@ def log_odds(block: NDArray[Any]) -> Float:
         return np.asarray(logits[:, 1] - logits[:, 0])
 
 
-def _build_two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
+def _build_two_class_sample(labelled_rows: LabelledRows) -> BinarySample:
     """Build the sample of two classes, with the second class as the positive one."""
-    return _BinarySample(
+    return BinarySample(
         log_odds=labelled_rows.rows.compute_column(log_odds),
         is_positive=np.asarray(to_numpy(labelled_rows.labels)) == 1,
         weights=np.asarray(to_numpy(labelled_rows.weights_or_ones), dtype=np.float64),
@@ -340,49 +322,17 @@ def _build_two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
 
 def _build_confidence_sample(
     labelled_rows: LabelledRows, inverse_temperature: float
-) -> _BinarySample:
+) -> BinarySample:
     """Build the sample of confidences, with the correct predictions as positive rows."""
     compute_log_odds = partial(compute_tempered_log_odds, inverse_temperature)
-    return _BinarySample(
+    return BinarySample(
         log_odds=labelled_rows.rows.compute_column(compute_log_odds),
         is_positive=labelled_rows.compute_correctness() > 0.0,
         weights=np.asarray(to_numpy(labelled_rows.weights_or_ones), dtype=np.float64),
     )
 
 
-def _is_mostly_positive(sample: _BinarySample) -> bool:
-    """Check whether positive rows outweigh negative ones. Log-odds break a tie."""
-    total_weight = float(sample.weights.sum())
-    excess_weight = float(sample.weights @ sample.is_positive) - 0.5 * total_weight
-    if excess_weight == 0.0:
-        return float(np.clip(sample.log_odds, -1e300, 1e300).sum()) < 0.0
-    return excess_weight > 0.0
-
-
-def _count_effective_rows(weights: Float) -> float:
-    """Return the number of rows the weights stand for.
-
-    It is their sum, or the effective sample size (Σw)² / Σw² if that is larger, which is
-    the case for weights that are fractions.
-    """
-    if not len(weights):
-        return 1.0
-    total_weight = float(weights.sum())
-    return max(total_weight, total_weight**2 / float(weights @ weights))
-
-
-def _estimate_class_frequency(sample: _BinarySample, n_rows: float) -> _ClassFrequency:
-    """Estimate the fraction of positive rows and its weight in the average."""
-    total_weight = float(sample.weights.sum())
-    n_positive = float(sample.weights @ sample.is_positive) * n_rows / max(total_weight, TINY)
-    n_rarer = min(n_positive, n_rows - n_positive)
-    return _ClassFrequency(
-        value=float((n_positive + 1.0) / (n_rows + 2.0)),
-        weight=min(0.5, 2.0 / (n_rarer + 1.0) ** 2),
-    )
-
-
-def _fit_both_families(sample: _BinarySample, n_rows: float) -> tuple[CurveFamily, CurveFamily]:
+def _fit_both_families(sample: BinarySample, n_rows: float) -> tuple[CurveFamily, CurveFamily]:
     """Fit curves of the log-odds and curves of the shrunken log-odds."""
     total_weight = float(sample.weights.sum())
     weight_scale = n_rows / total_weight if total_weight else 1.0
@@ -391,12 +341,12 @@ def _fit_both_families(sample: _BinarySample, n_rows: float) -> tuple[CurveFamil
     return fit_curves(cells.log_odds, cells), fit_curves(shrunken_log_odds, cells)
 
 
-def _group_into_cells(sample: _BinarySample, weight_scale: float) -> OutcomeCells:
+def _group_into_cells(sample: BinarySample, weight_scale: float) -> OutcomeCells:
     """Group the rows into cells of neighbouring log-odds.
 
     Parameters
     ----------
-    sample : _BinarySample
+    sample : BinarySample
         Log-odds, outcome and weight of each row.
 
     weight_scale : float
@@ -465,7 +415,7 @@ def _build_monotone_map(
     has_two_classes: bool,
     first_is_positive: bool,
     n_rows: float,
-    frequency: _ClassFrequency,
+    frequency: ClassFrequency,
     curves: _WeightedCurves,
     shrunken_curves: _WeightedCurves,
 ) -> MonotoneMap:
@@ -482,7 +432,7 @@ def _build_monotone_map(
     first_is_positive : bool
         Whether it is the first of two classes.
 
-    frequency : _ClassFrequency
+    frequency : ClassFrequency
         Frequency of the class and its weight in the average.
 
     curves, shrunken_curves : _WeightedCurves

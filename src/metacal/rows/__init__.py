@@ -32,6 +32,7 @@ from metacal.rows.executors import open_executor as open_executor
 from metacal.rows.executors import report_finished_rows as report_finished_rows
 from metacal.rows.executors import report_progress_to as report_progress_to
 from metacal.rows.stored import StoredTable
+from metacal.rows.strip_sums import add_in_order
 from metacal.rows.strips import (
     Columns,
     EntryType,
@@ -210,7 +211,7 @@ class Rows(Strips):
         total: NDArray[Any] | None = None
         compute_strip_sums = partial(Strips._compute_strip_sums, fn=fn)
         for strip_sums in self._run_on_blocks(compute_strip_sums, columns):
-            total = _add_in_order(total, strip_sums)
+            total = add_in_order(total, strip_sums)
         return np.asarray(total)
 
     def compute_column(
@@ -485,33 +486,6 @@ class Rows(Strips):
             max_pending=_MAX_PENDING_PER_BLOCK_AT_WORK * max_running,
             describe_piece=_describe_piece,
         )
-
-
-def _add_in_order(
-    total: NDArray[Any] | None, strip_sums: NDArray[Any] | list[NDArray[Any]]
-) -> NDArray[Any] | None:
-    """Add the sums of strips to a total one after another, in the order of the strips.
-
-    Parameters
-    ----------
-    total : array or None
-        Sum over earlier strips. None if there are none.
-
-    strip_sums : array of shape (n_strips, ...) or list of arrays
-        Sum of each strip. A kernel that takes whole blocks returns them in one array.
-
-    Returns
-    -------
-    array or None
-    """
-    if isinstance(strip_sums, np.ndarray):
-        summands = strip_sums if total is None else np.concatenate((total[None], strip_sums))
-        # `np.add.accumulate` adds from left to right, with the bits of a loop.
-        cumulative_sums = np.add.accumulate(summands)
-        return cumulative_sums[-1]
-    for strip_sum in strip_sums:
-        total = strip_sum.copy() if total is None else total + strip_sum
-    return total
 
 
 def _copy_block(block: NDArray[Any], out: NDArray[Any]) -> None:

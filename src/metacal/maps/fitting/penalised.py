@@ -33,6 +33,7 @@ from metacal.maps.fitting.penalties import (
     get_diagonal_index,
 )
 from metacal.maps.fitting.preconditioner import BlockPreconditioner
+from metacal.maps.fitting.regression_fit import RegressionFit
 from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -65,38 +66,6 @@ _STRONG_STRENGTHS = STRENGTHS[:4]
 _MAX_HELD_ENTRIES = 1 << 22
 #: Number of rows per block that is rounded up to the smallest possible block.
 _SMALLEST_BLOCK = 1
-
-
-@dataclass(frozen=True)
-class RegressionFit:
-    """Fitted coefficients of a softmax regression.
-
-    Attributes
-    ----------
-    theta : array of shape (2, n_classes) or (n_classes + 1, n_classes)
-        Coefficients of the unscaled features; the intercepts are in the last row.
-
-    strength : float
-        Strength of the penalty.
-    """
-
-    theta: Float
-    strength: float
-
-    @property
-    def scale(self) -> Float:
-        """Diagonal of a diagonal coefficient matrix."""
-        return np.asarray(self.theta[0])
-
-    @property
-    def matrix(self) -> Float:
-        """Full coefficient matrix, one row per class."""
-        return np.asarray(self.theta[:-1].T)
-
-    @property
-    def intercepts(self) -> Float:
-        """Intercept of each class."""
-        return np.asarray(self.theta[-1])
 
 
 @dataclass(frozen=True)
