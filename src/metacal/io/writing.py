@@ -109,21 +109,15 @@ def open_table(
     3,true
     """
     suffix = get_output_suffix(path, format)
+    create_writer = FORMATS[suffix].create_writer
+    assert create_writer is not None
     with _open_target(path, suffix, unfinished_path=part) as target:
-
-        def explain_write_errors() -> contextlib.AbstractContextManager[None]:
-            if isinstance(target, Path):
-                return input_error_if_write_fails(path)
-            return contextlib.nullcontext()
-
-        create_writer = FORMATS[suffix].create_writer
-        assert create_writer is not None
-        with explain_write_errors():
+        with _input_error_if_file_write_fails(path, target):
             writer = create_writer(target, class_names, n_rows, compress)
 
         def write_block(columns: Mapping[str, ArrayLike]) -> None:
             arrays = _check_columns(columns, class_names)
-            with explain_write_errors():
+            with _input_error_if_file_write_fails(path, target):
                 writer.write(arrays)
 
         try:
@@ -134,8 +128,17 @@ def open_table(
                 close_incomplete_file = getattr(writer, "close_incomplete_file", writer.close)
                 close_incomplete_file()
             raise
-        with explain_write_errors():
+        with _input_error_if_file_write_fails(path, target):
             writer.close()
+
+
+def _input_error_if_file_write_fails(
+    path: str | os.PathLike[str], target: Any
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context that explains write errors, unless the target is a text stream."""
+    if isinstance(target, Path):
+        return input_error_if_write_fails(path)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
