@@ -57,7 +57,7 @@ from fractions import Fraction
 import numpy as np
 from scipy.special import expit
 
-from metacal.certification.case_items import CaseItems
+from metacal.certification.case_items import CLEAR_EVERY_ITEM, CLEAR_NO_ITEM, CaseItems
 from metacal.certification.case_scale import HarmlessnessModel
 from metacal.formulas import Codes, Flags, Float
 from metacal.statistics import bounds
@@ -65,7 +65,7 @@ from metacal.statistics import bounds
 # Fraction of the cases that are tested if the others are pilot cases.
 TESTED_CASE_FRACTION = Fraction(4, 5)
 
-# This number is added to the removed and to the expected cases of a type before their ratio is taken.
+# Pseudo-count of the ratio of removed cases to expected harmful items of a type.
 # The larger it is, the more removed cases it takes to correct the model.
 _PSEUDO_COUNT_OF_CORRECTION = 5.0
 
@@ -139,7 +139,7 @@ def find_single_cutoff(
     np.maximum.at(highest_harmful_safety_of_cases, cases, harmful_safety)
     n_cases = len(highest_harmful_safety_of_cases)
     if max_broken_cases >= n_cases:
-        return -math.inf
+        return CLEAR_EVERY_ITEM
     decreasing_safety = np.sort(highest_harmful_safety_of_cases)[::-1]
     return float(decreasing_safety[max_broken_cases])
 
@@ -175,7 +175,7 @@ def find_learned_cutoffs(
     harmlessness_model: HarmlessnessModel,
     max_broken_cases: int,
 ) -> Float:
-    """Find cutoffs of several item types that break at most a number of cases.
+    """Find the lowest cutoffs of several item types that break few enough cases.
 
     The cutoffs are lowered together. Each time they reach a harmful item, its case is removed, until
     one case more than allowed is removed. That case is not broken, because the item that equals its
@@ -210,22 +210,23 @@ def find_learned_cutoffs(
     n_types = tested_items.n_types
     n_always_broken_cases = int(breaks_at_every_cutoff.sum())
     if n_always_broken_cases > max_broken_cases:
-        return np.full(n_types, math.inf)
+        return np.full(n_types, CLEAR_NO_ITEM)
     lowered_cutoffs = _LoweredCutoffs(
-        harmful_queues=_build_harmful_queues(tested_items),
+        harmful_item_queues=_queue_harmful_items_by_type(tested_items),
         is_removed_case=breaks_at_every_cutoff.copy(),
         n_removed_by_type=np.zeros(n_types),
-        cutoffs=np.full(n_types, math.inf),
+        cutoffs=np.full(n_types, CLEAR_NO_ITEM),
     )
     expected_harmful_by_type = _estimate_harmful_items_by_type(
         pilot_items, harmlessness_model, tested_cases_per_pilot_case
     )
-    # The case that is removed last has its harmful item at the cutoff, and so it is not broken.
-    n_cases_to_remove = max_broken_cases + 1 - n_always_broken_cases
-    for _ in range(n_cases_to_remove):
+    n_more_cases_to_break = max_broken_cases - n_always_broken_cases
+    # The cutoffs end at an item of one more case, which they do not break, because an item at its
+    # cutoff is not cleared.
+    for _ in range(n_more_cases_to_break + 1):
         if not lowered_cutoffs.has_remaining_harmful_item:
-            return np.full(n_types, -math.inf)
-        lowered_cutoffs.lower_to_next_harmful_item(harmlessness_model, expected_harmful_by_type)
+            return np.full(n_types, CLEAR_EVERY_ITEM)
+        lowered_cutoffs.lower_to_item_of_next_case(harmlessness_model, expected_harmful_by_type)
     return lowered_cutoffs.cutoffs
 
 
@@ -237,7 +238,7 @@ class _LoweredCutoffs:
 
     Attributes
     ----------
-    harmful_queues : list of _HarmfulItemQueue
+    harmful_item_queues : list of _HarmfulItemQueue
         Harmful items of each type, the safest first.
 
     is_removed_case : array of bool of shape (n_tested_cases,)
@@ -250,7 +251,7 @@ class _LoweredCutoffs:
         Current cutoff of each type.
     """
 
-    harmful_queues: list[_HarmfulItemQueue]
+    harmful_item_queues: list[_HarmfulItemQueue]
     is_removed_case: Flags
     n_removed_by_type: Float
     cutoffs: Float
@@ -260,12 +261,12 @@ class _LoweredCutoffs:
         """Whether any case that is not removed has a harmful item."""
         return not bool(np.isneginf(self._find_highest_remaining_safety_by_type()).all())
 
-    def lower_to_next_harmful_item(
+    def lower_to_item_of_next_case(
         self,
         harmlessness_model: HarmlessnessModel,
         expected_harmful_by_type: list[_ExpectedHarmfulItems],
     ) -> None:
-        """Lower all cutoffs to the next harmful item, and remove its case.
+        """Lower all cutoffs to the safest harmful item that is left, and remove its case.
 
         The cutoffs of all types have the same corrected log-odds, which are the highest ones of a
         harmful item that is left. One cutoff is the safety of this item.
@@ -274,38 +275,38 @@ class _LoweredCutoffs:
         harmless_log_odds = harmlessness_model.compute_harmless_log_odds(
             highest_safety_by_type, types=np.arange(len(self.cutoffs))
         )
-        log_corrections = self._compute_log_corrections(expected_harmful_by_type)
-        corrected_log_odds = harmless_log_odds - log_corrections
-        has_no_item_left = np.isneginf(highest_safety_by_type)
-        corrected_log_odds[has_no_item_left] = -math.inf
-        next_type = int(np.argmax(corrected_log_odds))
+        log_correction_by_type = self._compute_log_correction_by_type(expected_harmful_by_type)
+        corrected_log_odds_by_type = harmless_log_odds - log_correction_by_type
+        has_no_harmful_item_left = np.isneginf(highest_safety_by_type)
+        corrected_log_odds_by_type[has_no_harmful_item_left] = -math.inf
+        type_of_next_item = int(np.argmax(corrected_log_odds_by_type))
         new_cutoffs = harmlessness_model.convert_log_odds_to_safety(
-            corrected_log_odds[next_type] + log_corrections
+            corrected_log_odds_by_type[type_of_next_item] + log_correction_by_type
         )
-        # The safety of the next item is not rounded, unlike its conversion to log-odds and back.
-        new_cutoffs[next_type] = highest_safety_by_type[next_type]
-        self._remove_case_of_first_item(next_type)
+        # Converting a safety to log-odds and back rounds it, so the safety itself is used here.
+        new_cutoffs[type_of_next_item] = highest_safety_by_type[type_of_next_item]
+        self._remove_case_of_safest_item(type_of_next_item)
         # A rounding error must not lower a cutoff below a harmful item of a case that is left.
         new_cutoffs = np.maximum(new_cutoffs, self._find_highest_remaining_safety_by_type())
         self.cutoffs = np.minimum(self.cutoffs, new_cutoffs)
 
-    def _remove_case_of_first_item(self, type_code: int) -> None:
+    def _remove_case_of_safest_item(self, type_code: int) -> None:
         """Remove the case of the safest remaining harmful item of a type."""
-        removed_case = self.harmful_queues[type_code].case_of_first_item
+        removed_case = self.harmful_item_queues[type_code].case_of_safest_item
         self.is_removed_case[removed_case] = True
         self.n_removed_by_type[type_code] += 1
 
     def _find_highest_remaining_safety_by_type(self) -> Float:
         """Return the highest safety of a remaining harmful item of each type, or -inf."""
-        for queue in self.harmful_queues:
-            queue.drop_first_items_of_cases(self.is_removed_case)
-        return np.array([queue.highest_safety for queue in self.harmful_queues])
+        for queue in self.harmful_item_queues:
+            queue.drop_safest_items_of_removed_cases(self.is_removed_case)
+        return np.array([queue.highest_safety for queue in self.harmful_item_queues])
 
-    def _compute_log_corrections(
+    def _compute_log_correction_by_type(
         self, expected_harmful_by_type: list[_ExpectedHarmfulItems]
     ) -> Float:
         """Compute the log ratio of removed cases to expected harmful items of each type."""
-        n_expected_by_type = np.array(
+        n_expected_harmful_by_type = np.array(
             [
                 expected_harmful.compute_number_above(cutoff)
                 for expected_harmful, cutoff in zip(expected_harmful_by_type, self.cutoffs)
@@ -313,7 +314,7 @@ class _LoweredCutoffs:
         )
         return np.log(
             (_PSEUDO_COUNT_OF_CORRECTION + self.n_removed_by_type)
-            / (_PSEUDO_COUNT_OF_CORRECTION + n_expected_by_type)
+            / (_PSEUDO_COUNT_OF_CORRECTION + n_expected_harmful_by_type)
         )
 
 
@@ -353,7 +354,7 @@ class _HarmfulItemQueue:
         return self.n_dropped_items == len(self.cases)
 
     @property
-    def case_of_first_item(self) -> int:
+    def case_of_safest_item(self) -> int:
         """Case of the safest item that is left."""
         return int(self.cases[self.n_dropped_items])
 
@@ -364,13 +365,13 @@ class _HarmfulItemQueue:
             return -math.inf
         return float(self.decreasing_safety[self.n_dropped_items])
 
-    def drop_first_items_of_cases(self, is_removed_case: Flags) -> None:
-        """Drop first items until the first one belongs to a case that is not removed."""
-        while not self.is_empty and is_removed_case[self.case_of_first_item]:
+    def drop_safest_items_of_removed_cases(self, is_removed_case: Flags) -> None:
+        """Drop the safest items until one belongs to a case that is not removed."""
+        while not self.is_empty and is_removed_case[self.case_of_safest_item]:
             self.n_dropped_items += 1
 
 
-def _build_harmful_queues(items: CaseItems) -> list[_HarmfulItemQueue]:
+def _queue_harmful_items_by_type(items: CaseItems) -> list[_HarmfulItemQueue]:
     """Build the queue of harmful items for each type."""
     harmful_items = items.take(items.is_harmful)
     return [

@@ -23,7 +23,7 @@ class CaseDivision:
     tested_cases : array of int of shape (n_tested,)
         Tested cases in random order.
 
-    is_counted : array of bool of shape (n_tested,)
+    is_counted_by_quantity : array of bool of shape (n_tested,)
         Whether the quantity counts each tested case.
 
     breaks_at_every_cutoff : array of bool of shape (n_tested,)
@@ -40,7 +40,7 @@ class CaseDivision:
     """
 
     tested_cases: Codes
-    is_counted: Flags
+    is_counted_by_quantity: Flags
     breaks_at_every_cutoff: Flags
     tested_items: CaseItems
     pilot_items: CaseItems
@@ -49,11 +49,11 @@ class CaseDivision:
     @property
     def n_counted(self) -> int:
         """Number of tested cases that the quantity counts."""
-        return int(self.is_counted.sum())
+        return int(self.is_counted_by_quantity.sum())
 
     def select_counted_items(self) -> CaseItems:
         """Return the items of the tested cases that the quantity counts, renumbered from 0."""
-        counted_cases = np.flatnonzero(self.is_counted)
+        counted_cases = np.flatnonzero(self.is_counted_by_quantity)
         return _select_and_renumber_cases(
             self.tested_items, selected_cases=counted_cases, n_cases=len(self.tested_cases)
         )
@@ -63,13 +63,13 @@ def divide_cases(
     rows: CalibrationRows,
     items: CaseItems,
     cases: Cases,
-    is_counted: Flags,
+    is_counted_by_quantity: Flags,
     breaks_at_every_cutoff: Flags,
-    n_counted_to_test: int,
+    n_counted_cases_to_test: int,
 ) -> CaseDivision:
     """Divide the cases at random into tested cases and pilot cases.
 
-    The tested cases are the first ones in a random order, up to the last of `n_counted_to_test`
+    The tested cases are the first ones in a random order, up to the last of `n_counted_cases_to_test`
     cases that the quantity counts. The division reads which cases are counted, and nothing else of a
     case, so the tested counted cases are i.i.d. given the pilot cases.
 
@@ -84,13 +84,13 @@ def divide_cases(
     cases : Cases
         Case of each item.
 
-    is_counted : array of bool of shape (n_cases,)
+    is_counted_by_quantity : array of bool of shape (n_cases,)
         Whether the quantity counts each case.
 
     breaks_at_every_cutoff : array of bool of shape (n_cases,)
         Whether each case breaks the promise whatever the cutoffs are.
 
-    n_counted_to_test : int
+    n_counted_cases_to_test : int
         Number of counted cases to test. If it is the number of all counted cases, all cases are
         tested.
 
@@ -99,12 +99,14 @@ def divide_cases(
     CaseDivision
     """
     case_order = draw_case_order(rows, cases)
-    n_tested = _find_number_of_cases_to_test(is_counted[case_order], n_counted_to_test)
+    n_tested = _find_number_of_cases_to_test(
+        is_counted_by_quantity[case_order], n_counted_cases_to_test
+    )
     tested_cases = case_order[:n_tested]
     pilot_cases = case_order[n_tested:]
     return CaseDivision(
         tested_cases=tested_cases,
-        is_counted=is_counted[tested_cases],
+        is_counted_by_quantity=is_counted_by_quantity[tested_cases],
         breaks_at_every_cutoff=breaks_at_every_cutoff[tested_cases],
         tested_items=_select_and_renumber_cases(items, tested_cases, cases.n_cases),
         pilot_items=_select_and_renumber_cases(items, pilot_cases, cases.n_cases),
@@ -112,18 +114,20 @@ def divide_cases(
     )
 
 
-def _find_number_of_cases_to_test(is_counted: Flags, n_counted_to_test: int) -> int:
-    """Find how many first cases to test, so that enough of them are counted.
+def _find_number_of_cases_to_test(
+    is_counted_by_quantity: Flags, n_counted_cases_to_test: int
+) -> int:
+    """Find how many cases to test so that the quantity counts enough of them.
 
     All cases are tested if there are not more counted ones than required.
     """
-    n_cases = len(is_counted)
-    if n_counted_to_test >= is_counted.sum():
+    n_cases = len(is_counted_by_quantity)
+    if n_counted_cases_to_test >= is_counted_by_quantity.sum():
         return n_cases
-    if n_counted_to_test == 0:
+    if n_counted_cases_to_test == 0:
         return 0
-    n_counted_up_to_case = np.cumsum(is_counted)
-    last_tested_index = int(np.searchsorted(n_counted_up_to_case, n_counted_to_test))
+    n_counted_up_to_case = np.cumsum(is_counted_by_quantity)
+    last_tested_index = int(np.searchsorted(n_counted_up_to_case, n_counted_cases_to_test))
     return last_tested_index + 1
 
 

@@ -15,6 +15,7 @@ Terms used by all rules about cases:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
     from metacal.certification.rows import CalibrationRows
+
+# Cutoffs that clear every item of a type, or none.
+CLEAR_EVERY_ITEM = -math.inf
+CLEAR_NO_ITEM = math.inf
 
 # Subgroup code of a row that is added for a case without items.
 _NO_SUBGROUP = -1
@@ -102,8 +107,8 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
     row_draws = RowDraws(
         columns_that_derive_seed, units=case_by_row, random_state=cases.random_state
     )
-    # The cases are numbered in random order. All rows of a case have its number.
-    random_position_by_row = row_draws.draw_cluster_numbers("division of cases")
+    # Each case is a cluster of rows, and its random number is its position in the order.
+    random_position_by_row = row_draws.draw_cluster_numbers(purpose="division of cases")
     case_order = np.empty(cases.n_cases, dtype=np.intp)
     case_order[random_position_by_row] = case_by_row
     return case_order

@@ -91,8 +91,8 @@ class CaseProcedure(ABC):
         return self.quantity.max_violation_rate(self.target)
 
     @property
-    def cleared_items_are_accepted(self) -> bool:
-        """Whether only accepted items can break the promise, so that these are cleared."""
+    def limits_accepted_errors(self) -> bool:
+        """Whether incorrect accepted items break the promise, and not correct rejected ones."""
         return not self.quantity.limits_only_rejections
 
     def build_pilot_policy(
@@ -105,9 +105,7 @@ class CaseProcedure(ABC):
         """Certify the promise on the items of calibration cases."""
         cases = rows.cases
         assert cases is not None
-        items = build_case_items(
-            rows, cases, cleared_items_are_accepted=self.cleared_items_are_accepted
-        )
+        items = build_case_items(rows, cases, limits_accepted_errors=self.limits_accepted_errors)
         certificate = self._certify_items(rows, cases, items, delta)
         case_counts = certificate.cases
         assert case_counts is not None
@@ -150,12 +148,14 @@ class CaseCutoffProcedure(CaseProcedure):
         self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None
     ) -> Certificate:
         """Certify the cutoffs on the tested cases."""
-        is_counted = np.ones(cases.n_cases, dtype=bool)
+        is_counted_by_quantity = np.ones(cases.n_cases, dtype=bool)
         breaks_at_every_cutoff = np.zeros(cases.n_cases, dtype=bool)
-        if not self.cleared_items_are_accepted:
-            is_counted = cases.any_item(items.is_harmful) | cases.has_correct_item_without_score
+        if not self.limits_accepted_errors:
+            is_counted_by_quantity = (
+                cases.any_item(items.is_harmful) | cases.has_correct_item_without_score
+            )
             breaks_at_every_cutoff = cases.has_correct_item_without_score
-        n_counted = int(is_counted.sum())
+        n_counted = int(is_counted_by_quantity.sum())
         has_several_types = items.n_types > 1
         n_tested = n_counted
         if has_several_types:
@@ -163,15 +163,15 @@ class CaseCutoffProcedure(CaseProcedure):
         max_broken_cases = compute_max_broken_cases(n_tested, self.max_violation_rate, delta)
         if max_broken_cases < 0:
             raise self._build_too_few_cases_error(
-                n_counted, delta, has_several_types=has_several_types
+                n_counted, delta, needs_pilot_cases=has_several_types
             )
         division = divide_cases(
             rows,
             items,
             cases,
-            is_counted=is_counted,
+            is_counted_by_quantity=is_counted_by_quantity,
             breaks_at_every_cutoff=breaks_at_every_cutoff,
-            n_counted_to_test=n_tested,
+            n_counted_cases_to_test=n_tested,
         )
         n_uncovered = int(division.breaks_at_every_cutoff.sum())
         if n_uncovered > max_broken_cases:
@@ -189,7 +189,7 @@ class CaseCutoffProcedure(CaseProcedure):
             cases,
             division,
             convert_cutoffs_to_thresholds(
-                cutoffs, cleared_items_are_accepted=self.cleared_items_are_accepted
+                cutoffs, limits_accepted_errors=self.limits_accepted_errors
             ),
             quantity=self.quantity,
             target=self.target,
@@ -204,7 +204,7 @@ class CaseCutoffProcedure(CaseProcedure):
         """Find the cutoff of each item type."""
         # Cases that the quantity does not count have no harmful item, so no cutoff breaks them.
         counted_items = division.select_counted_items()
-        breaks_at_every_cutoff = division.breaks_at_every_cutoff[division.is_counted]
+        breaks_at_every_cutoff = division.breaks_at_every_cutoff[division.is_counted_by_quantity]
         if not has_several_types:
             harmful_items = counted_items.take(counted_items.is_harmful)
             cutoff = find_single_cutoff(
@@ -224,23 +224,25 @@ class CaseCutoffProcedure(CaseProcedure):
         )
 
     def _build_too_few_cases_error(
-        self, n_counted: int, delta: float | None, *, has_several_types: bool
+        self, n_counted: int, delta: float | None, *, needs_pilot_cases: bool
     ) -> InfeasibleTargetError:
         """Build the error for too few cases to certify anything, even without an error."""
-        cases_needed = bounds.correct_rows_needed(self.max_violation_rate, delta)
+        tested_cases_needed = bounds.correct_rows_needed(self.max_violation_rate, delta)
+        cases_needed = tested_cases_needed
         n_testable = n_counted
-        if has_several_types:
+        if needs_pilot_cases:
+            cases_needed = math.ceil(tested_cases_needed / TESTED_CASE_FRACTION)
             n_testable = math.floor(n_counted * TESTED_CASE_FRACTION)
-            cases_needed = math.ceil(cases_needed / TESTED_CASE_FRACTION)
-        best_limit = 1.0
+        # The bounds on the miscoverage of correct rows hold for every rate of violations.
+        best_violation_rate = 1.0
         if n_testable > 0:
-            best_limit = bounds.smallest_certifiable_miscoverage(n_testable, delta)
+            best_violation_rate = bounds.smallest_certifiable_miscoverage(n_testable, delta)
         return build_too_few_cases_error(
             self.quantity,
             self.target,
             delta,
             n_cases=n_counted,
-            best_limit=best_limit,
+            best_violation_rate=best_violation_rate,
             cases_needed=cases_needed,
             n_pilot=n_counted - n_testable,
         )
@@ -248,7 +250,7 @@ class CaseCutoffProcedure(CaseProcedure):
     def _find_contradiction_in_counts(
         self, certificate: Certificate, delta: float | None
     ) -> str | None:
-        """Describe why the numbers of broken and counted cases do not certify the limit."""
+        """Describe why so many broken cases do not certify the limit, or return None."""
         case_counts = certificate.cases
         assert case_counts is not None
         is_certified = bounds.certifies_violation_rate(

@@ -18,7 +18,7 @@ from enum import Enum
 import numpy as np
 from scipy.special import expit, logit
 
-from metacal.certification.case_items import CaseItems
+from metacal.certification.case_items import CLEAR_EVERY_ITEM, CLEAR_NO_ITEM, CaseItems
 from metacal.formulas import Codes, Flags, Float
 
 # Before the fit, the feature of each type is brought to this mean and standard deviation.
@@ -31,7 +31,8 @@ _TYPICAL_LOG_ODDS_STD = 2.0
 _PRIOR_STD_OF_INTERCEPT_AND_SLOPE = (1.5, 0.5)
 
 # Standard deviations of the same prior if the user declares that all types have one scale.
-# In a simulation with 30 such types, this prior accepts 56% of the items, and the other one 52%.
+# In a simulation with 30 types of one scale, this prior accepts 56% of the items. The prior for
+# types with different scales accepts 52%.
 _SAME_SCALE_PRIOR_STD = (0.3, 0.1)
 
 # The fit to all types together has a weak prior, so that it exists if no item is harmful.
@@ -39,7 +40,7 @@ _COMMON_PRIOR_INTERCEPT = 0.0
 _COMMON_PRIOR_SLOPE = 0.5
 _COMMON_PRIOR_STD = 3.0
 
-# Probabilities nearer to 0 or 1 than one in a million are treated alike.
+# Log-odds are clipped to those of one in a million and its complement.
 _LARGEST_LOG_ODDS = float(logit(1.0 - 1e-6))
 
 # Smallest slope, because the harmless log-odds must rise with the safety.
@@ -74,7 +75,7 @@ class HarmlessnessModel:
         The harmless log-odds of an item of type j are intercepts[j] + slopes[j] * feature, where the
         feature is a function of the safety that depends on its unit. Every slope is positive.
 
-    is_fitted : array of bool of shape (n_types,)
+    type_has_pilot_items : array of bool of shape (n_types,)
         Whether the cases that the model was fitted on have an item of each type.
 
     safety_unit : SafetyUnit, default=SafetyUnit.ARBITRARY
@@ -84,7 +85,7 @@ class HarmlessnessModel:
 
     intercepts: Float
     slopes: Float
-    is_fitted: Flags
+    type_has_pilot_items: Flags
     safety_unit: SafetyUnit = SafetyUnit.ARBITRARY
 
     @property
@@ -98,7 +99,7 @@ class HarmlessnessModel:
         return self.intercepts[types] + self.slopes[types] * features
 
     def convert_log_odds_to_safety(self, harmless_log_odds: float | Float) -> Float:
-        """Return the safety of each type at which an item has the given harmless log-odds.
+        """Compute the safety at which an item of each type has these harmless log-odds.
 
         The items of a type with higher log-odds are those whose safety is above the returned one.
         The log-odds may be one number, or one for each type.
@@ -106,14 +107,16 @@ class HarmlessnessModel:
         features = (harmless_log_odds - self.intercepts) / self.slopes
         if self.safety_unit is SafetyUnit.ARBITRARY:
             return features
-        if self.safety_unit is SafetyUnit.PROBABILITY:
-            safety = expit(features)
-        else:
+        if self.safety_unit is SafetyUnit.NEGATED_PROBABILITY:
             safety = -expit(-features)
-        # The features of items are clipped to +-_LARGEST_LOG_ODDS. So no item has a feature above
-        # the upper end, and every item has a feature above a number below the lower end.
-        safety[features >= _LARGEST_LOG_ODDS] = np.inf
-        safety[features < -_LARGEST_LOG_ODDS] = -np.inf
+        else:
+            safety = expit(features)
+        # The features of items are clipped, so none lies above the largest log-odds or below the
+        # smallest.
+        clears_no_item = features >= _LARGEST_LOG_ODDS
+        clears_every_item = features < -_LARGEST_LOG_ODDS
+        safety[clears_no_item] = CLEAR_NO_ITEM
+        safety[clears_every_item] = CLEAR_EVERY_ITEM
         return safety
 
 
@@ -151,7 +154,7 @@ def fit_harmlessness_model(items: CaseItems, *, same_scale: bool) -> Harmlessnes
     return HarmlessnessModel(
         intercepts=intercepts,
         slopes=slopes,
-        is_fitted=n_items_by_type > 0,
+        type_has_pilot_items=n_items_by_type > 0,
         safety_unit=safety_unit,
     )
 

@@ -20,7 +20,7 @@ from metacal.certification.case_procedures import SAME_SOURCE_OF_CASES, CaseProc
 from metacal.certification.case_scale import fit_harmlessness_model
 from metacal.certification.case_sequences import (
     compute_first_automated_fraction,
-    drop_cutoffs_before_likeliest,
+    drop_cutoffs_before_likeliest_to_pass,
     find_last_passing,
     passes_automated_error_test,
     passes_mean_error_test,
@@ -95,8 +95,8 @@ class CaseSequenceProcedure(CaseProcedure):
     def _max_log_gain_per_bet(self) -> float:
         """Largest log gain of a single bet."""
         assert self.max_counted_errors is not None
-        relative_limit = self.target / self.max_counted_errors
-        return math.log1p(betting.MAX_STAKE_FRACTION * relative_limit / (1.0 - relative_limit))
+        mean_loss_limit = self.target / self.max_counted_errors
+        return math.log1p(betting.MAX_STAKE_FRACTION * mean_loss_limit / (1.0 - mean_loss_limit))
 
     def _count_cases_needed(self, delta: float) -> int:
         """Count the calibration cases with which the test passes if no case has an error."""
@@ -112,13 +112,15 @@ class CaseSequenceProcedure(CaseProcedure):
     ) -> Certificate:
         """Divide the cases, test a sequence of cutoffs, and certify the last that pass."""
         assert delta is not None
+        every_case = np.ones(cases.n_cases, dtype=bool)
+        no_case = np.zeros(cases.n_cases, dtype=bool)
         division = divide_cases(
             rows,
             items,
             cases,
-            is_counted=np.ones(cases.n_cases, dtype=bool),
-            breaks_at_every_cutoff=np.zeros(cases.n_cases, dtype=bool),
-            n_counted_to_test=math.floor(cases.n_cases * self._tested_case_fraction),
+            is_counted_by_quantity=every_case,
+            breaks_at_every_cutoff=no_case,
+            n_counted_cases_to_test=math.floor(cases.n_cases * self._tested_case_fraction),
         )
         cutoffs = self._find_cutoffs(division, self.target, delta)
         if cutoffs is None:
@@ -128,13 +130,13 @@ class CaseSequenceProcedure(CaseProcedure):
                 delta,
                 n_cases=cases.n_cases,
                 cases_needed=self._count_cases_needed(delta),
-                best=self._find_best_limit(division, delta),
+                strictest_limit=self._find_strictest_limit(division, delta),
             )
         return build_case_certificate(
             rows,
             cases,
             division,
-            convert_cutoffs_to_thresholds(cutoffs, cleared_items_are_accepted=True),
+            convert_cutoffs_to_thresholds(cutoffs, limits_accepted_errors=True),
             quantity=self.quantity,
             target=self.target,
             delta=delta,
@@ -182,7 +184,7 @@ class CaseSequenceProcedure(CaseProcedure):
             min_automated_fraction=compute_first_automated_fraction(limit, delta, n_tested_cases),
             n_pilot_cases=division.n_pilot,
         )
-        return drop_cutoffs_before_likeliest(
+        return drop_cutoffs_before_likeliest_to_pass(
             all_cutoffs,
             division.pilot_items,
             harmlessness_model,
@@ -212,12 +214,12 @@ class CaseSequenceProcedure(CaseProcedure):
         )
         return passes_mean_error_test(n_errors_per_case, self.max_counted_errors, limit, delta)
 
-    def _find_best_limit(self, division: CaseDivision, delta: float) -> float | None:
+    def _find_strictest_limit(self, division: CaseDivision, delta: float) -> float | None:
         """Find the strictest limit at which some cutoffs pass, by bisection."""
-        largest_limit = 1.0
+        loosest_limit = 1.0
         if self.max_counted_errors is not None:
-            largest_limit = float(self.max_counted_errors)
-        n_steps = int(largest_limit / _LIMIT_STEP)
+            loosest_limit = float(self.max_counted_errors)
+        n_steps = int(loosest_limit / _LIMIT_STEP)
 
         def certifies_step(step: int) -> bool:
             limit = step * _LIMIT_STEP
@@ -244,10 +246,10 @@ class CaseSequenceProcedure(CaseProcedure):
         assert case_counts is not None
         assert delta is not None
         if self.limits_mean_errors:
-            can_pass_test = self._could_pass_bets(case_counts, certificate.mean_cost, delta)
+            counts_can_pass_test = self._could_pass_bets(case_counts, certificate.mean_cost, delta)
         else:
-            can_pass_test = self._could_pass_exact_test(case_counts, delta)
-        if can_pass_test:
+            counts_can_pass_test = self._could_pass_exact_test(case_counts, delta)
+        if counts_can_pass_test:
             return None
         return (
             f"{case_counts.n_broken:,} {self.quantity.violations_text}, of"

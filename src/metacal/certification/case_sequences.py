@@ -38,7 +38,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from metacal.certification.case_items import CaseItems
+from metacal.certification.case_items import CLEAR_EVERY_ITEM, CLEAR_NO_ITEM, CaseItems
 from metacal.certification.case_scale import HarmlessnessModel
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds, replicating_bets
@@ -46,7 +46,7 @@ from metacal.statistics import bounds, replicating_bets
 # Largest number of cutoffs in a sequence.
 _MAX_CUTOFFS_IN_SEQUENCE = 200
 
-# The first cutoffs automate this many times the cases with which an error-free test passes.
+# The first cutoffs automate this many times as many cases as a test without errors needs to pass.
 _FIRST_AUTOMATED_CASES_FACTOR = 2.0
 
 
@@ -87,21 +87,22 @@ def plan_cutoff_sequence(
         pilot_items.cases[safest_first],
         n_automated_cases=math.ceil(min_automated_fraction * n_pilot_cases),
     )
-    n_cleared_candidates = np.linspace(min_cleared_items, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(
+    numbers_to_clear = np.linspace(min_cleared_items, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(
         np.intp
     )
-    n_cleared_before_all = np.unique(n_cleared_candidates[n_cleared_candidates < n_items])
+    partial_numbers_to_clear = np.unique(numbers_to_clear[numbers_to_clear < n_items])
     # To clear the m safest items, the cutoff is the log-odds of the next item, which has index m.
     decreasing_log_odds = harmless_log_odds[safest_first]
-    cutoff_log_odds = decreasing_log_odds[n_cleared_before_all]
+    cutoff_log_odds = decreasing_log_odds[partial_numbers_to_clear]
     distinct_log_odds = dict.fromkeys(cutoff_log_odds.tolist())
     cutoff_sequence = [
         harmlessness_model.convert_log_odds_to_safety(log_odds) for log_odds in distinct_log_odds
     ]
     # The last cutoffs clear every item.
-    cutoff_sequence.append(np.full(harmlessness_model.n_types, -math.inf))
+    cutoff_sequence.append(np.full(harmlessness_model.n_types, CLEAR_EVERY_ITEM))
     return [
-        np.where(harmlessness_model.is_fitted, cutoffs, math.inf) for cutoffs in cutoff_sequence
+        np.where(harmlessness_model.type_has_pilot_items, cutoffs, CLEAR_NO_ITEM)
+        for cutoffs in cutoff_sequence
     ]
 
 
@@ -142,14 +143,14 @@ def compute_first_automated_fraction(limit: float, delta: float, n_tested_cases:
     return _FIRST_AUTOMATED_CASES_FACTOR * n_error_free_cases / n_tested_cases
 
 
-def drop_cutoffs_before_likeliest(
+def drop_cutoffs_before_likeliest_to_pass(
     sequence: list[Float],
     pilot_items: CaseItems,
     harmlessness_model: HarmlessnessModel,
     limit: float,
     tested_cases_per_pilot_case: float,
 ) -> list[Float]:
-    """Drop the first cutoffs of a sequence, up to those that are most likely to pass.
+    """Drop the cutoffs of a sequence that come before those most likely to pass.
 
     The sequence stops at its first failure, and the strictest cutoffs automate few cases, so a single
     error there could end it.
@@ -193,8 +194,8 @@ def drop_cutoffs_before_likeliest(
         expected_broken = tested_cases_per_pilot_case * expected_broken_pilot_cases
         std_at_limit = math.sqrt(max(expected_automated, 1.0) * limit * (1.0 - limit))
         standardized_margins.append((limit * expected_automated - expected_broken) / std_at_limit)
-    most_likely_to_pass = int(np.argmax(standardized_margins))
-    return sequence[most_likely_to_pass:]
+    likeliest_index = int(np.argmax(standardized_margins))
+    return sequence[likeliest_index:]
 
 
 def find_last_passing(sequence: list[Float], passes: Callable[[Float], bool]) -> Float | None:
@@ -252,11 +253,11 @@ def passes_mean_error_test(
     >>> passes_mean_error_test(errors, 4, 0.1, 0.1), passes_mean_error_test(errors[:50], 4, 0.1, 0.1)
     (True, False)
     """
-    relative_errors = np.minimum(n_errors_per_case, max_counted_errors) / max_counted_errors
-    relative_limit = limit / max_counted_errors
+    case_losses = np.minimum(n_errors_per_case, max_counted_errors) / max_counted_errors
+    mean_loss_limit = limit / max_counted_errors
     # A betting test can pass although the observed mean exceeds the limit, so the mean is checked.
-    if relative_errors.mean() > relative_limit:
+    if case_losses.mean() > mean_loss_limit:
         return False
     return replicating_bets.certifies_mean_below(
-        relative_errors, relative_limit, delta, losses_are_rare=True
+        case_losses, mean_loss_limit, delta, losses_are_rare=True
     )

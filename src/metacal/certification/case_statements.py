@@ -25,7 +25,7 @@ def build_too_few_cases_error(
     target: float,
     delta: float | None,
     n_cases: int,
-    best_limit: float,
+    best_violation_rate: float,
     cases_needed: int,
     *,
     n_pilot: int,
@@ -46,8 +46,8 @@ def build_too_few_cases_error(
     n_cases : int
         Number of calibration cases that the quantity counts.
 
-    best_limit : float
-        Largest violation rate that these cases certify at best.
+    best_violation_rate : float
+        Smallest limit of the violation rate that these cases certify if none is broken.
 
     cases_needed : int
         Number of calibration cases that certify the promise at best.
@@ -59,7 +59,7 @@ def build_too_few_cases_error(
     -------
     InfeasibleTargetError
     """
-    best_target = _convert_to_target(quantity, best_limit)
+    best_target = _convert_to_target(quantity, best_violation_rate)
     advice = f"Collect {cases_needed:,} cases"
     if n_pilot > 0:
         advice += " (at least a fifth of them fit the scale of the item types)"
@@ -75,7 +75,7 @@ def build_too_few_cases_error(
 def build_uncovered_items_error(
     quantity: Quantity, target: float, delta: float | None, n_cases: int, n_uncovered: int
 ) -> InfeasibleTargetError:
-    """Build the error for cases that lack a score for too many of their true items.
+    """Build the error for too many cases with a true item that has no score.
 
     Parameters
     ----------
@@ -133,9 +133,9 @@ def build_no_passing_cutoffs_error(
     delta: float,
     n_cases: int,
     cases_needed: int,
-    best: float | None,
+    strictest_limit: float | None,
 ) -> InfeasibleTargetError:
-    """Build the error for cases on which the first cutoffs of a sequence fail.
+    """Build the error for cases on which not even the strictest cutoffs pass.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def build_no_passing_cutoffs_error(
     cases_needed : int
         Number of calibration cases with which error-free ones would certify the target.
 
-    best : float or None
+    strictest_limit : float or None
         Strictest limit that these cases support, if there is one.
 
     Returns
@@ -162,8 +162,8 @@ def build_no_passing_cutoffs_error(
     InfeasibleTargetError
     """
     best_limit_sentence = "They support no limit."
-    if best is not None:
-        best_limit_sentence = f"The strictest limit that they support is {best:g}."
+    if strictest_limit is not None:
+        best_limit_sentence = f"The strictest limit that they support is {strictest_limit:g}."
     if n_cases < cases_needed:
         best_limit_sentence = f"It takes at least {cases_needed:,} cases. {best_limit_sentence}"
     message = (
@@ -172,7 +172,7 @@ def build_no_passing_cutoffs_error(
         " improve the scores."
     )
     return InfeasibleTargetError(
-        message, target=target, best=best, cases_needed=cases_needed, n_cases=n_cases
+        message, target=target, best=strictest_limit, cases_needed=cases_needed, n_cases=n_cases
     )
 
 
@@ -196,7 +196,7 @@ def build_unused_cases_error(promise: object) -> InputError:
     )
 
 
-def build_dependent_cases_error(promise: object) -> InputError:
+def build_unsupported_case_columns_error(promise: object) -> InputError:
     """Build the error for cases whose items have clusters or losses."""
     return CasesError(
         f"{type(promise).__name__} does not support units, importance or losses together with"

@@ -28,9 +28,9 @@ from metacal.kernels.grid import RELATIVE_GRID
 
 
 def build_case_items(
-    rows: CalibrationRows, cases: Cases, *, cleared_items_are_accepted: bool
+    rows: CalibrationRows, cases: Cases, *, limits_accepted_errors: bool
 ) -> CaseItems:
-    """Build the items of cases from rows.
+    """Build the items of cases, with their safety and harmfulness, from rows.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ def build_case_items(
     cases : Cases
         Case of each item.
 
-    cleared_items_are_accepted : bool
-        Whether accepted items are cleared, so that incorrect ones are harmful. If not, rejected items
-        are, and correct ones are harmful.
+    limits_accepted_errors : bool
+        Whether incorrect accepted items break the promise. Accepted items are then cleared, and
+        incorrect ones are harmful. If not, rejected items are cleared, and correct ones are harmful.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def build_case_items(
     if rows.subgroups is not None:
         item_types = rows.subgroups.codes
         n_types = len(rows.subgroups.names)
-    if cleared_items_are_accepted:
+    if limits_accepted_errors:
         safety = -rows.scores
         is_harmful = ~rows.is_correct
     else:
@@ -68,7 +68,7 @@ def build_case_items(
     )
 
 
-def convert_cutoffs_to_thresholds(cutoffs: Float, *, cleared_items_are_accepted: bool) -> Float:
+def convert_cutoffs_to_thresholds(cutoffs: Float, *, limits_accepted_errors: bool) -> Float:
     """Convert cutoffs on the safety of items to thresholds on their uncertainty.
 
     An item is cleared if its safety is strictly above the cutoff, and accepted if its uncertainty is
@@ -77,14 +77,14 @@ def convert_cutoffs_to_thresholds(cutoffs: Float, *, cleared_items_are_accepted:
     Examples
     --------
     >>> cutoffs = np.array([0.5, -np.inf, np.inf])
-    >>> thresholds = convert_cutoffs_to_thresholds(cutoffs, cleared_items_are_accepted=True)
+    >>> thresholds = convert_cutoffs_to_thresholds(cutoffs, limits_accepted_errors=True)
     >>> bool(thresholds[0] < -0.5), thresholds[1:]
     (True, array([ inf, -inf]))
-    >>> bool(convert_cutoffs_to_thresholds(cutoffs, cleared_items_are_accepted=False)[0] > 0.5)
+    >>> bool(convert_cutoffs_to_thresholds(cutoffs, limits_accepted_errors=False)[0] > 0.5)
     True
     """
-    if cleared_items_are_accepted:
-        # The safety is the negated uncertainty: safety > cutoff means uncertainty < -cutoff.
+    if limits_accepted_errors:
+        # The safety is the negated uncertainty, so "safety > cutoff" is "uncertainty < -cutoff".
         thresholds = [_find_threshold_accepting_below(-cutoff) for cutoff in cutoffs.tolist()]
     else:
         # The safety is the uncertainty, and items with uncertainty <= cutoff are accepted.
@@ -192,12 +192,12 @@ def build_case_certificate(
 
 
 def _build_type_certificates(
-    tested_rows: CalibrationRows, names: tuple[Name, ...], thresholds: Float
+    tested_rows: CalibrationRows, type_names: tuple[Name, ...], thresholds: Float
 ) -> SubgroupCertificates:
     """Build the certificate of each type from its tested items."""
     assert tested_rows.subgroups is not None
     type_certificates = []
-    for type_code, name in enumerate(names):
+    for type_code, type_name in enumerate(type_names):
         is_of_type = tested_rows.subgroups.codes == type_code
         ranking_of_type = Ranking.from_scores(
             tested_rows.scores[is_of_type], tested_rows.is_correct[is_of_type]
@@ -205,10 +205,10 @@ def _build_type_certificates(
         threshold = float(thresholds[type_code])
         threshold_outcome = ranking_of_type.summarize_threshold(threshold)
         type_certificate = SubgroupCertificate(
-            (name,), threshold=threshold, **threshold_outcome._asdict()
+            (type_name,), threshold=threshold, **threshold_outcome._asdict()
         )
         type_certificates.append(type_certificate)
-    # There is one promise about all types, so delta is not divided among them.
+    # Types are stored as groups. One promise holds for all of them, so delta is not divided.
     return SubgroupCertificates(
         by="group", delta_sharing="together", items=tuple(type_certificates)
     )
@@ -223,7 +223,8 @@ def _count_tested_cases(
     )
     n_uncovered = 0
     if quantity.limits_missed_items_of_cases:
-        n_uncovered = int(division.breaks_at_every_cutoff.sum())
+        has_item_without_score = division.breaks_at_every_cutoff
+        n_uncovered = int(has_item_without_score.sum())
     return CaseCounts(
         n_tested=len(division.tested_cases),
         n_counted=n_counted,

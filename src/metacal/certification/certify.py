@@ -15,8 +15,8 @@ from metacal.certificates.notes import Note, note_too_few_clusters
 from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.certification.case_statements import (
-    build_dependent_cases_error,
     build_missing_cases_error,
+    build_unsupported_case_columns_error,
     build_unused_cases_error,
 )
 from metacal.certification.one_threshold import OneThresholdProcedure
@@ -114,7 +114,7 @@ def check_cases_column(promise: CertifiablePromise, rows: CalibrationRows) -> No
     if not has_cases:
         raise build_missing_cases_error(promise)
     if rows.clusters is not None or rows.losses is not None:
-        raise build_dependent_cases_error(promise)
+        raise build_unsupported_case_columns_error(promise)
 
 
 def counts_cases(promise: CertifiablePromise) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from metacal.certification.case_outcomes import compute_case_outcomes
 from metacal.certification.case_statements import (
-    build_dependent_cases_error,
+    build_unsupported_case_columns_error,
     build_unused_cases_error,
 )
 from metacal.errors import CasesError
@@ -65,7 +65,7 @@ def check_case_columns(gate: Gate, units: Any = None) -> None:
     if not isinstance(promise, CasePromise):
         raise build_unused_cases_error(promise)
     if units is not None:
-        raise build_dependent_cases_error(promise)
+        raise build_unsupported_case_columns_error(promise)
 
 
 def judge_case_rows(

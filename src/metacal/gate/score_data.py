@@ -33,7 +33,7 @@ from metacal.certificates.notes import (
 from metacal.certificates.row_checks import check_errors_and_ties
 from metacal.certification.case_items import Cases
 from metacal.certification.case_statements import (
-    build_dependent_cases_error,
+    build_unsupported_case_columns_error,
     build_unused_cases_error,
 )
 from metacal.certification.importance import Importance
@@ -221,7 +221,7 @@ class ScoreData:
         if not promise.counts_cases:
             raise build_unused_cases_error(promise)
         if any(column is not None for column in (self.clusters, self.importance, self.losses)):
-            raise build_dependent_cases_error(promise)
+            raise build_unsupported_case_columns_error(promise)
 
     def _certify_rows(self, promise: Promise, cases: Cases | None = None) -> CertifiedScores:
         """Certify a promise on the rows that have a score, or on the items of cases.
