@@ -70,10 +70,6 @@ def build_fit_command(
         return FitCommand(language=None)
     if command is None and file is None:
         return FitCommand(language="python")
-    after_promise = f" -o {_choose_output_name(artifact)}"
-    if delta != _DEFAULT_DELTA:
-        confidence_level = round(1.0 - delta, _LEVEL_DECIMALS)
-        after_promise = f" --confidence {confidence_level:g}{after_promise}"
     before_promise = command or shlex.join(["metacal", "fit", str(file)])
     if gate.is_score_gate:
         layout = gate.file_layout
@@ -86,9 +82,6 @@ def build_fit_command(
             "--input": gate.logits_source.input,
             "--calibrator": _nondefault_calibrator_name(gate),
         }
-        score_name = gate.logits_source.registered_score
-        if score_name != _DEFAULT_OPTION_VALUES["--score"]:
-            after_promise = f" --score {score_name}{after_promise}"
     value_by_option |= _column_options(gate, before_promise)
     for option_name, value in value_by_option.items():
         is_default = not value or value == _DEFAULT_OPTION_VALUES.get(option_name)
@@ -97,7 +90,25 @@ def build_fit_command(
     if not gate.is_score_gate:
         for column_name in gate.file_layout.drop:
             before_promise += f" --drop {shlex.quote(column_name)}"
-    return FitCommand(language="shell", before_promise=before_promise, after_promise=after_promise)
+    return FitCommand(
+        language="shell",
+        before_promise=before_promise,
+        after_promise=_format_options_after_promise(gate, artifact, delta),
+    )
+
+
+def _format_options_after_promise(gate: Gate, artifact: str | None, delta: float) -> str:
+    """Format the score, the confidence level and the output file as options."""
+    options = []
+    if not gate.is_score_gate:
+        score_name = gate.logits_source.registered_score
+        if score_name != _DEFAULT_OPTION_VALUES["--score"]:
+            options.append(f"--score {score_name}")
+    if delta != _DEFAULT_DELTA:
+        confidence_level = round(1.0 - delta, _LEVEL_DECIMALS)
+        options.append(f"--confidence {confidence_level:g}")
+    options.append(f"-o {_choose_output_name(artifact)}")
+    return "".join(f" {option}" for option in options)
 
 
 def _can_certify_report_points(gate: Gate) -> bool:

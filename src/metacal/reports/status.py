@@ -269,7 +269,17 @@ def format_status_lines(state: dict[str, Any]) -> list[str]:
             n_rows=state["rows"], n_accepted=state["accepted"], coverage=state["coverage"]
         )
     )
-    text_lines.append(_format_label_counts_line(state))
+    text_lines.append(
+        _format_label_counts_line(
+            n_labelled=state["labelled"],
+            n_labelled_accepted=state["labelled_accepted"],
+            n_correct_accepted=state["correct_accepted"],
+            selective_accuracy=state["selective_accuracy"],
+            labels_are_agreement=state["agreement"],
+            n_waiting_rows=state["waiting"],
+            clusters=state["units"],
+        )
+    )
     text_lines += _format_unknown_label_lines(
         n_unknown_labels=state["unknown"], has_horizon=bool(state["horizon"])
     )
@@ -308,17 +318,48 @@ def _format_row_counts_line(n_rows: int, n_accepted: int, coverage: float | None
     return _format_line("rows", row_text)
 
 
-def _format_label_counts_line(state: dict[str, Any]) -> str:
-    """Format a line about the labelled rows, and the rows that wait for a label."""
-    label_text = f"{state['labelled']:,}, accepted {state['labelled_accepted']:,}"
-    if state["selective_accuracy"] is not None:
-        correct_text = "as the large model predicts" if state["agreement"] else "correct"
-        share_name = "" if state["agreement"] else "selective accuracy "
-        share_text = f"{share_name}{100 * state['selective_accuracy']:.2f}%"
-        label_text += f", {state['correct_accepted']:,} {correct_text} ({share_text})"
-    n_waiting_rows = state["waiting"]
+def _format_label_counts_line(
+    *,
+    n_labelled: int,
+    n_labelled_accepted: int,
+    n_correct_accepted: int,
+    selective_accuracy: float | None,
+    labels_are_agreement: bool,
+    n_waiting_rows: int,
+    clusters: dict[str, Any] | None,
+) -> str:
+    """Format a line about the labelled rows, and the rows that wait for a label.
+
+    Parameters
+    ----------
+    n_labelled, n_labelled_accepted, n_correct_accepted : int
+        Numbers of labelled rows, of accepted rows among them, and of correct rows among these.
+
+    selective_accuracy : float or None
+        Share of correct rows among the accepted ones. None without an accepted row with a label.
+
+    labels_are_agreement : bool
+        Whether a label tells if the large model of a cascade makes the same prediction.
+
+    n_waiting_rows : int
+        Number of rows that wait for a label or for the rest of their cluster.
+
+    clusters : dict or None
+        Output of `_count_clusters`.
+
+    Returns
+    -------
+    str
+    """
+    label_text = f"{n_labelled:,}, accepted {n_labelled_accepted:,}"
+    if selective_accuracy is not None:
+        share_text = f"{100 * selective_accuracy:.2f}%"
+        if labels_are_agreement:
+            label_text += f", {n_correct_accepted:,} as the large model predicts ({share_text})"
+        else:
+            label_text += f", {n_correct_accepted:,} correct (selective accuracy {share_text})"
     if n_waiting_rows:
-        awaited_text = _describe_awaited_input(clusters=state["units"])
+        awaited_text = _describe_awaited_input(clusters)
         label_text += f", {n_waiting_rows:,} wait for {awaited_text}"
     return _format_line("labelled", label_text)
 
