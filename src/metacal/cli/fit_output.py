@@ -29,10 +29,10 @@ def print_certificate(gate: Gate, call_description: dict[str, Any], *, is_signed
     forecast = gate.certificate.next_rows(N_FORECAST_ROWS)
     text_lines = [str(gate.certificate), f"  expect       {forecast}"]
     if gate.has_classes:
-        calibrator = describe_calibrator(gate)
+        calibrator = _describe_calibrator(gate)
         json_content |= {"n_classes": gate.n_classes, "calibrator": calibrator}
         text_lines.append(f"  classes      {gate.n_classes:,}{format_class_list(gate)}")
-        text_lines.append(format_calibrator_line(calibrator))
+        text_lines.append(_format_calibrator_line(calibrator))
     else:
         json_content["accept_if"] = gate.condition
         text_lines.append(format_confidence_line(gate))
@@ -44,7 +44,7 @@ def print_certificate(gate: Gate, call_description: dict[str, Any], *, is_signed
     print_result(json_content, wrap_lines("\n".join(text_lines)))
 
 
-def format_calibrator_line(calibrator: dict[str, Any]) -> str:
+def _format_calibrator_line(calibrator: dict[str, Any]) -> str:
     """Return the line with the name and the main parameters of the calibrator."""
     descriptions = [calibrator["kind"]]
     for name, value in calibrator.items():
@@ -53,7 +53,7 @@ def format_calibrator_line(calibrator: dict[str, Any]) -> str:
     return f"  calibrator   {', '.join(descriptions)}"
 
 
-def describe_calibrator(gate: Gate) -> dict[str, Any]:
+def _describe_calibrator(gate: Gate) -> dict[str, Any]:
     """Return the name and the numeric parameters of the calibrator as JSON types."""
     from metacal.maps.map import find_component_maps
     from metacal.maps.temperature import TemperatureMap

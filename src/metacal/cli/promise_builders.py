@@ -36,11 +36,11 @@ def build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Pr
     """Build the promise about the negative predictive value."""
     classes = [0, 1] if inputs.classes is None else inputs.classes
     # The negative predictive value is the precision of the negative class.
-    negative_class = other_class(inputs.positive, classes)
+    negative_class = _other_class(inputs.positive, classes)
     return mc.MinPrecision(options.min_npv, positive=negative_class, delta=options.delta or 0.0)
 
 
-def other_class(positive: Any, classes: Sequence[Any]) -> Any:
+def _other_class(positive: Any, classes: Sequence[Any]) -> Any:
     """Return the class that is not positive. The second class is positive by default."""
     if positive is None:
         return classes[0]

@@ -11,8 +11,9 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import CascadeError, InputError, MissingLabelsError
-from metacal.estimators.base import Calibrator, GateEstimator
+from metacal.estimators.base import Calibrator
 from metacal.estimators.calibrator_factory import make_base_calibrator
+from metacal.estimators.gate_estimator import GateEstimator
 from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_logits
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision, LogitsCascadeData, ScoreCascadeData

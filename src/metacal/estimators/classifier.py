@@ -15,12 +15,11 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.design import CertificationDesign, record_design
 from metacal.certificates.notes import Note
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.units import Units
 from metacal.errors import MissingGateError, WeightsError
-from metacal.estimators.base import Calibrator, DataclassEstimator
+from metacal.estimators.base import Calibrator
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.classifier_checks import (
     check_classifier_parameters,
@@ -28,13 +27,14 @@ from metacal.estimators.classifier_checks import (
     choose_skipped_checks,
     make_group_keywords,
 )
-from metacal.estimators.crossfit import ClassifierFitResult, ClassifierFitter, mark_cross_fitted
+from metacal.estimators.crossfit import ClassifierFitResult, ClassifierFitter, record_classifier_fit
 from metacal.estimators.fit_params import (
     RoutedParams,
     check_frozen_classifier_options,
     route_fit_params,
 )
 from metacal.estimators.frozen import check_frozen_classifier, is_frozen, score_frozen_classifier
+from metacal.estimators.gate_estimator import DataclassEstimator
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import UNKNOWN_LABEL_CODE, encode_labels, get_classifier_logits
 from metacal.estimators.row_division import draw_calibration_rows, make_folds, select_rows
@@ -319,13 +319,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             notes=notes,
             skipped_checks=skipped_checks,
         )
-        certificate = self.calibrator_.certificate_
-        is_cross_fitted = fit_result.n_folds > 0
-        if is_cross_fitted:
-            certificate = mark_cross_fitted(certificate, fit_result.n_folds)
-        if fit_result.uses_random_state and self.random_state is not None:
-            design = CertificationDesign(random_state=self.random_state)
-            certificate = record_design(certificate, design)
+        certificate = record_classifier_fit(
+            self.calibrator_.certificate_, fit_result, self.random_state
+        )
         self.calibrator_.gate_ = replace(self.calibrator_.gate_, certificate=certificate)
 
     @property

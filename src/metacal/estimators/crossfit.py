@@ -203,3 +203,19 @@ def mark_cross_fitted(certificate: Certificate, n_folds: int) -> Certificate:
     approximate_certificate = record_design(certificate, CertificationDesign(n_folds=n_folds))
     notes = (*certificate.notes, note_cross_fitted(folds=n_folds))
     return replace(approximate_certificate, notes=notes)
+
+
+def record_classifier_fit(
+    certificate: Certificate, fit_result: ClassifierFitResult, random_state: int | None
+) -> Certificate:
+    """Record in a certificate how the classifier of its rows was fitted.
+
+    The seed is recorded only if the division into fit and calibration rows used it.
+    """
+    is_cross_fitted = fit_result.n_folds > 0
+    if is_cross_fitted:
+        certificate = mark_cross_fitted(certificate, fit_result.n_folds)
+    if fit_result.uses_random_state and random_state is not None:
+        design = CertificationDesign(random_state=random_state)
+        certificate = record_design(certificate, design)
+    return certificate

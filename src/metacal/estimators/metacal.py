@@ -16,8 +16,9 @@ from metacal.certification.importance import Importance
 from metacal.certification.row_selection import RowSelection, build_row_selection
 from metacal.certification.units import Units
 from metacal.errors import CombinationError, MissingLabelsError
-from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, match_array_library
+from metacal.estimators.base import Calibrator, LogitsEstimator, match_array_library
 from metacal.estimators.calibrator_factory import make_base_calibrator, make_calibrator
+from metacal.estimators.gate_estimator import GateEstimator
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import (
     Decision,

@@ -15,7 +15,7 @@ from metacal.certification.certify import can_count_clusters
 from metacal.certification.importance import Importance
 from metacal.certification.units import Units
 from metacal.errors import InputError, ShapeError
-from metacal.estimators.base import GateEstimator
+from metacal.estimators.gate_estimator import GateEstimator
 from metacal.formulas import Flags, Float
 from metacal.gate import Decision, ScoreData
 from metacal.gate.calibrate import calibrate

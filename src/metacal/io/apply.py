@@ -15,15 +15,15 @@ from typing import Any
 
 from metacal.errors import FileWriteError, NoRowsError
 from metacal.gate import Rejected
+from metacal.io.apply_names import check_results_are_not_read, choose_suffix
 from metacal.io.batches import BatchGate
 from metacal.io.decision_writing import Applied, write_decisions
 from metacal.io.disk import build_temporary_path
-from metacal.io.formats import FORMATS, list_extensions
+from metacal.io.formats import FORMATS
 from metacal.io.gate_predictions import read_for_gate
-from metacal.io.input_paths import Paths, is_also_input, list_input_files
-from metacal.io.journal import Record
-from metacal.io.remote import delete_downloads_after_use, get_suffix
-from metacal.io.result_names import build_distinct_result_name, build_short_result_name
+from metacal.io.input_paths import Paths, list_input_files
+from metacal.io.journal_lines import Record
+from metacal.io.remote import delete_downloads_after_use
 from metacal.io.results import ResultFolder, make_folder
 from metacal.io.source_fingerprint import Fingerprint, read_until_unchanged
 from metacal.rows import report_finished_rows
@@ -306,8 +306,8 @@ def _apply_to_folder(
     Applied
     """
     sources = list_input_files(source, FORMATS)
-    suffix = _choose_suffix(applier.output_format, sources[0])
-    _check_results_are_not_read(source, sources, folder, suffix)
+    suffix = choose_suffix(applier.output_format, sources[0])
+    check_results_are_not_read(source, sources, folder, suffix)
     make_folder(folder)
     settings = {**applier.describe_settings(), "format": suffix}
     with ResultFolder(folder, settings) as results:
@@ -322,51 +322,6 @@ def _apply_to_folder(
         return make_missing_results(
             results, source_of_result, write_results, prune=prune, notify=notify
         )
-
-
-def _choose_suffix(output_format: str | None, first_source: str) -> str:
-    """Return the requested suffix, that of the first source, or .parquet."""
-    if output_format is not None:
-        return f".{output_format}"
-    # Results have several columns, which an .npy file cannot hold.
-    suffix = get_suffix(first_source).replace(".npy", ".npz")
-    if suffix in list_extensions(writable=True):
-        return suffix
-    return ".parquet"
-
-
-def _check_results_are_not_read(
-    source: Paths, sources: Sequence[str], folder: str, suffix: str
-) -> None:
-    """Raise InputError if a result would be written to a file that is also a source.
-
-    Parameters
-    ----------
-    source : path or sequence of paths
-        Sources as the user gave them.
-
-    sources : sequence of str
-        Paths of all sources.
-
-    folder : str
-        Directory of the results.
-
-    suffix : str
-        Suffix of the results.
-    """
-    for source_path in sources:
-        input_paths = [source_path]
-        # A directory or pattern may also match files that do not exist yet.
-        if isinstance(source, str):
-            input_paths.append(source)
-        possible_result_names = (
-            build_short_result_name(source_path, suffix),
-            build_distinct_result_name(source_path, suffix),
-        )
-        for result_name in possible_result_names:
-            target = os.path.join(folder, result_name)
-            if any(is_also_input(target, input_path, FORMATS) for input_path in input_paths):
-                raise FileWriteError(f"{target} is also an input file. Write to another file.")
 
 
 def make_missing_results(

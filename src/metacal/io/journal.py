@@ -40,16 +40,15 @@ metacal.errors.BusyError: ...labels.journal is in use by process ...
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Self
 
 from metacal.errors import ArtifactError, FileWriteError, ForeignFileError, warn_caller
 from metacal.io.disk import DISK, Disk, input_error_if_write_fails
+from metacal.io.journal_lines import CHECKSUM_LENGTH, JournalContent, Record, Seal, SealedLine
 from metacal.io.opening import input_error_if_read_fails
 from metacal.spelling import format_option
 
@@ -60,71 +59,6 @@ MAX_BYTES = 1 << 30
 #: Minimum number of zero bytes that a crash leaves in a line, because it leaves whole disk sectors
 #: of zeros.
 _MIN_ZEROS_AFTER_CRASH = 16
-
-Record = dict[str, Any]
-
-
-class Seal:
-    """Checksum of records, which reveals damage and careless edits.
-
-    A subclass signs with a key.
-    """
-
-    uses_key: ClassVar[bool] = False
-
-    def compute(self, content: bytes) -> str:
-        """Return the seal of the content. It has no spaces."""
-        return hashlib.blake2b(content, digest_size=8).hexdigest()
-
-    def matches(self, value: str, content: bytes) -> bool:
-        """Check whether a seal belongs to the content."""
-        return value == self.compute(content)
-
-
-#: Number of characters of a seal that was computed without a key. A signature is longer.
-_CHECKSUM_LENGTH = len(Seal().compute(b""))
-
-
-@dataclass(frozen=True)
-class _SealedLine:
-    """Line of a journal with a valid seal.
-
-    Attributes
-    ----------
-    record : dict
-        Record of the line.
-
-    seal : str
-        Seal of the line. The seal of the following line covers it too.
-
-    content : bytes
-        The whole line, which ends with a newline.
-    """
-
-    record: Record
-    seal: str
-    content: bytes
-
-
-@dataclass(frozen=True)
-class _JournalContent:
-    """Content of a journal file.
-
-    Attributes
-    ----------
-    valid_lines : bytes
-        Beginning of the file, up to the first line without a valid seal.
-
-    tail : bytes
-        Rest of the file.
-
-    repaired_line : _SealedLine or None
-        Repair of the tail, if that is possible.
-    """
-
-    valid_lines: bytes
-    tail: bytes
-    repaired_line: _SealedLine | None
 
 
 class Journal:
@@ -246,7 +180,7 @@ class Journal:
         except OSError:
             self.has_failed = True
 
-    def _seal_records(self, records: Iterable[Record], previous_seal: str) -> list[_SealedLine]:
+    def _seal_records(self, records: Iterable[Record], previous_seal: str) -> list[SealedLine]:
         """Build the lines of consecutive records, each with a seal that covers the seal before it.
 
         Parameters
@@ -259,7 +193,7 @@ class Journal:
 
         Returns
         -------
-        list of _SealedLine
+        list of SealedLine
         """
         lines = []
         for record in records:
@@ -268,11 +202,11 @@ class Journal:
             seal = self.seal.compute(previous_seal.encode() + b" " + text_bytes)
             line_content = seal.encode("ascii") + b" " + text_bytes + b"\n"
             # The record is parsed again, so that it equals the record that a reader finds.
-            lines.append(_SealedLine(json.loads(text), seal, line_content))
+            lines.append(SealedLine(json.loads(text), seal, line_content))
             previous_seal = seal
         return lines
 
-    def _read_records(self) -> _JournalContent:
+    def _read_records(self) -> JournalContent:
         """Read the records and return the content, whose last line may be incomplete.
 
         Raises
@@ -308,11 +242,11 @@ class Journal:
         self.records = records[1:]
         self.size = valid_size
         self._last_seal = last_seal
-        return _JournalContent(file_bytes[:valid_size], tail, repaired_line)
+        return JournalContent(file_bytes[:valid_size], tail, repaired_line)
 
-    def _parse_valid_lines(self, content: bytes) -> list[_SealedLine]:
+    def _parse_valid_lines(self, content: bytes) -> list[SealedLine]:
         """Parse the lines from the header up to the first one without a valid seal."""
-        lines: list[_SealedLine] = []
+        lines: list[SealedLine] = []
         previous_seal = ""
         line_start = 0
         while True:
@@ -327,7 +261,7 @@ class Journal:
             previous_seal = line.seal
             line_start = newline_position + 1
 
-    def _parse_line(self, seal: bytes, text: bytes, previous_seal: str) -> _SealedLine | None:
+    def _parse_line(self, seal: bytes, text: bytes, previous_seal: str) -> SealedLine | None:
         """Parse the seal and the text of a line. Return None if the seal is not valid.
 
         Parameters
@@ -343,7 +277,7 @@ class Journal:
 
         Returns
         -------
-        _SealedLine or None
+        SealedLine or None
         """
         try:
             seal_text = seal.decode("ascii")
@@ -355,9 +289,9 @@ class Journal:
             return None
         if not isinstance(record, dict):
             return None
-        return _SealedLine(record, seal_text, seal + b" " + text + b"\n")
+        return SealedLine(record, seal_text, seal + b" " + text + b"\n")
 
-    def _repair_last_line(self, tail: bytes, previous_seal: str) -> _SealedLine | None:
+    def _repair_last_line(self, tail: bytes, previous_seal: str) -> SealedLine | None:
         """Repair a last line that is damaged only in the space or the newline.
 
         No seal covers the space before the record and the newline, which may also be missing.
@@ -418,14 +352,14 @@ class Journal:
         seal = first_line.partition(b" ")[0]
         raise ArtifactError(f"{self.path}:1: {self._explain_invalid_header(seal)}")
 
-    def _repair(self, content: _JournalContent) -> None:
+    def _repair(self, content: JournalContent) -> None:
         """Repair or remove a last line that a crash has left incomplete."""
         if content.repaired_line is not None:
             self._write_repaired_line(content, content.repaired_line.content)
         elif content.tail:
             self._remove_tail(content.tail)
 
-    def _write_repaired_line(self, content: _JournalContent, line: bytes) -> None:
+    def _write_repaired_line(self, content: JournalContent, line: bytes) -> None:
         """Complete the last line, or replace it if a byte of it is damaged."""
         is_only_incomplete = line.startswith(content.tail)
         with input_error_if_write_fails(self.path):
@@ -472,13 +406,13 @@ class Journal:
         A signature is longer than a checksum.
         """
         has_key = self.seal.uses_key
-        is_longer_than_checksum = len(seal) > _CHECKSUM_LENGTH
+        is_longer_than_checksum = len(seal) > CHECKSUM_LENGTH
         if is_longer_than_checksum and seal.isalnum() and not has_key:
             return (
                 "this journal is signed; give its key with every call:"
                 f" {format_option('key', metavar='KEYFILE')}."
             )
-        if len(seal) == _CHECKSUM_LENGTH and has_key:
+        if len(seal) == CHECKSUM_LENGTH and has_key:
             return (
                 "this journal was begun without a key; leave the key out, or begin anew with"
                 " another file."

@@ -27,7 +27,8 @@ from typing import Any, Self
 
 from metacal.errors import ArtifactError, FileWriteError
 from metacal.io.disk import DISK, Disk, input_error_if_write_fails
-from metacal.io.journal import Journal, Record
+from metacal.io.journal import Journal
+from metacal.io.journal_lines import Record
 from metacal.io.remote import is_remote_file_gone, is_url
 from metacal.io.result_names import (
     build_distinct_result_name,

@@ -24,7 +24,8 @@ from metacal.io.artifact.labels import Labels, encode_labels
 from metacal.io.artifact.messages import check_keys
 from metacal.io.artifact.signature import KeySource, read_key
 from metacal.io.disk import DISK, Disk
-from metacal.io.journal import Journal, Record, Seal
+from metacal.io.journal import Journal
+from metacal.io.journal_lines import Record, Seal
 from metacal.promises.promise import Promise
 
 # Parameters of the certifier in the first record, and the attributes that hold their values.

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from metacal.errors import KeyFileError, MetacalWarning, SignatureError, needs_extra
 from metacal.io.artifact.messages import check_keys, describe_json
-from metacal.io.journal import Seal
+from metacal.io.journal_lines import Seal
 from metacal.io.opening import input_error_if_read_fails
 
 #: Path of a key file, or the content of a key.

@@ -129,7 +129,7 @@ _TSV = Format(
 )
 _JSON_LINES = Format(
     read=_lazy("jsonl:read"),
-    create_writer=_lazy("jsonl:JsonLinesWriter"),
+    create_writer=_lazy("jsonl_writer:JsonLinesWriter"),
     magic_bytes=(),
     contains_json=True,
     read_first_rows=_lazy("jsonl:read_first_rows"),

@@ -9,7 +9,6 @@ because Python's json module writes them.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,7 +24,6 @@ from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
 from metacal.io.formats.item_lists import expand_item_lists, find_item_list_key, iterate_items
-from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
 from metacal.io.opening import build_uneven_row_error, check_text_array_size
 from metacal.io.request import REQUEST_FIELD_OF_ROLE, Request
@@ -475,41 +473,3 @@ class _Entries:
 def _is_number(value: Any) -> bool:
     """Check whether a JSON value is a number; a boolean is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-class JsonLinesWriter(TextWriter):
-    """Writer of JSON Lines.
-
-    A 2-D array `probs` becomes a list. If there are class names, it becomes one entry per class,
-    such as `probs_cat`, as in a csv file. The output is strict JSON: a number that is not finite
-    becomes null.
-    """
-
-    def write_rows(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Write one line per row."""
-        rows = zip(*map(_convert_to_json_values, columns.values()))
-        self.file.writelines(
-            json.dumps(dict(zip(columns, row)), allow_nan=False) + "\n" for row in rows
-        )
-
-    def split_columns(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Split 2-D arrays into one column per class if there are class names."""
-        if self.class_names is None:
-            return columns
-        return super().split_columns(columns)
-
-
-def _convert_to_json_values(values: NDArray[Any]) -> list[Any]:
-    """Convert an array to JSON values, with None for numbers that are not finite."""
-    if values.ndim == 2:
-        flat_values = np.array(_convert_to_json_values(values.ravel()), dtype=object)
-        return flat_values.reshape(values.shape).tolist()
-    json_values: list[Any] = values.tolist()
-    if values.dtype.kind != "f":
-        return json_values
-    if values.dtype.itemsize < 8:
-        # A conversion to float64 would turn 0.1 into 0.10000000149011612.
-        json_values = [float(str(value)) for value in values]
-    if np.isfinite(values).all():
-        return json_values
-    return [value if math.isfinite(value) else None for value in json_values]
