@@ -40,7 +40,7 @@ for suffix, kind in list(FORMATS.items()):
                 time.sleep(0.1)
         writer.write = write
         return writer
-    FORMATS[suffix] = replace(kind, write=kind.write and opener)
+    FORMATS[suffix] = replace(kind, create_writer=kind.create_writer and opener)
 from metacal.cli import main
 main()
 """
