@@ -453,5 +453,5 @@ def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
         ranking = Ranking.from_scores(scores, rng.random(n) < beta + gap * (1.5 - 2.0 * scores))
         quick = find_last_passed_rank(ranking, beta, 0.1)
         with monkeypatch.context() as patch:
-            patch.setattr(first_failure, "find_clear_passes", every_test)
+            patch.setattr(first_failure, "find_certain_passes", every_test)
             assert find_last_passed_rank(ranking, beta, 0.1) == quick

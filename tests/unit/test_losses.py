@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.certification.losses import BETTING, ROUNDED, MeanLossLimit
+from metacal.certification.losses import LOSS_BETTING_RULE, ROUNDED_LOSSES_RULE, MeanLossLimit
 from metacal.certification.row_losses import Losses
 from metacal.cli import main
 from metacal.errors import InputError
@@ -50,10 +50,10 @@ def test_losses_of_zero_and_one_are_an_accuracy():
 @pytest.mark.parametrize(
     ("promise", "n", "rule"),
     [
-        (mc.MaxRisk(0.1), 400, BETTING),
-        (mc.MaxRisk(0.1), N, BETTING),
-        (mc.MaxRisk(0.1, near_binary=True), 300, ROUNDED),
-        (mc.MaxRisk(0.1, near_binary=True), N, BETTING),
+        (mc.MaxRisk(0.1), 400, LOSS_BETTING_RULE),
+        (mc.MaxRisk(0.1), N, LOSS_BETTING_RULE),
+        (mc.MaxRisk(0.1, near_binary=True), 300, ROUNDED_LOSSES_RULE),
+        (mc.MaxRisk(0.1, near_binary=True), N, LOSS_BETTING_RULE),
     ],
 )
 def test_a_gate_on_losses_does_what_every_gate_does(promise, n, rule, tmp_path):

@@ -62,17 +62,17 @@ def test_tie_blocks_are_read_as_a_whole():
     rows.read_down_to_rank(120)
     assert rows.n_unread_rows == 100
     # A part of a block has the mean loss of the block.
-    assert rows.mean_loss_of_last_read(20) == 1.0
-    assert rows.mean_ties_of_last_read(50) == 49.0
-    assert rows.mean_ties_of_last_read(60) == (50 * 49 + 10 * 849) / 60
+    assert rows.compute_mean_loss_next_to_unread_rows(20) == 1.0
+    assert rows.compute_mean_ties_next_to_unread_rows(50) == 49.0
+    assert rows.compute_mean_ties_next_to_unread_rows(60) == (50 * 49 + 10 * 849) / 60
 
 
 def test_kept_scores_are_never_read():
     scores = np.repeat([0.0, 1.0, 2.0], [100, 50, 850])
     ranking = ranking_of(scores == 0.0, scores)
-    assert peeled(LeastCertainRowReader.from_ranking(ranking, keep_unread_up_to_score=0.0)) == 100
+    assert peeled(LeastCertainRowReader.from_ranking(ranking, max_score_kept_unread=0.0)) == 100
     assert peeled(LeastCertainRowReader.from_ranking(ranking)) == 0
-    assert peeled(LeastCertainRowReader.from_ranking(ranking, keep_unread_up_to_score=2.0)) == 1000
+    assert peeled(LeastCertainRowReader.from_ranking(ranking, max_score_kept_unread=2.0)) == 1000
 
 
 def test_the_probability_of_ties_is_about_rows_that_were_read():
@@ -92,12 +92,12 @@ def test_the_probability_of_ties_is_about_rows_that_were_read():
 def test_facts_about_unread_rows_are_refused():
     rows = LeastCertainRowReader.from_ranking(ranking_of(np.arange(100) < 50))
     with pytest.raises(ValueError, match="were read"):
-        rows.mean_loss_of_last_read(1)
+        rows.compute_mean_loss_next_to_unread_rows(1)
     rows.read_down_to_rank(60)
     with pytest.raises(ValueError, match="were read"):
-        rows.mean_loss_of_last_read(41)
+        rows.compute_mean_loss_next_to_unread_rows(41)
     with pytest.raises(ValueError, match="were read"):
-        rows.mean_ties_of_last_read(41)
+        rows.compute_mean_ties_next_to_unread_rows(41)
     # Rows cannot be put back.
     rows.read_down_to_rank(80)
     assert rows.n_unread_rows == 60
@@ -106,8 +106,8 @@ def test_facts_about_unread_rows_are_refused():
         "compute_tie_probability",
         "from_losses",
         "from_ranking",
-        "mean_loss_of_last_read",
-        "mean_ties_of_last_read",
+        "compute_mean_loss_next_to_unread_rows",
+        "compute_mean_ties_next_to_unread_rows",
         "n_read_rows",
         "n_rows",
         "n_unread_rows",

@@ -42,7 +42,7 @@ from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Evidence, Ranking
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.ruled_out import find_ruled_out
+from metacal.certification.ruled_out import find_ruled_out_thresholds
 from metacal.certification.rules.rule import ACCEPT_ALL_ROWS, ThresholdResult
 from metacal.certification.statements import (
     build_incomplete_labels_error,
@@ -204,7 +204,7 @@ def _find_threshold_by_known_labels(
         delta,
         target=target,
         pilot_rows=labels.pilot_rows,
-        last_rank=labels.last_fully_labelled_rank,
+        max_tested_rank=labels.last_fully_labelled_rank,
     )
 
 
@@ -379,7 +379,7 @@ def _build_infeasible_error(
             n_rows=worst_case_ranking.n_rows,
             best_limit=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
-            ruled_out=find_ruled_out(worst_case_ranking, procedure.limit, delta),
+            ruled_out=find_ruled_out_thresholds(worst_case_ranking, procedure.limit, delta),
         )
     return build_target_ruled_out_error(
         target=procedure.target,

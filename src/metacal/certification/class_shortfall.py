@@ -15,7 +15,7 @@ from metacal.certificates.subgroups import Name
 from metacal.certification.plans import PilotRows
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rows_needed import estimate_rows_needed_by_resampling
-from metacal.certification.ruled_out import RuledOut, find_ruled_out
+from metacal.certification.ruled_out import RuledOut, find_ruled_out_thresholds
 from metacal.certification.rules.accuracy_shortfall import (
     ACCURACY_STEPS_PER_UNIT,
     estimate_rows_needed_for_accuracy,
@@ -137,7 +137,7 @@ def find_class_shortfall(
     ruled_out = None
     if not class_promise.quantity.conditions_on_true_class:
         class_ranking = rows.rank_for_class(class_code)
-        ruled_out = find_ruled_out(class_ranking, class_promise.limit, level_of_class)
+        ruled_out = find_ruled_out_thresholds(class_ranking, class_promise.limit, level_of_class)
     return ClassShortfall(
         class_promise=class_promise,
         predicted_class=rows.class_names[class_code],

@@ -8,6 +8,10 @@ from metacal.certification.procedures import SubgroupResult
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Float
 
+# Codes of the two classes, which are also the indices of their thresholds.
+_FIRST_CLASS_CODE = 0
+_SECOND_CLASS_CODE = 1
+
 
 def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     """Find the log-odds at which the predicted class changes.
@@ -37,26 +41,27 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     >>> find_decision_point(rows, accepted)
     6.5
     """
-    n_accepted_as_first = result.count_accepted(0)
-    n_accepted_as_second = result.count_accepted(1)
-    midpoints = _compute_midpoints_between_scores(rows.scores)
+    n_accepted_as_first = result.count_accepted(_FIRST_CLASS_CODE)
+    n_accepted_as_second = result.count_accepted(_SECOND_CLASS_CODE)
+    separating_scores = _compute_separating_scores(rows.scores)
     # Rows with the lowest scores are accepted as the first class, and must lie below the point.
     lowest_decision_point = -np.inf
     if n_accepted_as_first > 0:
-        lowest_decision_point = midpoints[n_accepted_as_first]
+        n_lowest_scores = n_accepted_as_first
+        lowest_decision_point = separating_scores[n_lowest_scores]
     # Rows with the highest scores are accepted as the second class, and must lie above the point.
     highest_decision_point = np.inf
     if n_accepted_as_second > 0:
-        n_not_accepted_as_second = len(rows) - n_accepted_as_second
-        highest_decision_point = midpoints[n_not_accepted_as_second]
+        n_lower_scores = len(rows) - n_accepted_as_second
+        highest_decision_point = separating_scores[n_lower_scores]
     return float(np.clip(rows.even_odds_score, lowest_decision_point, highest_decision_point))
 
 
-def _compute_midpoints_between_scores(scores: Float) -> Float:
-    """Compute the midpoints between consecutive sorted scores.
+def _compute_separating_scores(scores: Float) -> Float:
+    """Compute scores that separate the k lowest scores from the others, for each k.
 
-    The entry with index k separates the k lowest scores from the other scores. The first entry lies
-    below all finite scores, and the last one above them.
+    The entry with index k is the midpoint between the k-th and the next higher score. The first entry
+    lies below all finite scores, and the last one above them.
     """
     sorted_scores = np.sort(scores)
     finite_scores = sorted_scores[np.isfinite(sorted_scores)]

@@ -94,10 +94,10 @@ class ErrorCurves:
     cumulative_error_shares : array of float of shape (n_error_rates, n_shapes, n_shares)
         Errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
 
-    log_odds : array of float of shape (n_error_rates, n_shapes, n_shares - 1)
+    log_odds_of_error : array of float of shape (n_error_rates, n_shapes, n_shares - 1)
         Log-odds of an error between consecutive shares.
 
-    mean_log_correct : array of float of shape (n_error_rates, n_shapes)
+    mean_log_probability_of_correct : array of float of shape (n_error_rates, n_shapes)
         Mean logarithm of the probability that a row is correct.
 
     prior_weights : array of float of shape (n_shapes,)
@@ -105,8 +105,8 @@ class ErrorCurves:
     """
 
     cumulative_error_shares: Float
-    log_odds: Float
-    mean_log_correct: Float
+    log_odds_of_error: Float
+    mean_log_probability_of_correct: Float
     prior_weights: Float
 
 
@@ -176,7 +176,7 @@ def _compute_binormal_curves(distance: float, error_std: float, hidden_share: fl
 
 
 def build_error_curves(cumulative_error_shares: Float, prior_weights: Float) -> ErrorCurves:
-    """Compute log-odds and log-likelihoods of curves of cumulative errors.
+    """Precompute the log-probabilities of errors and correct rows along error curves.
 
     Parameters
     ----------
@@ -186,43 +186,48 @@ def build_error_curves(cumulative_error_shares: Float, prior_weights: Float) -> 
     prior_weights : array of float of shape (n_shapes,)
         Prior weight of each shape.
     """
-    grid_steps = np.diff(ROW_SHARE_GRID)
-    local_error_rates = np.clip(
-        np.diff(cumulative_error_shares) / grid_steps, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY
+    row_shares_of_steps = np.diff(ROW_SHARE_GRID)
+    error_shares_of_steps = np.diff(cumulative_error_shares)
+    error_rates_of_steps = np.clip(
+        error_shares_of_steps / row_shares_of_steps, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY
     )
-    log_correct = np.log1p(-local_error_rates)
+    log_probability_of_correct = np.log1p(-error_rates_of_steps)
     return ErrorCurves(
         cumulative_error_shares=cumulative_error_shares,
-        log_odds=np.log(local_error_rates) - log_correct,
-        mean_log_correct=log_correct @ grid_steps,
+        log_odds_of_error=np.log(error_rates_of_steps) - log_probability_of_correct,
+        mean_log_probability_of_correct=log_probability_of_correct @ row_shares_of_steps,
         prior_weights=prior_weights,
     )
 
 
 def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> WeightedErrorCurves:
-    """Weight error curves by the likelihood of the rows, and drop unlikely curves."""
+    """Weight error curves by how likely they make the errors of a ranking.
+
+    Curves with a small weight are dropped. A row in a step with error rate p adds log(1 - p) to the
+    log-likelihood of a curve, and an error adds log(p / (1 - p)) to that.
+    """
     n_rows = ranking.n_rows
     n_errors_up_to_share = np.interp(
         ROW_SHARE_GRID * n_rows,
         np.append(0, ranking.tie_block_end_ranks),
         np.append(0, ranking.cumulative_errors),
     )
-    # All error rates are plausible if there is only one.
-    plausible_rates = slice(None)
-    n_error_rates = len(error_curves.cumulative_error_shares)
-    if n_error_rates > 1:
+    # The first axis of the curves is the error rate. Measured curves have only one error rate.
+    plausible_rate_indices = slice(None)
+    has_candidate_error_rates = len(error_curves.cumulative_error_shares) > 1
+    if has_candidate_error_rates:
         n_errors = n_errors_up_to_share[-1]
-        plausible_rates = _select_plausible_error_rates(n_errors, n_rows)
+        plausible_rate_indices = _select_plausible_error_rates(n_errors, n_rows)
 
-    n_errors_between_shares = np.diff(n_errors_up_to_share)
+    n_errors_of_steps = np.diff(n_errors_up_to_share)
     log_likelihoods = (
-        error_curves.log_odds[plausible_rates] @ n_errors_between_shares
-        + n_rows * error_curves.mean_log_correct[plausible_rates]
+        error_curves.log_odds_of_error[plausible_rate_indices] @ n_errors_of_steps
+        + n_rows * error_curves.mean_log_probability_of_correct[plausible_rate_indices]
     )
     relative_likelihoods = np.exp(log_likelihoods - log_likelihoods.max())
     posterior_weights = relative_likelihoods * error_curves.prior_weights
     is_likely = posterior_weights > _MIN_RELATIVE_WEIGHT * posterior_weights.max()
-    plausible_curves = error_curves.cumulative_error_shares[plausible_rates]
+    plausible_curves = error_curves.cumulative_error_shares[plausible_rate_indices]
     return WeightedErrorCurves(
         cumulative_error_shares=np.ascontiguousarray(plausible_curves[is_likely].T),
         weights=posterior_weights[is_likely],
@@ -230,7 +235,7 @@ def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> Weighted
 
 
 def _select_plausible_error_rates(n_errors: float, n_rows: int) -> slice:
-    """Select about 16 error rates within four standard errors of the observed one."""
+    """Select the indices of about 16 of `_ERROR_RATES` near the observed error rate."""
     # Half an error is added, so that the rate is positive even if there is no error.
     observed_rate = (n_errors + 0.5) / (n_rows + 1.0)
     relative_standard_error = math.sqrt((1.0 - observed_rate) / (n_rows * observed_rate))
@@ -239,4 +244,5 @@ def _select_plausible_error_rates(n_errors: float, n_rows: int) -> slice:
     highest_rate = observed_rate * range_factor
     start_index, stop_index = np.searchsorted(_ERROR_RATES, [lowest_rate, highest_rate])
     n_rates_in_range = stop_index - start_index
-    return slice(start_index, stop_index, 1 + n_rates_in_range // _N_USED_RATES)
+    index_step = 1 + n_rates_in_range // _N_USED_RATES
+    return slice(start_index, stop_index, index_step)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metacal.certification.rank_tests import find_clear_passes
+from metacal.certification.rank_tests import find_certain_passes
 from metacal.certification.ranking import ErrorRuns, Ranking
 from metacal.certification.test_sequences import RankRange
 
@@ -48,7 +48,7 @@ class FirstFailure(NamedTuple):
 def find_first_failure(
     ranking: Ranking, rank_range: RankRange, significance_level: float
 ) -> FirstFailure:
-    """Find the first tested rank of a range that fails.
+    """Find the lowest rank of a range at which a test fails.
 
     After m rows with e errors, let a run of w errors and then correct rows follow. The p-value
     p(errors, rank) rises up to p(e + w, m + w) and falls from there on. If p(e + w, m + w) passes,
@@ -88,25 +88,26 @@ def find_first_failure(
         if len(unordered_blocks) >= MAX_BLOCKS_PER_RECOUNT:
             # The caller requests a recount of these blocks and repeats the search.
             break
-    rank_if_no_failure_is_known = rank_range.stop_rank
-    return FirstFailure(rank_if_no_failure_is_known, unordered_blocks)
+    # No test is known to fail, although a test in an unordered block may.
+    return FirstFailure(rank_range.stop_rank, unordered_blocks)
 
 
 def _iterate_runs_that_may_fail(
     error_runs: ErrorRuns, rank_range: RankRange, significance_level: float
 ) -> Iterator[int]:
-    """Yield the index of each error run in a range with a rank that may fail."""
+    """Yield the index of each error run with a rank whose test may fail."""
     first_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.start_rank)) - 1
     stop_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.stop_rank - 1))
     for chunk_start in range(first_run, stop_run, _N_RUNS_PER_CHUNK):
         chunk_stop = min(chunk_start + _N_RUNS_PER_CHUNK, stop_run)
         run_indices = np.arange(chunk_start, chunk_stop)
+        # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
         last_error_ranks = (
             error_runs.n_rows_before[run_indices] + error_runs.n_leading_errors[run_indices]
         )
-        # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
-        every_rank_passes = find_clear_passes(
-            n_errors=error_runs.cumulative_errors[run_indices],
+        n_errors_up_to_last_error = error_runs.cumulative_errors[run_indices]
+        every_rank_passes = find_certain_passes(
+            n_errors=n_errors_up_to_last_error,
             ranks=np.maximum(last_error_ranks, rank_range.start_rank),
             error_rate=rank_range.rank_tests.error_rate,
             significance_level=significance_level,
@@ -141,26 +142,29 @@ class _FailureFinder:
     cached_tested_rank: int = 0
 
     def find_first_failed_rank(self, run_index: int) -> int | None:
-        """Find the first tested rank of a run that fails, or return None if all pass."""
+        """Find the lowest rank of a run at which a test fails, or return None if all pass."""
         failed_rank = self._find_failed_rank_among_errors(run_index)
         if failed_rank is not None:
             return failed_rank
         error_runs = self.ranking.error_runs
         n_rows_before_run = int(error_runs.n_rows_before[run_index])
         n_errors_of_run = int(error_runs.n_leading_errors[run_index])
-        # The first run of a ranking has no errors, and starts at its first correct row.
-        rank_after_errors = n_rows_before_run + max(n_errors_of_run, 1)
-        return self._find_failed_rank_after_errors(run_index, first_rank=rank_after_errors)
+        if n_errors_of_run == 0:
+            # Only the first run of a ranking has no errors. It starts at its first correct row.
+            first_rank = n_rows_before_run + 1
+        else:
+            first_rank = n_rows_before_run + n_errors_of_run
+        return self._find_failed_rank_after_errors(run_index, first_rank=first_rank)
 
     def find_first_failed_rank_after_block(
         self, run_index: int, unordered_block: int
     ) -> int | None:
-        """Find the first tested rank of a run that fails after its unordered cell."""
+        """Find the lowest rank after the unordered cell of a run at which a test fails."""
         cell_end_rank = int(self.ranking.tie_block_end_ranks[unordered_block])
         return self._find_failed_rank_after_errors(run_index, first_rank=cell_end_rank)
 
     def _find_failed_rank_among_errors(self, run_index: int) -> int | None:
-        """Find the first tested rank that fails among the errors of a run."""
+        """Find the lowest rank among the errors of a run at which a test fails."""
         error_runs = self.ranking.error_runs
         n_rows_before_run = int(error_runs.n_rows_before[run_index])
         n_errors_of_run = int(error_runs.n_leading_errors[run_index])
@@ -184,16 +188,16 @@ class _FailureFinder:
         if n_passing_ranks == len(error_ranks_in_range):
             return None
         first_failing_rank = error_ranks_in_range[n_passing_ranks]
-        tested_rank = self._find_lowest_tested_rank_at_least(first_failing_rank)
+        tested_rank = self._find_next_tested_rank(first_failing_rank)
         if tested_rank in error_ranks_in_range:
             return tested_rank
         return None
 
     def _find_failed_rank_after_errors(self, run_index: int, *, first_rank: int) -> int | None:
-        """Find the tested rank that fails after all errors of a run.
+        """Find the rank of a run, from `first_rank` on, at which a test fails.
 
         From `first_rank` on, the rows contain all errors of the run. Each correct row lowers the
-        p-value, so only the first tested rank can fail.
+        p-value, so only the lowest tested rank can fail.
         """
         error_runs = self.ranking.error_runs
         n_runs = len(error_runs.n_rows_before)
@@ -204,17 +208,17 @@ class _FailureFinder:
             last_rank_of_run = int(error_runs.n_rows_before[run_index + 1])
         first_rank_in_range = max(first_rank, self.rank_range.start_rank)
         last_rank = min(last_rank_of_run, self.rank_range.stop_rank - 1)
-        tested_rank = self._find_lowest_tested_rank_at_least(first_rank_in_range)
+        tested_rank = self._find_next_tested_rank(first_rank_in_range)
         if tested_rank > last_rank:
             return None
-        n_errors_up_to_rank = int(error_runs.cumulative_errors[run_index])
-        p_value = self.rank_range.rank_tests.p_value(n_errors_up_to_rank, tested_rank)
+        n_errors_up_to_run_end = int(error_runs.cumulative_errors[run_index])
+        p_value = self.rank_range.rank_tests.p_value(n_errors_up_to_run_end, tested_rank)
         if p_value > self.significance_level:
             return tested_rank
         return None
 
-    def _find_lowest_tested_rank_at_least(self, min_rank: int) -> int:
-        """Find the lowest tested rank that is at least `min_rank`."""
+    def _find_next_tested_rank(self, min_rank: int) -> int:
+        """Find the lowest rank from `min_rank` on at which a test is made."""
         if self.cached_tested_rank < min_rank:
             rank_tests = self.rank_range.rank_tests
             self.cached_tested_rank = rank_tests.lowest_tested_rank_at_least(min_rank)

@@ -97,7 +97,7 @@ class Importance:
             row_labels, return_inverse=True, return_counts=True
         )
         observed_classes = sorted_classes.tolist()
-        shares_are_observed = source is None
+        weights_are_estimated = source is None
         if source is None:
             observed_shares = n_rows_by_class / len(row_labels)
             source = dict(zip(observed_classes, observed_shares.tolist()))
@@ -112,7 +112,7 @@ class Importance:
         return cls(
             weights=class_weights[class_codes.reshape(-1)],
             largest=float(class_weights.max()),
-            estimated=shares_are_observed,
+            estimated=weights_are_estimated,
         )
 
     @classmethod

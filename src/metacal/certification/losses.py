@@ -17,12 +17,12 @@ from metacal.certification.ranking import Ranking
 from metacal.certification.row_losses import Costs, Losses
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rows_needed import estimate_rows_needed_by_resampling
-from metacal.certification.ruled_out import find_ruled_out
+from metacal.certification.ruled_out import find_ruled_out_thresholds
 from metacal.certification.rules.accuracy_shortfall import (
     estimate_rows_needed_for_accuracy,
 )
 from metacal.certification.rules.fixed_sequence import (
-    FALLBACK_SEQUENCE,
+    FIXED_SEQUENCE_RULE,
     certify_accuracy,
     count_certified_rows,
 )
@@ -42,7 +42,7 @@ from metacal.formulas import Codes, Float
 from metacal.statistics import betting, bounds
 
 # Name of the rule that bets on losses.
-BETTING = register_rule(
+LOSS_BETTING_RULE = register_rule(
     "loss-betting",
     "bets on the loss of the rows up to each of a fixed sequence of ranks, with fallback shares of"
     " delta (Waudby-Smith & Ramdas 2024; Wiens 2003)",
@@ -50,7 +50,7 @@ BETTING = register_rule(
 )
 
 # Name of the rule that rounds losses at random and tests them exactly.
-ROUNDED = register_rule(
+ROUNDED_LOSSES_RULE = register_rule(
     "rounded-losses",
     "each loss rounded at random to 0 or 1, then exact binomial tests in a fixed sequence of ranks"
     " with fallback shares of delta (Wiens 2003; Angelopoulos et al. 2021)",
@@ -58,7 +58,7 @@ ROUNDED = register_rule(
 )
 
 # Name of the rule for a mean loss in expectation.
-EXPECTED_LOSS = register_rule(
+EXPECTED_LOSS_RULE = register_rule(
     "expected-loss",
     "largest prefix of the ranking with (loss + largest) <= limit (rows + 1)",
     SAME_SOURCE,
@@ -172,7 +172,7 @@ class MeanLossLimit:
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
 
         design = loss_tests.build_planning_design(self.relative_limit)
-        rule_draws_random_numbers = loss_tests.rule_name in (BETTING, ROUNDED)
+        rule_draws_random_numbers = loss_tests.rule_name in (LOSS_BETTING_RULE, ROUNDED_LOSSES_RULE)
         if rule_draws_random_numbers:
             design = replace(design, random_state=self.random_state)
         return record_design(certificate, design)
@@ -196,9 +196,9 @@ class MeanLossLimit:
         exact_rule_name = None
         if delta is not None:
             exact_rule_name = self._choose_exact_rule_name(row_losses, n_rows=len(rows))
-        if exact_rule_name == FALLBACK_SEQUENCE:
+        if exact_rule_name == FIXED_SEQUENCE_RULE:
             loss_ranking = replace(loss_ranking, error_ranking=rows.ranking)
-        elif exact_rule_name == ROUNDED:
+        elif exact_rule_name == ROUNDED_LOSSES_RULE:
             uniform_numbers = row_draws.draw_uniform_numbers("rounded losses")
             error_ranking = _rank_rows_with_rounded_losses(rows, relative_losses, uniform_numbers)
             loss_ranking = replace(loss_ranking, error_ranking=error_ranking)
@@ -214,9 +214,9 @@ class MeanLossLimit:
     def _choose_exact_rule_name(self, losses: Losses, n_rows: int) -> str | None:
         """Return the name of the exact rule for these losses, or None if bets are used."""
         if losses.is_all_or_nothing:
-            return FALLBACK_SEQUENCE
+            return FIXED_SEQUENCE_RULE
         if self.is_near_binary and has_one_start(n_rows, self.relative_limit):
-            return ROUNDED
+            return ROUNDED_LOSSES_RULE
         return None
 
     def _build_infeasible_error(
@@ -234,7 +234,7 @@ class MeanLossLimit:
             # Each loss is 0 or 1, so the limit is the largest allowed share of rows with a loss.
             min_accuracy = 1.0 - self.relative_limit
             rows_needed = estimate_rows_needed_for_accuracy(error_ranking, min_accuracy, delta)
-            ruled_out_thresholds = find_ruled_out(error_ranking, min_accuracy, delta)
+            ruled_out_thresholds = find_ruled_out_thresholds(error_ranking, min_accuracy, delta)
         else:
             rows_needed = estimate_rows_needed_by_resampling(n_rows, sample_certifies_limit)
             ruled_out_thresholds = None
@@ -312,7 +312,7 @@ class MeanLossLimit:
     def mean_loss_follows_from_error_count(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
         if self.mean_follows_from_error_count is None:
-            return certificate.rule == FALLBACK_SEQUENCE
+            return certificate.rule == FIXED_SEQUENCE_RULE
         return self.mean_follows_from_error_count
 
     def _can_certify_limit(
@@ -322,11 +322,11 @@ class MeanLossLimit:
         n_accepted = certificate.n_accepted
         if delta is None:
             return self._keeps_limit_in_expectation(n_accepted, mean_loss)
-        if certificate.rule == BETTING:
+        if certificate.rule == LOSS_BETTING_RULE:
             mean_loss_is_within_limit = mean_loss <= self.limit * bounds.ONE_PLUS_ROUNDING_ERROR
             return mean_loss_is_within_limit and self._can_win_bets(certificate.n_rows, delta)
         n_errors = n_accepted - certificate.n_correct_accepted
-        if certificate.rule == ROUNDED:
+        if certificate.rule == ROUNDED_LOSSES_RULE:
             # A certificate does not record the rounded losses, so the check assumes that all are 0.
             n_errors = 0
         p_value = bounds.binomial_p_value(n_errors, n_accepted, self.relative_limit)

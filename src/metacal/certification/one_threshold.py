@@ -134,7 +134,7 @@ class OneThresholdProcedure:
         *,
         target: float | None = None,
         pilot_rows: PilotRows | None = None,
-        last_rank: int | None = None,
+        max_tested_rank: int | None = None,
     ) -> ThresholdResult:
         """Plan and run the tests of one ranking.
 
@@ -156,7 +156,7 @@ class OneThresholdProcedure:
         pilot_rows : PilotRows, optional
             Pilot rows, which determine where the tests begin.
 
-        last_rank : int, optional
+        max_tested_rank : int, optional
             If given, only ranks up to this one are tested.
 
         Returns
@@ -172,7 +172,7 @@ class OneThresholdProcedure:
             significance_level,
             plan_significance_level=plan_significance_level,
             pilot_rows=pilot_rows,
-            last_rank=last_rank,
+            max_tested_rank=max_tested_rank,
         )
 
     def build_subgroup_certificates(
@@ -310,7 +310,7 @@ class OneThresholdProcedure:
         self, ranking: Ranking, delta: float | None, pilot_rows: PilotRows | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that support no threshold."""
-        from metacal.certification.ruled_out import find_ruled_out
+        from metacal.certification.ruled_out import find_ruled_out_thresholds
 
         def certifies_target(target: float) -> bool:
             threshold_result = self.find_threshold(
@@ -332,7 +332,7 @@ class OneThresholdProcedure:
             n_rows=ranking.n_rows,
             best_limit=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
-            ruled_out=find_ruled_out(ranking, self.limit, delta),
+            ruled_out=find_ruled_out_thresholds(ranking, self.limit, delta),
         )
 
     def compute_decision_columns(

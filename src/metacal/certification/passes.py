@@ -92,7 +92,7 @@ class CellTally:
     n_correct_by_cell, n_errors_by_cell : arrays of int64 of shape (n_cells,)
         Number of correct rows and of errors in each cell.
 
-    n_zero_bits : int
+    n_trailing_zero_bits : int
         Number of trailing bits that are zero in every key.
 
     Examples
@@ -109,7 +109,7 @@ class CellTally:
     last_keys: Ints
     n_correct_by_cell: Ints
     n_errors_by_cell: Ints
-    n_zero_bits: int
+    n_trailing_zero_bits: int
 
     @classmethod
     def from_first_pass(cls, count_rows: CountRows, max_cells: int = MAX_CELLS) -> CellTally:
@@ -131,7 +131,7 @@ class CellTally:
             last_keys=last_keys,
             n_correct_by_cell=n_correct_by_cell,
             n_errors_by_cell=n_errors_by_cell,
-            n_zero_bits=_count_trailing_zero_bits(cell_counts.bitwise_or_of_keys),
+            n_trailing_zero_bits=_count_trailing_zero_bits(cell_counts.bitwise_or_of_keys),
         )
 
     def refine(
@@ -165,7 +165,7 @@ class CellTally:
         key_partition = KeyPartition.of_key_ranges(
             self.first_keys[divided_cells],
             self.last_keys[divided_cells],
-            n_zero_bits=self.n_zero_bits,
+            n_trailing_zero_bits=self.n_trailing_zero_bits,
             max_cells=max_cells,
         )
         cell_counts = count_rows(key_partition)
@@ -192,7 +192,7 @@ class CellTally:
             last_keys=replace_divided_cells(self.last_keys, new_last_keys),
             n_correct_by_cell=replace_divided_cells(self.n_correct_by_cell, cell_counts.n_correct),
             n_errors_by_cell=replace_divided_cells(self.n_errors_by_cell, cell_counts.n_incorrect),
-            n_zero_bits=self.n_zero_bits,
+            n_trailing_zero_bits=self.n_trailing_zero_bits,
         )
 
     @cached_property
@@ -202,8 +202,10 @@ class CellTally:
         The order of the rows in a cell with several scores is unknown.
         """
         # All keys of scores are multiples of this number, because their last bits are zero.
-        key_step = 1 << self.n_zero_bits
-        lowest_score_keys = _round_up_to_multiples(self.first_keys, n_zero_bits=self.n_zero_bits)
+        key_step = 1 << self.n_trailing_zero_bits
+        lowest_score_keys = _round_up_to_multiples(
+            self.first_keys, n_trailing_zero_bits=self.n_trailing_zero_bits
+        )
         # The difference of two keys may exceed int64, so it is read as an unsigned integer.
         distance_to_last_key = (self.last_keys - lowest_score_keys).view(np.uint64)
         contains_several_scores = distance_to_last_key >= np.uint64(key_step)
@@ -225,9 +227,9 @@ class CellTally:
         return [int(cell) for cell in cells_with_ranks[is_unordered]]
 
 
-def _round_up_to_multiples(keys: Ints, *, n_zero_bits: int) -> Ints:
+def _round_up_to_multiples(keys: Ints, *, n_trailing_zero_bits: int) -> Ints:
     """Round keys up to integers whose last bits are zero."""
-    last_bits = np.int64((1 << n_zero_bits) - 1)
+    last_bits = np.int64((1 << n_trailing_zero_bits) - 1)
     return (keys + last_bits) & ~last_bits
 
 

@@ -76,7 +76,7 @@ class LeastCertainRowReader:
     tie_block_scores : array of float of shape (n_blocks,)
         Score of each tie block, in increasing order.
 
-    keep_unread_up_to_score : float, default=-inf
+    max_score_kept_unread : float, default=-inf
         Rows with this score or a lower one are never read. It must not depend on the rows.
 
     Examples
@@ -84,7 +84,7 @@ class LeastCertainRowReader:
     >>> ranking = Ranking.from_scores(np.arange(10.0), np.arange(10) < 4)
     >>> rows = LeastCertainRowReader.from_ranking(ranking)
     >>> rows.read_down_to_rank(3)
-    >>> rows.n_unread_rows, rows.mean_loss_of_last_read(2), rows.mean_loss_of_last_read(7)
+    >>> rows.n_unread_rows, rows.compute_mean_loss_next_to_unread_rows(2), rows.compute_mean_loss_next_to_unread_rows(7)
     (3, 0.5, 0.8571428571428571)
     """
 
@@ -93,37 +93,37 @@ class LeastCertainRowReader:
         tie_block_end_ranks: Codes,
         cumulative_losses: Codes | Float,
         tie_block_scores: Float,
-        keep_unread_up_to_score: float = -math.inf,
+        max_score_kept_unread: float = -math.inf,
     ) -> None:
         # Both views start at rank 0, so that a block lies between consecutive entries. Single
         # entries of a memoryview are read faster than those of an array, and as Python numbers.
         self._block_ends = np.append(0, tie_block_end_ranks).data
         self._cumulative_losses = np.append(0, cumulative_losses).data
         self._n_blocks_never_read = int(
-            np.searchsorted(tie_block_scores, keep_unread_up_to_score, side="right")
+            np.searchsorted(tie_block_scores, max_score_kept_unread, side="right")
         )
         self._n_unread_blocks = len(tie_block_end_ranks)
 
     @classmethod
     def from_ranking(
-        cls, ranking: Ranking, keep_unread_up_to_score: float = -math.inf
+        cls, ranking: Ranking, max_score_kept_unread: float = -math.inf
     ) -> LeastCertainRowReader:
         """Build a reader of a ranking, with a loss of 1 for every error."""
         return cls(
             ranking.tie_block_end_ranks,
             ranking.cumulative_errors,
             ranking.tie_block_scores,
-            keep_unread_up_to_score,
+            max_score_kept_unread,
         )
 
     @classmethod
     def from_losses(
-        cls, ranking: Ranking, losses: Float, keep_unread_up_to_score: float = -math.inf
+        cls, ranking: Ranking, losses: Float, max_score_kept_unread: float = -math.inf
     ) -> LeastCertainRowReader:
         """Build a reader of a ranking with graded losses."""
         end_ranks = ranking.tie_block_end_ranks
         cumulative_losses = np.cumsum(losses)[end_ranks - 1]
-        return cls(end_ranks, cumulative_losses, ranking.tie_block_scores, keep_unread_up_to_score)
+        return cls(end_ranks, cumulative_losses, ranking.tie_block_scores, max_score_kept_unread)
 
     @property
     def n_rows(self) -> int:
@@ -144,13 +144,13 @@ class LeastCertainRowReader:
         """Read the least certain tie blocks until few enough rows are unread.
 
         At most `max_unread_rows` rows are then unread. Reading stops earlier at
-        `keep_unread_up_to_score`.
+        `max_score_kept_unread`.
         """
         n_blocks_up_to_rank = bisect_right(self._block_ends, max_unread_rows) - 1
         min_unread_blocks = max(n_blocks_up_to_rank, self._n_blocks_never_read)
         self._n_unread_blocks = min(self._n_unread_blocks, min_unread_blocks)
 
-    def mean_loss_of_last_read(self, n_rows: int) -> float:
+    def compute_mean_loss_next_to_unread_rows(self, n_rows: int) -> float:
         """Compute the mean loss of the rows that were read last.
 
         They are the most certain rows among those that were read.
@@ -177,7 +177,7 @@ class LeastCertainRowReader:
         losses_before_block = losses_up_to_start - losses_of_unread_rows
         return (losses_before_block + losses_in_block) / n_rows
 
-    def mean_ties_of_last_read(self, n_rows: int) -> float:
+    def compute_mean_ties_next_to_unread_rows(self, n_rows: int) -> float:
         """Compute the mean number of ties of the rows that were read last.
 
         Parameters
@@ -272,7 +272,7 @@ def read_until_loss_is_low(
             break
         last_rank_of_window = rows.n_unread_rows + n_window_rows
         n_window_rows = min(_choose_number_of_window_rows(last_rank_of_window), rows.n_read_rows)
-        if rows.mean_loss_of_last_read(n_window_rows) <= max_window_loss:
+        if rows.compute_mean_loss_next_to_unread_rows(n_window_rows) <= max_window_loss:
             break
         n_rows_per_step = max(1, n_window_rows // _STEPS_PER_WINDOW)
         n_unread_after_step = rows.n_unread_rows - n_rows_per_step

@@ -21,7 +21,7 @@ from scipy.special import gammaln
 
 from metacal.certification.first_failure import find_first_failure
 from metacal.certification.rank_plan import FirstTieBlock, RankPlan
-from metacal.certification.rank_tests import BinomialRankTests, find_clear_passes
+from metacal.certification.rank_tests import BinomialRankTests, find_certain_passes
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.rule import SequenceTrace, get_last_or_zero
 from metacal.certification.test_sequences import RankRange
@@ -46,7 +46,7 @@ class SequenceOutcome(NamedTuple):
 
 
 def run_planned_tests(
-    ranking: Ranking, plan: RankPlan, significance_level: float, last_rank: int | None = None
+    ranking: Ranking, plan: RankPlan, significance_level: float, max_tested_rank: int | None = None
 ) -> SequenceOutcome:
     """Run the tests of a plan, and find the highest rank that passes.
 
@@ -61,7 +61,7 @@ def run_planned_tests(
     significance_level : float
         Significance level of all tests together.
 
-    last_rank : int, optional
+    max_tested_rank : int, optional
         If given, only ranks up to this one are tested. It must be the end of a tie block.
 
     Returns
@@ -74,7 +74,7 @@ def run_planned_tests(
             plan.first_tested_score,
             accuracy=plan.limit,
             significance_level=significance_level,
-            last_rank=last_rank,
+            max_tested_rank=max_tested_rank,
         )
     if plan.first_tested_tie_block is not None:
         return _test_tie_blocks_from_rank(
@@ -82,7 +82,7 @@ def run_planned_tests(
             plan.first_tested_tie_block,
             accuracy=plan.limit,
             significance_level=significance_level,
-            last_rank=last_rank,
+            max_tested_rank=max_tested_rank,
         )
     if plan.tests_every_rank_from is not None:
         sequence_trace = _test_every_rank(
@@ -90,18 +90,18 @@ def run_planned_tests(
             plan.tests_every_rank_from,
             accuracy=plan.limit,
             significance_level=significance_level,
-            last_rank=last_rank,
+            max_tested_rank=max_tested_rank,
         )
         # Other subgroups cannot use the significance level, even if every test passed.
         return SequenceOutcome(sequence_trace, every_test_passed=False)
-    return _test_rank_ranges(ranking, plan.rank_ranges, significance_level, last_rank)
+    return _test_rank_ranges(ranking, plan.rank_ranges, significance_level, max_tested_rank)
 
 
 def _test_rank_ranges(
     ranking: Ranking,
     rank_ranges: tuple[RankRange, ...],
     significance_level: float,
-    last_rank: int | None,
+    max_tested_rank: int | None,
 ) -> SequenceOutcome:
     """Test the ranks of each range until one fails.
 
@@ -129,8 +129,8 @@ def _test_rank_ranges(
             first_failure = find_first_failure(ranking, rank_range, range_level)
             first_rank_not_passed = first_failure.rank
             unordered_blocks.update(first_failure.unordered_blocks)
-            if last_rank is not None and first_failure.rank > last_rank:
-                first_rank_not_passed = last_rank + 1
+            if max_tested_rank is not None and first_failure.rank > max_tested_rank:
+                first_rank_not_passed = max_tested_rank + 1
                 every_test_passed = False
                 next_carried_fractions.add(level_fraction)
             elif first_failure.rank < rank_range.stop_rank:
@@ -199,7 +199,7 @@ def _test_every_score_value(
     first_tested_score: float,
     accuracy: float,
     significance_level: float,
-    last_rank: int | None,
+    max_tested_rank: int | None,
 ) -> SequenceOutcome:
     """Test the distinct scores from the first tested score upward until one fails.
 
@@ -218,7 +218,7 @@ def _test_every_score_value(
         first_block=n_blocks_up_to_first_score - 1,
         accuracy=accuracy,
         significance_level=significance_level,
-        last_rank=last_rank,
+        max_tested_rank=max_tested_rank,
     )
 
 
@@ -227,7 +227,7 @@ def _test_tie_blocks_from_rank(
     first_tie_block: FirstTieBlock,
     accuracy: float,
     significance_level: float,
-    last_rank: int | None,
+    max_tested_rank: int | None,
 ) -> SequenceOutcome:
     """Test a rank and then the ends of higher tie blocks until one fails.
 
@@ -246,7 +246,7 @@ def _test_tie_blocks_from_rank(
         first_block=ranking.find_tie_block(first_rank),
         accuracy=accuracy,
         significance_level=significance_level,
-        last_rank=last_rank,
+        max_tested_rank=max_tested_rank,
     )
 
 
@@ -317,19 +317,21 @@ def _test_tie_blocks(
     first_block: int,
     accuracy: float,
     significance_level: float,
-    last_rank: int | None,
+    max_tested_rank: int | None,
 ) -> SequenceOutcome:
     """Test the ends of tie blocks upward until one fails."""
     n_tie_blocks = len(ranking.tie_block_end_ranks)
     stop_block = n_tie_blocks
-    if last_rank is not None:
-        stop_block = int(np.searchsorted(ranking.tie_block_end_ranks, last_rank, side="right"))
+    if max_tested_rank is not None:
+        stop_block = int(
+            np.searchsorted(ranking.tie_block_end_ranks, max_tested_rank, side="right")
+        )
     tested_ranks = ranking.tie_block_end_ranks[first_block:stop_block]
     n_errors = ranking.cumulative_errors[first_block:stop_block]
 
     # A test that clearly passes keeps the p-value 0, because an exact p-value is slow to compute.
     error_rate = 1.0 - accuracy
-    passes_clearly = find_clear_passes(n_errors, tested_ranks, error_rate, significance_level)
+    passes_clearly = find_certain_passes(n_errors, tested_ranks, error_rate, significance_level)
     needs_p_value = ~passes_clearly
     p_values = np.zeros(len(tested_ranks))
     p_values[needs_p_value] = bounds.binomial_p_value(
@@ -350,12 +352,12 @@ def _test_every_rank(
     first_tested_rank: int,
     accuracy: float,
     significance_level: float,
-    last_rank: int | None,
+    max_tested_rank: int | None,
 ) -> SequenceTrace:
     """Test every rank from the first tested rank upward until one fails."""
-    if last_rank is None:
-        last_rank = ranking.n_rows
-    tested_ranks = np.arange(first_tested_rank, last_rank + 1)
+    if max_tested_rank is None:
+        max_tested_rank = ranking.n_rows
+    tested_ranks = np.arange(first_tested_rank, max_tested_rank + 1)
     n_errors = np.searchsorted(ranking.error_ranks, tested_ranks, side="right")
     p_values = bounds.binomial_p_value(n_errors, tested_ranks, error_rate=1.0 - accuracy)
     n_passed = _count_passes_before_first_failure(p_values, significance_level)

@@ -2,7 +2,7 @@
 
 A plan is fixed before any label of the tested rows is read. Every guarantee of this package rests
 on this condition: the labels that are tested must not influence which tests are made. A `RankPlan`
-is built from the number of rows, the limit, the significance level and pilot rows. None of them
+is built from the number of rows, the accuracy, the significance level and pilot rows. None of them
 contains a label of a tested row, so the condition holds by construction. Only
 `ThresholdRule.certify`, which runs a plan, receives the ranking.
 
@@ -46,12 +46,12 @@ _WINDOW_CORRECT_FRACTION = 0.25
 # Smallest number of unread rows, as a multiple of the rows that an error-free test requires.
 _MIN_UNREAD_FACTOR = 1.3
 
-# Ties are checked only in the most certain rows of the window that was read last, in a fifth of them.
-# The other rows of the window may be a large block of errors with equal scores.
+# Ties are checked only in the most certain fifth of the window that was read last, because its other
+# rows may be a large block of errors with equal scores.
 _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 
-# Scores are taken for rounded if at least this share of the pairs of read rows have equal scores. Scores
-# with two decimals take a hundred values, so that this share of pairs is equal.
+# Scores count as rounded if at least this share of the pairs of read rows have equal scores. It is the
+# share of equal pairs if scores with two decimals take a hundred values equally often.
 _MIN_TIE_PROBABILITY_OF_ROUNDED_SCORES = 0.01
 
 # Value of `PilotRows.tie_break_draw` for which errors come first among equal scores.
@@ -100,10 +100,15 @@ class PilotRows:
     n_withheld: int = 0
 
     def select_subgroups(self, selected_codes: Sequence[int]) -> PilotRows:
-        """Select the pilot rows of some subgroups, or all rows if subgroups share them."""
+        """Select the pilot rows of the given subgroups.
+
+        All pilot rows are returned if they belong to no subgroup, because every subgroup uses them.
+        """
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
+        # Pilot rows of subgroups are all withheld calibration rows, or none of them is.
+        n_selected_withheld = min(self.n_withheld, int(is_selected.sum()))
         selected_losses = None
         if self.relative_losses is not None:
             selected_losses = self.relative_losses[is_selected]
@@ -121,7 +126,7 @@ class PilotRows:
             class_codes=selected_class_codes,
             tie_break_draw=_derive_tie_break_draw(self.tie_break_draw, selected_codes),
             subgroup_codes=None,
-            n_withheld=min(self.n_withheld, int(is_selected.sum())),
+            n_withheld=n_selected_withheld,
         )
 
     @property
@@ -132,11 +137,12 @@ class PilotRows:
         return 2 * int(self.correct.sum()) <= len(self.correct)
 
     @property
-    def keep_unread_up_to_score(self) -> float:
-        """Score up to which no row may be read while tests are planned.
+    def max_score_kept_unread(self) -> float:
+        """Highest score of the rows that must stay unread while the tests are planned.
 
         If the most certain pilot rows tie, many tested rows may have their score, and peeling would
-        read all of them together. This is prevented if most of these pilot rows are correct.
+        read all of them together. This is prevented if most of these pilot rows are correct. If every
+        row may be read, the score is -inf.
         """
         if self.correct is None or len(self.scores) == 0:
             return -math.inf
@@ -144,11 +150,10 @@ class PilotRows:
         has_lowest_score = self.scores == lowest_score
         n_rows_with_lowest_score = int(has_lowest_score.sum())
         n_correct_with_lowest_score = int(self.correct[has_lowest_score].sum())
-        lowest_score_is_tied = n_rows_with_lowest_score >= 2
-        most_are_correct = 2 * n_correct_with_lowest_score > n_rows_with_lowest_score
-        if lowest_score_is_tied and most_are_correct:
+        most_certain_rows_tie = n_rows_with_lowest_score >= 2
+        most_of_them_are_correct = 2 * n_correct_with_lowest_score > n_rows_with_lowest_score
+        if most_certain_rows_tie and most_of_them_are_correct:
             return lowest_score
-        # Every row may be read.
         return -math.inf
 
 
@@ -164,9 +169,9 @@ def _derive_tie_break_draw(tie_break_draw: float, subgroup_codes: Sequence[int])
 
 
 def plan_test_sequence(
-    policy: StartPolicy,
+    start_policy: StartPolicy,
     n_rows: int,
-    limit: float,
+    min_accuracy: float,
     significance_level: float,
     pilot_rows: PilotRows | None = None,
     row_reader: LeastCertainRowReader | None = None,
@@ -175,13 +180,13 @@ def plan_test_sequence(
 
     Parameters
     ----------
-    policy : StartPolicy
+    start_policy : StartPolicy
         Choice of the ranks at which the tests start.
 
     n_rows : int
         Number of rows that are tested.
 
-    limit : float
+    min_accuracy : float
         Accuracy that is tested.
 
     significance_level : float
@@ -200,11 +205,17 @@ def plan_test_sequence(
     RankPlan
     """
     if row_reader is not None:
-        n_rows_of_last_window = _read_least_certain_rows(row_reader, limit, significance_level)
-        has_read_rows = n_rows_of_last_window > 0
-        if has_read_rows:
+        n_rows_of_last_window = _read_least_certain_rows(
+            row_reader, min_accuracy, significance_level
+        )
+        if row_reader.n_read_rows > 0:
             return _plan_tests_of_unread_rows(
-                policy, row_reader, n_rows_of_last_window, limit, significance_level, pilot_rows
+                start_policy,
+                row_reader,
+                n_rows_of_last_window,
+                min_accuracy,
+                significance_level,
+                pilot_rows,
             )
 
     n_withheld_rows = 0
@@ -212,36 +223,37 @@ def plan_test_sequence(
         n_withheld_rows = pilot_rows.n_withheld
         if pilot_rows.requires_score_value_tests and len(pilot_rows.scores) > 0:
             return _plan_tests_of_score_values(
-                policy, pilot_rows.scores, n_rows, limit, significance_level
+                start_policy, pilot_rows.scores, n_rows, min_accuracy, significance_level
             )
 
-    # The starts are chosen for the number of rows before pilot rows were withheld. For a few rows
-    # less, a start might tolerate one error less, which moves it to a much lower rank.
+    # The starts are chosen for the number of rows before pilot rows were withheld. For slightly fewer
+    # rows, a start might tolerate one error less, and would then be at a much lower rank.
     n_rows_before_withholding = n_rows + n_withheld_rows
-    range_starts = policy.choose_range_starts(n_rows_before_withholding, limit, significance_level)
-    return _plan_tests_of_ranks(policy, n_rows, limit, significance_level, range_starts)
+    range_starts = start_policy.choose_range_starts(
+        n_rows_before_withholding, min_accuracy, significance_level
+    )
+    return _plan_tests_of_ranks(
+        start_policy, n_rows, min_accuracy, significance_level, range_starts
+    )
 
 
 def _plan_tests_of_score_values(
-    policy: StartPolicy,
+    start_policy: StartPolicy,
     pilot_scores: Float,
     n_rows: int,
-    limit: float,
+    min_accuracy: float,
     significance_level: float,
 ) -> RankPlan:
-    """Plan tests of the score values from a quantile of the pilot scores upward."""
+    """Plan tests of all score values that are at least a quantile of the pilot scores."""
+    range_starts = start_policy.choose_range_starts(n_rows, min_accuracy, significance_level)
     first_tested_score = choose_first_tested_score(
-        np.sort(pilot_scores),
-        n_rows,
-        accuracy=limit,
-        delta=significance_level,
-        range_starts=policy.choose_range_starts(n_rows, limit, significance_level),
+        np.sort(pilot_scores), n_rows, min_accuracy, significance_level, range_starts
     )
-    return RankPlan(limit=limit, first_tested_score=first_tested_score)
+    return RankPlan(limit=min_accuracy, first_tested_score=first_tested_score)
 
 
 def _read_least_certain_rows(
-    row_reader: LeastCertainRowReader, limit: float, significance_level: float
+    row_reader: LeastCertainRowReader, min_accuracy: float, significance_level: float
 ) -> int:
     """Read the least certain rows until correct ones are frequent.
 
@@ -250,54 +262,66 @@ def _read_least_certain_rows(
     int
         Number of rows of the window that was read last, or 0 if no row was read.
     """
-    n_required = bounds.error_free_rows_needed(limit, significance_level)
+    n_required = bounds.error_free_rows_needed(min_accuracy, significance_level)
     return read_until_loss_is_low(
         row_reader,
-        max_window_loss=1.0 - _WINDOW_CORRECT_FRACTION * limit,
+        max_window_loss=1.0 - _WINDOW_CORRECT_FRACTION * min_accuracy,
         min_unread_rows=math.ceil(_MIN_UNREAD_FACTOR * n_required),
     )
 
 
 def _plan_tests_of_unread_rows(
-    policy: StartPolicy,
+    start_policy: StartPolicy,
     row_reader: LeastCertainRowReader,
     n_rows_of_last_window: int,
-    limit: float,
+    min_accuracy: float,
     significance_level: float,
     pilot_rows: PilotRows | None,
 ) -> RankPlan:
     """Plan the tests of the unread rows, at ranks or at the ends of tie blocks."""
     n_unread_rows = row_reader.n_unread_rows
-    if n_unread_rows < bounds.error_free_rows_needed(limit, significance_level):
-        # No test can pass, so no rank is tested.
-        return RankPlan(limit=limit, rank_ranges=())
+    no_test_can_pass = n_unread_rows < bounds.error_free_rows_needed(
+        min_accuracy, significance_level
+    )
+    if no_test_can_pass:
+        return RankPlan(limit=min_accuracy, rank_ranges=())
     if not _has_large_tie_blocks(row_reader, n_rows_of_last_window):
         return plan_tests_of_unread_ranks(
-            policy, row_reader.n_rows, n_unread_rows, limit, significance_level
+            start_policy, row_reader.n_rows, n_unread_rows, min_accuracy, significance_level
         )
 
     # The rows that were read are mostly errors.
     correct_rows_are_rare = 2 * n_unread_rows < row_reader.n_rows
     if correct_rows_are_rare:
-        range_starts = RARE_CORRECT_STARTS.choose_range_starts_for_tie_blocks(n_unread_rows, limit)
+        range_starts = RARE_CORRECT_STARTS.choose_range_starts_for_tie_blocks(
+            n_unread_rows, min_accuracy
+        )
     else:
-        range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
-    first_rank = choose_main_start_rank(n_unread_rows, limit, significance_level, range_starts)
+        range_starts = start_policy.choose_range_starts(
+            n_unread_rows, min_accuracy, significance_level
+        )
+    first_tested_rank = choose_main_start_rank(
+        n_unread_rows, min_accuracy, significance_level, range_starts
+    )
     tie_break_draw = _DRAW_PUTTING_ERRORS_FIRST
     if pilot_rows is not None:
         tie_break_draw = pilot_rows.tie_break_draw
-    first_tie_block = FirstTieBlock(first_rank, tie_break_draw)
-    return RankPlan(limit=limit, first_tested_tie_block=first_tie_block)
+    first_tie_block = FirstTieBlock(first_tested_rank, tie_break_draw)
+    return RankPlan(limit=min_accuracy, first_tested_tie_block=first_tie_block)
 
 
 def plan_tests_of_unread_ranks(
-    policy: StartPolicy, n_rows: int, n_unread_rows: int, limit: float, significance_level: float
+    start_policy: StartPolicy,
+    n_rows: int,
+    n_unread_rows: int,
+    min_accuracy: float,
+    significance_level: float,
 ) -> RankPlan:
     """Plan tests at ranks among the rows that stayed unread.
 
     Parameters
     ----------
-    policy : StartPolicy
+    start_policy : StartPolicy
         Choice of the starts if at least half of the rows are unread.
 
     n_rows : int
@@ -306,7 +330,7 @@ def plan_tests_of_unread_ranks(
     n_unread_rows : int
         Number of rows that stayed unread.
 
-    limit : float
+    min_accuracy : float
         Accuracy that is tested.
 
     significance_level : float
@@ -319,9 +343,11 @@ def plan_tests_of_unread_ranks(
     # The rows that were read are mostly errors.
     correct_rows_are_rare = 2 * n_unread_rows < n_rows
     if correct_rows_are_rare:
-        policy = RARE_CORRECT_STARTS
-    range_starts = policy.choose_range_starts(n_unread_rows, limit, significance_level)
-    return _plan_tests_of_ranks(policy, n_unread_rows, limit, significance_level, range_starts)
+        start_policy = RARE_CORRECT_STARTS
+    range_starts = start_policy.choose_range_starts(n_unread_rows, min_accuracy, significance_level)
+    return _plan_tests_of_ranks(
+        start_policy, n_unread_rows, min_accuracy, significance_level, range_starts
+    )
 
 
 def _has_large_tie_blocks(rows: LeastCertainRowReader, n_rows_of_last_window: int) -> bool:
@@ -332,24 +358,28 @@ def _has_large_tie_blocks(rows: LeastCertainRowReader, n_rows_of_last_window: in
     that they must be rounded. Then the most certain rows may share one value, such as 1.00.
     """
     n_checked_rows = max(1, n_rows_of_last_window // _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES)
-    if rows.mean_ties_of_last_read(n_checked_rows) >= math.sqrt(rows.n_unread_rows):
+    if rows.compute_mean_ties_next_to_unread_rows(n_checked_rows) >= math.sqrt(rows.n_unread_rows):
         return True
     return rows.compute_tie_probability() >= _MIN_TIE_PROBABILITY_OF_ROUNDED_SCORES
 
 
 def _plan_tests_of_ranks(
-    policy: StartPolicy,
+    start_policy: StartPolicy,
     n_rows: int,
-    limit: float,
+    min_accuracy: float,
     significance_level: float,
     range_starts: RangeStarts,
 ) -> RankPlan:
-    """Plan tests at every rank or in rank ranges, from given starts."""
-    if policy.tests_every_rank(n_rows, limit):
+    """Plan tests from given starts, at every rank if few errors are expected.
+
+    Otherwise only some ranks of each range are tested (`BinomialRankTests`).
+    """
+    if start_policy.tests_every_rank(n_rows, min_accuracy):
         rank_tests = BinomialRankTests(
-            n_rows, error_rate=1.0 - limit, significance_level=significance_level
+            n_rows, error_rate=1.0 - min_accuracy, significance_level=significance_level
         )
-        first_tested_rank = rank_tests.lowest_rank_passing_with(range_starts[0].n_tolerated_errors)
-        return RankPlan(limit=limit, tests_every_rank_from=first_tested_rank)
-    rank_ranges = plan_rank_ranges(n_rows, limit, significance_level, range_starts)
-    return RankPlan(limit=limit, rank_ranges=rank_ranges)
+        first_start = range_starts[0]
+        first_tested_rank = rank_tests.lowest_rank_passing_with(first_start.n_tolerated_errors)
+        return RankPlan(limit=min_accuracy, tests_every_rank_from=first_tested_rank)
+    rank_ranges = plan_rank_ranges(n_rows, min_accuracy, significance_level, range_starts)
+    return RankPlan(limit=min_accuracy, rank_ranges=rank_ranges)

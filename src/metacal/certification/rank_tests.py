@@ -162,7 +162,7 @@ class BinomialRankTests:
         )
 
 
-def find_clear_passes(
+def find_certain_passes(
     n_errors: Codes, ranks: Codes, error_rate: float, significance_level: float
 ) -> Flags:
     """Find the binomial tests that pass with a margin for rounding errors.
@@ -190,7 +190,7 @@ def find_clear_passes(
 
     Examples
     --------
-    >>> find_clear_passes(np.array([0, 1, 30]), np.array([100, 100, 1000]), 0.05, 0.1)
+    >>> find_certain_passes(np.array([0, 1, 30]), np.array([100, 100, 1000]), 0.05, 0.1)
     array([ True,  True,  True])
     """
     expected_errors = ranks * error_rate

@@ -79,7 +79,9 @@ def get_error_fields(ruled_out: RuledOut | None) -> dict[str, Any]:
     }
 
 
-def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> RuledOut | None:
+def find_ruled_out_thresholds(
+    ranking: Ranking, accuracy: float, delta: float | None
+) -> RuledOut | None:
     """Find the thresholds that rows rule out for an accuracy.
 
     Parameters
@@ -101,7 +103,7 @@ def find_ruled_out(ranking: Ranking, accuracy: float, delta: float | None) -> Ru
     Examples
     --------
     >>> errors_at_the_end = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 10)
-    >>> find_ruled_out(errors_at_the_end, 0.97, 0.1)
+    >>> find_ruled_out_thresholds(errors_at_the_end, 0.97, 0.1)
     RuledOut(smallest_coverage=0.018141892240076254, min_rows=4200, delta=0.1)
     """
     if delta is None or not ranking.has_known_order or ranking.n_rows == 0:

@@ -157,7 +157,7 @@ class ClassPromise:
         ranking: Ranking,
         significance_level: float,
         pilot_rows: PilotRows | None,
-        last_rank: int | None = None,
+        max_tested_rank: int | None = None,
     ) -> ThresholdResult:
         """Certify how many rows may be accepted as the class.
 
@@ -173,14 +173,14 @@ class ClassPromise:
             Pilot rows, with scores that decrease as the class becomes more likely. A pilot row is
             correct if it is of the class.
 
-        last_rank : int, optional
+        max_tested_rank : int, optional
             If given, at most this many rows are accepted.
 
         Returns
         -------
         ThresholdResult
         """
-        no_row_may_be_accepted = last_rank == 0
+        no_row_may_be_accepted = max_tested_rank == 0
         if no_row_may_be_accepted:
             return NOTHING_CERTIFIED
         correct_rows_are_rare = None
@@ -192,7 +192,7 @@ class ClassPromise:
             self.limit,
             self._compute_level_of_promise(significance_level),
             pilot_rows=pilot_rows,
-            last_rank=last_rank,
+            max_tested_rank=max_tested_rank,
             correct_rows_are_rare=correct_rows_are_rare,
         )
 

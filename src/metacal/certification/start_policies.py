@@ -1,7 +1,7 @@
 """Policies that choose the ranks at which the tests of an accuracy start.
 
 A start is given by the number of errors that its test tolerates, and by its fraction of the
-significance level. Both follow from the number of rows, the limit and the significance level alone.
+significance level. Both follow from the number of rows, the accuracy and the significance level alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ASSUMED_CORRECT_SHARE = Fraction("0.25")
 # Largest fraction of the expected errors that the first start of `RareCorrectStarts` tolerates.
 _MAX_FIRST_ERROR_FRACTION = Fraction("0.12")
 
-# Fraction of the expected errors that the first start of `RareCorrectStarts` tolerates at limit 1.
-_FIRST_ERROR_FRACTION_AT_LIMIT_1 = Fraction("0.03")
+# Fraction of the expected errors that the first start of `RareCorrectStarts` tolerates at accuracy 1.
+_FIRST_ERROR_FRACTION_AT_ACCURACY_1 = Fraction("0.03")
 
 # Fraction of the expected errors that the first test tolerates if tie blocks are tested.
 _TIE_BLOCK_ERROR_FRACTION = Fraction("0.25")
@@ -61,11 +61,11 @@ class StartPolicy(Protocol):
     """Interface for choosing the ranks at which the tests of a sequence start."""
 
     def choose_range_starts(
-        self, n_rows: int, limit: float, significance_level: float
+        self, n_rows: int, min_accuracy: float, significance_level: float
     ) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
 
-    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
+    def tests_every_rank(self, n_rows: int, min_accuracy: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
 
 
@@ -74,12 +74,12 @@ class UsualStarts:
     """Policy for the tests of predictions that are mostly correct."""
 
     def choose_range_starts(
-        self, n_rows: int, limit: float, significance_level: float
+        self, n_rows: int, min_accuracy: float, significance_level: float
     ) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
-        return choose_usual_range_starts(n_rows, limit, significance_level)
+        return choose_usual_range_starts(n_rows, min_accuracy, significance_level)
 
-    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
+    def tests_every_rank(self, n_rows: int, min_accuracy: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
         return False
 
@@ -100,10 +100,10 @@ class EarlyStarts:
     """
 
     def choose_range_starts(
-        self, n_rows: int, limit: float, significance_level: float
+        self, n_rows: int, min_accuracy: float, significance_level: float
     ) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
-        n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
+        n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(min_accuracy))
         n_errors_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
         if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS:
             return (RangeStart(n_errors_tolerated_by_first, level_fraction=WHOLE_LEVEL),)
@@ -115,7 +115,7 @@ class EarlyStarts:
             RangeStart(n_errors_tolerated_by_second, level_fraction=_SECOND_EARLY_LEVEL_FRACTION),
         )
 
-    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
+    def tests_every_rank(self, n_rows: int, min_accuracy: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
         return False
 
@@ -124,10 +124,10 @@ class EarlyStarts:
 class RareCorrectStarts:
     r"""Starts for unread rows if they are fewer than half of the rows.
 
-    The starts of an accuracy are fractions of the n (1 - limit) errors that all rows may have. Of M
-    unread rows, a ranking accepts about M / 4 correct ones, so λ = M · min(1, 0.25 / limit) · (1 -
-    limit) errors are expected. The starts tolerate f λ, 0.3 λ and 0.65 λ of them, where f = min(0.12,
-    0.03 + 1 - limit), at 0.9, 0.05 and 0.05 of the significance level. If λ < 20, the first start
+    The usual starts are fractions of the n (1 - a) errors that n rows with the accuracy a may have.
+    Of M unread rows, a ranking accepts about M / 4 correct ones, so λ = M · min(1, 0.25 / a) · (1 - a)
+    errors are expected. The starts tolerate f λ, 0.3 λ and 0.65 λ of them, where f = min(0.12,
+    0.03 + 1 - a), at 0.9, 0.05 and 0.05 of the significance level. If λ < 20, the first start
     receives the whole level. If λ < 5, every rank from the first start on is tested.
 
     Examples
@@ -139,13 +139,13 @@ class RareCorrectStarts:
     """
 
     def choose_range_starts(
-        self, n_rows: int, limit: float, significance_level: float
+        self, n_rows: int, min_accuracy: float, significance_level: float
     ) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
-        n_expected_errors = self.compute_expected_errors(n_rows, limit)
+        n_expected_errors = self.compute_expected_errors(n_rows, min_accuracy)
         first_error_fraction = min(
             _MAX_FIRST_ERROR_FRACTION,
-            _FIRST_ERROR_FRACTION_AT_LIMIT_1 + 1 - bounds.to_exact_fraction(limit),
+            _FIRST_ERROR_FRACTION_AT_ACCURACY_1 + 1 - bounds.to_exact_fraction(min_accuracy),
         )
         n_errors_tolerated_by_first = int(first_error_fraction * n_expected_errors)
         if n_expected_errors < _MIN_EXPECTED_ERRORS_FOR_LATER_STARTS:
@@ -156,23 +156,26 @@ class RareCorrectStarts:
         ]
         return (first_start, *later_starts)
 
-    def choose_range_starts_for_tie_blocks(self, n_rows: int, limit: float) -> RangeStarts:
+    def choose_range_starts_for_tie_blocks(self, n_rows: int, min_accuracy: float) -> RangeStarts:
         """Choose the start if the ends of tie blocks are tested.
 
         It is later than for ranks. Rows of a tie block are all alike, so that the first of them
         contain no fewer errors than the others.
         """
-        n_expected_errors = self.compute_expected_errors(n_rows, limit)
+        n_expected_errors = self.compute_expected_errors(n_rows, min_accuracy)
         n_tolerated_errors = int(_TIE_BLOCK_ERROR_FRACTION * n_expected_errors)
         return (RangeStart(n_tolerated_errors, level_fraction=WHOLE_LEVEL),)
 
-    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
+    def tests_every_rank(self, n_rows: int, min_accuracy: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
-        return self.compute_expected_errors(n_rows, limit) < _MIN_EXPECTED_ERRORS_FOR_RANK_RANGES
+        return (
+            self.compute_expected_errors(n_rows, min_accuracy)
+            < _MIN_EXPECTED_ERRORS_FOR_RANK_RANGES
+        )
 
-    def compute_expected_errors(self, n_rows: int, limit: float) -> Fraction:
+    def compute_expected_errors(self, n_rows: int, min_accuracy: float) -> Fraction:
         """Compute the number of accepted errors if all correct rows are accepted."""
-        accuracy = bounds.to_exact_fraction(limit)
+        accuracy = bounds.to_exact_fraction(min_accuracy)
         accepted_share = min(Fraction(1), _ASSUMED_CORRECT_SHARE / accuracy)
         return n_rows * accepted_share * (1 - accuracy)
 

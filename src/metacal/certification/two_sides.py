@@ -261,7 +261,7 @@ class TwoClassProcedure:
                     ranking,
                     significance_level,
                     pilot_rows_by_class[class_code],
-                    last_rank=ranking.count_rows_below(even_odds_score),
+                    max_tested_rank=ranking.count_rows_below(even_odds_score),
                 )
         return SubgroupResult(threshold_results=(result_by_class.get(0), result_by_class.get(1)))
 

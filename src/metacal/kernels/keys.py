@@ -195,7 +195,7 @@ class KeyPartition:
         cls,
         first_keys: Keys,
         last_keys: Keys,
-        n_zero_bits: int,
+        n_trailing_zero_bits: int,
         max_cells: int = MAX_CELLS,
     ) -> KeyPartition:
         """Divide ranges of keys into the smallest cells that the number of cells allows.
@@ -205,8 +205,8 @@ class KeyPartition:
         first_keys, last_keys : array of int64 of shape (n_ranges,)
             First and last key of each range.
 
-        n_zero_bits : int
-            Number of low bits that are 0 in every key. Cells of fewer than 2^n_zero_bits keys would
+        n_trailing_zero_bits : int
+            Number of low bits that are 0 in every key. Cells of fewer than 2^n_trailing_zero_bits keys would
             be of no use.
 
         max_cells : int
@@ -223,7 +223,7 @@ class KeyPartition:
         n_range_bits = np.array(
             [(int(last) - int(first)).bit_length() for first, last in zip(first_keys, last_keys)]
         )
-        min_useful_shifts = np.minimum(n_zero_bits, n_range_bits)
+        min_useful_shifts = np.minimum(n_trailing_zero_bits, n_range_bits)
         cell_shifts = np.maximum(n_range_bits - max_cell_index_bits, min_useful_shifts)
         return cls(first_keys, last_keys, cell_shifts)
 

@@ -9,7 +9,7 @@ from metacal.certificates.quantities import SELECTIVE_ACCURACY
 from metacal.certificates.rule_texts import SAME_SOURCE_OF_BOTH, register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, ExpectedPrefixRule
-from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, FixedSequenceRule
+from metacal.certification.rules.fixed_sequence import FIXED_SEQUENCE_RULE, FixedSequenceRule
 from metacal.promises.promise import SubgroupPromise
 
 # Names of two rules for a cascade: the first without people, the last with people.
@@ -58,7 +58,7 @@ class MinAccuracy(SubgroupPromise):
     delta: float | None = 0.1
 
     quantities: ClassVar = {"beta": SELECTIVE_ACCURACY}
-    rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
+    rules: ClassVar = (FIXED_SEQUENCE_RULE, EXPECTED_PREFIX)
     cascade_rules: ClassVar = CASCADE_RULES
 
     def procedure(self) -> OneThresholdProcedure:

@@ -18,9 +18,9 @@ from metacal.certificates.quantities import COST, COST_PER_ROW, RISK
 from metacal.certificates.quantity import Limits
 from metacal.certification.cheapest import CHEAPEST_CANDIDATES, CheapestThreshold
 from metacal.certification.losses import (
-    BETTING,
-    EXPECTED_LOSS,
-    ROUNDED,
+    EXPECTED_LOSS_RULE,
+    LOSS_BETTING_RULE,
+    ROUNDED_LOSSES_RULE,
     MeanLossLimit,
 )
 from metacal.certification.row_losses import (
@@ -31,7 +31,7 @@ from metacal.certification.row_losses import (
     validate_error_costs,
     validate_positive_cost,
 )
-from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE
+from metacal.certification.rules.fixed_sequence import FIXED_SEQUENCE_RULE
 from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Flags
 from metacal.promises.promise import Promise
@@ -188,7 +188,7 @@ class MaxRisk(CostPromise):
 
     wrong: ClassVar[ErrorCosts] = 1.0  # type: ignore[misc]
     quantities: ClassVar = {"limit": RISK}
-    rules: ClassVar = (BETTING, EXPECTED_LOSS)
+    rules: ClassVar = (LOSS_BETTING_RULE, EXPECTED_LOSS_RULE)
     supports_row_losses: ClassVar = True
 
     @property
@@ -197,8 +197,8 @@ class MaxRisk(CostPromise):
         if self.delta is None:
             return (self.rule,)
         if self.near_binary:
-            return (BETTING, FALLBACK_SEQUENCE, ROUNDED)
-        return (BETTING, FALLBACK_SEQUENCE)
+            return (LOSS_BETTING_RULE, FIXED_SEQUENCE_RULE, ROUNDED_LOSSES_RULE)
+        return (LOSS_BETTING_RULE, FIXED_SEQUENCE_RULE)
 
     def procedure(self) -> MeanLossLimit:
         """Return the procedure that limits the mean loss of the accepted rows."""
@@ -260,7 +260,7 @@ class MaxCost(CostPromise):
     random_state: int | None = None
 
     quantities: ClassVar = {"limit": COST}
-    rules: ClassVar = (BETTING, EXPECTED_LOSS)
+    rules: ClassVar = (LOSS_BETTING_RULE, EXPECTED_LOSS_RULE)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "wrong", validate_error_costs(self.wrong))
@@ -277,7 +277,7 @@ class MaxCost(CostPromise):
     def rule(self) -> str:
         """Name of the rule. A single cost of every error is a promise of accuracy."""
         if self.delta is not None and has_uniform_costs(self.wrong):
-            return FALLBACK_SEQUENCE
+            return FIXED_SEQUENCE_RULE
         return super().rule
 
     def procedure(self) -> MeanLossLimit:

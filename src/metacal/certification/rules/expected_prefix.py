@@ -105,9 +105,9 @@ class ExpectedPrefixRule:
         ranking: Ranking,
         plan: RankPlan,
         significance_level: float | None,
-        last_rank: int | None = None,
+        max_tested_rank: int | None = None,
     ) -> ThresholdResult:
-        """Find the largest prefix with few enough errors. `last_rank` is ignored."""
+        """Find the largest prefix with few enough errors. `max_tested_rank` is ignored."""
         n_accepted = count_expected_prefix(ranking, plan.limit)
         if n_accepted == 0:
             return NOTHING_CERTIFIED

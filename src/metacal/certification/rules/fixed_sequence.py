@@ -119,7 +119,7 @@ from metacal.certification.start_policies import USUAL_STARTS, EarlyStarts, Star
 from metacal.statistics import bounds
 
 # Name of the rule for a selective accuracy.
-FALLBACK_SEQUENCE = register_rule(
+FIXED_SEQUENCE_RULE = register_rule(
     "fallback-sequence",
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
     "(Wiens 2003; Angelopoulos et al. 2021)",
@@ -147,7 +147,7 @@ class FixedSequenceRule:
     """
 
     start_policy: StartPolicy = USUAL_STARTS
-    name: str = FALLBACK_SEQUENCE
+    name: str = FIXED_SEQUENCE_RULE
 
     # A rule that certifies nothing rejects every row.
     fallback_threshold = REJECT_ALL_ROWS
@@ -176,7 +176,7 @@ class FixedSequenceRule:
         ranking: Ranking,
         plan: RankPlan,
         significance_level: float | None,
-        last_rank: int | None = None,
+        max_tested_rank: int | None = None,
     ) -> ThresholdResult:
         """Find the highest rank that passes and return its threshold.
 
@@ -192,7 +192,7 @@ class FixedSequenceRule:
             Significance level of all tests together. It may differ from the level that the tests
             were planned for.
 
-        last_rank : int, default=None
+        max_tested_rank : int, default=None
             If given, only ranks up to this one are tested. It must be the end of a tie block.
 
         Returns
@@ -201,7 +201,7 @@ class FixedSequenceRule:
             `threshold` is None if no rank passed.
         """
         assert significance_level is not None
-        sequence_outcome = run_planned_tests(ranking, plan, significance_level, last_rank)
+        sequence_outcome = run_planned_tests(ranking, plan, significance_level, max_tested_rank)
         highest_passed_rank = sequence_outcome.trace.highest_passed_rank
         n_accepted = 0
         if highest_passed_rank > 0:

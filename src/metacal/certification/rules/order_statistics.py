@@ -101,7 +101,7 @@ class RejectionRateRule:
         ranking: Ranking,
         plan: RankPlan,
         significance_level: float | None,
-        last_rank: int | None = None,
+        max_tested_rank: int | None = None,
     ) -> ThresholdResult:
         """Find the smallest threshold whose rejection rate is within the limit.
 
@@ -117,7 +117,7 @@ class RejectionRateRule:
             Largest allowed probability that the rejection rate exceeds the limit.
             If None, the limit holds in expectation.
 
-        last_rank : int, default=None
+        max_tested_rank : int, default=None
             Ignored. Present for compatibility with `ThresholdRule`.
 
         Returns
@@ -286,7 +286,7 @@ class AcceptanceRateRule:
         ranking: Ranking,
         plan: RankPlan,
         significance_level: float | None,
-        last_rank: int | None = None,
+        max_tested_rank: int | None = None,
     ) -> ThresholdResult:
         """Find the largest threshold whose acceptance rate is within the limit.
 
@@ -302,7 +302,7 @@ class AcceptanceRateRule:
             Largest allowed probability that the acceptance rate exceeds the limit.
             None is not supported: this rule has no version in expectation.
 
-        last_rank : int, default=None
+        max_tested_rank : int, default=None
             If given, accept at most this many rows.
 
         Returns
@@ -326,8 +326,8 @@ class AcceptanceRateRule:
         first_rejected_rank = n_reference_rows - n_reference_rows_to_reject + 1
         first_rejected_block = int(np.searchsorted(cumulative_reference_rows, first_rejected_rank))
         n_accepted = get_last_or_zero(ranking.tie_block_end_ranks[:first_rejected_block])
-        if last_rank is not None:
-            n_accepted = min(n_accepted, last_rank)
+        if max_tested_rank is not None:
+            n_accepted = min(n_accepted, max_tested_rank)
         return ThresholdResult(
             n_accepted=n_accepted, threshold=ranking.largest_threshold_accepting_at_most(n_accepted)
         )

@@ -161,9 +161,9 @@ class ThresholdRule(Protocol):
         ranking: Ranking,
         plan: RankPlan,
         significance_level: float | None,
-        last_rank: int | None = None,
+        max_tested_rank: int | None = None,
     ) -> ThresholdResult:
-        """Run the plan on the ranks up to `last_rank`.
+        """Run the plan on the ranks up to `max_tested_rank`.
 
         Raises
         ------
@@ -210,7 +210,7 @@ def run_rule(
     *,
     plan_significance_level: float | None = None,
     pilot_rows: PilotRows | None = None,
-    last_rank: int | None = None,
+    max_tested_rank: int | None = None,
     correct_rows_are_rare: bool | None = None,
 ) -> ThresholdResult:
     """Plan the tests of a rule and run them.
@@ -239,7 +239,7 @@ def run_rule(
     pilot_rows : PilotRows, optional
         Pilot rows, which determine where the tests begin.
 
-    last_rank : int, optional
+    max_tested_rank : int, optional
         If given, only ranks up to this one are tested. It must be the end of a tie block.
 
     correct_rows_are_rare : bool, optional
@@ -256,27 +256,27 @@ def run_rule(
         correct_rows_are_rare = pilot_rows is not None and pilot_rows.shows_few_correct_rows
     if not correct_rows_are_rare or not rule.tests_ranks_sequentially:
         rank_plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot_rows)
-        return rule.certify(ranking, rank_plan, significance_level, last_rank)
+        return rule.certify(ranking, rank_plan, significance_level, max_tested_rank)
 
-    keep_unread_up_to_score = -math.inf
+    max_score_kept_unread = -math.inf
     if pilot_rows is not None:
-        keep_unread_up_to_score = pilot_rows.keep_unread_up_to_score
+        max_score_kept_unread = pilot_rows.max_score_kept_unread
     planning_row_reader = LeastCertainRowReader.from_ranking(
-        ranking, keep_unread_up_to_score=keep_unread_up_to_score
+        ranking, max_score_kept_unread=max_score_kept_unread
     )
     rank_plan = rule.plan(
         ranking.n_rows, limit, plan_significance_level, pilot_rows, planning_row_reader
     )
     n_planning_rows = planning_row_reader.n_read_rows
     if n_planning_rows == 0:
-        return rule.certify(ranking, rank_plan, significance_level, last_rank)
+        return rule.certify(ranking, rank_plan, significance_level, max_tested_rank)
     return _certify_without_planning_rows(
         rule,
         ranking,
         rank_plan,
         n_planning_rows=n_planning_rows,
         significance_level=significance_level,
-        last_rank=last_rank,
+        max_tested_rank=max_tested_rank,
     )
 
 
@@ -287,12 +287,12 @@ def _certify_without_planning_rows(
     *,
     n_planning_rows: int,
     significance_level: float | None,
-    last_rank: int | None,
+    max_tested_rank: int | None,
 ) -> ThresholdResult:
     """Run a plan on all rows but the least certain ones, which the plan depends on."""
     last_tested_rank = ranking.n_rows - n_planning_rows
-    if last_rank is not None:
-        last_tested_rank = min(last_rank, last_tested_rank)
+    if max_tested_rank is not None:
+        last_tested_rank = min(max_tested_rank, last_tested_rank)
     threshold_result = rule.certify(ranking, plan, significance_level, last_tested_rank)
     sequence_trace = threshold_result.trace
     if sequence_trace is not None:
