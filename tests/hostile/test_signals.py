@@ -31,7 +31,7 @@ from metacal.io.formats import FORMATS
 
 for suffix, kind in list(FORMATS.items()):
     def opener(*arguments, kind=kind):
-        writer = kind.write(*arguments)
+        writer = kind.create_writer(*arguments)
         inner = writer.write
         def write(columns):
             inner(columns)
