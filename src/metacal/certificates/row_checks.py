@@ -93,7 +93,7 @@ def check_frozen_error_count(n_errors: int, n_rows: int) -> list[Note]:
 def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
     """Check for many rows that share their score with at least two other rows."""
     n_rows = ranking.n_rows
-    n_repeated_scores = n_rows - len(ranking.tie_block_end_ranks)
+    n_repeated_scores = n_rows - ranking.n_tie_blocks
     max_unreported_ties = _MAX_TIED_SHARE * n_rows
     # A tie of c > 2 rows repeats c - 1 >= 2c / 3 scores.
     # So ties of more than two rows have at most 1.5 rows for each repeated score.

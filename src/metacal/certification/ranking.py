@@ -195,6 +195,11 @@ class Ranking:
         return int(self.tie_block_end_ranks[-1])
 
     @property
+    def n_tie_blocks(self) -> int:
+        """Number of blocks of rows with equal scores."""
+        return len(self.tie_block_end_ranks)
+
+    @property
     def has_known_order(self) -> bool:
         """Whether the order of all rows is known, and not only their counts."""
         return self.is_unordered_block is None

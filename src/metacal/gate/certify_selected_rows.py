@@ -170,41 +170,65 @@ def _record_pilot_rows(
 def name_score_and_make_thresholds_robust(
     certificate: Certificate, *, grid: Grid, score_name: str
 ) -> Certificate:
-    """Name the score of a certificate, and move thresholds between points of its grid.
+    """Name the score of a certificate, and make its thresholds robust to rounding of scores.
 
-    Certificates are computed on the finest grid. A midpoint of a coarser grid is farther from the
-    scores on both sides.
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate whose thresholds are midpoints of the finest grid.
+
+    grid : Grid
+        Rounding grid of the score, which may be coarser.
+
+    score_name : str
+        Name of the score.
+
+    Returns
+    -------
+    Certificate
+        Its thresholds are midpoints between the points of `grid`, which are farther from the scores
+        on both sides.
     """
-    certified_subgroups = certificate.subgroups
-    if certified_subgroups is not None:
-        certified_subgroups = certified_subgroups.map_thresholds(grid.make_robust_to_rounding)
+    move_to_midpoint = grid.make_robust_to_rounding
+    subgroups_with_midpoints = None
+    if certificate.subgroups is not None:
+        subgroups_with_midpoints = certificate.subgroups.map_thresholds(move_to_midpoint)
     return replace(
         certificate,
         score=score_name,
-        threshold=grid.make_robust_to_rounding(certificate.threshold),
-        subgroups=certified_subgroups,
+        threshold=move_to_midpoint(certificate.threshold),
+        subgroups=subgroups_with_midpoints,
     )
 
 
 def encode_groups_as_subgroups(
     promise: Promise, n_rows: int, groups: ArrayLike | None
 ) -> Subgroups | None:
-    """Return the group of each row if each group has its own threshold, else None.
+    """Encode groups of rows that have thresholds of their own, or return None without groups.
 
-    A promise about cases may have groups, which are types of items.
+    Parameters
+    ----------
+    promise : Promise
+        Promise to certify. For a promise about cases, the groups are the types of the items.
+
+    n_rows : int
+        Number of rows (items of cases).
+
+    groups : array-like of shape (n_rows,) or None
+        Group of each row.
 
     Raises
     ------
     InputError
         If groups are missing, or are given for a promise that does not use them.
     """
-    groups_are_item_types = promise.counts_cases and groups is not None
-    scope = promise.scope
-    is_per_group = scope is not None and scope.by == "group"
-    if is_per_group or groups_are_item_types:
+    promise_requires_groups = promise.scope is not None and promise.scope.by == "group"
+    promise_supports_groups = promise_requires_groups or promise.counts_cases
+    has_groups = groups is not None
+    if promise_requires_groups or (promise_supports_groups and has_groups):
         group_codes, group_names = factorize_groups(groups, n_rows)
         return Subgroups(codes=group_codes, names=tuple(group_names))
-    if groups is not None:
+    if has_groups:
         raise GroupsError(
             "groups requires a promise for each group, such as mc.PerGroup(...). If the rows"
             " depend on each other, name their clusters with units=... instead."

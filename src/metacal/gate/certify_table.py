@@ -57,28 +57,35 @@ def certify_table(
     CertifiedTable
     """
     certifier: TableCertifier
-    if promise.is_two_sided:
+    ranks_by_log_odds = promise.is_two_sided
+    if ranks_by_log_odds:
         certifier = LogOddsSortingCertifier(table)
     elif score == AUTO_SCORE:
         return _certify_best_score(table, promise)
-    elif _must_count_rows(table, promise):
+    elif _is_too_long_to_sort(table) and _supports_counting(table, promise):
         certifier = CountingCertifier(table, score)
     else:
         certifier = SortingCertifier(table, score, background_map)
     return certifier.certify(promise)
 
 
-def _must_count_rows(table: CalibrationTable, promise: Promise) -> bool:
-    """Check whether rows are counted in cells of scores, because they are too many to sort."""
-    is_short_enough_to_sort = len(table.rows) <= long_rows.MAX_SORTED_ROWS
-    if is_short_enough_to_sort or table.labels is None:
-        return False
-    selects_rows = table.selection is not None or table.rows.row_mask is not None
-    if selects_rows or table.rows.is_on_device:
+def _is_too_long_to_sort(table: CalibrationTable) -> bool:
+    """Check whether sorting the rows of a table would take too much memory."""
+    return len(table.rows) > long_rows.MAX_SORTED_ROWS
+
+
+def _supports_counting(table: CalibrationTable, promise: Promise) -> bool:
+    """Check whether a promise can be certified by counting rows instead of sorting them.
+
+    Counts are made for all rows of a labelled table in main memory, and for a single threshold.
+    """
+    has_labels = table.labels is not None
+    leaves_out_rows = table.selection is not None or table.rows.row_mask is not None
+    if not has_labels or leaves_out_rows or table.rows.is_on_device:
         return False
     has_subgroups = table.subgroups is not None or promise.scope is not None
-    has_one_threshold = isinstance(promise.procedure(), OneThresholdProcedure)
-    return has_one_threshold and not has_subgroups
+    has_single_threshold = isinstance(promise.procedure(), OneThresholdProcedure)
+    return has_single_threshold and not has_subgroups
 
 
 def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedTable:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from metacal.gate.thresholds import Thresholds
 
 
-#: How probabilities of rejected rows are computed. "uniform" means 1/K for each of K classes.
+#: Probabilities of rejected rows: calibrated, or 1/K for each of K classes ("uniform").
 Rejected = Literal["calibrated", "uniform"]
 
-#: Columns of a decision on a cascade in which later stages overwrite the rows that they decide.
+#: Columns of the decision of a cascade that each stage overwrites in the rows that it decides.
 _COLUMNS_SET_BY_LAST_STAGE = (
     "accept",
     "predicted_codes",
@@ -57,6 +57,11 @@ class DecisionOptions(NamedTuple):
     rejected: Rejected = "calibrated"
     with_probabilities: bool = True
     is_calibrator: bool = False
+
+    @property
+    def rejected_are_uniform(self) -> bool:
+        """Whether rejected rows get the same probability for each class."""
+        return self.rejected == "uniform"
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,29 +215,30 @@ def merge_stage_decisions(
     """
     n_rows = len(first_decision)
     n_stages = len(stage_names)
-    columns = {
+    merged_columns = {
         column_name: getattr(first_decision, column_name)
         for column_name in _COLUMNS_SET_BY_LAST_STAGE
     }
-    index_of_review = n_stages
-    answering_stage = np.where(first_decision.accept, 0, index_of_review)
-    later_scores = np.full((n_rows, n_stages - 1), np.nan)
+    # Rows that no stage accepts are answered by the reviewer, who comes after the last stage.
+    reviewer_index = n_stages
+    answering_stages = np.where(first_decision.accept, 0, reviewer_index)
+    later_uncertainties = np.full((n_rows, n_stages - 1), np.nan)
     for stage_index, stage in enumerate(later_decisions, start=1):
         decided_rows = stage.row_indices
-        for column_name, column in columns.items():
+        for column_name, merged_column in merged_columns.items():
             stage_column = getattr(stage.decision, column_name)
-            if column is not None and stage_column is not None:
-                columns[column_name] = _overwrite_rows(
-                    column, decided_rows, new_values=stage_column
+            if merged_column is not None and stage_column is not None:
+                merged_columns[column_name] = _overwrite_rows(
+                    merged_column, decided_rows, new_values=stage_column
                 )
         accepted_rows = decided_rows[stage.decision.accept]
-        answering_stage[accepted_rows] = stage_index
-        later_scores[decided_rows, stage_index - 1] = stage.decision.uncertainty
+        answering_stages[accepted_rows] = stage_index
+        later_uncertainties[decided_rows, stage_index - 1] = stage.decision.uncertainty
     return replace(
         first_decision,
-        **columns,
-        by=answering_stage,
-        later_scores=later_scores,
+        **merged_columns,
+        by=answering_stages,
+        later_scores=later_uncertainties,
         stage_names=stage_names,
     )
 

@@ -45,17 +45,23 @@ def accept_rows_on_device(rows: Rows, score: str | Score, thresholds: Thresholds
     if score_formula is None or not rows.is_on_device or not has_single_threshold:
         return None
     device_kernels = kernels.device_kernels()
-    compute_codes = partial(
+    # For each row, the kernel returns ACCEPTED, MISSING_SCORE, or 0 for a rejected row.
+    compute_acceptance_codes = partial(
         device_kernels.acceptance_codes,
         formula=score_formula,
         threshold=_get_threshold_of_unrounded_scores(thresholds, score),
     )
     if rows.is_unvalidated:
-        codes = rows.compute_column(partial(compute_codes, is_unvalidated=True))
-        if not (codes == device_kernels.MISSING_SCORE).any():
-            return np.asarray(codes == device_kernels.ACCEPTED)
+        # A row that is valid has a score. If every row has one, no row needs to be validated.
+        acceptance_codes = rows.compute_column(
+            partial(compute_acceptance_codes, is_unvalidated=True)
+        )
+        every_row_has_score = not (acceptance_codes == device_kernels.MISSING_SCORE).any()
+        if every_row_has_score:
+            return np.asarray(acceptance_codes == device_kernels.ACCEPTED)
         rows = rows.as_validated()
-    return np.asarray(rows.compute_column(compute_codes) == device_kernels.ACCEPTED)
+    acceptance_codes = rows.compute_column(compute_acceptance_codes)
+    return np.asarray(acceptance_codes == device_kernels.ACCEPTED)
 
 
 def decide_rows_in_one_pass(
@@ -94,15 +100,16 @@ def decide_rows_in_one_pass(
     has_single_threshold = isinstance(thresholds, SingleThreshold)
     if score_formula is None or single_pass_map is None or not has_single_threshold:
         return None
-    decision_columns: DecisionBuffers = kernels.device_kernels().decide_rows(
+    threshold = _get_threshold_of_unrounded_scores(thresholds, score)
+    columns_on_device: DecisionBuffers = kernels.device_kernels().decide_rows(
         rows.table,
         single_pass_map,
         score_formula,
-        _get_threshold_of_unrounded_scores(thresholds, score),
+        threshold,
         probabilities_out,
         rejected_are_uniform=rejected_are_uniform,
     )
-    return decision_columns
+    return columns_on_device
 
 
 def _get_score_formula(score: str | Score) -> Callable[..., Any] | None:
@@ -113,4 +120,4 @@ def _get_score_formula(score: str | Score) -> Callable[..., Any] | None:
 
 def _get_threshold_of_unrounded_scores(thresholds: Thresholds, score: str | Score) -> float:
     """Return the threshold that accepts the same rows before their scores are rounded."""
-    return thresholds.make_robust_to_rounding(get_rounding_grid(score)).threshold
+    return thresholds.for_unrounded_scores(get_rounding_grid(score)).threshold

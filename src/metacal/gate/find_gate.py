@@ -39,13 +39,13 @@ def find_gate(
     try:
         return find_gate(fitted.gate_, needs)
     except MissingGateError:
-        # The estimator was fitted without a promise, and its own message says so.
+        # The estimator raised this error, because it was fitted without a promise.
         raise
     except AttributeError as error:
         # scikit-learn's NotFittedError is an AttributeError and a ValueError at the same time.
-        is_fitted = not isinstance(error, ValueError)
+        is_not_fitted_error = isinstance(error, ValueError)
         has_gate_property = hasattr(fitted_class, "gate_")
-        if has_gate_property and is_fitted:
+        if has_gate_property and not is_not_fitted_error:
             raise UnfittedError(f"This {fitted_class.__name__} has no gate: {error}") from None
         raise UnfittedError(
             f"This {fitted_class.__name__} is not fitted. Call fit first."

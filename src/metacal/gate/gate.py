@@ -330,8 +330,8 @@ class Gate(GateMethods):
         """
         return get_subgroup_names(self.thresholds, self.classes, predicted_codes, groups)
 
-    def losses(self, true_codes: Codes, answer_codes: Codes) -> Losses | None:
-        """Compute the loss of each answer, None if the promise is not about costs.
+    def losses(self, true_codes: NDArray[Any], answer_codes: Codes) -> Losses | None:
+        """Compute the loss of each answer. Return None if the promise is not about costs.
 
         Parameters
         ----------
@@ -351,12 +351,13 @@ class Gate(GateMethods):
         if not self.reads_losses:
             is_correct = true_codes == answer_codes
             return self.promise.losses_from_correctness(is_correct)
-        grades = true_codes
-        every_loss_is_0_or_1 = bool(np.isin(grades, (0, 1)).all())
-        losses = Losses.from_graded(1.0 - grades)
+        # The truth of a gate that reads losses is a grade, which is encoded as itself.
+        grade_per_row = true_codes
+        losses = Losses.from_graded(1.0 - grade_per_row)
+        every_loss_is_0_or_1 = bool(np.isin(grade_per_row, (0, 1)).all())
         if self.certificate is None or not every_loss_is_0_or_1:
             return losses
-        # A certificate that counts errors is about losses that can only be 0 or 1.
+        # If the certificate counted errors, the only possible losses are 0 and 1.
         certificate_counts_errors = self.promise.mean_loss_follows_from_error_count(
             self.certificate
         )
@@ -381,16 +382,18 @@ class Gate(GateMethods):
         """
         if self.data_hash is None or self.row_hash_sample is None or self.certificate is None:
             return None
+        hashed_scores = scores
+        hashed_correct = correct
         if not self.certificate.every_row_labelled:
-            # Without all labels, `fit` computed the fingerprint as if every row were incorrect.
-            every_row_incorrect = np.zeros(len(scores), dtype=bool)
-            correct = every_row_incorrect
+            # If labels were missing, `fit` hashed each row as if its prediction were incorrect.
+            hashed_correct = np.zeros(len(scores), dtype=bool)
         if self.is_score_gate:
-            # `fit` left rows without a score out of the fingerprint of a gate on scores.
+            # For a gate on scores, `fit` did not hash rows without a score.
             has_score = ~np.isnan(scores)
-            scores = scores[has_score]
-            correct = correct[has_score] if correct is not None else None
-        return find_fit_rows(self.data_hash, self.row_hash_sample, scores, correct)
+            hashed_scores = scores[has_score]
+            if hashed_correct is not None:
+                hashed_correct = hashed_correct[has_score]
+        return find_fit_rows(self.data_hash, self.row_hash_sample, hashed_scores, hashed_correct)
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""

@@ -403,15 +403,16 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
     answering_stages = np.asarray(decision.by)
     is_correct = _find_correct_answers(answering_stages, is_model_correct)
     loss_per_row = (~is_correct).astype(np.float64)
-    # The fingerprint of a cascade was computed from the first model.
+    # `fit` computed the fingerprint of the rows from the first model only.
     is_first_model_correct = is_model_correct[:, 0]
+    calibration_rows = gate.find_fit_rows(decision.uncertainty, correct=is_first_model_correct)
     return JudgedRows(
         decision=decision,
         correct=is_correct,
         losses=Losses.from_graded(loss_per_row),
         row_subgroups=None,
         has_label=has_label,
-        fit_rows=gate.find_fit_rows(decision.uncertainty, is_first_model_correct),
+        fit_rows=calibration_rows,
         row_indices=np.arange(len(decision)),
     )
 

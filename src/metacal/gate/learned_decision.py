@@ -52,13 +52,13 @@ class LearnedDecision:
     shifted_rows : Rows
         All rows, shifted so that their largest logit is the predicted class.
 
-    certifying_rows : SelectedRows
+    rows_to_certify : SelectedRows
         Rows that count for the certificate. Pilot rows are not among them.
     """
 
     decision_offset: float
     shifted_rows: Rows
-    certifying_rows: SelectedRows
+    rows_to_certify: SelectedRows
 
 
 def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) -> LearnedDecision:
@@ -112,7 +112,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     return LearnedDecision(
         decision_offset=decision_offset,
         shifted_rows=shift_rows(rows, decision_offset),
-        certifying_rows=SelectedRows(
+        rows_to_certify=SelectedRows(
             indices=certifying_index,
             representatives=_compute_positions_in_selection(certifying_index, len(rows)),
             design=design,

@@ -185,17 +185,8 @@ class LogitsData:
 
         Without labels, the map is the softmax.
         """
-        reject_label = check_reject_label(self.reject_label, self._classes)
         if self.labels is None:
-            softmax_map = TemperatureMap(1.0)
-            temperature_recipe = Recipe(METHODS["temperature"].public_name)
-            source = self._build_source(softmax_map, certified_data, recipe=temperature_recipe)
-            return FittedSources(
-                sources=(source,),
-                notes=(note_not_calibrated(),),
-                profile=build_profile(certified_data.columns.ranking),
-                reject_label=reject_label,
-            )
+            return self._build_softmax_sources(certified_data)
         fitter = CalibrationMapFitter(
             fit_map=self.fit_map,
             fit_map_without_side_effects=self.fit_map_without_side_effects or self.fit_map,
@@ -204,17 +195,33 @@ class LogitsData:
             allow_softmax_fallback=self.allow_softmax_fallback,
         )
         # Another thread draws the rows of the profile, if possible, while the map is fitted.
-        executor = certified_data.rows.executor if len(self.rows) >= MIN_ROWS_FOR_THREAD else None
+        is_too_short_for_thread = len(self.rows) < MIN_ROWS_FOR_THREAD
+        executor = None if is_too_short_for_thread else certified_data.rows.executor
         wait_for_profile_rows = start_in_thread_or_defer(
             executor, draw_profile_rows, certified_data
         )
         fitted_map = fitter.fit(certified_data, self.labels, promise)
-        profile = build_monitoring_profile(fitted_map.map, certified_data, wait_for_profile_rows())
+        profile = build_monitoring_profile(
+            fitted_map.map, certified_data, profile_row_indices=wait_for_profile_rows()
+        )
         return FittedSources(
             sources=(self._build_source(fitted_map.map, certified_data),),
             notes=fitted_map.notes,
             profile=profile,
-            reject_label=reject_label,
+            reject_label=check_reject_label(self.reject_label, self._classes),
+        )
+
+    def _build_softmax_sources(self, certified_data: CertifiedTable) -> FittedSources:
+        """Build the source of a gate without labels, whose probabilities are the softmax."""
+        # The softmax is the map of a temperature scaling whose temperature is 1.
+        softmax_map = TemperatureMap(1.0)
+        temperature_scaling = Recipe(METHODS["temperature"].public_name)
+        source = self._build_source(softmax_map, certified_data, recipe=temperature_scaling)
+        return FittedSources(
+            sources=(source,),
+            notes=(note_not_calibrated(),),
+            profile=build_profile(certified_data.columns.ranking),
+            reject_label=check_reject_label(self.reject_label, self._classes),
         )
 
     @property
@@ -243,7 +250,7 @@ class LogitsData:
         return certify_table(table, promise, self.score, background_map=background_map)
 
     def _certify_learned_decision(self, labels: Codes, promise: Promise) -> CertifiedTable:
-        """Learn the decision offset of two classes from pilot rows, and certify the others."""
+        """Learn the decision offset of two classes from pilot rows, and certify the other rows."""
         from metacal.gate.learned_decision import learn_decision
 
         validated_rows = self.rows.as_validated()
@@ -256,14 +263,16 @@ class LogitsData:
             subgroups=find_subgroups_by_class_or_group(
                 promise, shifted_rows, self._classes, self.groups
             ),
-            selection=learned_decision.certifying_rows,
+            selection=learned_decision.rows_to_certify,
         )
-        certified_table = certify_table(shifted_table, promise, self.score)
+        certified_shifted_table = certify_table(shifted_table, promise, self.score)
         decision_offset = learned_decision.decision_offset
+        certificate = replace(certified_shifted_table.certificate, decision_at=decision_offset)
+        # The calibration map is fitted on the rows before the shift.
         return replace(
-            certified_table,
+            certified_shifted_table,
             rows=validated_rows,
-            certificate=replace(certified_table.certificate, decision_at=decision_offset),
+            certificate=certificate,
             decision_offset=decision_offset,
         )
 
@@ -338,15 +347,18 @@ def _check_usable_without_labels(promise: Promise, score: str | Score) -> None:
 
 def _start_fingerprint(table: CertifiedTable) -> CertifiedTable:
     """Start the computation of the fingerprint of a table in another thread."""
-    is_started = table.wait_for_fingerprint is not None
-    if is_started or len(table.rows) < MIN_ROWS_FOR_THREAD:
+    is_already_started = table.wait_for_fingerprint is not None
+    is_too_short_for_thread = len(table.rows) < MIN_ROWS_FOR_THREAD
+    if is_already_started or is_too_short_for_thread:
         return table
+    # While a device computes, the processor is free even if the caller has no pool of threads.
+    processor_is_free = table.rows.is_on_device
     wait_for_fingerprint = start_in_thread_or_defer(
         table.rows.executor,
         fingerprint_rows,
         table.columns.scores,
         table.columns.correct,
-        may_use_helper_thread=table.rows.is_on_device,
+        may_use_helper_thread=processor_is_free,
     )
     return replace(table, wait_for_fingerprint=wait_for_fingerprint)
 
@@ -371,13 +383,16 @@ def _collect_data_notes(
 
 
 def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None) -> list[Note]:
-    """Collect the notes on equal scores and on repeated rows."""
+    """Collect notes on a small number of errors, on equal scores and on repeated rows."""
     ranking = table.columns.ranking
-    row_notes = check_errors_and_ties(ranking, checks_ties=input_suspicion is None)
+    input_explains_ties = input_suspicion is not None
+    row_notes = check_errors_and_ties(ranking, checks_ties=not input_explains_ties)
     selected_rows = table.selected_rows
-    has_clusters = selected_rows is not None and selected_rows.clusters is not None
     # The rows of a cluster are often equal, so no warning is needed if there are clusters.
-    if explains_repeated_rows(input_suspicion) or has_clusters:
+    clusters_explain_repeated_rows = (
+        selected_rows is not None and selected_rows.clusters is not None
+    )
+    if explains_repeated_rows(input_suspicion) or clusters_explain_repeated_rows:
         return row_notes
     rows = table.rows
     scores = table.columns.scores
@@ -385,5 +400,5 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
         is_selected = selected_rows.to_mask(len(scores))
         rows = rows.select(is_selected)
         scores = scores[is_selected]
-    n_distinct_scores = len(ranking.tie_block_end_ranks)
+    n_distinct_scores = ranking.n_tie_blocks
     return [*row_notes, *check_repeated_rows(rows, scores, n_distinct_scores)]

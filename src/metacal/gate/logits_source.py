@@ -123,6 +123,11 @@ class LogitsSource(BaseSource[Rows]):
         return {label: column for column, label in enumerate(self.classes.tolist())}
 
     @property
+    def has_decision_offset(self) -> bool:
+        """Whether the predicted class may differ from the one with the largest logit."""
+        return self.decision_at != 0.0
+
+    @property
     def score_name(self) -> str:
         """Name of the ranking score in certificates."""
         return get_score_name(self.score)
@@ -258,27 +263,29 @@ class LogitsSource(BaseSource[Rows]):
             return self._decide_on_device(rows, options)
         n_rows = len(rows)
         probability_dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
-        scores = np.empty(n_rows)
+        unrounded_scores = np.empty(n_rows)
         predicted_codes = np.empty(n_rows, dtype=np.intp)
         answer_codes = np.empty(n_rows, dtype=np.intp)
-        output_columns: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
+        # The order of the columns is that of the parameters of `_decide_block`, which gets the
+        # entries of its rows in each column.
+        columns_to_fill: list[NDArray[Any]] = [unrounded_scores, predicted_codes, answer_codes]
         probabilities = None
         confidence = None
         if options.with_probabilities:
             probabilities = np.empty((n_rows, rows.n_classes), dtype=probability_dtype)
             confidence = np.empty(n_rows, dtype=probability_dtype)
-            output_columns += [probabilities, confidence]
-        input_columns = [] if options.group_codes is None else [options.group_codes]
-        # For each block, `_decide_block` gets the entries of its rows in each of these columns.
+            columns_to_fill += [probabilities, confidence]
+        columns_to_read = [] if options.group_codes is None else [options.group_codes]
+        fill_columns_of_block = partial(self._decide_block, options, probability_dtype)
         rows.fill_columns(
-            partial(self._decide_block, options, probability_dtype),
-            *output_columns,
-            *input_columns,
+            fill_columns_of_block,
+            *columns_to_fill,
+            *columns_to_read,
             allows_any_block_size=self.allows_any_block_size,
         )
         return self._build_decision(
             options,
-            unrounded_scores=scores,
+            unrounded_scores=unrounded_scores,
             predicted_codes=predicted_codes,
             answer_codes=answer_codes,
             probabilities=probabilities,
@@ -297,16 +304,16 @@ class LogitsSource(BaseSource[Rows]):
         Rounding the scores would give the same result with more calls, because we first move the
         thresholds between the points of the grid to which scores are rounded.
         """
-        grid = get_rounding_grid(self.score)
         # Rounding a score to a grid point never moves it across a threshold between grid points.
-        robust_thresholds = thresholds.make_robust_to_rounding(grid)
-        if isinstance(robust_thresholds, SingleThreshold):
-            return accept_up_to_threshold(unrounded_scores, robust_thresholds.threshold)
+        rounding_grid = get_rounding_grid(self.score)
+        unrounded_thresholds = thresholds.for_unrounded_scores(rounding_grid)
+        if isinstance(unrounded_thresholds, SingleThreshold):
+            return accept_up_to_threshold(unrounded_scores, unrounded_thresholds.threshold)
         predicted_codes = None
         if thresholds.depend_on_predicted_class:
             predicted_codes = kernels.predict_classes(decision_logits)
         row_thresholds = get_thresholds_of_rows(
-            robust_thresholds, group_codes=group_codes, predicted_codes=predicted_codes
+            unrounded_thresholds, group_codes=group_codes, predicted_codes=predicted_codes
         )
         return accept_up_to_threshold(unrounded_scores, row_thresholds)
 
@@ -351,7 +358,7 @@ class LogitsSource(BaseSource[Rows]):
         else:
             probabilities = np.empty(block.shape, dtype=dtype)
         self.map.write_clipped_probabilities(block, probabilities)
-        # The logits of a row without a score are invalid, so its probabilities are uniform.
+        # A score is NaN if the logits of the row are invalid. Each class then has probability 1/K.
         probabilities[np.isnan(scores)] = uniform_probability
         if options.is_calibrator:
             answer_codes[...] = kernels.predict_classes(probabilities)
@@ -359,7 +366,7 @@ class LogitsSource(BaseSource[Rows]):
             return
         row_index = np.arange(len(block))
         confidence[...] = probabilities[row_index, answer_codes]
-        if options.rejected == "uniform":
+        if options.rejected_are_uniform:
             is_accepted = self.accept_by_unrounded_scores(
                 options.thresholds,
                 unrounded_scores=scores,
@@ -412,34 +419,35 @@ class LogitsSource(BaseSource[Rows]):
             probabilities=probabilities,
             confidence=confidence,
         )
-        if options.rejected == "uniform" and not decision.accept.all():
+        if options.rejected_are_uniform and not decision.accept.all():
             device_kernels.fill_rows(probabilities, ~decision.accept, uniform_probability)
         return decision
 
     def _decide_in_one_pass(self, rows: Rows, options: DecisionOptions) -> Decision | None:
         """Decide on a table in GPU memory in one pass. Return None if one does not suffice."""
-        if not options.with_probabilities or self.decision_at:
+        if not options.with_probabilities or self.has_decision_offset:
             return None
         probabilities = get_probability_buffer(rows.table)
-        columns = decide_rows_in_one_pass(
+        columns_on_device = decide_rows_in_one_pass(
             rows,
             self.map,
             self.score,
             options.thresholds,
-            probabilities,
-            rejected_are_uniform=options.rejected == "uniform",
+            probabilities_out=probabilities,
+            rejected_are_uniform=options.rejected_are_uniform,
         )
-        if columns is None:
+        if columns_on_device is None:
             return None
-        predicted_codes = to_numpy(columns.predictions)
-        # A map that is computed in one pass never changes the most probable class.
+        predicted_codes = to_numpy(columns_on_device.predictions)
+        # A map that can be computed in one pass never changes the most probable class, so the
+        # prediction is the answer of a gate that only calibrates, too.
         return self._build_decision(
             options,
-            unrounded_scores=to_numpy(columns.scores),
+            unrounded_scores=to_numpy(columns_on_device.scores),
             predicted_codes=predicted_codes,
             answer_codes=predicted_codes,
             probabilities=probabilities,
-            confidence=to_numpy(columns.confidence),
+            confidence=to_numpy(columns_on_device.confidence),
         )
 
     def _build_decision(
@@ -467,14 +475,15 @@ class LogitsSource(BaseSource[Rows]):
         probabilities, confidence : array or None
             Calibrated probabilities, and the probability of the answer.
         """
-        scores = kernels.round_to_grid(unrounded_scores, get_rounding_grid(self.score))
+        uncertainties = kernels.round_to_grid(unrounded_scores, get_rounding_grid(self.score))
         row_thresholds = get_thresholds_of_rows(
             options.thresholds, group_codes=options.group_codes, predicted_codes=predicted_codes
         )
         return Decision(
-            accept=accept_up_to_threshold(scores, row_thresholds),
-            score=scores,
-            uncertainty=scores,
+            accept=accept_up_to_threshold(uncertainties, row_thresholds),
+            # A higher score of logits is always less certain.
+            score=uncertainties,
+            uncertainty=uncertainties,
             predicted_codes=predicted_codes,
             confidence=confidence,
             answer=self.classes[answer_codes],

@@ -35,7 +35,7 @@ MAX_SORTED_ROWS = 10_000_000
 # The checks for equal scores and repeated rows read a sample of at most this many rows.
 _MAX_SAMPLE_ROWS = 1 << 16
 # The checks for equal scores and repeated rows read a sample of at most this many logits.
-_MAX_SAMPLE_ELEMENTS = 1 << 23
+_MAX_SAMPLE_LOGITS = 1 << 23
 # The sample consists of this many runs of consecutive rows, spread evenly over the table.
 _N_SAMPLE_RUNS = 16
 # In the byte that encodes the decision on a row, this bit is set if the row is accepted.
@@ -79,36 +79,38 @@ class TableRowCounter:
         self.score = score
         self.fingerprint: Fingerprint | None = None
 
-    def __call__(self, key_partition: KeyPartition) -> CellCounts:
+    def __call__(self, score_partition: KeyPartition) -> CellCounts:
         """Count all rows in one pass, or in two if the first pass finds rows to validate.
 
         A kernel can count rows that are not validated, but it returns no score for a row that is
         invalid or may contain masked logits. If there is such a row, all rows are validated and
         counted again.
         """
-        compute_columns = ScoreAndCorrectness(self.score)
-        kernel_can_validate = kernels.can_pass_whole_blocks(compute_columns, self.rows.table)
+        compute_score_and_correctness = ScoreAndCorrectness(self.score)
+        kernel_can_validate = kernels.can_pass_whole_blocks(
+            compute_score_and_correctness, self.rows.table
+        )
         if self.rows.is_unvalidated and kernel_can_validate:
-            compute_and_validate = partial(compute_columns, is_unvalidated=True)
-            cell_counts = self._count_rows(compute_and_validate, key_partition)
+            compute_and_validate = partial(compute_score_and_correctness, is_unvalidated=True)
+            cell_counts = self._count_rows_in_each_cell(compute_and_validate, score_partition)
             every_row_is_valid = cell_counts.n_missing_scores == 0
             if every_row_is_valid:
                 self.rows = self.rows.mark_as_validated()
                 return cell_counts
         self.rows = self.rows.as_validated()
-        return self._count_rows(compute_columns, key_partition)
+        return self._count_rows_in_each_cell(compute_score_and_correctness, score_partition)
 
-    def _count_rows(
-        self, compute_columns: Callable[..., Float], key_partition: KeyPartition
+    def _count_rows_in_each_cell(
+        self, compute_score_and_correctness: Callable[..., Float], score_partition: KeyPartition
     ) -> CellCounts:
-        """Count all rows, and compute their fingerprint if it is not known yet.
+        """Count the rows in each cell of scores, and compute their fingerprint in the first pass.
 
         Parameters
         ----------
-        compute_columns : callable
+        compute_score_and_correctness : callable
             Function that returns the score and the correctness of each row of a block.
 
-        key_partition : KeyPartition
+        score_partition : KeyPartition
             Cells of scores, in each of which rows are counted.
 
         Returns
@@ -118,24 +120,26 @@ class TableRowCounter:
         needs_fingerprint = self.fingerprint is None
         make_accumulator = partial(
             _BlockAccumulator,
-            key_partition,
+            score_partition,
             grid=get_rounding_grid(self.score),
             needs_fingerprint=needs_fingerprint,
         )
-        # The results of ranges of rows are added as they arrive, so that few are in memory.
+        # The counts of each range of rows are added as they arrive, so that few are in memory.
         results_of_row_ranges: Iterator[tuple[CellCounts, Fingerprint | None]] = (
-            self.rows.accumulate_blocks(compute_columns, make_accumulator, self.labels)
+            self.rows.accumulate_blocks(
+                compute_score_and_correctness, make_accumulator, self.labels
+            )
         )
-        sum_of_counts = CellCountSum(key_partition)
-        fingerprints: list[Fingerprint] = []
+        sum_of_counts = CellCountSum(score_partition)
+        range_fingerprints: list[Fingerprint] = []
         for range_counts, range_fingerprint in results_of_row_ranges:
             sum_of_counts.add(range_counts)
             if range_fingerprint is not None:
-                fingerprints.append(range_fingerprint)
+                range_fingerprints.append(range_fingerprint)
         cell_counts = sum_of_counts.result()
         every_row_has_score = cell_counts.n_missing_scores == 0
         if needs_fingerprint and every_row_has_score:
-            first_fingerprint, *other_fingerprints = fingerprints
+            first_fingerprint, *other_fingerprints = range_fingerprints
             self.fingerprint = sum(other_fingerprints, start=first_fingerprint)
         return cell_counts
 
@@ -145,7 +149,7 @@ class _BlockAccumulator:
 
     Parameters
     ----------
-    key_partition : KeyPartition
+    score_partition : KeyPartition
         Cells of scores, in each of which rows are counted.
 
     grid : Grid
@@ -155,24 +159,28 @@ class _BlockAccumulator:
         Whether to compute the fingerprint.
     """
 
-    def __init__(self, key_partition: KeyPartition, grid: Grid, needs_fingerprint: bool) -> None:
-        self._cell_counter = CellCounter(key_partition)
-        self._grid = grid
+    def __init__(self, score_partition: KeyPartition, grid: Grid, needs_fingerprint: bool) -> None:
+        self._cell_counter = CellCounter(score_partition)
+        self._score_grid = grid
         self._needs_fingerprint = needs_fingerprint
         self._fingerprint: Fingerprint | None = None
 
     def add(self, score_and_correctness: Float) -> None:
-        """Add a block of rows, given the unrounded score and the correctness of each row."""
-        rounded_scores = self._grid.round(score_and_correctness[:, _SCORE_COLUMN])
+        """Add a block of rows, given the unrounded score and the correctness of each row.
+
+        Fingerprints are about scores on the grid of the score. Certificates rank rows by scores on
+        the relative grid, whatever the grid of the score.
+        """
+        unrounded_scores = score_and_correctness[:, _SCORE_COLUMN]
         is_correct = score_and_correctness[:, _CORRECTNESS_COLUMN] > 0.0
-        # Certificates rank rows by scores on the relative grid, whatever the grid of the score.
-        ranking_scores = rounded_scores
-        if self._grid != RELATIVE_GRID:
-            ranking_scores = RELATIVE_GRID.round(rounded_scores)
-        self._cell_counter.add(ranking_scores, is_correct)
+        scores_on_own_grid = self._score_grid.round(unrounded_scores)
+        scores_to_rank = scores_on_own_grid
+        if self._score_grid != RELATIVE_GRID:
+            scores_to_rank = RELATIVE_GRID.round(scores_on_own_grid)
+        self._cell_counter.add(scores_to_rank, is_correct)
         if not self._needs_fingerprint:
             return
-        block_fingerprint = fingerprint_rows(rounded_scores, is_correct)
+        block_fingerprint = fingerprint_rows(scores_on_own_grid, is_correct)
         if self._fingerprint is None:
             self._fingerprint = block_fingerprint
         else:
@@ -231,16 +239,16 @@ class _BlockDecider:
     """
 
     def __init__(self, score: str | Score, threshold: float) -> None:
-        self.compute_columns = ScoreAndCorrectness(score)
+        self.compute_score_and_correctness = ScoreAndCorrectness(score)
         self.threshold = threshold
         self.grid = get_rounding_grid(score)
-        self.takes_whole_blocks = self.compute_columns.takes_whole_blocks
+        self.takes_whole_blocks = self.compute_score_and_correctness.takes_whole_blocks
 
     def __call__(
         self, logits: NDArray[Any], labels: Codes, **kernel_options: Any
     ) -> NDArray[np.uint8]:
         """Return one byte per row, with a bit for accepted and a bit for correct."""
-        score_and_correctness = self.compute_columns(logits, labels, **kernel_options)
+        score_and_correctness = self.compute_score_and_correctness(logits, labels, **kernel_options)
         scores = self.grid.round(score_and_correctness[:, _SCORE_COLUMN])
         is_accepted = accept_up_to_threshold(scores, self.threshold)
         is_correct = score_and_correctness[:, _CORRECTNESS_COLUMN] > 0.0
@@ -277,14 +285,15 @@ def check_sample_of_long_table(
     row_notes = check_error_count(n_errors, certificate.n_rows)
     if explains_repeated_rows(input_suspicion):
         return row_notes
-    sampled_rows = _sample_rows(rows)
+    sampled_rows = _draw_runs_of_rows(rows)
     sample_scores = score_rows(sampled_rows, score)
     # A ranking needs the correctness of its rows, but the check for ties does not use it.
     unused_correctness = np.ones(len(sample_scores), dtype=bool)
     sample_ranking = Ranking.from_scores(sample_scores, unused_correctness)
-    if input_suspicion is None:
+    input_explains_ties = input_suspicion is not None
+    if not input_explains_ties:
         row_notes = [*row_notes, *check_ties(sample_ranking, "sampled logits")]
-    n_distinct_scores = len(sample_ranking.tie_block_end_ranks)
+    n_distinct_scores = sample_ranking.n_tie_blocks
     return [*row_notes, *check_repeated_rows(sampled_rows, sample_scores, n_distinct_scores)]
 
 
@@ -295,10 +304,10 @@ def explains_repeated_rows(input_suspicion: Suspicion | None) -> bool:
     return input_suspicion.kind in ("alike", "one-hot")
 
 
-def _sample_rows(rows: Rows) -> Rows:
+def _draw_runs_of_rows(rows: Rows) -> Rows:
     """Return runs of consecutive rows, evenly spread over the table."""
     n_rows = len(rows)
-    max_rows = min(n_rows, _MAX_SAMPLE_ROWS, _MAX_SAMPLE_ELEMENTS // rows.n_classes)
+    max_rows = min(n_rows, _MAX_SAMPLE_ROWS, _MAX_SAMPLE_LOGITS // rows.n_classes)
     run_length = max(1, max_rows // _N_SAMPLE_RUNS)
     last_run_start = n_rows - run_length
     n_gaps = _N_SAMPLE_RUNS - 1

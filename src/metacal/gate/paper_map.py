@@ -50,13 +50,16 @@ def compute_probabilities_uniform_if_rejected(
         A tensor if the rows are a tensor on a GPU.
     """
     rows = rows.as_validated()
-    buffer = get_probability_buffer(rows.table, out)
+    probabilities_out = get_probability_buffer(rows.table, out)
     if rows.is_on_device:
-        return _compute_on_device(source, thresholds, rows, group_codes, buffer)
-    columns_of_groups = [] if group_codes is None else [group_codes]
-    write_block = partial(_write_block, source, thresholds)
+        return _compute_on_device(source, thresholds, rows, group_codes, probabilities_out)
+    columns_to_read = [] if group_codes is None else [group_codes]
+    write_probabilities_of_block = partial(_write_block, source, thresholds)
     return rows.fill_columns(
-        write_block, buffer, *columns_of_groups, allows_any_block_size=source.allows_any_block_size
+        write_probabilities_of_block,
+        probabilities_out,
+        *columns_to_read,
+        allows_any_block_size=source.allows_any_block_size,
     )
 
 
@@ -65,27 +68,27 @@ def _compute_on_device(
     thresholds: Thresholds,
     rows: Rows,
     group_codes: Codes | None,
-    buffer: Any,
+    probabilities_out: Any,
 ) -> Any:
     """Compute the probabilities of rows in GPU memory, in one pass over them if possible.
 
-    The arguments are those of `compute_probabilities_uniform_if_rejected`. The `buffer` is a tensor of shape
-    (n_rows, n_classes) for the result.
+    The arguments are those of `compute_probabilities_uniform_if_rejected`. The result is
+    written to `probabilities_out`, a tensor of shape (n_rows, n_classes).
     """
-    has_decision_offset = source.decision_at != 0.0
-    if not has_decision_offset:
+    if not source.has_decision_offset:
         decision_columns = decide_rows_in_one_pass(
             rows,
             source.map,
             source.score,
             thresholds,
-            probabilities_out=buffer,
+            probabilities_out=probabilities_out,
             rejected_are_uniform=True,
         )
-        if decision_columns is not None:
-            return buffer
+        one_pass_sufficed = decision_columns is not None
+        if one_pass_sufficed:
+            return probabilities_out
     is_accepted = source.accepts(rows, thresholds, group_codes)
-    probabilities = source.map(rows.table, rows=rows, out=buffer)
+    probabilities = source.map(rows.table, rows=rows, out=probabilities_out)
     if not is_accepted.all():
         uniform_probability = 1.0 / rows.n_classes
         kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_probability)

@@ -57,7 +57,7 @@ class SingleThreshold:
         """Return the threshold, which is the same for every row."""
         return self.threshold
 
-    def make_robust_to_rounding(self, grid: Grid) -> SingleThreshold:
+    def for_unrounded_scores(self, grid: Grid) -> SingleThreshold:
         """Return an equivalent threshold for scores that are not rounded to a grid."""
         return SingleThreshold(grid.make_robust_to_rounding(self.threshold))
 
@@ -165,7 +165,7 @@ class SubgroupThresholds:
             return self.thresholds_by_code_and_prediction[subgroup_codes, predicted_codes]
         return self.thresholds_by_code[subgroup_codes]
 
-    def make_robust_to_rounding(self, grid: Grid) -> SubgroupThresholds:
+    def for_unrounded_scores(self, grid: Grid) -> SubgroupThresholds:
         """Return equivalent thresholds for scores that are not rounded to a grid."""
         if grid not in self._moved_thresholds_by_grid:
             moved_thresholds = tuple(
@@ -178,7 +178,7 @@ class SubgroupThresholds:
 
     @cached_property
     def _moved_thresholds_by_grid(self) -> dict[Grid, SubgroupThresholds]:
-        """Cache of `make_robust_to_rounding`."""
+        """Cache of `for_unrounded_scores`."""
         return {}
 
     def encode_groups(self, groups: Any) -> Codes:
