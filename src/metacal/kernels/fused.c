@@ -756,7 +756,7 @@ static PyMethodDef methods[] = {
     {"log_odds", log_odds, METH_VARARGS,
      "log_odds(columns, step, uniform, first, last, out): the log-odds of the confidence of these rows."},
     {"on_grid", on_grid, METH_VARARGS,
-     "on_grid(z, right, weights, grid, reach, low, out): weights of rows, and of right ones, at the points beside each z."},
+     "on_grid(z, right, weights, grid, reach, low, out): weights of rows, and of right ones, a pair of them for each point beside a z."},
     {"class_units", class_units, METH_VARARGS,
      "class_units(block, accept, edges, totals, above): add probabilities up in whole units, by class, and by bin of it."},
     {"rounded", rounded, METH_VARARGS, "rounded(values, dropped, floor, out): the nearest points of a grid."},

@@ -368,7 +368,7 @@ def bin_linearly(
     n_points: int,
 ) -> Float:
     """Distribute the weight of each row over the two neighbouring points of an even grid."""
-    sums = np.empty((2, n_points))
+    weight_pairs = np.empty((n_points, 2))
     write_grid_weights(
         as_column(values),
         as_column(is_correct),
@@ -376,9 +376,9 @@ def bin_linearly(
         grid_spacing,
         max_abs_value,
         first_index,
-        sums.reshape(-1),
+        weight_pairs.reshape(-1),
     )
-    return sums
+    return np.ascontiguousarray(weight_pairs.T)
 
 
 def mixture_loss_and_derivatives(
