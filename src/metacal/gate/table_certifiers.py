@@ -7,6 +7,7 @@ to sort (`CountingCertifier`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.design import record_design
-from metacal.certificates.fingerprint import Fingerprint
+from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certification.certify import certify
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import SelectedRows
@@ -152,6 +153,7 @@ class SortingCertifier:
         )
         pilot_policy = promise.procedure().build_pilot_policy()
         draws_tested_ranks = pilot_policy is not None and table.subgroups is None
+        wait_for_fingerprint = self._start_fingerprint_beside_background_map(scored_table)
         ranking = self._rank_rows_and_fit_background_map(
             scored_table, selected_rows, computes_digest=draws_tested_ranks
         )
@@ -179,6 +181,26 @@ class SortingCertifier:
             ),
             selected_rows=selected_rows,
             background_map=self.background_map,
+            wait_for_fingerprint=wait_for_fingerprint,
+        )
+
+    def _start_fingerprint_beside_background_map(
+        self, scored_table: ScoredTable
+    ) -> Callable[[], Fingerprint] | None:
+        """Start to compute the fingerprint while this thread fits the background map.
+
+        Later code of this thread would wait for the interpreter lock more often than the fit does.
+        Return None if there is no background map.
+        """
+        if self.background_map is None:
+            return None
+        rows = scored_table.rows
+        return start_or_defer(
+            rows.executor,
+            fingerprint_rows,
+            scored_table.scores,
+            scored_table.correct,
+            may_create_thread=rows.is_on_device,
         )
 
     def _rank_rows_and_fit_background_map(
