@@ -142,10 +142,10 @@ class RowStatistics:
 
     def drop_masked_labels(self) -> RowStatistics:
         """Return the statistics of the rows whose true class is not masked."""
-        is_unmasked = self.label_gap_to_max > -np.inf
-        if bool(is_unmasked.all()):
+        has_no_masked_label = len(self) > 0 and float(self.label_gap_to_max.min()) > -np.inf
+        if has_no_masked_label:
             return self
-        return self.select(is_unmasked)
+        return self.select(self.label_gap_to_max > -np.inf)
 
     def select(self, mask_or_indices: Any) -> RowStatistics:
         """Return the statistics of the rows selected by a mask or by indices."""
