@@ -175,6 +175,9 @@ class Rows(Strips):
             table_indices = np.flatnonzero(self.row_mask)[positions]
         if self.is_on_device:
             return Rows(kernels.device_kernels().copy_rows(self.table, table_indices))
+        if isinstance(self.table, RowSubset):
+            indices_in_whole_table = self.table.row_indices[table_indices]
+            return Rows(RowSubset(self.table.table, indices_in_whole_table), executor=self.executor)
         if isinstance(self.table, StoredTable) and self.table.fits_in_memory(len(table_indices)):
             sample: Any = self.table[table_indices]
         else:
