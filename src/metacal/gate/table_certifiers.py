@@ -195,12 +195,12 @@ class SortingCertifier:
         if self.background_map is None:
             return None
         rows = scored_table.rows
-        return start_or_defer(
+        return start_in_thread_or_defer(
             rows.executor,
             fingerprint_rows,
             scored_table.scores,
             scored_table.correct,
-            may_create_thread=rows.is_on_device,
+            may_use_helper_thread=rows.is_on_device,
         )
 
     def _rank_rows_and_fit_background_map(
