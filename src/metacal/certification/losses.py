@@ -154,7 +154,7 @@ class MeanLossLimit:
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify one threshold for all rows."""
         loss_tests = self._build_loss_tests(rows, delta)
-        n_accepted = loss_tests.count_certified_rows(self.relative_limit)
+        n_accepted = loss_tests.count_acceptable_rows(self.relative_limit)
         if n_accepted == 0:
             raise self._build_infeasible_error(loss_tests, delta)
 
@@ -172,13 +172,14 @@ class MeanLossLimit:
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
 
         design = loss_tests.build_planning_design(self.relative_limit)
-        rule_draws_random_numbers = loss_tests.rule_name in (LOSS_BETTING_RULE, ROUNDED_LOSSES_RULE)
-        if rule_draws_random_numbers:
+        bets_in_random_order = loss_tests.rule_name == LOSS_BETTING_RULE
+        rounds_losses_at_random = loss_tests.rule_name == ROUNDED_LOSSES_RULE
+        if bets_in_random_order or rounds_losses_at_random:
             design = replace(design, random_state=self.random_state)
         return record_design(certificate, design)
 
     def _build_loss_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
-        """Rank the rows by score, and choose exact tests of their losses, or bets.
+        """Rank the rows, and choose between binomial tests of their losses and bets on them.
 
         The type of the losses decides about the tests, not their values. It is known before any
         loss is read, so that one test is made. If exact tests were used whenever the losses happen
@@ -193,26 +194,28 @@ class MeanLossLimit:
             rows.scores, relative_losses, bet_order_seed=row_draws.derive_seed("order of bets")
         )
 
-        exact_rule_name = None
+        binomial_rule_name = None
         if delta is not None:
-            exact_rule_name = self._choose_exact_rule_name(row_losses, n_rows=len(rows))
-        if exact_rule_name == FIXED_SEQUENCE_RULE:
+            binomial_rule_name = self._choose_binomial_rule_name(row_losses, n_rows=len(rows))
+        tests_errors_as_losses = binomial_rule_name == FIXED_SEQUENCE_RULE
+        tests_rounded_losses = binomial_rule_name == ROUNDED_LOSSES_RULE
+        if tests_errors_as_losses:
             loss_ranking = replace(loss_ranking, error_ranking=rows.ranking)
-        elif exact_rule_name == ROUNDED_LOSSES_RULE:
+        elif tests_rounded_losses:
             uniform_numbers = row_draws.draw_uniform_numbers("rounded losses")
             error_ranking = _rank_rows_with_rounded_losses(rows, relative_losses, uniform_numbers)
             loss_ranking = replace(loss_ranking, error_ranking=error_ranking)
         return _LossTests(
             loss_ranking,
-            rule_name=exact_rule_name or self.bets_rule_name,
-            uses_exact_tests=exact_rule_name is not None,
+            rule_name=binomial_rule_name or self.bets_rule_name,
+            uses_binomial_tests=binomial_rule_name is not None,
             delta=delta,
             pilot_rows=rows.pilot_rows,
             losses_are_rare=self.is_near_binary,
         )
 
-    def _choose_exact_rule_name(self, losses: Losses, n_rows: int) -> str | None:
-        """Return the name of the exact rule for these losses, or None if bets are used."""
+    def _choose_binomial_rule_name(self, losses: Losses, n_rows: int) -> str | None:
+        """Return the name of the rule with binomial tests, or None if bets are used."""
         if losses.is_all_or_nothing:
             return FIXED_SEQUENCE_RULE
         if self.is_near_binary and has_one_start(n_rows, self.relative_limit):
@@ -230,7 +233,7 @@ class MeanLossLimit:
             sampled_tests = loss_tests.resample(increasing_row_indices)
             return sampled_tests.certifies_limit(self.relative_limit)
 
-        if loss_tests.uses_exact_tests:
+        if loss_tests.uses_binomial_tests:
             # Each loss is 0 or 1, so the limit is the largest allowed share of rows with a loss.
             min_accuracy = 1.0 - self.relative_limit
             rows_needed = estimate_rows_needed_for_accuracy(error_ranking, min_accuracy, delta)
@@ -257,20 +260,22 @@ class MeanLossLimit:
 
     def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
         """Find the smallest limit that the rows certify, rounded up to three digits."""
-        # A larger limit is not always easier to certify, so candidates are tried from the smallest.
-        # If more pilot rows keep a larger limit, the least certain rows are not read beforehand but
-        # tested together with the others, and the tests may then fail.
-        lower_end = self.relative_limit
-        upper_end = 1.0
+        # A larger limit is not always easier to certify, because it may change which rows are tested.
+        # So limits are tried from the smallest, and then bisected below the first certified one.
+        largest_failed_limit = self.relative_limit
+        smallest_certified_limit = 1.0
         candidate_limits = np.geomspace(self.relative_limit, 1.0, _N_CANDIDATE_LIMITS)
         limits_between_ends = candidate_limits[1:-1].tolist()
         for candidate_limit in limits_between_ends:
             if loss_tests.certifies_limit(candidate_limit):
-                upper_end = candidate_limit
+                smallest_certified_limit = candidate_limit
                 break
-            lower_end = candidate_limit
+            largest_failed_limit = candidate_limit
         limit_bracket = betting.bracket_first_true(
-            loss_tests.certifies_limit, lower_end, upper_end, n_steps=_N_BISECTION_STEPS
+            loss_tests.certifies_limit,
+            largest_failed_limit,
+            smallest_certified_limit,
+            n_steps=_N_BISECTION_STEPS,
         )
         smallest_relative_limit = limit_bracket.smallest_true
         smallest_limit = smallest_relative_limit * self.max_loss
@@ -287,7 +292,7 @@ class MeanLossLimit:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why a mean loss does not support the limit, or return None."""
+        """Describe why the recorded mean loss cannot certify the limit, or return None."""
         n_accepted = certificate.n_accepted
         mean_loss = certificate.mean_cost
         if mean_loss is None or n_accepted == 0:
@@ -324,13 +329,15 @@ class MeanLossLimit:
             return self._keeps_limit_in_expectation(n_accepted, mean_loss)
         if certificate.rule == LOSS_BETTING_RULE:
             mean_loss_is_within_limit = mean_loss <= self.limit * bounds.ONE_PLUS_ROUNDING_ERROR
-            return mean_loss_is_within_limit and self._can_win_bets(certificate.n_rows, delta)
-        n_errors = n_accepted - certificate.n_correct_accepted
+            return mean_loss_is_within_limit and self._can_bets_certify_limit(
+                certificate.n_rows, delta
+            )
+        min_possible_errors = n_accepted - certificate.n_correct_accepted
         if certificate.rule == ROUNDED_LOSSES_RULE:
-            # A certificate does not record the rounded losses, so the check assumes that all are 0.
-            n_errors = 0
-        p_value = bounds.binomial_p_value(n_errors, n_accepted, self.relative_limit)
-        return bool(p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta)
+            # The certificate does not record how losses were rounded, so all may have become 0.
+            min_possible_errors = 0
+        min_p_value = bounds.binomial_p_value(min_possible_errors, n_accepted, self.relative_limit)
+        return bool(min_p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta)
 
     def _keeps_limit_in_expectation(self, n_accepted: int, mean_loss: float) -> bool:
         """Check whether the accepted rows keep the limit in expectation."""
@@ -340,7 +347,7 @@ class MeanLossLimit:
         max_loss_of_rows = bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * n_rows_with_one_more
         return loss_with_one_more_row <= max_loss_of_rows
 
-    def _can_win_bets(self, n_rows: int, delta: float) -> bool:
+    def _can_bets_certify_limit(self, n_rows: int, delta: float) -> bool:
         """Check whether bets on some rows can certify the limit if no row has a loss."""
         # The capital grows most if no row has a loss and each bet stakes the largest fraction.
         max_log_gain_per_bet = math.log1p(
@@ -362,9 +369,9 @@ class _LossTests:
     rule_name : str
         Name of the rule in the certificate.
 
-    uses_exact_tests : bool
-        Whether exact tests of a share of rows are used, instead of bets on losses. Each loss is
-        then 0 or 1, perhaps after rounding.
+    uses_binomial_tests : bool
+        Whether exact binomial tests are used, instead of bets on losses. Each loss is then 0 or 1,
+        perhaps after rounding.
 
     delta : float or None
         Significance level, or None for a limit in expectation.
@@ -378,16 +385,16 @@ class _LossTests:
 
     loss_ranking: LossRanking
     rule_name: str
-    uses_exact_tests: bool
+    uses_binomial_tests: bool
     delta: float | None
     pilot_rows: PilotRows | None
     losses_are_rare: bool
 
-    def count_certified_rows(self, relative_limit: float) -> int:
-        """Count the rows that may be accepted at a limit, 0 if none may be."""
+    def count_acceptable_rows(self, relative_limit: float) -> int:
+        """Count the rows that may be accepted if the mean loss must keep a limit."""
         if self.delta is None:
             return count_expected_loss_rows(self.loss_ranking, relative_limit)
-        if self.uses_exact_tests:
+        if self.uses_binomial_tests:
             min_accuracy = 1.0 - relative_limit
             return count_certified_rows(
                 self.loss_ranking.error_ranking, min_accuracy, self.delta, self.pilot_rows
@@ -401,16 +408,15 @@ class _LossTests:
         )
 
     def build_planning_design(self, relative_limit: float) -> CertificationDesign:
-        """Build a design that records how many rows were read to plan the tests."""
+        """Record how many rows were only read to plan the tests."""
         if self.delta is None:
             return CertificationDesign()
-        if not self.uses_exact_tests:
+        if not self.uses_binomial_tests:
             n_rows = self.loss_ranking.error_ranking.n_rows
             last_rank_to_test = find_last_rank_to_test(
                 self.loss_ranking, relative_limit, self.delta, self.pilot_rows
             )
-            n_rows_only_read = n_rows - last_rank_to_test
-            return CertificationDesign(n_planning_rows=n_rows_only_read)
+            return CertificationDesign(n_planning_rows=n_rows - last_rank_to_test)
         min_accuracy = 1.0 - relative_limit
         threshold_result = certify_accuracy(
             self.loss_ranking.error_ranking, min_accuracy, self.delta, self.pilot_rows
@@ -419,7 +425,7 @@ class _LossTests:
 
     def certifies_limit(self, relative_limit: float) -> bool:
         """Check whether any row may be accepted at a limit."""
-        return self.count_certified_rows(relative_limit) > 0
+        return self.count_acceptable_rows(relative_limit) > 0
 
     def resample(self, increasing_row_indices: Codes) -> _LossTests:
         """Return the same tests of a bootstrap sample of the ranked rows.
@@ -433,12 +439,14 @@ class _LossTests:
         # The sampled rows are in order of score, so their positions serve as distinct scores.
         sampled_scores = np.arange(float(len(sampled_losses)))
         sampled_ranking = LossRanking.from_scores(sampled_scores, sampled_losses, bet_order_seed=0)
-        # Pilot rows only plan the tests, so they are not sampled anew.
-        pilot_rows = self.pilot_rows
-        if pilot_rows is not None:
-            # Distinct scores have no ties, so the tests are made at ranks.
-            pilot_rows = replace(pilot_rows, requires_score_value_tests=False)
-        return replace(self, loss_ranking=sampled_ranking, pilot_rows=pilot_rows)
+        # The pilot rows stay the same in every sample, because they only plan the tests.
+        pilot_rows_without_ties = self.pilot_rows
+        if pilot_rows_without_ties is not None:
+            # The sampled scores are distinct, so ranks are tested instead of score values.
+            pilot_rows_without_ties = replace(
+                pilot_rows_without_ties, requires_score_value_tests=False
+            )
+        return replace(self, loss_ranking=sampled_ranking, pilot_rows=pilot_rows_without_ties)
 
 
 def _rank_rows_with_rounded_losses(

@@ -67,7 +67,7 @@ class OneThresholdProcedure:
     target: float
     rule: ThresholdRule
 
-    # Thresholds apply to any score that the caller chooses, so it has no name here.
+    # The caller chooses the score of the rows, so the procedure has no name for it.
     score_name = None
 
     @property
@@ -183,7 +183,10 @@ class OneThresholdProcedure:
         significance_level: float | None,
         significance_level_if_untested: float,
     ) -> tuple[SubgroupCertificate, ...]:
-        """Build the certificate of a subgroup, a tuple of the only one."""
+        """Build the certificate of the only threshold of a subgroup.
+
+        The tuple has one entry. Procedures with a threshold for each of two classes return two.
+        """
         certified_threshold = None
         n_planning_rows = 0
         if result is not None:
@@ -192,15 +195,15 @@ class OneThresholdProcedure:
 
         if certified_threshold is not None:
             threshold = certified_threshold
-            # Nothing is missing, so no better limit and no number of needed rows is stated.
-            shortfall = Shortfall(best_limit=None, rows_needed=None)
+            no_shortfall = Shortfall(best_limit=None, rows_needed=None)
+            shortfall = no_shortfall
         else:
             threshold = self.fallback_threshold
-            level_to_reach = significance_level
-            if level_to_reach is None:
-                level_to_reach = significance_level_if_untested
+            level_of_future_test = significance_level
+            if level_of_future_test is None:
+                level_of_future_test = significance_level_if_untested
             shortfall = self.rule.find_shortfall(
-                rows.ranking, self.limit, level_to_reach, n_planning_rows=n_planning_rows
+                rows.ranking, self.limit, level_of_future_test, n_planning_rows=n_planning_rows
             )
 
         threshold = RELATIVE_GRID.make_robust_to_rounding(threshold)
@@ -250,11 +253,12 @@ class OneThresholdProcedure:
         """
         threshold_result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
         if threshold_result.threshold is not None:
-            _require_known_scores_at_threshold(ranking, threshold_result.n_accepted)
+            _require_exact_scores_beside_threshold(ranking, threshold_result.n_accepted)
             certificate = self.build_certificate_at(ranking, threshold_result.threshold, delta)
             return record_design(certificate, threshold_result.design)
 
-        if self.fallback_threshold == REJECT_ALL_ROWS:
+        nothing_would_be_accepted = self.fallback_threshold == REJECT_ALL_ROWS
+        if nothing_would_be_accepted:
             raise self._build_infeasible_error(ranking, delta, pilot_rows)
         note = warn_about_too_few_rows(
             self.quantity,
@@ -318,13 +322,13 @@ class OneThresholdProcedure:
             )
             return threshold_result.threshold is not None
 
-        threshold_result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
+        failed_result = self.find_threshold(ranking, delta, pilot_rows=pilot_rows)
         shortfall = self.rule.find_shortfall(
             ranking,
             self.limit,
             delta,
             certifies=certifies_target,
-            n_planning_rows=threshold_result.n_planning_rows,
+            n_planning_rows=failed_result.n_planning_rows,
         )
         return build_infeasible_accuracy_error(
             self.target,
@@ -368,8 +372,8 @@ class OneThresholdProcedure:
         significance_level: float | None,
     ) -> str | None:
         """Describe why the counts do not support the target, or return None."""
-        limits_only_rejections = self.fallback_threshold == ACCEPT_ALL_ROWS
-        if limits_only_rejections and certificate.accepts_everything:
+        accepting_all_rows_needs_no_test = self.fallback_threshold == ACCEPT_ALL_ROWS
+        if accepting_all_rows_needs_no_test and certificate.accepts_everything:
             return None
         row_counts = Counts(
             n_rows=certificate.n_rows,
@@ -386,8 +390,8 @@ class OneThresholdProcedure:
         return replace(self, rule=self.rule.with_early_starts())
 
 
-def _require_known_scores_at_threshold(ranking: Ranking, n_accepted: int) -> None:
-    """Raise FinerCountsNeeded if a score next to the threshold is unknown."""
+def _require_exact_scores_beside_threshold(ranking: Ranking, n_accepted: int) -> None:
+    """Raise FinerCountsNeeded if only an interval of a score next to the threshold is known."""
     first_rejected_block = int(
         np.searchsorted(ranking.tie_block_end_ranks, n_accepted, side="right")
     )

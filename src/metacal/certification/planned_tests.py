@@ -115,8 +115,8 @@ def _test_rank_ranges(
     """
     highest_passed_rank = 0
     every_test_passed = len(rank_ranges) > 0
-    # Fractions of the significance level that the preceding range may pass on to the next one. There
-    # are several if it is unknown whether a range fails.
+    # Fractions of the significance level that the preceding range may pass on to the next one. As long
+    # as it is open whether that range fails, both outcomes are in the set.
     no_fraction = Fraction(0)
     possible_carried_fractions = {no_fraction}
     failures: list[_Failure] = []
@@ -169,17 +169,19 @@ class _Failure:
 def _trace_end_of_sequence(
     ranking: Ranking, highest_passed_rank: int, failures: list[_Failure]
 ) -> SequenceTrace:
-    """Record the highest passed rank and the last rank whose label was read.
+    """Record where a test sequence ended, and how far labels were read.
 
     Labels are read upward, in whole tie blocks, until a test above the highest passed rank is certain
     to fail. If no such test fails, or if the order of rows is unknown, all labels count as read.
     """
     later_failures = [failure for failure in failures if failure.rank > highest_passed_rank]
-    last_read_rank = ranking.n_rows
-    if later_failures and ranking.has_known_order:
-        rank_with_certain_failure = _find_rank_with_certain_failure(ranking, later_failures[0])
-        last_read_row_rank = max(highest_passed_rank, rank_with_certain_failure)
-        last_read_block = ranking.find_tie_block(last_read_row_rank)
+    may_have_read_all_labels = not later_failures or not ranking.has_known_order
+    if may_have_read_all_labels:
+        last_read_rank = ranking.n_rows
+    else:
+        first_intolerable_error_rank = _find_first_intolerable_error(ranking, later_failures[0])
+        last_needed_rank = max(highest_passed_rank, first_intolerable_error_rank)
+        last_read_block = ranking.find_tie_block(last_needed_rank)
         last_read_rank = int(ranking.tie_block_end_ranks[last_read_block])
     n_earlier_failures = len(failures) - len(later_failures)
     return SequenceTrace(
@@ -187,10 +189,10 @@ def _trace_end_of_sequence(
     )
 
 
-def _find_rank_with_certain_failure(ranking: Ranking, failure: _Failure) -> int:
-    """Find the rank of the first error that a failed test does not tolerate."""
+def _find_first_intolerable_error(ranking: Ranking, failure: _Failure) -> int:
+    """Find the rank of the error with which a failed test has more errors than it tolerates."""
     n_tolerated_errors = max(failure.rank_tests.max_passing_errors(failure.rank), 0)
-    # Indices start at 0, so the entry with this index is the first error too many.
+    # Indices start at 0, so the entry after the tolerated errors has their number as its index.
     return int(ranking.error_ranks[n_tolerated_errors])
 
 
@@ -208,7 +210,8 @@ def _test_every_score_value(
     n_blocks_up_to_first_score = int(
         np.searchsorted(ranking.tie_block_scores, first_tested_score, side="right")
     )
-    if n_blocks_up_to_first_score == 0:
+    no_row_is_in_first_test = n_blocks_up_to_first_score == 0
+    if no_row_is_in_first_test:
         last_read_rank = _find_end_of_next_tie_block(ranking, rank=0)
         sequence_trace = SequenceTrace(highest_passed_rank=0, last_read_rank=last_read_rank)
         return SequenceOutcome(sequence_trace, every_test_passed=False)
@@ -234,11 +237,13 @@ def _test_tie_blocks_from_rank(
     At the rank itself, rows with equal scores are in random order.
     """
     first_rank = first_tie_block.rank
-    n_errors = _draw_number_of_errors_up_to_rank(
+    n_errors_up_to_first_rank = _draw_number_of_errors_up_to_rank(
         ranking, first_rank, first_tie_block.tie_break_draw
     )
-    p_value = bounds.binomial_p_value(np.array(n_errors), first_rank, error_rate=1.0 - accuracy)
-    if p_value > significance_level:
+    p_value_at_first_rank = bounds.binomial_p_value(
+        np.array(n_errors_up_to_first_rank), first_rank, error_rate=1.0 - accuracy
+    )
+    if p_value_at_first_rank > significance_level:
         sequence_trace = SequenceTrace(highest_passed_rank=0, last_read_rank=ranking.n_rows)
         return SequenceOutcome(sequence_trace, every_test_passed=False)
     return _test_tie_blocks(
@@ -281,15 +286,18 @@ def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_dra
         n_rows=n_block_rows,
         n_errors=n_block_errors,
         n_drawn_rows=rank - n_rows_below_block,
-        uniform_draw=tie_break_draw,
+        uniform_number=tie_break_draw,
     )
     return n_errors_below_block + n_drawn_errors
 
 
 def _draw_hypergeometric_number(
-    n_rows: int, n_errors: int, n_drawn_rows: int, uniform_draw: float
+    n_rows: int, n_errors: int, n_drawn_rows: int, uniform_number: float
 ) -> int:
-    """Draw the number of errors among rows drawn without replacement, by inversion."""
+    """Convert a uniform number in [0, 1) to the number of errors among rows drawn at random.
+
+    The rows are drawn without replacement, so the number has a hypergeometric distribution.
+    """
     n_correct = n_rows - n_errors
     min_drawn_errors = max(0, n_drawn_rows - n_correct)
     max_drawn_errors = min(n_drawn_rows, n_errors)
@@ -300,8 +308,8 @@ def _draw_hypergeometric_number(
         - _log_binomial_coefficient(n_rows, np.array(n_drawn_rows))
     )
     cumulative_probabilities = np.cumsum(np.exp(log_probabilities))
-    drawn_index = int(np.searchsorted(cumulative_probabilities, uniform_draw, side="right"))
-    # For a draw of 1, the largest possible number is drawn.
+    drawn_index = int(np.searchsorted(cumulative_probabilities, uniform_number, side="right"))
+    # For the number 1, which puts errors first, the result is the largest possible number.
     last_index = len(possible_error_counts) - 1
     return int(possible_error_counts[min(drawn_index, last_index)])
 
@@ -329,10 +337,10 @@ def _test_tie_blocks(
     tested_ranks = ranking.tie_block_end_ranks[first_block:stop_block]
     n_errors = ranking.cumulative_errors[first_block:stop_block]
 
-    # A test that clearly passes keeps the p-value 0, because an exact p-value is slow to compute.
+    # A test that certainly passes keeps the p-value 0, because an exact p-value is slow to compute.
     error_rate = 1.0 - accuracy
-    passes_clearly = find_certain_passes(n_errors, tested_ranks, error_rate, significance_level)
-    needs_p_value = ~passes_clearly
+    certainly_passes = find_certain_passes(n_errors, tested_ranks, error_rate, significance_level)
+    needs_p_value = ~certainly_passes
     p_values = np.zeros(len(tested_ranks))
     p_values[needs_p_value] = bounds.binomial_p_value(
         n_errors[needs_p_value], tested_ranks[needs_p_value], error_rate

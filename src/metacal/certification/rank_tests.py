@@ -21,7 +21,7 @@ from scipy.special import bdtr
 from metacal.formulas import Codes, Flags
 from metacal.statistics import bounds
 
-# A rank is tested if its largest passing p-value is at least this fraction of the level.
+# A rank is tested only if its largest p-value that passes is at least this fraction of the level.
 _MIN_LEVEL_FRACTION_OF_TESTED_RANKS = 0.75
 
 # A computed p-value up to this fraction of the level certainly passes, despite rounding errors.
@@ -106,7 +106,7 @@ class BinomialRankTests:
         return self.lowest_rank_passing_with(n_errors)
 
     def lowest_tested_rank_at_least(self, min_rank: int) -> int:
-        """Return the lowest tested rank that is at least `min_rank`.
+        """Return the lowest rank from `min_rank` on at which a test is made.
 
         It is n_rows + 1 if there is none.
         """
@@ -115,7 +115,7 @@ class BinomialRankTests:
         rank = min_rank
         while rank < self.n_rows:
             max_errors = self.max_passing_errors(rank)
-            if self._is_tested_rank(rank, max_passing_errors=max_errors):
+            if self._nearly_exhausts_level(rank, max_passing_errors=max_errors):
                 return rank
             # The next ranks pass with at most `max_errors` errors too. Their largest passing p-values
             # are even smaller, so they are not tested either.
@@ -124,8 +124,10 @@ class BinomialRankTests:
         return self.n_rows
 
     def highest_tested_rank_below(self, stop_rank: int) -> int:
-        """Return the highest tested rank below `stop_rank`, or 0 if there is none."""
-        if stop_rank > self.n_rows:
+        """Return the highest rank below `stop_rank` at which a test is made, or 0."""
+        last_rank_is_below_stop = self.n_rows < stop_rank
+        if last_rank_is_below_stop:
+            # The last rank is always tested.
             return self.n_rows
         highest_rank = stop_rank - 1
         while highest_rank >= 1:
@@ -137,6 +139,7 @@ class BinomialRankTests:
             ranks_with_same_max_errors = range(lowest_rank, highest_rank + 1)
             n_tested_ranks = self._count_tested_ranks(ranks_with_same_max_errors, max_errors)
             if n_tested_ranks > 0:
+                # The tested ranks come first among these ranks.
                 return ranks_with_same_max_errors[n_tested_ranks - 1]
             highest_rank = lowest_rank - 1
         return 0
@@ -148,12 +151,12 @@ class BinomialRankTests:
         """
 
         def is_untested_rank(rank: int) -> bool:
-            return not self._is_tested_rank(rank, max_passing_errors=max_passing_errors)
+            return not self._nearly_exhausts_level(rank, max_passing_errors=max_passing_errors)
 
         return bisect_left(ranks, True, key=is_untested_rank)
 
-    def _is_tested_rank(self, rank: int, *, max_passing_errors: int) -> bool:
-        """Check whether the largest passing p-value of a rank is near the level."""
+    def _nearly_exhausts_level(self, rank: int, *, max_passing_errors: int) -> bool:
+        """Check whether the largest p-value with which a rank passes is near the level."""
         if max_passing_errors < 0:
             return False
         largest_passing_p_value = self.p_value(max_passing_errors, rank)
@@ -165,7 +168,7 @@ class BinomialRankTests:
 def find_certain_passes(
     n_errors: Codes, ranks: Codes, error_rate: float, significance_level: float
 ) -> Flags:
-    """Find the binomial tests that pass with a margin for rounding errors.
+    """Find the binomial tests that pass despite any rounding error.
 
     Chernoff's bound on the lower tail, P(Bin <= μ - t) <= exp(-t² / 2μ) with μ = rank · error_rate,
     settles most tests without a special function.
@@ -210,7 +213,7 @@ def find_certain_passes(
 
 
 def passes_in_expectation(n_errors: Codes, ranks: Codes, accuracy: float) -> Flags:
-    """Check at each rank whether the accuracy holds in expectation.
+    """Check at each rank whether few enough errors keep the accuracy in expectation.
 
     The condition is E + 1 <= (1 - accuracy)(m + 1), in exact arithmetic.
 

@@ -77,7 +77,10 @@ class ThresholdOutcome(NamedTuple):
 
     @classmethod
     def from_masks(cls, is_accepted: Flags, is_correct: Flags) -> ThresholdOutcome:
-        """Count the rows of masks, for rows that are decided by several thresholds."""
+        """Count accepted and correct rows that several thresholds decided.
+
+        No single score separates them, so `highest_accepted` and `lowest_rejected` are None.
+        """
         return cls(
             n_rows=len(is_accepted),
             n_correct=int(is_correct.sum()),
@@ -120,7 +123,7 @@ class ErrorRuns(NamedTuple):
 
     @classmethod
     def of_single_errors(cls, error_ranks: Codes) -> ErrorRuns:
-        """Build the runs of errors at known ranks."""
+        """Build one run for each error, given the ranks of all errors."""
         n_runs = len(error_ranks) + 1
         # The first run has no errors and no rows before it.
         n_rows_before = np.zeros(n_runs, dtype=np.intp)
@@ -228,7 +231,7 @@ class Ranking:
 
     @cached_property
     def error_runs(self) -> ErrorRuns:
-        """Runs of errors, each followed by the correct rows up to the next error."""
+        """Runs of consecutive errors, with the correct rows after them."""
         if self.known_error_ranks is not None:
             return ErrorRuns.of_single_errors(self.known_error_ranks)
         n_errors_per_block = np.diff(self.cumulative_errors, prepend=0)
@@ -240,14 +243,14 @@ class Ranking:
             has_correct_rows = n_errors_per_block != n_rows_per_block
             has_unknown_error_ranks = self.is_unordered_block & has_correct_rows
         # A run begins with the errors of a tie block and ends before the next block with errors.
-        first_blocks = np.flatnonzero(n_errors_per_block)
+        blocks_with_errors = np.flatnonzero(n_errors_per_block)
         unordered_blocks = np.where(
-            has_unknown_error_ranks[first_blocks], first_blocks, _NO_UNORDERED_BLOCK
+            has_unknown_error_ranks[blocks_with_errors], blocks_with_errors, _NO_UNORDERED_BLOCK
         )
         return ErrorRuns(
-            n_rows_before=_prepend_first_run(0, n_rows_before_block[first_blocks]),
-            n_leading_errors=_prepend_first_run(0, n_errors_per_block[first_blocks]),
-            cumulative_errors=_prepend_first_run(0, self.cumulative_errors[first_blocks]),
+            n_rows_before=_prepend_first_run(0, n_rows_before_block[blocks_with_errors]),
+            n_leading_errors=_prepend_first_run(0, n_errors_per_block[blocks_with_errors]),
+            cumulative_errors=_prepend_first_run(0, self.cumulative_errors[blocks_with_errors]),
             unordered_blocks=_prepend_first_run(_NO_UNORDERED_BLOCK, unordered_blocks),
         )
 
@@ -263,22 +266,23 @@ class Ranking:
         if any(self.is_unordered_block[block] for block in existing_blocks):
             raise self.build_finer_counts_error(tie_blocks)
 
-    def build_finer_counts_error(self, cells: Iterable[int]) -> FinerCountsNeeded:
-        """Build the exception that requests finer counts of cells and their neighbours.
+    def build_finer_counts_error(self, blocks: Iterable[int]) -> FinerCountsNeeded:
+        """Build the exception that requests finer counts of blocks with unknown order.
 
-        The neighbours are included, because a threshold in a cell depends on the next score.
+        The blocks next to the given ones are included, because a threshold in a block depends on the
+        next score.
         """
         assert self.is_unordered_block is not None
-        n_cells = len(self.tie_block_end_ranks)
-        cells_and_neighbours: set[int] = set()
-        for cell in cells:
-            cells_and_neighbours.update([cell - 1, cell, cell + 1])
-        unordered_cells = [
-            cell
-            for cell in cells_and_neighbours
-            if 0 <= cell < n_cells and self.is_unordered_block[cell]
+        n_blocks = len(self.tie_block_end_ranks)
+        blocks_and_neighbours: set[int] = set()
+        for block in blocks:
+            blocks_and_neighbours.update([block - 1, block, block + 1])
+        unordered_blocks = [
+            block
+            for block in blocks_and_neighbours
+            if 0 <= block < n_blocks and self.is_unordered_block[block]
         ]
-        return FinerCountsNeeded(unordered_cells)
+        return FinerCountsNeeded(cells_to_recount=unordered_blocks)
 
     def find_tie_block_ends_from(self, first_score: float) -> Codes:
         """Return the end ranks of the tie blocks from a score upward.
@@ -349,7 +353,7 @@ class Ranking:
         )
 
     def count_accepted_after_passing_rank(self, rank: int) -> int:
-        """Count the rows that may be accepted once the test at a rank has passed.
+        """Count the rows that may be accepted after the test at a rank has passed.
 
         A tie block is accepted as a whole if all of its errors are among the first `rank` rows, and
         rejected as a whole otherwise. The proof is in
@@ -372,7 +376,8 @@ class Ranking:
         n_block_errors = int(self.cumulative_errors[tie_block]) - n_errors_before_block
         # Errors come first among tied rows, so all later rows of the block are correct.
         last_error_rank_of_block = n_rows_before_block + n_block_errors
-        if rank >= last_error_rank_of_block:
+        test_counted_all_errors_of_block = rank >= last_error_rank_of_block
+        if test_counted_all_errors_of_block:
             return block_end_rank
         return n_rows_before_block
 
@@ -412,24 +417,30 @@ class Ranking:
         is_error = self.are_errors_at(removed_ranks)
         removed_error_ranks = removed_ranks[is_error]
         # Few ranks are removed, so that only their blocks are searched for, and the entries between
-        # them are copied and lowered as slices.
+        # them are copied and changed as slices.
         removed_blocks = np.searchsorted(self.tie_block_end_ranks, removed_ranks)
         emptied_blocks = self._find_emptied_blocks(removed_blocks)
-        # If a block is dropped, its index becomes that of the block after it.
-        lowered_blocks = removed_blocks - np.searchsorted(emptied_blocks, removed_blocks)
+        # The index of an emptied block is afterwards the index of the next block.
+        new_indices_of_removed_blocks = removed_blocks - np.searchsorted(
+            emptied_blocks, removed_blocks
+        )
         removed_error_indices = np.searchsorted(self.error_ranks, removed_error_ranks)
         kept_error_ranks = _drop_entries(self.error_ranks, removed_error_indices)
-        # An error that stays moves down by the number of removed rows below it.
-        lowered_errors = np.searchsorted(kept_error_ranks, removed_ranks)
+        # The rank of a kept error decreases by the number of removed rows below it.
+        first_kept_errors_above = np.searchsorted(kept_error_ranks, removed_ranks)
         return Ranking(
-            tie_block_end_ranks=_lower_from(
-                _drop_entries(self.tie_block_end_ranks, emptied_blocks), lowered_blocks
+            tie_block_end_ranks=_subtract_one_from_each_index_on(
+                new_indices_of_removed_blocks,
+                counts=_drop_entries(self.tie_block_end_ranks, emptied_blocks),
             ),
-            cumulative_errors=_lower_from(
-                _drop_entries(self.cumulative_errors, emptied_blocks), lowered_blocks[is_error]
+            cumulative_errors=_subtract_one_from_each_index_on(
+                new_indices_of_removed_blocks[is_error],
+                counts=_drop_entries(self.cumulative_errors, emptied_blocks),
             ),
             tie_block_scores=_drop_entries(self.tie_block_scores, emptied_blocks),
-            known_error_ranks=_lower_from(kept_error_ranks, lowered_errors),
+            known_error_ranks=_subtract_one_from_each_index_on(
+                first_kept_errors_above, counts=kept_error_ranks
+            ),
         )
 
     def _find_emptied_blocks(self, removed_blocks: Codes) -> Codes:
@@ -457,12 +468,12 @@ def _drop_entries(entries: Codes | Float, dropped_indices: Codes) -> Any:
     return np.concatenate([entries[start:stop] for start, stop in zip(starts, stops)])
 
 
-def _lower_from(counts: Codes, first_indices: Codes) -> Codes:
-    """Lower counts in place by one from each of a few indices on, and return them."""
-    # The indices increase, so that the counts behind the i-th index are lowered by i.
-    boundaries = [*first_indices.tolist(), len(counts)]
-    for n_lower, (start, stop) in enumerate(pairwise(boundaries), start=1):
-        counts[start:stop] -= n_lower
+def _subtract_one_from_each_index_on(increasing_indices: Codes, *, counts: Codes) -> Codes:
+    """Subtract 1 from all counts from an index on, in place, for each of a few indices."""
+    # Counts between the i-th index and the next one come after i of the increasing indices.
+    boundaries = [*increasing_indices.tolist(), len(counts)]
+    for n_indices_passed, (start, stop) in enumerate(pairwise(boundaries), start=1):
+        counts[start:stop] -= n_indices_passed
     return counts
 
 
