@@ -53,7 +53,7 @@ def calibrate(data: CalibrationData[CertifiedDataT], promise: Promise) -> Gate:
     >>> print(gate.condition)
     rating >= 0.4...
     """
-    # Columns of many rows are allocated and freed again and again.
+    # A fit allocates and frees columns of many rows, which is faster if the memory is kept.
     make_allocator_keep_freed_memory()
     certified_data = data.certify(promise)
     fitted_sources = data.fit_sources(certified_data, promise)

@@ -138,7 +138,7 @@ class Certifier:
         self.random_state = check_random_state(self.random_state)
         self._rows_in_draw_order = self.unlabelled_pool.draw_all_rows(self.random_state)
         n_drawable_rows = len(self._rows_in_draw_order)
-        # Rows without a score are never drawn, so their position lies behind all drawn rows.
+        # A row without a score is never drawn. Its draw position is larger than every other one.
         self._draw_position_of_row = np.full(self.n_pool, self.n_pool, dtype=np.intp)
         self._draw_position_of_row[self._rows_in_draw_order] = np.arange(n_drawable_rows)
         self._n_rows_by_phase = choose_sample_sizes(
@@ -219,7 +219,7 @@ class Certifier:
         """
         batch_size = self.batch_size if n is None else n
         for phase, progress in reversed(self._assess_phases()):
-            if self._can_improve(progress):
+            if self._can_raise_threshold(progress):
                 useful_rows = self._find_useful_rows(phase, progress)
                 has_answer = self.answers.has_answer[useful_rows]
                 batch: Codes = useful_rows[~has_answer][:batch_size]
@@ -337,7 +337,7 @@ class Certifier:
     @property
     def finished(self) -> bool:
         """Whether further labels cannot change the result."""
-        return not any(self._can_improve(progress) for _, progress in self._assess_phases())
+        return not any(self._can_raise_threshold(progress) for _, progress in self._assess_phases())
 
     @property
     def threshold(self) -> float | None:
@@ -398,8 +398,8 @@ class Certifier:
             self._was_extended_when_assessed = self.is_extended
         return self._assessed_phases
 
-    def _can_improve(self, progress: LabellingProgress) -> bool:
-        """Check whether a phase may still certify a higher threshold than the current one."""
+    def _can_raise_threshold(self, progress: LabellingProgress) -> bool:
+        """Check whether further labels of a phase may certify a higher threshold than now."""
         if progress.reachable_threshold is None:
             return False
         current_threshold = self.threshold
@@ -435,10 +435,12 @@ class Certifier:
         )
         if not self.reads_logits:
             return replace(certificate, score=self._score_source.score_name)
-        # Scores of logits are rounded to a grid that may be coarser than that of certificates.
-        grid = get_rounding_grid(self.score)
-        score_name = get_score_name(self.score)
-        return name_score_and_make_thresholds_robust(certificate, grid=grid, score_name=score_name)
+        # A score of logits may be rounded to a coarser grid than the thresholds of certificates.
+        return name_score_and_make_thresholds_robust(
+            certificate,
+            grid=get_rounding_grid(self.score),
+            score_name=get_score_name(self.score),
+        )
 
     def _describe_design(self) -> CertificationDesign:
         """Describe the use of pilot rows and the seed of the draw, for the certificate."""

@@ -147,7 +147,7 @@ class Decision:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Columns of a result table by name, without those that are None.
+        """Columns of the decision as a table, by name. Columns that are None are left out.
 
         The columns are label, answer, confidence, answered_by, accept, score, and the scores of
         later stages. Without classes, the decision comes first.

@@ -451,12 +451,14 @@ class Gate(GateMethods):
         decision = self.source.decide_table(first_table, options, groups)
         if self.is_cascade:
             decision = decide_later_stages(self.stages, decision, later_tables, options)
-        if decision.answer is None:
+        answers = decision.answer
+        if answers is None:
+            # Without classes, there are no labels.
             return decision
-        if self.is_calibrator:
-            return replace(decision, label=decision.answer)
-        output_labels = replace_rejected_labels(self.reject_label, decision.accept, decision.answer)
-        return replace(decision, label=output_labels)
+        row_labels = answers
+        if not self.is_calibrator:
+            row_labels = replace_rejected_labels(self.reject_label, decision.accept, answers)
+        return replace(decision, label=row_labels)
 
     def __call__(
         self,

@@ -61,7 +61,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
             profile=profile,
             reject_label=check_reject_label(None, pool.predictions.classes),
         )
-    # Only rows with an answer are fit rows. The others may later be used to test the gate.
+    # Rows without an answer do not count as fit rows, because they may later test the gate.
     hashes_of_labelled_rows = pool.sample_row_hashes(certifier.answers.has_answer)
     return assemble_gate(
         certificate,

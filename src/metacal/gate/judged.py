@@ -102,7 +102,8 @@ def find_gate_and_stage_inputs(
     InputError
         If the table of the second model is missing or superfluous.
     """
-    if fitted is None:
+    is_classifier_without_gate = fitted is None
+    if is_classifier_without_gate:
         return None, _collect_model_tables(X, large, n_models=1)
     if isinstance(fitted, Gate):
         is_score_cascade = fitted.is_cascade and not fitted.has_classes
@@ -115,8 +116,10 @@ def find_gate_and_stage_inputs(
         last_step_input = transform_before_last_step(fitted, X)
         return find_gate_and_stage_inputs(last_step, last_step_input, large)
     if _is_cascade_estimator(fitted) and find_gate(fitted).has_classes:
-        small_table, large_table = fitted.tables(X, large)
-        return find_gate_and_stage_inputs(fitted.gate_, Rows(small_table), large=Rows(large_table))
+        small_logits, large_logits = fitted.tables(X, large)
+        return find_gate_and_stage_inputs(
+            fitted.gate_, Rows(small_logits), large=Rows(large_logits)
+        )
     if _is_classifier_with_gate(fitted):
         logits = fitted.logits(X)
         return find_gate_and_stage_inputs(fitted.gate_, logits, large)
@@ -255,7 +258,7 @@ def judge_rows_of_one_stage(
     has_truth = truth is not None
     true_codes = None
     row_indices = np.arange(len(rows))
-    # Logits are `Rows`, but scores are an array, in which NaN marks a missing score.
+    # Logits are `Rows`. Scores are an array, in which NaN stands for a missing score.
     if isinstance(rows, np.ndarray):
         has_score = ~np.isnan(rows)
         if not has_score.any():

@@ -129,10 +129,10 @@ def judge_case_rows(
     judged_items = usable_items.take(judged_rows.row_indices)
     case_outcomes = compute_case_outcomes(
         quantity,
-        judged_items.cases,
-        judged_rows.accept,
-        judged_items.correct,
-        gate.promise.largest_number_of_errors,
+        cases=judged_items.cases,
+        accept=judged_rows.accept,
+        correct=judged_items.correct,
+        max_counted_errors=gate.promise.largest_number_of_errors,
     )
     return replace(
         judged_rows,

@@ -36,7 +36,7 @@ _ROWS_PER_PILOT = 10
 # There are at least this many pilot rows (or clusters), but at most half of all.
 _MIN_PILOTS = 40
 
-# Position of a row that is not selected.
+# Stands for the position of a row among selected rows, if the row is not selected.
 _NOT_SELECTED = -1
 
 
@@ -65,8 +65,8 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     """Learn where two classes are equally likely, from a random tenth of the rows.
 
     The pilot rows are drawn at random, so the others are still a random sample, and the decision is
-    fixed before any of them is read. A decision that is learned from the certifying rows is invalid:
-    it breaks 0.16 to 0.19 of promises at delta = 0.1. If every row of a cluster counts, whole
+    fixed before any of them is read. It would be invalid to learn the decision from the rows to
+    certify: 16% to 19% of promises would be broken at delta = 0.1. If every row of a cluster counts, whole
     clusters are drawn.
 
     Parameters
@@ -87,34 +87,38 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     check_two_classes(rows.n_classes, "decision='calibrated'")
     host_labels = np.asarray(to_numpy(labels, "labels"))
     row_log_odds = rows.to_host().compute_column(log_odds)
-    counted_index = np.arange(len(rows))
+    counted_row_indices = np.arange(len(rows))
     design = CertificationDesign()
     notes: tuple[Note, ...] = ()
     clusters = None
     if selection is not None:
         selected_rows = selection.draw(row_log_odds, host_labels)
-        counted_index = selected_rows.indices
+        counted_row_indices = selected_rows.indices
         design = selected_rows.design
         notes = selected_rows.notes
         clusters = selected_rows.clusters
 
     if clusters is None:
-        is_pilot = _draw_pilot_rows(row_log_odds[counted_index], host_labels[counted_index])
+        is_pilot = _draw_pilot_rows(
+            row_log_odds[counted_row_indices], host_labels[counted_row_indices]
+        )
     else:
         is_pilot = _select_rows_of_pilot_clusters(clusters)
         clusters = clusters.take(~is_pilot)
-    pilot_index = counted_index[is_pilot]
-    certifying_index = counted_index[~is_pilot]
+    pilot_row_indices = counted_row_indices[is_pilot]
+    row_indices_to_certify = counted_row_indices[~is_pilot]
 
-    pilot_is_second_class = host_labels[pilot_index] == 1
-    decision_offset = find_even_odds_score(row_log_odds[pilot_index], pilot_is_second_class)
-    decision_note = note_decision_learned(aside=len(pilot_index), at=decision_offset)
+    is_pilot_of_second_class = host_labels[pilot_row_indices] == 1
+    decision_offset = find_even_odds_score(
+        row_log_odds[pilot_row_indices], is_pilot_of_second_class
+    )
+    decision_note = note_decision_learned(aside=len(pilot_row_indices), at=decision_offset)
     return LearnedDecision(
         decision_offset=decision_offset,
         shifted_rows=shift_rows(rows, decision_offset),
         rows_to_certify=SelectedRows(
-            indices=certifying_index,
-            representatives=_compute_positions_in_selection(certifying_index, len(rows)),
+            indices=row_indices_to_certify,
+            representatives=_compute_positions_in_selection(row_indices_to_certify, len(rows)),
             design=design,
             notes=(*notes, decision_note),
             clusters=clusters,

@@ -125,17 +125,23 @@ class LogitsCascadeData:
     reject_label: Any = None
 
     def certify(self, promise: Promise) -> CertifiedLogitsCascade:
-        """Certify the thresholds of the two models."""
+        """Certify the thresholds of a small and a large model by their labelled predictions."""
         cascade_promise = check_cascade_promise(promise)
         classes = check_classes(self.class_names, self.small_rows.n_classes)
         check_reject_label(self.reject_label, classes)
         label_codes = encode_known_labels(self.labels, len(self.small_rows), classes)
         paired_predictions = self._pair_predictions(label_codes)
-        ranking_scores = self._get_ranking_scores()
-        small_grid, large_grid = (get_rounding_grid(score) for score in ranking_scores)
-        evidence = TwoModelEvidence(paired_predictions, self.plan, (small_grid, large_grid))
+        small_ranking_score, large_ranking_score = self._get_ranking_scores()
+        evidence = TwoModelEvidence(
+            rows=paired_predictions,
+            plan=self.plan,
+            score_grids=(
+                get_rounding_grid(small_ranking_score),
+                get_rounding_grid(large_ranking_score),
+            ),
+        )
         certificate = cascade_promise.certify(evidence)
-        score_names = [get_score_name(score) for score in ranking_scores]
+        score_names = [get_score_name(small_ranking_score), get_score_name(large_ranking_score)]
         return CertifiedLogitsCascade(
             certificate=name_stage_scores(certificate, score_names),
             first_model_scores=paired_predictions.small_score,
