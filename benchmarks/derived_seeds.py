@@ -41,7 +41,7 @@ def skip_explanations() -> None:
         return mc.InfeasibleTargetError("infeasible", target=0.1)
 
     MeanLossLimit._infeasible = infeasible  # type: ignore[method-assign]
-    ClusterBettingRule.find_highest_accuracy = lambda *_: None  # type: ignore[method-assign]
+    ClusterBettingRule.find_highest_certified_accuracy = lambda *_: None  # type: ignore[method-assign]
     OneThresholdProcedure._build_infeasible_error = infeasible  # type: ignore[method-assign]
 
 

@@ -171,7 +171,7 @@ class Quantity(str):
         """Words in front of the limit, "at most" or "at least"."""
         return "at most" if self.has_upper_limit else "at least"
 
-    def compute_event_and_counted_masks(
+    def compute_numerator_and_denominator_masks(
         self, accept: Flags, correct: Flags | None
     ) -> tuple[Flags, Flags]:
         """Return the masks of the events and of the counted rows.
@@ -195,9 +195,9 @@ class Quantity(str):
         Examples
         --------
         >>> from metacal.certificates.quantities import MISCOVERAGE, REVIEW
-        >>> REVIEW.compute_event_and_counted_masks(np.array([True, False]), None)[0]
+        >>> REVIEW.compute_numerator_and_denominator_masks(np.array([True, False]), None)[0]
         array([False,  True])
-        >>> MISCOVERAGE.compute_event_and_counted_masks(np.array([True, False]), None)
+        >>> MISCOVERAGE.compute_numerator_and_denominator_masks(np.array([True, False]), None)
         Traceback (most recent call last):
         metacal.errors.MissingLabelsError: The test of miscoverage requires labelled rows, but ...
         """
@@ -217,7 +217,7 @@ class Quantity(str):
 
     def count_events(self, accept: Flags, correct: Flags | None) -> EventCount:
         """Count the events, and the rows among which they are counted."""
-        event_mask, counted_mask = self.compute_event_and_counted_masks(accept, correct)
+        event_mask, counted_mask = self.compute_numerator_and_denominator_masks(accept, correct)
         return EventCount(n_events=int(event_mask.sum()), n_rows=int(counted_mask.sum()))
 
     def count_violations(self, accept: Flags, correct: Flags | None) -> EventCount:
@@ -228,7 +228,7 @@ class Quantity(str):
 
     def find_violations(self, accept: Flags, correct: Flags | None) -> Flags:
         """Return, for the counted rows only, whether each one violates the promise."""
-        event_mask, counted_mask = self.compute_event_and_counted_masks(accept, correct)
+        event_mask, counted_mask = self.compute_numerator_and_denominator_masks(accept, correct)
         is_event = event_mask[counted_mask]
         return is_event if self.has_upper_limit else ~is_event
 

@@ -92,32 +92,34 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
         raise build_missing_labels_error(promise)
     procedure = promise.procedure()
     check_cases_column(promise, rows)
-    if counts_cases(promise):
+    if is_about_cases(promise):
         return procedure.certify_promise(rows, promise.delta)
     if rows.clusters is not None:
         return _certify_clusters(promise, procedure, rows)
-    if promise.scope is None:
+    subgroup_scope = promise.scope
+    if subgroup_scope is None:
         return procedure.certify_promise(rows, promise.delta)
     if rows.subgroups is None:
-        raise build_missing_subgroups_error(promise, promise.scope.by)
+        raise build_missing_subgroups_error(promise, subgroup_scope.by)
     assert promise.delta is not None
-    return _certify_subgroups(as_subgroup_procedure(procedure), promise.scope, rows, promise.delta)
+    return _certify_subgroups(as_subgroup_procedure(procedure), subgroup_scope, rows, promise.delta)
 
 
 def check_cases_column(promise: CertifiablePromise, rows: CalibrationRows) -> None:
     """Raise an error if cases are missing, or if the promise does not use them."""
     has_cases = rows.cases is not None
-    if not counts_cases(promise):
+    if not is_about_cases(promise):
         if has_cases:
             raise build_unused_cases_error(promise)
         return
     if not has_cases:
         raise build_missing_cases_error(promise)
-    if rows.clusters is not None or rows.losses is not None:
+    has_unsupported_column = rows.clusters is not None or rows.losses is not None
+    if has_unsupported_column:
         raise build_unsupported_case_columns_error(promise)
 
 
-def counts_cases(promise: CertifiablePromise) -> bool:
+def is_about_cases(promise: CertifiablePromise) -> bool:
     """Check whether a promise is about cases."""
     return any(quantity.counts_cases for quantity, _ in promise.limits)
 
@@ -146,7 +148,7 @@ def _certify_clusters(
     promise: CertifiablePromise, procedure: Procedure, rows: CalibrationRows
 ) -> Certificate:
     """Certify a promise about clustered rows by bets on whole clusters."""
-    # Only clustered rows need the bets, which import a tenth of the package.
+    # Most promises do not need these bets, which import a tenth of the package.
     from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
 
     promised_limit = get_clustered_limit(promise, procedure)
@@ -172,7 +174,7 @@ def _certify_clusters(
     threshold = find_threshold(promised_error_rate)
     notes: tuple[Note, ...] = ()
     if threshold is None and betting_rule.fallback_threshold == REJECT_ALL_ROWS:
-        highest_accuracy = betting_rule.find_highest_accuracy(
+        highest_accuracy = betting_rule.find_highest_certified_accuracy(
             promised_error_rate, certifies_error_rate
         )
         raise build_infeasible_clusters_error(
@@ -278,23 +280,23 @@ def _count_accepted_rows(
     ThresholdOutcome
     """
     assert rows.subgroups is not None
-    certificates_by_code: dict[int, tuple[SubgroupCertificate, ...]] = {}
-    for test, subgroup_certificates in zip(subgroup_tests, certificates_per_subgroup):
-        for subgroup_code in test.subgroup.codes:
-            certificates_by_code[subgroup_code] = subgroup_certificates
+    certificates_by_subgroup_code: dict[int, tuple[SubgroupCertificate, ...]] = {}
+    for subgroup_test, subgroup_certificates in zip(subgroup_tests, certificates_per_subgroup):
+        for subgroup_code in subgroup_test.subgroup.codes:
+            certificates_by_subgroup_code[subgroup_code] = subgroup_certificates
 
     thresholds_by_subgroup = []
-    decision_point_by_subgroup = []
+    decision_log_odds_by_subgroup = []
     for subgroup_code in range(len(rows.subgroups.names)):
-        subgroup_certificates = certificates_by_code[subgroup_code]
+        subgroup_certificates = certificates_by_subgroup_code[subgroup_code]
         subgroup_thresholds = [certificate.threshold for certificate in subgroup_certificates]
         thresholds_by_subgroup.append(subgroup_thresholds)
         # The predicted class changes at the same log-odds for all thresholds of a subgroup.
-        decision_point_by_subgroup.append(subgroup_certificates[0].decision_log_odds)
+        decision_log_odds_by_subgroup.append(subgroup_certificates[0].decision_log_odds)
 
     subgroup_by_row = rows.subgroups.codes
     decision_columns = procedure.compute_decision_columns(
-        rows, decision_points=np.array(decision_point_by_subgroup)[subgroup_by_row]
+        rows, decision_log_odds=np.array(decision_log_odds_by_subgroup)[subgroup_by_row]
     )
     # The thresholds of a subgroup are a row of this table, in the order of its certificates.
     threshold_table = np.array(thresholds_by_subgroup)
@@ -315,20 +317,20 @@ def _build_no_subgroup_error(
         for certificate in all_certificates.items
         if certificate.rows_needed is not None
     ]
-    best_limits = [
+    best_targets = [
         certificate.best_target
         for certificate in all_certificates.items
         if certificate.best_target is not None
     ]
-    first_limit = procedure.promised_limits[0]
+    first_promised_limit = procedure.promised_limits[0]
     return build_no_certified_subgroup_error(
-        quantity=first_limit.quantity,
-        target=float(first_limit.target),
+        quantity=first_promised_limit.quantity,
+        target=float(first_promised_limit.target),
         delta=delta,
         subgroup_kind=all_certificates.by,
         n_rows=n_rows,
         n_subgroups=len(all_certificates.sides_by_group),
-        best_limit=max(best_limits, default=None),
+        best_target=max(best_targets, default=None),
         rows_needed=min(rows_needed, default=None),
         rows_needed_is_minimum=all_certificates.is_two_sided,
     )

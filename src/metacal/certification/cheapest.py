@@ -102,7 +102,7 @@ class CheapestThreshold:
         loss_ranking = LossRanking.from_scores(
             rows.scores,
             row_losses.if_accepted / max_prediction_cost,
-            bet_order_seed=row_draws.derive_seed("order of bets"),
+            bet_order_seed=row_draws.derive_seed(purpose="order of bets"),
         )
         n_accepted, mean_cost = self._find_cheapest_candidate(loss_ranking)
         return self._build_certificate(
@@ -110,15 +110,15 @@ class CheapestThreshold:
         )
 
     def _find_cheapest_candidate(self, loss_ranking: LossRanking) -> tuple[int, float]:
-        """Find the cheapest candidate, and return its accepted rows and its mean cost."""
+        """Return the number of accepted rows and the mean cost of the cheapest candidate."""
         n_rows = loss_ranking.error_ranking.n_rows
         max_prediction_cost = self.costs.max_prediction_cost
         candidate_ranks = choose_candidate_ranks(n_rows)
         # A candidate accepts whole blocks of rows with equal scores, up to its rank.
         block_end_ranks = loss_ranking.error_ranking.tie_block_end_ranks
         n_accepted_blocks = np.searchsorted(block_end_ranks, candidate_ranks, side="right")
-        n_rows_by_n_blocks = np.append(0, block_end_ranks)
-        n_accepted = n_rows_by_n_blocks[n_accepted_blocks]
+        n_rows_up_to_block = np.append(0, block_end_ranks)
+        n_accepted = n_rows_up_to_block[n_accepted_blocks]
         cumulative_costs = (
             np.append(0.0, np.cumsum(loss_ranking.losses_by_rank)) * max_prediction_cost
         )
@@ -176,7 +176,7 @@ class CheapestThreshold:
         max_prediction_cost = self.costs.max_prediction_cost
         max_mean_loss = betting.mean_upper_bound(
             values=loss_ranking.losses_up_to(n_accepted),
-            significance_level=_compute_candidate_level(n_rows, delta),
+            significance_level=_compute_delta_per_candidate(n_rows, delta),
             guessed_mean=_guess_mean_loss(self.review_cost / max_prediction_cost),
         )
         return max_prediction_cost * max_mean_loss
@@ -188,7 +188,7 @@ class CheapestThreshold:
         max_error_rate = 0.0
         if n_accepted > 0:
             max_error_rate = bounds.clopper_pearson_upper(
-                n_errors, n_accepted, delta=_compute_candidate_level(n_rows, delta)
+                n_errors, n_accepted, delta=_compute_delta_per_candidate(n_rows, delta)
             )
         return self.costs.max_prediction_cost * max_error_rate
 
@@ -200,23 +200,24 @@ class CheapestThreshold:
             return self.review_cost
         if n_accepted == n_rows:
             return accepted_cost_bound
-        # The band depends on the order of the scores alone, so the ranks serve as scores.
-        coverage_band = DistributionBand(np.arange(float(n_rows)))
-        highest_accepted_rank = np.array([n_accepted - 1.0])
-        # The band has a lower and an upper side, which divide the level evenly.
-        level_per_side = _COVERAGE_DELTA_FRACTION * delta / 2
+        # The band depends on the order of the scores alone, so ranks from 0 serve as scores.
+        ranks_as_scores = np.arange(float(n_rows))
+        coverage_band = DistributionBand(ranks_as_scores)
+        highest_accepted_score = np.array([n_accepted - 1.0])
+        # The band has a lower and an upper side, which divide its share of delta evenly.
+        delta_per_side = _COVERAGE_DELTA_FRACTION * delta / 2
         # The cost is largest at the lowest coverage if accepting is cheaper than review.
         if accepted_cost_bound < self.review_cost:
-            coverage_bounds = coverage_band.lower_bound_on_cdf(
-                highest_accepted_rank, level_per_side
+            bounds_on_coverage = coverage_band.lower_bound_on_cdf(
+                highest_accepted_score, delta_per_side
             )
         else:
-            coverage_bounds = coverage_band.upper_bound_on_cdf(
-                highest_accepted_rank, level_per_side
+            bounds_on_coverage = coverage_band.upper_bound_on_cdf(
+                highest_accepted_score, delta_per_side
             )
-        (coverage_bound,) = coverage_bounds
+        (bound_on_coverage,) = bounds_on_coverage
         added_cost_if_accepted = accepted_cost_bound - self.review_cost
-        return float(self.review_cost + coverage_bound * added_cost_if_accepted)
+        return float(self.review_cost + bound_on_coverage * added_cost_if_accepted)
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
@@ -237,8 +238,8 @@ class CheapestThreshold:
         n_errors = n_accepted - certificate.n_correct_accepted
         n_rejected = n_rows - n_accepted
         cost_of_errors = n_errors * self.costs.max_prediction_cost
-        mean_cost_by_counts = (cost_of_errors + self.review_cost * n_rejected) / n_rows
-        if not is_close(mean_cost, mean_cost_by_counts):
+        mean_cost_from_counts = (cost_of_errors + self.review_cost * n_rejected) / n_rows
+        if not is_close(mean_cost, mean_cost_from_counts):
             return (
                 f"{n_errors:,} wrong of {n_accepted:,} accepted and {n_rejected:,} rejected rows do"
                 f" not cost {mean_cost:g}"
@@ -273,8 +274,8 @@ def _guess_mean_loss(relative_review_cost: float) -> float:
     return min(0.5, 0.5 * relative_review_cost)
 
 
-def _compute_candidate_level(n_rows: int, delta: float) -> float:
-    """Return the significance level of the bound on the cost of one candidate."""
+def _compute_delta_per_candidate(n_rows: int, delta: float) -> float:
+    """Divide the delta of the bounds on the cost evenly among the candidates."""
     return _COST_DELTA_FRACTION * delta / len(choose_candidate_ranks(n_rows))
 
 

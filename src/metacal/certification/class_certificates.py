@@ -22,22 +22,25 @@ from metacal.kernels.grid import RELATIVE_GRID
 
 
 def build_class_certificate(
-    names: tuple[Name, ...], decision_columns: DecisionColumns, class_code: int, n_accepted: int
+    subgroup_names: tuple[Name, ...],
+    decision_columns: DecisionColumns,
+    predicted_class_code: int,
+    max_accepted: int,
 ) -> SubgroupCertificate:
     """Build the certificate of the rows that are predicted as one class.
 
     Parameters
     ----------
-    names : tuple of str or int
+    subgroup_names : tuple of str or int
         Names of the class or of the groups that the rows belong to.
 
     decision_columns : DecisionColumns
         Columns by which a gate decides the rows of both classes.
 
-    class_code : int
+    predicted_class_code : int
         Index of the predicted class.
 
-    n_accepted : int
+    max_accepted : int
         Number of rows that may be accepted as the class.
 
     Returns
@@ -47,21 +50,21 @@ def build_class_certificate(
     """
     # A subgroup has one threshold for each predicted class, in the order of the classes.
     predicted_codes = decision_columns.threshold_indices
-    is_predicted = predicted_codes == class_code
+    is_predicted = predicted_codes == predicted_class_code
     class_ranking = Ranking.from_scores(
         decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
     )
-    largest_threshold = class_ranking.largest_threshold_accepting_at_most(n_accepted)
+    largest_threshold = class_ranking.largest_threshold_accepting_at_most(max_accepted)
     threshold = RELATIVE_GRID.make_robust_to_rounding(largest_threshold)
     threshold_outcome = class_ranking.summarize_threshold(threshold)
-    return SubgroupCertificate(names, threshold=threshold, **threshold_outcome._asdict())
+    return SubgroupCertificate(subgroup_names, threshold=threshold, **threshold_outcome._asdict())
 
 
 def add_class_promise(
     certificate: SubgroupCertificate,
     class_promise: ClassPromise,
     *,
-    positive_name: Name,
+    positive_class: Name,
     significance_level: float | None,
     significance_level_if_untested: float,
 ) -> SubgroupCertificate:
@@ -75,7 +78,7 @@ def add_class_promise(
     class_promise : ClassPromise
         Promise about these rows.
 
-    positive_name : str or int
+    positive_class : str or int
         Name of the positive class of the promise.
 
     significance_level : float or None
@@ -90,30 +93,30 @@ def add_class_promise(
     SubgroupCertificate
     """
     if significance_level is None:
-        level_of_class = significance_level_if_untested * class_promise.level_fraction
+        level_of_promise = class_promise.compute_level_of_promise(significance_level_if_untested)
         level_of_test = None
     else:
-        level_of_class = significance_level * class_promise.level_fraction
-        level_of_test = level_of_class
+        level_of_promise = class_promise.compute_level_of_promise(significance_level)
+        level_of_test = level_of_promise
     return replace(
         certificate,
         quantity=class_promise.quantity,
         target=float(class_promise.target),
-        promised_class=positive_name,
+        promised_class=positive_class,
         delta=level_of_test,
-        rows_needed=_compute_rows_needed(certificate, class_promise, level_of_class),
+        rows_needed=_compute_rows_needed(certificate, class_promise, level_of_promise),
     )
 
 
 def _compute_rows_needed(
-    certificate: SubgroupCertificate, class_promise: ClassPromise, level_of_class: float
+    certificate: SubgroupCertificate, class_promise: ClassPromise, level_of_promise: float
 ) -> int | None:
     """Compute how many rows certify a class promise if no row is accepted, else None."""
     rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
     if not rejects_all_rows:
         return None
     return class_promise.rule.compute_required_rows(
-        class_promise.limit, significance_level=level_of_class
+        class_promise.limit, significance_level=level_of_promise
     )
 
 
@@ -183,24 +186,24 @@ def states_class_promise(
     if class_promise is None:
         no_promise = _StatedPromise()
         return stated_promise == no_promise
-    level_of_class = significance_level * class_promise.level_fraction
+    level_of_promise = class_promise.compute_level_of_promise(significance_level)
     if certificate.delta:
         # Rows that were tested have the level of their test in the certificate.
-        level_of_class = certificate.delta
+        level_of_promise = certificate.delta
     positive_code = class_promise.get_positive_code(class_names)
     expected_promise = _StatedPromise(
         quantity=class_promise.quantity,
         target=float(class_promise.target),
         positive_class=class_names[positive_code],
-        rows_needed=_compute_rows_needed(certificate, class_promise, level_of_class),
+        rows_needed=_compute_rows_needed(certificate, class_promise, level_of_promise),
     )
     return stated_promise == expected_promise
 
 
-def count_members_of_class_as_correct(
+def count_members_of_class(
     certificate: SubgroupCertificate, other_certificate: SubgroupCertificate
 ) -> Counts:
-    """Count all rows, where "correct" means that the row belongs to the first class.
+    """Count the rows of a class as the correct ones, whatever their predicted class.
 
     Parameters
     ----------
@@ -217,12 +220,12 @@ def count_members_of_class_as_correct(
     """
     n_rows = certificate.n_rows + other_certificate.n_rows
     # With two classes, an incorrect row belongs to the class that was not predicted.
-    n_of_other_class_predicted_as_class = certificate.n_rows - certificate.n_correct
-    n_of_other_class = n_of_other_class_predicted_as_class + other_certificate.n_correct
+    n_members_predicted_as_other_class = other_certificate.n_rows - other_certificate.n_correct
+    n_members_of_class = certificate.n_correct + n_members_predicted_as_other_class
     return Counts(
         n_rows=n_rows,
         n_accepted=certificate.n_accepted,
-        n_correct=n_rows - n_of_other_class,
+        n_correct=n_members_of_class,
         n_correct_accepted=certificate.n_correct_accepted,
     )
 

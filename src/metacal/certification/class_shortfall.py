@@ -25,8 +25,8 @@ from metacal.certification.sides import ClassPromise
 from metacal.formulas import Codes
 from metacal.statistics import bounds
 
-# The error curves of `rows_needed` are fitted to rankings in which most rows are correct.
-# They do not suit a class with a smaller share than this, for which rows are resampled instead.
+# Error curves suit rankings in which most rows are correct. For a class with a smaller share than
+# this, the number of rows needed is estimated by resampling instead.
 _MIN_SHARE_FOR_ERROR_CURVES = 0.2
 
 # Resampling more rows than this takes seconds, so the number of rows is not estimated.
@@ -117,7 +117,7 @@ def find_class_shortfall(
     n_rows_of_class = int((rows.true_class_codes == class_code).sum())
     class_share = n_rows_of_class / max(len(rows), 1)
     positive_code = class_promise.get_positive_code(rows.class_names)
-    level_of_class = significance_level * class_promise.level_fraction
+    level_of_promise = class_promise.compute_level_of_promise(significance_level)
     best_target = _find_best_target(
         class_promise,
         rows,
@@ -135,9 +135,9 @@ def find_class_shortfall(
         class_share=class_share,
     )
     ruled_out = None
-    if not class_promise.quantity.conditions_on_true_class:
+    if class_promise.is_precision:
         class_ranking = rows.rank_for_class(class_code)
-        ruled_out = find_ruled_out_thresholds(class_ranking, class_promise.limit, level_of_class)
+        ruled_out = find_ruled_out_thresholds(class_ranking, class_promise.limit, level_of_promise)
     return ClassShortfall(
         class_promise=class_promise,
         predicted_class=rows.class_names[class_code],
@@ -146,7 +146,7 @@ def find_class_shortfall(
         n_rows=len(rows),
         n_rows_of_other_class=len(rows) - n_rows_of_class,
         class_share=class_share,
-        significance_level=level_of_class,
+        significance_level=level_of_promise,
         best_target=best_target,
         n_required_rows=class_promise.compute_required_rows(significance_level),
         rows_needed=rows_needed,
@@ -164,40 +164,44 @@ def _find_best_target(
 ) -> float | None:
     """Find the target nearest to the promised one that the rows certify for a class.
 
-    The search is over the share of the reference rows that keep the promise, so a larger share is
-    a stricter promise. It is the target of a precision or a recall, and the complement of the
+    The search is over the share of the reference rows that do not violate the promise, so a larger
+    share is a stricter promise. It is the target of a precision or a recall, and the complement of the
     target of a false-positive rate. Targets have four decimals.
     """
     class_ranking = rows.rank_for_class(class_code)
     has_upper_limit = class_promise.quantity.has_upper_limit
-    is_precision = not class_promise.quantity.conditions_on_true_class
+    is_precision = class_promise.is_precision
 
     def complement_if_upper_limit(share: float) -> float:
         if has_upper_limit:
             return round(1.0 - share, 4)
         return round(share, 4)
 
-    def certifies_kept_share(kept_share: float) -> bool:
-        weaker_promise = replace(class_promise, target=complement_if_upper_limit(kept_share))
+    def certifies_share_without_violation(share_without_violation: float) -> bool:
+        weaker_promise = replace(
+            class_promise, target=complement_if_upper_limit(share_without_violation)
+        )
         threshold_result = weaker_promise.certify(class_ranking, significance_level, pilot_rows)
         return threshold_result.n_accepted > 0
 
-    lowest_kept_share = 0.0
+    lowest_share = 0.0
     if is_precision:
-        # The gate refuses a lower target than the precision of accepting every row.
+        # Accepting every row would keep a lower target, and such targets are refused.
         precision_of_all_rows = class_share
-        lowest_kept_share = precision_of_all_rows
-    promised_kept_share = complement_if_upper_limit(class_promise.target)
-    lowest_step = math.floor(ACCURACY_STEPS_PER_UNIT * lowest_kept_share)
-    promised_step = math.ceil(ACCURACY_STEPS_PER_UNIT * promised_kept_share)
+        lowest_share = precision_of_all_rows
+    promised_share = complement_if_upper_limit(class_promise.target)
+    lowest_step = math.floor(ACCURACY_STEPS_PER_UNIT * lowest_share)
+    promised_step = math.ceil(ACCURACY_STEPS_PER_UNIT * promised_share)
     highest_certified_step = find_highest_certified_step(
-        certified_step=lowest_step, uncertified_step=promised_step, certifies=certifies_kept_share
+        certified_step=lowest_step,
+        uncertified_step=promised_step,
+        certifies=certifies_share_without_violation,
     )
     nothing_is_certified = highest_certified_step == lowest_step
     if nothing_is_certified:
         return None
-    best_kept_share = highest_certified_step / ACCURACY_STEPS_PER_UNIT
-    return complement_if_upper_limit(best_kept_share)
+    best_share = highest_certified_step / ACCURACY_STEPS_PER_UNIT
+    return complement_if_upper_limit(best_share)
 
 
 def _estimate_rows_needed(
@@ -209,18 +213,18 @@ def _estimate_rows_needed(
     class_share: float,
 ) -> int | None:
     """Estimate how many rows of both classes would certify the promise."""
-    is_precision = not class_promise.quantity.conditions_on_true_class
+    is_precision = class_promise.is_precision
     if is_precision and class_share >= _MIN_SHARE_FOR_ERROR_CURVES:
         return _estimate_rows_by_error_curves(
             class_promise, rows, pilot_rows, significance_level, class_code
         )
     if not is_precision:
         # A recall or a false-positive rate is a share of the rows of the other class.
-        n_reference_rows_needed = class_promise.compute_required_rows(significance_level)
-        share_of_reference_rows = 1.0 - class_share
-        if share_of_reference_rows == 0.0:
+        n_rows_of_other_class_needed = class_promise.compute_required_rows(significance_level)
+        share_of_other_class = 1.0 - class_share
+        if share_of_other_class == 0.0:
             return None
-        min_rows_of_both_classes = math.ceil(n_reference_rows_needed / share_of_reference_rows)
+        min_rows_of_both_classes = math.ceil(n_rows_of_other_class_needed / share_of_other_class)
         if min_rows_of_both_classes > len(rows):
             return bounds.round_up_to_two_digits(min_rows_of_both_classes)
     if len(rows) > _MAX_ROWS_TO_RESAMPLE:
@@ -240,9 +244,9 @@ def _estimate_rows_by_error_curves(
     """Estimate how many rows certify a precision, from fitted error curves."""
     class_ranking = rows.rank_for_class(class_code)
     threshold_result = class_promise.certify(class_ranking, significance_level, pilot_rows)
-    level_of_class = significance_level * class_promise.level_fraction
+    level_of_promise = class_promise.compute_level_of_promise(significance_level)
     return estimate_rows_needed_for_accuracy(
-        class_ranking, class_promise.limit, level_of_class, threshold_result.n_planning_rows
+        class_ranking, class_promise.limit, level_of_promise, threshold_result.n_planning_rows
     )
 
 

@@ -37,7 +37,7 @@ class ClusterCounts:
     n_reference_rows: Float
     max_reference_rows: int
 
-    def compute_values_with_limited_mean(self, limit: float) -> Float:
+    def compute_values_to_compare_with_limit(self, limit: float) -> Float:
         """Compute a number in [0, 1] for each cluster, to bet on its mean.
 
         The expected value of this number is at most `limit` if and only if the rate
@@ -80,7 +80,7 @@ class ClusterCounts:
         """
 
         def rate_may_be_at_most(limit: float) -> bool:
-            cluster_values = self.compute_values_with_limited_mean(limit)
+            cluster_values = self.compute_values_to_compare_with_limit(limit)
             rate_is_above_limit = betting.certifies_mean_above(
                 cluster_values, limit, significance_level=tail_probability
             )
@@ -88,12 +88,12 @@ class ClusterCounts:
 
         def rate_is_below(limit: float) -> bool:
             # The mean is below the limit if 1 minus the mean is above 1 minus the limit.
-            cluster_values = self.compute_values_with_limited_mean(limit)
+            cluster_values = self.compute_values_to_compare_with_limit(limit)
             return betting.certifies_mean_above(
                 1.0 - cluster_values, 1.0 - limit, significance_level=tail_probability
             )
 
-        # Both conditions are false for small limits and true for large ones.
+        # Each of the two functions is false for small limits and true for large ones.
         lower_bracket = betting.bracket_first_true(rate_may_be_at_most)
         upper_bracket = betting.bracket_first_true(rate_is_below)
         return lower_bracket.largest_false, upper_bracket.smallest_true
@@ -161,7 +161,9 @@ def count_violations_per_cluster(
     -------
     ClusterCounts
     """
-    is_event, is_reference_row = quantity.compute_event_and_counted_masks(is_accepted, correct)
+    is_event, is_reference_row = quantity.compute_numerator_and_denominator_masks(
+        is_accepted, correct
+    )
     is_violation = is_event
     if not quantity.has_upper_limit:
         is_violation = is_reference_row & ~is_event
@@ -174,12 +176,12 @@ def count_violations_per_cluster(
             max_reference_rows=clusters.max_size,
         )
 
-    violation_fraction = n_violations / np.maximum(n_reference_rows, 1.0)
-    # A cluster with reference rows counts as one row, whose violation is a fraction.
-    one_if_any_reference_row = np.minimum(n_reference_rows, 1.0)
+    share_of_violations = n_violations / np.maximum(n_reference_rows, 1.0)
+    # Each cluster with reference rows counts as one row, of which a share is a violation.
+    has_reference_row = np.minimum(n_reference_rows, 1.0)
     return ClusterCounts(
-        n_violations=violation_fraction,
-        n_reference_rows=one_if_any_reference_row,
+        n_violations=share_of_violations,
+        n_reference_rows=has_reference_row,
         max_reference_rows=1,
     )
 

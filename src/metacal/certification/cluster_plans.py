@@ -64,7 +64,7 @@ def build_increasing_sequences(
     limit: float,
     significance_level: float,
 ) -> tuple[CandidateSequence[float], ...]:
-    """Divide the thresholds into test sequences, one per entry of `_SEQUENCE_STARTS`.
+    """Divide the thresholds into sequences that start where a test is likely to pass.
 
     A low threshold accepts too few rows for its test to pass, and the first failure
     ends a sequence. Each sequence therefore starts at a threshold whose test would
@@ -138,7 +138,7 @@ def _estimate_error_free_log_capital(
     n_test_clusters: int,
     limit: float,
 ) -> Float:
-    """Estimate the log capital of each test if no accepted row were a violation.
+    """Estimate the log capital at each threshold, assuming no accepted row is a violation.
 
     A bet on a cluster with A accepted rows and no violation multiplies the capital by about
     1 + limit A / S, where S is the largest number of rows of a cluster. Because log(1 + x) is about
@@ -164,14 +164,16 @@ def _estimate_error_free_log_capital(
     """
     assert pilot_rows.clusters is not None
     if pilot_rows.clusters.uses_cluster_means:
-        # A cluster counts as one row, and is accepted as soon as its lowest score is.
-        counted_scores = _find_lowest_score_per_cluster(pilot_rows)
+        # A cluster counts as one row. It has an accepted row as soon as its lowest score is accepted.
+        scores_of_counted_rows = _find_lowest_score_per_cluster(pilot_rows)
         max_counted_rows_per_cluster = 1
     else:
-        counted_scores = pilot_rows.scores
+        scores_of_counted_rows = pilot_rows.scores
         max_counted_rows_per_cluster = pilot_rows.clusters.max_size
 
-    n_accepted_by_threshold = np.searchsorted(np.sort(counted_scores), thresholds, side="right")
+    n_accepted_by_threshold = np.searchsorted(
+        np.sort(scores_of_counted_rows), thresholds, side="right"
+    )
     mean_accepted_per_cluster = n_accepted_by_threshold / pilot_rows.clusters.n_clusters
     n_accepted_in_test_clusters = n_test_clusters * mean_accepted_per_cluster
     return n_accepted_in_test_clusters * limit / max_counted_rows_per_cluster

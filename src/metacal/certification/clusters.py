@@ -89,7 +89,7 @@ WHOLE_CLUSTERS_RULE = register_rule(
     SAME_SOURCE,
 )
 
-# One of this many clusters is a pilot cluster.
+# One pilot cluster is chosen for this many clusters.
 _CLUSTERS_PER_PILOT_CLUSTER = 10
 
 # Smallest number of pilot clusters.
@@ -159,11 +159,11 @@ class ClusterBettingRule:
         CandidatePlan
         """
         increasing_thresholds = choose_thresholds(pilot_rows)
-        if self.quantity.limits_only_rejections:
-            # Accepting more rows cannot break the promise, so the largest threshold is tested first.
-            test_sequence = CandidateSequence(
-                level_fraction=1.0, candidates=tuple(increasing_thresholds[::-1])
-            )
+        accepting_more_is_safe = self.quantity.limits_only_rejections
+        if accepting_more_is_safe:
+            # The largest threshold is the one that is most likely to pass, so it is tested first.
+            decreasing_thresholds = tuple(increasing_thresholds[::-1])
+            test_sequence = CandidateSequence(level_fraction=1.0, candidates=decreasing_thresholds)
             return CandidatePlan(limit=limit, sequences=(test_sequence,))
 
         test_sequences = build_increasing_sequences(
@@ -211,7 +211,7 @@ class ClusterBettingRule:
         if observed_rate_exceeds_limit:
             return False
         # The mean of these values is below the limit exactly if the rate of violations is.
-        cluster_values = cluster_counts.compute_values_with_limited_mean(limit)
+        cluster_values = cluster_counts.compute_values_to_compare_with_limit(limit)
         return replicating_bets.certifies_mean_below(cluster_values, limit, significance_level)
 
     def certify(
@@ -245,12 +245,14 @@ class ClusterBettingRule:
         n_accepted = int(accept_up_to_threshold(rows.scores, threshold).sum())
         return ThresholdResult(n_accepted=n_accepted, threshold=threshold)
 
-    def find_highest_accuracy(self, failed_limit: float, certifies: Certifies) -> float | None:
+    def find_highest_certified_accuracy(
+        self, uncertified_error_rate: float, certifies: Certifies
+    ) -> float | None:
         """Search for the highest accuracy that the test clusters certify.
 
         Parameters
         ----------
-        failed_limit : float
+        uncertified_error_rate : float
             Error rate that could not be certified. The search covers the error rates
             between it and 1.
 
@@ -264,7 +266,7 @@ class ClusterBettingRule:
             finds no error rate below 1.
         """
         bracket = betting.bracket_first_true(
-            certifies, lower_end=failed_limit, n_steps=_N_BISECTION_STEPS
+            certifies, lower_end=uncertified_error_rate, n_steps=_N_BISECTION_STEPS
         )
         smallest_certified_error_rate = bracket.smallest_true
         if smallest_certified_error_rate >= 1.0:
@@ -281,7 +283,7 @@ class ClusterBettingRule:
         max_cluster_size: int,
         uses_cluster_means: bool,
     ) -> bool:
-        """Check whether a certificate with these counts can be genuine.
+        """Check two necessary conditions for a certificate with these counts.
 
         A file stores totals but not the counts of each cluster, so the test cannot
         be repeated. This method checks two necessary conditions: the observed rate
@@ -313,14 +315,14 @@ class ClusterBettingRule:
         n_reference_rows = self.count_reference_rows(counts)
         n_violations = self.count_violations(counts)
 
-        # The factor allows for another version of SciPy, which may have rounded differently.
+        # The factor tolerates the rounding errors of another version of SciPy.
         max_violations = ONE_PLUS_ROUNDING_ERROR * limit * n_reference_rows
         if not uses_cluster_means and n_violations > max_violations:
             return False
 
         max_rows_per_cluster = max_cluster_size
         if uses_cluster_means:
-            # Each cluster then counts as one row, and every reference row may be such a cluster.
+            # Each cluster counts as one row. The capital is largest if it has only one reference row.
             max_rows_per_cluster = 1
         max_log_capital = _bound_log_capital(
             limit, n_reference_rows=n_reference_rows, max_rows_per_cluster=max_rows_per_cluster
@@ -382,5 +384,6 @@ def split_pilot_clusters(
     n_pilot_clusters = min(n_pilot_clusters, n_clusters - 1)
 
     # The clusters are numbered in random order, so the first ones are a random choice.
-    is_pilot_row = rows.clusters.codes < n_pilot_clusters
+    random_cluster_numbers = rows.clusters.codes
+    is_pilot_row = random_cluster_numbers < n_pilot_clusters
     return rows.take(is_pilot_row), rows.take(~is_pilot_row)

@@ -340,7 +340,7 @@ class OneThresholdProcedure:
         )
 
     def compute_decision_columns(
-        self, rows: CalibrationRows, decision_points: float | Float
+        self, rows: CalibrationRows, decision_log_odds: float | Float
     ) -> DecisionColumns:
         """Return the score, the correctness and the only threshold index of each row."""
         assert rows.correct is not None

@@ -253,7 +253,7 @@ class SubgroupProcedure(Procedure, Protocol):
         """
 
     def compute_decision_columns(
-        self, rows: CalibrationRows, decision_points: float | Float
+        self, rows: CalibrationRows, decision_log_odds: float | Float
     ) -> DecisionColumns:
         """Return the columns by which a gate decides the rows."""
 

@@ -149,7 +149,7 @@ class ClassPromise:
     def compute_required_rows(self, significance_level: float) -> int:
         """Compute the smallest number of reference rows that certifies the promise."""
         return self.rule.compute_required_rows(
-            self.limit, self._compute_level_of_promise(significance_level)
+            self.limit, self.compute_level_of_promise(significance_level)
         )
 
     def certify(
@@ -190,7 +190,7 @@ class ClassPromise:
             self.rule,
             ranking,
             self.limit,
-            self._compute_level_of_promise(significance_level),
+            self.compute_level_of_promise(significance_level),
             pilot_rows=pilot_rows,
             max_tested_rank=max_tested_rank,
             correct_rows_are_rare=correct_rows_are_rare,
@@ -199,10 +199,10 @@ class ClassPromise:
     def supports(self, counts: Counts, significance_level: float) -> bool:
         """Check whether the counts of accepted rows support the promise."""
         return self.rule.supports(
-            counts, self.limit, self._compute_level_of_promise(significance_level)
+            counts, self.limit, self.compute_level_of_promise(significance_level)
         )
 
-    def _compute_level_of_promise(self, significance_level: float) -> float:
+    def compute_level_of_promise(self, significance_level: float) -> float:
         """Compute the significance level of this promise from that of both promises."""
         return significance_level * self.level_fraction
 

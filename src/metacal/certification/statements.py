@@ -350,7 +350,7 @@ def build_no_certified_subgroup_error(
     subgroup_kind: SubgroupKind,
     n_rows: int,
     n_subgroups: int,
-    best_limit: float | None,
+    best_target: float | None,
     rows_needed: int | None,
     *,
     rows_needed_is_minimum: bool,
@@ -377,8 +377,8 @@ def build_no_certified_subgroup_error(
     n_subgroups : int
         Number of subgroups.
 
-    best_limit : float or None
-        Strictest limit that any subgroup supports.
+    best_target : float or None
+        Strictest target that any subgroup supports.
 
     rows_needed : int or None
         Number of rows of one subgroup that may certify its promise.
@@ -391,9 +391,9 @@ def build_no_certified_subgroup_error(
     -------
     InfeasibleTargetError
     """
-    best_limit_clause = ""
-    if best_limit is not None:
-        best_limit_clause = f"; the best that any of them supports is {best_limit:.4f}"
+    best_target_clause = ""
+    if best_target is not None:
+        best_target_clause = f"; the best that any of them supports is {best_target:.4f}"
     advice = "Lower the target, or improve the model"
     if rows_needed is not None and rows_needed_is_minimum:
         advice = (
@@ -407,9 +407,9 @@ def build_no_certified_subgroup_error(
         )
     message = (
         f"Cannot certify {quantity} {target:g} for any {subgroup_kind} ({n_subgroups} in these"
-        f" {n_rows:,} rows) {format_confidence_level(delta)}{best_limit_clause}. {advice}."
+        f" {n_rows:,} rows) {format_confidence_level(delta)}{best_target_clause}. {advice}."
     )
-    return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
+    return InfeasibleTargetError(message, target=target, best=best_target, rows_needed=rows_needed)
 
 
 def build_infeasible_clusters_error(

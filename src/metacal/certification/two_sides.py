@@ -61,7 +61,7 @@ from metacal.certification.class_certificates import (
     add_best_targets,
     add_class_promise,
     build_class_certificate,
-    count_members_of_class_as_correct,
+    count_members_of_class,
     get_predicted_class,
     states_class_promise,
     sum_counts_of_classes,
@@ -289,7 +289,7 @@ class TwoClassProcedure:
                 (class_name,) if is_about_all_rows else subgroup_names,
                 decision_columns,
                 class_code,
-                n_accepted=result.count_accepted(class_code),
+                max_accepted=result.count_accepted(class_code),
             )
             if not is_about_all_rows:
                 class_certificate = replace(
@@ -301,7 +301,7 @@ class TwoClassProcedure:
                 class_certificate = add_class_promise(
                     class_certificate,
                     class_promise,
-                    positive_name=rows.class_names[positive_code],
+                    positive_class=rows.class_names[positive_code],
                     significance_level=significance_level,
                     significance_level_if_untested=significance_level_if_untested,
                 )
@@ -383,11 +383,11 @@ class TwoClassProcedure:
         return shortfalls
 
     def compute_decision_columns(
-        self, rows: CalibrationRows, decision_points: float | Float
+        self, rows: CalibrationRows, decision_log_odds: float | Float
     ) -> DecisionColumns:
         """Predict the class of each row, and measure its distance from the decision point."""
-        predicted_codes = (rows.scores > decision_points).astype(np.intp)
-        distance_from_decision = np.abs(rows.scores - decision_points)
+        predicted_codes = (rows.scores > decision_log_odds).astype(np.intp)
+        distance_from_decision = np.abs(rows.scores - decision_log_odds)
         return DecisionColumns(
             uncertainty=RELATIVE_GRID.round(-distance_from_decision),
             correct=predicted_codes == rows.true_class_codes,
@@ -457,7 +457,7 @@ def _supports_class_promise(
         return True
     if class_promise is None:
         return False
-    row_counts = count_members_of_class_as_correct(certificate, other_certificate)
+    row_counts = count_members_of_class(certificate, other_certificate)
     return class_promise.supports(row_counts, significance_level)
 
 

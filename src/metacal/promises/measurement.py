@@ -358,7 +358,7 @@ class Measurement:
         """Compute the p-value of bets on whole clusters."""
         assert self.cluster_counts is not None
         limit = self.max_bad_share
-        cluster_values = self.cluster_counts.compute_values_with_limited_mean(limit)
+        cluster_values = self.cluster_counts.compute_values_to_compare_with_limit(limit)
         return betting.p_value_of_mean_above(
             cluster_values, limit=limit, significance_level=significance_level
         )

@@ -18,7 +18,7 @@ from metacal.certificates.counts import (
 )
 from metacal.certificates.quantity import Limits, Quantity
 from metacal.certificates.subgroups import Name
-from metacal.certification.certify import certify, counts_cases
+from metacal.certification.certify import certify, is_about_cases
 from metacal.certification.ranking import Evidence
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.statements import format_confidence_level, format_promise_mismatch
@@ -220,7 +220,7 @@ class Promise(ABC):
     @property
     def counts_cases(self) -> bool:
         """Whether the promise is about cases, and not about rows."""
-        return counts_cases(self)
+        return is_about_cases(self)
 
     @property
     def split_seed(self) -> int | None:

@@ -334,7 +334,9 @@ class _SubgroupCounts:
         -------
         _SubgroupCounts
         """
-        event_mask, counted_mask = quantity.compute_event_and_counted_masks(is_accepted, correct)
+        event_mask, counted_mask = quantity.compute_numerator_and_denominator_masks(
+            is_accepted, correct
+        )
         is_violation = event_mask if quantity.has_upper_limit else counted_mask & ~event_mask
         return cls(
             rows=_count_codes(codes, names),

@@ -333,12 +333,12 @@ class PromiseMonitor(Monitor):
         if quantity.is_mean_cost:
             # Whether the cost of a row counts depends on its acceptance, not on its correctness.
             unused_correctness = np.zeros_like(rows.is_accepted)
-            _, is_counted = quantity.compute_event_and_counted_masks(
+            _, is_counted = quantity.compute_numerator_and_denominator_masks(
                 rows.is_accepted, unused_correctness
             )
             event_values = self._compute_relative_costs(rows.is_accepted, losses)
         else:
-            _, is_counted = quantity.compute_event_and_counted_masks(
+            _, is_counted = quantity.compute_numerator_and_denominator_masks(
                 rows.is_accepted, rows.is_correct
             )
             is_event = quantity.find_violations(rows.is_accepted, rows.is_correct)
