@@ -416,11 +416,11 @@ class TwoClassProcedure:
         was_tested = any(certificate.delta is not None for certificate in subgroup_certificates)
         for class_code, certificate in enumerate(subgroup_certificates):
             class_promise = promises_by_class.get(class_code)
-            level_of_class = 0.0
+            level_of_promise = 0.0
             if class_promise is not None and was_tested:
-                level_of_class = significance_level * class_promise.level_fraction
+                level_of_promise = class_promise.compute_level_of_promise(significance_level)
             has_expected_level = math.isclose(
-                certificate.delta or 0.0, level_of_class, rel_tol=_LEVEL_TOLERANCE
+                certificate.delta or 0.0, level_of_promise, rel_tol=_LEVEL_TOLERANCE
             )
             has_expected_promise = states_class_promise(
                 certificate, class_promise, class_names, significance_level
