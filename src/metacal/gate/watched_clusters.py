@@ -154,7 +154,7 @@ def _draw_uniform_number_for_cluster(first_row: PendingRow) -> float:
 
 
 def _compute_full_weight_sums(cluster_sizes: Codes, design: CertificationDesign) -> Float | None:
-    """Return the number by which each cluster's sum of row weights is divided.
+    """Return the sum of row weights at which each cluster has the weight 1.
 
     If the certificate counts one row of each cluster, a cluster's weights are divided by its number
     of rows, so that all clusters have the same weight. If it counts every row, the divisor is the

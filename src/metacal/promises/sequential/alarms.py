@@ -241,7 +241,8 @@ class Alarms:
         clusters : ClusterMembership, optional
             Cluster of each row. All rows of a cluster must be given at once.
         """
-        # Rows of a cluster are dependent, so only the drawn row of each cluster is compared.
+        # Rows of a cluster are dependent. Monitors of drift observe one random row of each cluster,
+        # and monitors of promises bet on whole clusters.
         independent_rows: Flags | slice = slice(None)
         if clusters is not None:
             independent_rows = clusters.is_cluster_representative
@@ -306,18 +307,18 @@ class Alarms:
                 )
         if confidence is None:
             return
-        has_compared_confidence = accepted
+        is_independent_accepted_row = accepted
         if clusters is not None:
-            # One row of each cluster is drawn, because bets on rows need independent rows.
-            has_compared_confidence = accepted & clusters.is_cluster_representative
-        labelling_probability = None
+            # Bets on the confidence need independent rows, so one random row of each cluster is used.
+            is_independent_accepted_row = accepted & clusters.is_cluster_representative
+        probability_of_accepted_rows = None
         if probability is not None:
-            labelling_probability = probability[has_compared_confidence]
+            probability_of_accepted_rows = probability[is_independent_accepted_row]
         for calibration_monitor in self.calibration:
             calibration_monitor.update(
-                confidence[has_compared_confidence],
-                correct[has_compared_confidence],
-                probability=labelling_probability,
+                confidence[is_independent_accepted_row],
+                correct[is_independent_accepted_row],
+                probability=probability_of_accepted_rows,
             )
 
     def restart(self) -> Self:

@@ -57,6 +57,21 @@ _CAPITAL_SHARE_OF_EACH_WAGER = _ALL_ROWS_CAPITAL_SHARES + _BIN_CAPITAL_SHARES * 
 _N_WAGERS = len(_CAPITAL_SHARE_OF_EACH_WAGER)
 
 
+class CalibrationGaps(NamedTuple):
+    """Largest differences between mean confidence and accuracy, in both directions.
+
+    Attributes
+    ----------
+    overconfidence : float
+        Largest mean confidence minus accuracy.
+    underconfidence : float
+        Largest accuracy minus mean confidence.
+    """
+
+    overconfidence: float
+    underconfidence: float
+
+
 @dataclass
 class CalibrationMonitor(Monitor):
     """Evidence that the confidence of accepted rows is too high or too low.
@@ -70,7 +85,7 @@ class CalibrationMonitor(Monitor):
     least_probability : float, default=1.0
         Smallest probability with which a row is selected for labelling.
     allowances : tuple of (float, float)
-        Allowances o and u of all rows, and then of each bin. By default the tolerance.
+        Allowed gaps o and u of all rows, and then of each bin. By default the tolerance.
     n_rows, n_correct : int
         Number of accepted, labelled rows so far, and of correct rows among them.
     confidence_sum : float
@@ -103,7 +118,7 @@ class CalibrationMonitor(Monitor):
         check_fraction("tolerance", self.tolerance)
         n_allowances = 1 + _N_CONFIDENCE_BINS
         if self.allowances:
-            # Saved files contain each allowance as a list.
+            # Saved files contain each pair of allowed gaps as a list.
             self.allowances = tuple((over, under) for over, under in self.allowances)
         else:
             self.allowances = ((self.tolerance, self.tolerance),) * n_allowances
@@ -122,11 +137,16 @@ class CalibrationMonitor(Monitor):
             wagers.append(wager)
         self.initialize_capital(*wagers)
 
+    @property
+    def allowed_gaps(self) -> tuple[CalibrationGaps, ...]:
+        """Gaps that raise no alarm: those of all rows, then those of each bin of confidence."""
+        return tuple(CalibrationGaps(*allowance) for allowance in self.allowances)
+
     @classmethod
     def from_profile(
         cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0
     ) -> Self:
-        """Build a monitor that tolerates the gaps found on the calibration rows.
+        """Build a monitor that allows the calibration gaps of the calibration rows.
 
         Parameters
         ----------
@@ -152,9 +172,11 @@ class CalibrationMonitor(Monitor):
         allowances = []
         for confidence_bins in [all_bins, *single_bins]:
             gap_bounds = _bound_calibration_gaps(confidence_bins, log_inverse_level)
-            allowed_overconfidence = max(tolerance, gap_bounds.overconfidence)
-            allowed_underconfidence = max(tolerance, gap_bounds.underconfidence)
-            allowances.append((allowed_overconfidence, allowed_underconfidence))
+            allowed_gaps = CalibrationGaps(
+                overconfidence=max(tolerance, gap_bounds.overconfidence),
+                underconfidence=max(tolerance, gap_bounds.underconfidence),
+            )
+            allowances.append(allowed_gaps)
         return cls(
             tolerance=tolerance,
             delta=delta,
@@ -187,9 +209,9 @@ class CalibrationMonitor(Monitor):
         sampling_weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         gaps = confidences - is_correct
         bin_of_row = assign_confidence_bins(confidences)
-        all_rows_allowance, *bin_allowances = self.allowances
+        allowed_gaps_of_all_rows, *allowed_gaps_by_bin = self.allowed_gaps
         bets = _build_bets_on_gaps(
-            gaps, sampling_weights, bin_start=0.0, allowance=all_rows_allowance
+            gaps, sampling_weights, bin_start=0.0, allowed_gaps=allowed_gaps_of_all_rows
         )
         for bin_index, bin_start in enumerate(CONFIDENCE_BIN_STARTS):
             is_in_bin = bin_of_row == bin_index
@@ -197,7 +219,7 @@ class CalibrationMonitor(Monitor):
                 gaps,
                 sampling_weights * is_in_bin,
                 bin_start=bin_start,
-                allowance=bin_allowances[bin_index],
+                allowed_gaps=allowed_gaps_by_bin[bin_index],
             )
         self.current_capital.bet(bets, shares=_CAPITAL_SHARE_OF_EACH_WAGER)
         self.n_rows += n_rows
@@ -216,30 +238,23 @@ class CalibrationMonitor(Monitor):
             return "no accepted row has a label yet"
         mean_confidence = 100.0 * self.confidence_sum / self.n_rows
         accuracy = 100.0 * self.n_correct / self.n_rows
-        allowed_overconfidence, _ = self.allowances[0]
+        allowed_gaps_of_all_rows = self.allowed_gaps[0]
         return (
             f"confidence {mean_confidence:.2f}%, accuracy {accuracy:.2f}% on {self.n_rows:,} rows;"
-            f" {allowed_overconfidence:.2%} over is tolerated"
+            f" {allowed_gaps_of_all_rows.overconfidence:.2%} over is tolerated"
         )
-
-
-class _GapBounds(NamedTuple):
-    """Upper bounds of how much the mean confidence is too high, and too low."""
-
-    overconfidence: float
-    underconfidence: float
 
 
 def _bound_calibration_gaps(
     confidence_bins: tuple[ConfidenceBin, ...], log_inverse_level: float
-) -> _GapBounds:
+) -> CalibrationGaps:
     """Compute upper bounds of the overconfidence and the underconfidence in some bins.
 
     The bounds are ĝ + t and t - ĝ of the module docstring, where `log_inverse_level` is L.
     """
     n_rows = sum(confidence_bin.n_rows for confidence_bin in confidence_bins)
     if n_rows == 0:
-        return _GapBounds(overconfidence=_MAX_GAP, underconfidence=_MAX_GAP)
+        return CalibrationGaps(overconfidence=_MAX_GAP, underconfidence=_MAX_GAP)
     n_correct = sum(confidence_bin.n_correct for confidence_bin in confidence_bins)
     confidence_sum = sum(confidence_bin.confidence_sum for confidence_bin in confidence_bins)
     accuracy = n_correct / n_rows
@@ -248,14 +263,14 @@ def _bound_calibration_gaps(
     bernstein_margin = math.sqrt(
         2.0 * variance * log_inverse_level / n_rows
     ) + 2.0 * log_inverse_level / (3.0 * n_rows)
-    return _GapBounds(
+    return CalibrationGaps(
         overconfidence=min(_MAX_GAP, mean_confidence - accuracy + bernstein_margin),
         underconfidence=min(_MAX_GAP, accuracy - mean_confidence + bernstein_margin),
     )
 
 
 def _build_bets_on_gaps(
-    gaps: Float, weights: Float, *, bin_start: float, allowance: tuple[float, float]
+    gaps: Float, weights: Float, *, bin_start: float, allowed_gaps: CalibrationGaps
 ) -> list[Bets]:
     """Build two bets: on overconfidence and on underconfidence in a bin.
 
@@ -267,32 +282,32 @@ def _build_bets_on_gaps(
         Sampling weight of each row, 0 outside of the bin.
     bin_start : float
         Smallest confidence of the bin.
-    allowance : (float, float)
-        Allowed overconfidence and underconfidence.
+    allowed_gaps : CalibrationGaps
+        Largest mean gaps that the hypothesis of calibration allows in the bin.
 
     Returns
     -------
     list of Bets
     """
-    allowed_overconfidence, allowed_underconfidence = allowance
-    # This variance only scales the stakes, which may have any size, so it may be approximate.
-    typical_accuracy = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
-    variance = typical_accuracy * (1.0 - typical_accuracy)
+    # The variance only scales the stakes, which may have any size. So it may be approximate: it is
+    # that of a correctness flag with the confidence in the middle of the bin.
+    middle_confidence = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
+    approximate_variance = middle_confidence * (1.0 - middle_confidence)
     # A bet on overconfidence loses most if a row with the confidence `bin_start` is correct.
-    max_overconfidence_loss = 1.0 - bin_start + allowed_overconfidence
-    max_underconfidence_loss = 1.0 + allowed_underconfidence
+    largest_loss_of_overconfidence_bet = 1.0 - bin_start + allowed_gaps.overconfidence
+    largest_loss_of_underconfidence_bet = 1.0 + allowed_gaps.underconfidence
     overconfidence_bets = Bets(
-        payoffs=weights * (gaps - allowed_overconfidence),
+        payoffs=weights * (gaps - allowed_gaps.overconfidence),
         weights=weights,
-        variance=variance,
+        variance=approximate_variance,
         min_stake=0.0,
-        max_stake=MAX_LOST_CAPITAL_SHARE / max_overconfidence_loss,
+        max_stake=MAX_LOST_CAPITAL_SHARE / largest_loss_of_overconfidence_bet,
     )
     underconfidence_bets = Bets(
-        payoffs=weights * (-gaps - allowed_underconfidence),
+        payoffs=weights * (-gaps - allowed_gaps.underconfidence),
         weights=weights,
-        variance=variance,
+        variance=approximate_variance,
         min_stake=0.0,
-        max_stake=MAX_LOST_CAPITAL_SHARE / max_underconfidence_loss,
+        max_stake=MAX_LOST_CAPITAL_SHARE / largest_loss_of_underconfidence_bet,
     )
     return [overconfidence_bets, underconfidence_bets]

@@ -459,9 +459,9 @@ def _compute_polya_urn_probabilities(bin_of_row: Codes, *, urn_counts: Codes) ->
 
 
 def _build_bets_on_bin_values(
-    bin_values: Float, bin_of_row: Codes, bin_probabilities: Float
+    bin_values: Float, bin_of_row: Codes, bin_probabilities_by_row: Float
 ) -> Bets:
-    """Build bets that the values of bins are above or below their expected mean.
+    """Build bets that the bins of rows have a mean value above or below the expected one.
 
     Parameters
     ----------
@@ -469,22 +469,23 @@ def _build_bets_on_bin_values(
         Value of the function in each bin.
     bin_of_row : array of int of shape (n_rows,)
         Index of the bin of each row.
-    bin_probabilities : array of shape (n_rows, n_bins)
+    bin_probabilities_by_row : array of shape (n_rows, n_bins)
         Probability of each bin under the hypothesis, before the row is observed.
 
     Returns
     -------
     Bets
     """
-    expected_values = (bin_probabilities * bin_values).sum(axis=1)
-    expected_squares = (bin_probabilities * bin_values**2).sum(axis=1)
-    variances = expected_squares - expected_values**2
+    bin_axis = 1
+    expected_value_of_row = (bin_probabilities_by_row * bin_values).sum(axis=bin_axis)
+    expected_square_of_row = (bin_probabilities_by_row * bin_values**2).sum(axis=bin_axis)
+    variances = expected_square_of_row - expected_value_of_row**2
     largest_losses = np.maximum(
-        bin_values.max() - expected_values, expected_values - bin_values.min()
+        bin_values.max() - expected_value_of_row, expected_value_of_row - bin_values.min()
     )
     max_stakes = MAX_LOST_CAPITAL_SHARE / largest_losses
     return Bets(
-        payoffs=bin_values[bin_of_row] - expected_values,
+        payoffs=bin_values[bin_of_row] - expected_value_of_row,
         weights=1.0,
         variance=np.maximum(variances, _MIN_PAYOFF_VARIANCE),
         min_stake=-max_stakes,

@@ -226,21 +226,24 @@ class PromiseMonitor(Monitor):
     def _build_subgroup_monitors(
         cls, certificate: Certificate, *, delta: float, least_probability: float
     ) -> tuple[Self, ...]:
-        """Build a monitor for each class or group that accepts rows. They share delta."""
+        """Build a monitor for each class or group that accepts rows, with equal deltas."""
         assert certificate.subgroups is not None
+        # Subgroups that are always rejected have no accepted row, so they have no monitor.
         monitored_subgroups = []
         for accepting_status in ("certified", "accepts everything"):
             for subgroup in certificate.subgroups.items:
                 if subgroup.status == accepting_status:
                     monitored_subgroups.append(subgroup)
+        delta_of_each_monitor = delta / max(1, len(monitored_subgroups))
         monitors = []
         for subgroup in monitored_subgroups:
             quantity = subgroup.quantity or certificate.quantity
             target = subgroup.target or certificate.target
+            max_rate_of_events = quantity.max_violation_rate(target)
             monitor = cls(
                 quantity,
-                limit=quantity.max_violation_rate(target),
-                delta=delta / len(monitored_subgroups),
+                limit=max_rate_of_events,
+                delta=delta_of_each_monitor,
                 subgroup_names=subgroup.names,
                 least_probability=least_probability,
                 predicted_class=subgroup.predicted_class,
@@ -316,16 +319,17 @@ class PromiseMonitor(Monitor):
     def _convert_to_rows_about_class(
         self, rows: MonitoredRows, row_subgroups: ArrayLike | None
     ) -> MonitoredRows:
-        """Return rows with flags about the monitored class, and only its groups if any."""
+        """Convert acceptance and correctness of rows to flags about the monitored class."""
         n_rows = len(rows.is_accepted)
         is_predicted_as_class = np.zeros(n_rows, dtype=bool)
         is_predicted_as_class[self.select_monitored_rows(n_rows, row_subgroups)] = True
         # Rows of another predicted class stay, because their true class may be the monitored one.
         rows_about_class = rows.make_flags_about_class(is_predicted_as_class)
-        if not self.monitors_predicted_class_in_groups:
+        monitors_all_groups = not self.monitors_predicted_class_in_groups
+        if monitors_all_groups:
             return rows_about_class
-        is_in_group = self.select_rows_of_either_predicted_class(n_rows, row_subgroups)
-        return rows_about_class.select_rows(is_in_group)
+        is_in_monitored_group = self.select_rows_of_either_predicted_class(n_rows, row_subgroups)
+        return rows_about_class.select_rows(is_in_monitored_group)
 
     def _bet_on_rows(self, rows: MonitoredRows, losses: Losses | None) -> None:
         """Bet on the rows that count, and add their events to the counts of the monitor."""
@@ -453,9 +457,10 @@ class PromiseMonitor(Monitor):
         >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
         4
         """
-        n_events_or_total_cost = self.event_sum
+        shown_event_sum = self.event_sum
         if self.monitored_quantity.is_mean_cost:
-            n_events_or_total_cost = self.largest_cost * self.event_sum
+            total_cost = self.largest_cost * self.event_sum
+            shown_event_sum = total_cost
         record = {
             "quantity": self.monitored_quantity.name,
             "parts": self.subgroup_text or None,
@@ -463,7 +468,7 @@ class PromiseMonitor(Monitor):
             "limit": self.largest_cost * self.limit,
             "delta": self.delta,
             "rows": self.n_rows,
-            "events": n_events_or_total_cost,
+            "events": shown_event_sum,
             "evidence": self.evidence,
             "highest_evidence": self.highest_evidence,
             "alarm": self.alarm,

@@ -21,6 +21,9 @@ INTERVAL_DELTA_FRACTION = 0.25
 
 #: Logarithms are clipped to this before `math.exp`, which would overflow at 709.8.
 MAX_LOG_OF_FINITE_NUMBER = 700.0
+# Columns of an array with the group and the predicted class of each row.
+_GROUP_COLUMN = 0
+_PREDICTED_CLASS_COLUMN = 1
 # A text about a monitor lists at most this many classes or groups.
 _MAX_DESCRIBED_SUBGROUPS = 5
 
@@ -135,29 +138,29 @@ class Monitor:
         is_in_subgroup = self.select_rows_of_either_predicted_class(n_rows, row_subgroups)
         if not self.monitors_predicted_class_in_groups:
             return is_in_subgroup
-        predicted_class_of_row = np.asarray(row_subgroups)[:, 1].astype(str)
+        predicted_class_of_row = np.asarray(row_subgroups)[:, _PREDICTED_CLASS_COLUMN].astype(str)
         return is_in_subgroup & (predicted_class_of_row == str(self.predicted_class))
 
     def select_rows_of_either_predicted_class(
         self, n_rows: int, row_subgroups: ArrayLike | None
     ) -> Flags:
-        """Return a mask of the rows of the monitored groups, whatever their prediction.
+        """Return a mask of the rows of the monitored groups, of either predicted class.
 
         Without groups, the mask is that of the rows of the monitored classes.
         """
-        subgroup_of_row = None
+        subgroup_columns = None
         if row_subgroups is not None:
-            subgroup_of_row = np.atleast_1d(np.asarray(row_subgroups))
-        if subgroup_of_row is None or len(subgroup_of_row) != n_rows:
+            subgroup_columns = np.atleast_1d(np.asarray(row_subgroups))
+        if subgroup_columns is None or len(subgroup_columns) != n_rows:
             raise GroupsError(
                 f"This monitor watches {self.subgroup_text}, so it requires the class or group of"
                 " each row. Pass it for each row."
             )
+        subgroup_of_row = subgroup_columns
         if self.monitors_predicted_class_in_groups:
-            group_column = subgroup_of_row[:, 0]
-            subgroup_of_row = group_column
-        monitored_subgroups = np.array(self.subgroup_names)
-        return np.isin(subgroup_of_row.astype(str), monitored_subgroups.astype(str))
+            subgroup_of_row = subgroup_columns[:, _GROUP_COLUMN]
+        names_of_monitored_subgroups = np.array(self.subgroup_names)
+        return np.isin(subgroup_of_row.astype(str), names_of_monitored_subgroups.astype(str))
 
 
 def check_flags(values: ArrayLike, name: str) -> Flags:

@@ -52,10 +52,11 @@ class ClusterMembership(NamedTuple):
     n_clusters : int
         Number of clusters.
     full_weight_sums : array of float of shape (n_clusters,), or None
-        The weight of a cluster is the sum of the weights of its labelled rows, divided by this
-        number. It is the number of rows of the cluster, labelled or not, if every cluster counts
-        the same, and one number for all clusters if every row counts the same. None if each cluster
-        has weight 1, whatever the number of its rows.
+        Sum of row weights at which each cluster has the weight 1. The weight of a cluster is the
+        sum of the weights of its labelled rows, divided by this number. It is the number of rows of
+        the cluster, labelled or not, if every cluster counts the same, and one number for all
+        clusters if every row counts the same. None if each cluster has weight 1, whatever the
+        number of its rows.
     """
 
     cluster_of_row: Codes
@@ -136,7 +137,7 @@ class MonitoredRows(NamedTuple):
         )
 
     def select_rows(self, rows: Flags | slice) -> MonitoredRows:
-        """Return the rows of a mask or slice, with all their columns."""
+        """Return all columns of the rows that a mask or slice selects."""
         is_correct = self.is_correct
         if is_correct is not None:
             is_correct = is_correct[rows]

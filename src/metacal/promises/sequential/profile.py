@@ -190,7 +190,8 @@ def build_profile(
     Profile
     """
     edge_ranks = np.array(compute_bin_edge_ranks(ranking.n_rows), dtype=np.intp)
-    # Rows with the same score form a tie block, which may contain several edges.
+    # Rows with the same score form a tie block, which may contain several edges. The first block
+    # whose last rank is not below the rank of an edge contains the edge.
     edge_tie_blocks = np.searchsorted(ranking.tie_block_end_ranks, edge_ranks)
     tie_breakers = _draw_edge_tie_breakers(
         edge_ranks, edge_tie_blocks=edge_tie_blocks, tie_block_end_ranks=ranking.tie_block_end_ranks
@@ -209,7 +210,7 @@ def build_profile(
 def _draw_edge_tie_breakers(
     edge_ranks: Codes, *, edge_tie_blocks: Codes, tie_block_end_ranks: Codes
 ) -> Float:
-    """Draw a random tie breaker for each bin edge, as for the row at its rank.
+    """Draw a random number for each bin edge, which orders it among rows with its score.
 
     Parameters
     ----------
@@ -225,22 +226,23 @@ def _draw_edge_tie_breakers(
     array
     """
     rng = make_generator(_TIE_BREAKER_SEED)
-    rows_before_blocks = np.where(edge_tie_blocks > 0, tie_block_end_ranks[edge_tie_blocks - 1], 0)
-    if (tie_block_end_ranks[edge_tie_blocks] - rows_before_blocks == 1).all():
-        # Without ties, one number is drawn for each edge.
+    n_rows_below_block_of_edge = np.where(
+        edge_tie_blocks > 0, tie_block_end_ranks[edge_tie_blocks - 1], 0
+    )
+    block_size_of_edge = tie_block_end_ranks[edge_tie_blocks] - n_rows_below_block_of_edge
+    no_edge_is_tied = (block_size_of_edge == 1).all()
+    if no_edge_is_tied:
         return rng.random(len(edge_ranks))
+    rank_of_edge_in_block = edge_ranks - n_rows_below_block_of_edge
     tie_breakers = np.empty(len(edge_ranks))
     for block in sorted(set(edge_tie_blocks.tolist())):
         edges_in_block = np.flatnonzero(edge_tie_blocks == block)
-        n_rows_before_block = 0
-        if block > 0:
-            n_rows_before_block = int(tie_block_end_ranks[block - 1])
-        n_rows_up_to_block_end = int(tie_block_end_ranks[block])
+        first_edge = edges_in_block[0]
         # The row with rank k among the tied rows has the k-th smallest of their random numbers.
         tie_breakers[edges_in_block] = _draw_uniform_order_statistics(
             rng,
-            n_numbers=n_rows_up_to_block_end - n_rows_before_block,
-            ranks=edge_ranks[edges_in_block] - n_rows_before_block,
+            n_numbers=int(block_size_of_edge[first_edge]),
+            ranks=rank_of_edge_in_block[edges_in_block],
         )
     return tie_breakers
 
@@ -259,7 +261,7 @@ def _draw_uniform_order_statistics(
 
 
 def _count_by_confidence(confidence: Float, correct: Flags) -> tuple[ConfidenceBin, ...]:
-    """Count the rows and correct rows, and sum the confidence, of each bin."""
+    """Count rows and correct rows, and sum confidences, in each bin of confidence."""
     n_bins = len(CONFIDENCE_BIN_STARTS)
     bin_of_row = assign_confidence_bins(confidence)
     clipped_confidence = np.clip(np.asarray(confidence, np.float64), 0.0, 1.0)

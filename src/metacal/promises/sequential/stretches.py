@@ -30,7 +30,7 @@ class PartOfStretch(NamedTuple):
 def split_into_stretches(
     n_rows: int, *, n_earlier_rows: int, stretch_length: int | None
 ) -> list[PartOfStretch]:
-    """Split a batch of rows into parts that lie within one stretch each.
+    """Split consecutive rows at the boundaries of stretches of equal length.
 
     If `stretch_length` is None, a single stretch contains all rows of all batches.
 
@@ -40,16 +40,21 @@ def split_into_stretches(
     if n_rows == 0:
         return []
     if stretch_length is None:
-        return [PartOfStretch(slice(0, n_rows), 0, contains_start_of_stretch=n_earlier_rows == 0)]
+        whole_batch = PartOfStretch(
+            rows=slice(0, n_rows), stretch_number=0, contains_start_of_stretch=n_earlier_rows == 0
+        )
+        return [whole_batch]
     parts = []
     part_start = 0
     while part_start < n_rows:
-        stretch_number, n_rows_in_stretch = divmod(n_earlier_rows + part_start, stretch_length)
-        part_stop = min(n_rows, part_start + stretch_length - n_rows_in_stretch)
+        n_rows_before_part = n_earlier_rows + part_start
+        stretch_number, n_stretch_rows_before_part = divmod(n_rows_before_part, stretch_length)
+        n_stretch_rows_left = stretch_length - n_stretch_rows_before_part
+        part_stop = min(n_rows, part_start + n_stretch_rows_left)
         part = PartOfStretch(
-            slice(part_start, part_stop),
-            stretch_number,
-            contains_start_of_stretch=n_rows_in_stretch == 0,
+            rows=slice(part_start, part_stop),
+            stretch_number=stretch_number,
+            contains_start_of_stretch=n_stretch_rows_before_part == 0,
         )
         parts.append(part)
         part_start = part_stop

@@ -76,28 +76,30 @@ class _GamblerState(NamedTuple):
 
     Attributes
     ----------
-    previous_payoff_sum, previous_weight_sum : float
+    previous_stretch_payoff_sum, previous_stretch_weight_sum : float
         Sums of the payoffs and weights of the rows of the previous stretch.
-    payoff_sum, weight_sum : float
+    stretch_payoff_sum, stretch_weight_sum : float
         Sums of the payoffs and weights of the rows of the current stretch.
-    log_invested : float
+    log_invested_capital : float
         Logarithm of the invested capital.
     """
 
-    previous_payoff_sum: float = 0.0
-    previous_weight_sum: float = 0.0
-    payoff_sum: float = 0.0
-    weight_sum: float = 0.0
-    log_invested: float = _LOG_OF_ZERO_CAPITAL
+    previous_stretch_payoff_sum: float = 0.0
+    previous_stretch_weight_sum: float = 0.0
+    stretch_payoff_sum: float = 0.0
+    stretch_weight_sum: float = 0.0
+    log_invested_capital: float = _LOG_OF_ZERO_CAPITAL
 
     def start_stretch(self, added_capital: float) -> _GamblerState:
         """Return the state at the start of the next stretch, with more capital invested."""
         return _GamblerState(
-            previous_payoff_sum=self.payoff_sum,
-            previous_weight_sum=self.weight_sum,
-            payoff_sum=0.0,
-            weight_sum=0.0,
-            log_invested=float(np.logaddexp(self.log_invested, math.log(added_capital))),
+            previous_stretch_payoff_sum=self.stretch_payoff_sum,
+            previous_stretch_weight_sum=self.stretch_weight_sum,
+            stretch_payoff_sum=0.0,
+            stretch_weight_sum=0.0,
+            log_invested_capital=float(
+                np.logaddexp(self.log_invested_capital, math.log(added_capital))
+            ),
         )
 
 
@@ -108,15 +110,15 @@ class _GamblerResult(NamedTuple):
     ----------
     new_state : _GamblerState
         State after the last row.
-    log_invested : array
+    log_invested_capital : array
         Logarithm of the invested capital after each row.
-    idle_capital : array
+    uninvested_capital : array
         Capital that is not yet invested at each row, for an initial capital of 1.
     """
 
     new_state: _GamblerState
-    log_invested: Float
-    idle_capital: Float
+    log_invested_capital: Float
+    uninvested_capital: Float
 
 
 # State of a gambler before the first row, as the tuple of numbers that a saved monitor contains.
@@ -256,7 +258,7 @@ class Wager:
     def payoff_sum(self) -> float:
         """Sum of the payoffs of all rows."""
         # The first gambler has no window, so its current stretch contains all rows.
-        return _GamblerState(*self.gambler_states[0]).payoff_sum
+        return _GamblerState(*self.gambler_states[0]).stretch_payoff_sum
 
     def restart(self) -> Wager:
         """Return a wager with the same first guess that has not bet on any row."""
@@ -276,28 +278,29 @@ class Wager:
         squared_weight_sums = _compute_running_sums(
             np.square(row_bets.weights), initial_sum=self.squared_weight_sum
         )
-        # The ratio is Σw²/Σw over the earlier rows. Adding 1 to both sums avoids dividing by zero.
-        weight_moment_ratios = (squared_weight_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
-        log_invested_of_gamblers = []
-        total_idle_capital = np.zeros(n_rows)
+        # A weighted payoff has Σw²/Σw times the variance, estimated from the earlier rows. Adding 1
+        # to both sums avoids dividing by zero.
+        variance_factors = (squared_weight_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
+        log_invested_by_gambler = []
+        total_uninvested_capital = np.zeros(n_rows)
         new_gambler_states = []
         for state_numbers, window_length in zip(self.gambler_states, WINDOW_LENGTHS, strict=True):
             result = self._bet_as_gambler(
                 _GamblerState(*state_numbers),
                 row_bets,
-                weight_moment_ratios,
+                variance_factors,
                 window_length=window_length,
             )
             new_gambler_states.append(tuple(result.new_state))
-            log_invested_of_gamblers.append(result.log_invested)
-            total_idle_capital += result.idle_capital
+            log_invested_by_gambler.append(result.log_invested_capital)
+            total_uninvested_capital += result.uninvested_capital
         self.n_rows += n_rows
         self.weight_sum = float(weight_sums[-1])
         self.squared_weight_sum = float(squared_weight_sums[-1])
         self.gambler_states = tuple(new_gambler_states)
         # Invested capital is stored as a logarithm, because it can overflow. Idle capital cannot.
         log_total_capital = log_sum_exp(
-            np.array(log_invested_of_gamblers), nonlogarithmic_term=total_idle_capital
+            np.array(log_invested_by_gambler), nonlogarithmic_term=total_uninvested_capital
         )
         n_gamblers = len(WINDOW_LENGTHS)
         return log_total_capital - math.log(n_gamblers)
@@ -306,11 +309,11 @@ class Wager:
         self,
         state: _GamblerState,
         bets: _RowBets,
-        weight_moment_ratios: Float,
+        variance_factors: Float,
         *,
         window_length: int | None,
     ) -> _GamblerResult:
-        """Bet the capital of one gambler on consecutive rows.
+        """Bet on consecutive rows with the stakes of one gambler.
 
         Parameters
         ----------
@@ -318,8 +321,8 @@ class Wager:
             State of the gambler before the first row.
         bets : _RowBets
             Bets on the rows.
-        weight_moment_ratios : array
-            Ratio Σw²/Σw of the weights of the rows before each row.
+        variance_factors : array
+            Factor Σw²/Σw of the variance of a payoff, from the weights before each row.
         window_length : int or None
             Number of rows of a stretch of the gambler. None stands for all rows.
 
@@ -328,26 +331,33 @@ class Wager:
         _GamblerResult
         """
         n_rows = len(bets.payoffs)
-        log_invested = np.empty(n_rows)
-        idle_capital = np.zeros(n_rows)
+        log_invested_capital = np.empty(n_rows)
+        uninvested_capital = np.zeros(n_rows)
+        has_window = window_length is not None
+        # A stretch has as many rows as the window. At its start, the gambler invests more capital.
         for part in split_into_stretches(
             n_rows, n_earlier_rows=self.n_rows, stretch_length=window_length
         ):
-            has_window = window_length is not None
             if part.contains_start_of_stretch:
-                added_capital = compute_invested_share(part.stretch_number, has_window=has_window)
-                state = state.start_stretch(added_capital)
-            state, log_invested[part.rows] = self._bet_within_stretch(
-                state, bets.select_rows(part.rows), weight_moment_ratios[part.rows]
+                newly_invested_capital = compute_invested_share(
+                    part.stretch_number, has_window=has_window
+                )
+                state = state.start_stretch(newly_invested_capital)
+            state, log_invested_capital[part.rows] = self._bet_within_stretch(
+                state, bets.select_rows(part.rows), variance_factors[part.rows]
             )
             if has_window:
-                idle_capital[part.rows] = compute_uninvested_share(part.stretch_number)
-        return _GamblerResult(new_state=state, log_invested=log_invested, idle_capital=idle_capital)
+                uninvested_capital[part.rows] = compute_uninvested_share(part.stretch_number)
+        return _GamblerResult(
+            new_state=state,
+            log_invested_capital=log_invested_capital,
+            uninvested_capital=uninvested_capital,
+        )
 
     def _bet_within_stretch(
-        self, state: _GamblerState, bets: _RowBets, weight_moment_ratios: Float
+        self, state: _GamblerState, bets: _RowBets, variance_factors: Float
     ) -> tuple[_GamblerState, Float]:
-        """Bet on the rows of one stretch with Kelly's stake for the earlier mean payoff.
+        """Bet on rows of one stretch, with Kelly's stake for the mean payoff so far.
 
         Parameters
         ----------
@@ -355,34 +365,37 @@ class Wager:
             State of the gambler before the first row.
         bets : _RowBets
             Bets on the rows.
-        weight_moment_ratios : array
-            Ratio Σw²/Σw of the weights of the rows before each row.
+        variance_factors : array
+            Factor Σw²/Σw of the variance of a payoff, from the weights before each row.
 
         Returns
         -------
         state : _GamblerState
             State after the last row.
-        log_invested : array
+        log_invested_capital : array
             Logarithm of the invested capital after each row.
         """
-        payoff_sums = _compute_running_sums(bets.payoffs, initial_sum=state.payoff_sum)
-        weight_sums = _compute_running_sums(bets.weights, initial_sum=state.weight_sum)
-        # The mean is over the previous stretch and the earlier rows of the current stretch.
-        mean_payoffs_before = (
-            state.previous_payoff_sum + payoff_sums[:-1] + self.imaginary_payoff_sum
-        ) / (state.previous_weight_sum + weight_sums[:-1] + self.n_imaginary_rows)
-        kelly_stakes = mean_payoffs_before / (bets.variance * weight_moment_ratios)
+        # Each array of sums has one more entry than there are rows: the sum before the first row.
+        payoff_sums = _compute_running_sums(bets.payoffs, initial_sum=state.stretch_payoff_sum)
+        weight_sums = _compute_running_sums(bets.weights, initial_sum=state.stretch_weight_sum)
+        payoff_sums_before_row = payoff_sums[:-1]
+        weight_sums_before_row = weight_sums[:-1]
+        # The mean is over imaginary rows, the previous stretch, and earlier rows of this stretch.
+        mean_payoffs_before_row = (
+            state.previous_stretch_payoff_sum + payoff_sums_before_row + self.imaginary_payoff_sum
+        ) / (state.previous_stretch_weight_sum + weight_sums_before_row + self.n_imaginary_rows)
+        kelly_stakes = mean_payoffs_before_row / (bets.variance * variance_factors)
         stakes = np.clip(kelly_stakes, bets.min_stake, bets.max_stake)
         log_growth_factors = np.log1p(stakes * bets.payoffs)
         log_invested_sums = _compute_running_sums(
-            log_growth_factors, initial_sum=state.log_invested
+            log_growth_factors, initial_sum=state.log_invested_capital
         )
         new_state = _GamblerState(
-            previous_payoff_sum=state.previous_payoff_sum,
-            previous_weight_sum=state.previous_weight_sum,
-            payoff_sum=float(payoff_sums[-1]),
-            weight_sum=float(weight_sums[-1]),
-            log_invested=float(log_invested_sums[-1]),
+            previous_stretch_payoff_sum=state.previous_stretch_payoff_sum,
+            previous_stretch_weight_sum=state.previous_stretch_weight_sum,
+            stretch_payoff_sum=float(payoff_sums[-1]),
+            stretch_weight_sum=float(weight_sums[-1]),
+            log_invested_capital=float(log_invested_sums[-1]),
         )
         return new_state, log_invested_sums[1:]
 
