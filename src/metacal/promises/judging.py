@@ -34,7 +34,7 @@ def judge(
     clusters: Clusters | None = None,
     overlap_with_fit: OverlapWithFit | None = None,
 ) -> Verdict:
-    """Judge the promise of a certificate on labelled rows.
+    """Judge whether labelled rows keep or refute the promise of a certificate.
 
     If there are several limits, their intervals hold together at the confidence level (Bonferroni).
     A promise that is kept is thus refuted with probability at most (1 - level) / 2.

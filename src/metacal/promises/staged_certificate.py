@@ -193,10 +193,11 @@ def _build_certificate_from_stages(
     -------
     Certificate
     """
-    # Answered rows count as accepted. The correctness of all other rows is unknown, so the correct
-    # rows are those among the answered ones.
+    # A certificate counts the rows that models answer as accepted. Whether the models would be
+    # correct on the other rows is unknown, so only correct answers count as correct.
+    n_tested_rows = stages.n_labels
     outcome = ThresholdOutcome(
-        n_rows=stages.n_labels,
+        n_rows=n_tested_rows,
         n_correct=n_correct_answers,
         n_accepted=stages.n_answered,
         n_correct_accepted=n_correct_answers,
@@ -212,8 +213,8 @@ def _build_certificate_from_stages(
         threshold=first_threshold,
         outcome=outcome,
     )
-    certificate = replace(certificate, stages=stages)
-    return record_design(certificate, CertificationDesign(random_state=random_state))
+    certificate_with_stages = replace(certificate, stages=stages)
+    return record_design(certificate_with_stages, CertificationDesign(random_state=random_state))
 
 
 def _build_stage_counts(

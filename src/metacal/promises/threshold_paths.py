@@ -167,15 +167,15 @@ class PilotScores:
         # The search for each price starts at the accepted counts of the previous price.
         n_accepted = np.zeros(self.n_gated_models, dtype=np.intp)
         for price_index, price_of_bad_answer in enumerate(prices):
-            cost_if_answered_by = self.costs.cumsum() + price_of_bad_answer * excess_risks
+            cost_by_answering_model = self.costs.cumsum() + price_of_bad_answer * excess_risks
             for _ in range(_N_SWEEPS):
                 for model_index in reversed(models):
                     n_accepted[model_index] = _find_cheapest_accepted_count(
                         model_index,
-                        current_n_accepted=n_accepted,
-                        ranks=ranks,
-                        row_order=row_order_by_model[:, model_index],
-                        cost_if_answered_by=cost_if_answered_by,
+                        n_accepted_by_model=n_accepted,
+                        score_rank_by_model=ranks,
+                        rows_by_rising_score=row_order_by_model[:, model_index],
+                        cost_by_answering_model=cost_by_answering_model,
                     )
             last_accepted_ranks = np.maximum(n_accepted - 1, 0)
             last_accepted_rows = row_order_by_model[last_accepted_ranks, models]
@@ -204,10 +204,11 @@ class PilotScores:
         int
         """
         n_labelled_rows = n_tested + self.n_rows
-        tested_per_pilot_row = n_labelled_rows / self.n_rows - 1.0
-        error_probabilities = self.is_bad.astype(np.float64)
+        n_tested_per_pilot_row = n_labelled_rows / self.n_rows - 1.0
+        # The last model, or people, have no score. Their observed errors stand for probabilities.
+        error_probability_by_model = self.is_bad.astype(np.float64)
         for model_index in range(self.n_gated_models):
-            error_probabilities[:, model_index] = estimate_error_probabilities(
+            error_probability_by_model[:, model_index] = estimate_error_probabilities(
                 self.uncertainty[:, model_index], correct=~self.is_bad[:, model_index]
             )
 
@@ -218,12 +219,13 @@ class PilotScores:
             answering_model_index = find_answering_model(self.uncertainty, thresholds)
             n_pilot_answered = self.n_rows
             if has_human_review:
-                n_pilot_answered = int(
-                    np.count_nonzero(answering_model_index < self.n_gated_models)
-                )
-            n_pilot_errors = error_probabilities[every_pilot_row, answering_model_index].sum()
-            expected_n_answered.append(tested_per_pilot_row * n_pilot_answered)
-            expected_n_errors.append(tested_per_pilot_row * n_pilot_errors)
+                is_answered_by_model = answering_model_index < self.n_gated_models
+                n_pilot_answered = int(np.count_nonzero(is_answered_by_model))
+            expected_n_pilot_errors = error_probability_by_model[
+                every_pilot_row, answering_model_index
+            ].sum()
+            expected_n_answered.append(n_tested_per_pilot_row * n_pilot_answered)
+            expected_n_errors.append(n_tested_per_pilot_row * expected_n_pilot_errors)
         p_values = compute_expected_p_value(
             n_answered=np.array(expected_n_answered),
             n_errors=np.array(expected_n_errors),
@@ -242,12 +244,12 @@ def _count_leading_true(flags: Flags) -> int:
 def _find_cheapest_accepted_count(
     model_index: int,
     *,
-    current_n_accepted: Codes,
-    ranks: Codes,
-    row_order: Codes,
-    cost_if_answered_by: Float,
+    n_accepted_by_model: Codes,
+    score_rank_by_model: Codes,
+    rows_by_rising_score: Codes,
+    cost_by_answering_model: Float,
 ) -> int:
-    """Find the accepted count of one model that minimises the total cost.
+    """Find how many rows one model should accept, so that all answers cost least.
 
     The thresholds of the other models stay fixed.
 
@@ -255,28 +257,32 @@ def _find_cheapest_accepted_count(
     ----------
     model_index : int
         Index of the model.
-    current_n_accepted : array of int of shape (m,)
+    n_accepted_by_model : array of int of shape (m,)
         Number of lowest scores that each model accepts now.
-    ranks : array of int of shape (n_rows, m)
-        Rank of each row among the scores of each model.
-    row_order : array of int of shape (n_rows,)
+    score_rank_by_model : array of int of shape (n_rows, m)
+        Rank of each row among the scores of each model, from 0.
+    rows_by_rising_score : array of int of shape (n_rows,)
         Rows in increasing order of the model's score.
-    cost_if_answered_by : array of shape (n_rows, m + 1)
+    cost_by_answering_model : array of shape (n_rows, m + 1)
         Cost of each row if a given model answers it, with the price of a bad answer.
 
     Returns
     -------
     int
     """
-    n_rows = len(ranks)
+    n_rows = len(score_rank_by_model)
     last_model_accepts = np.ones(n_rows, dtype=bool)
-    is_accepted = np.column_stack([ranks < current_n_accepted, last_model_accepts])
-    next_accepting_model = model_index + 1 + is_accepted[:, model_index + 1 :].argmax(axis=1)
-    cost_of_passing_on = cost_if_answered_by[np.arange(n_rows), next_accepting_model]
-    saving_if_reached = cost_of_passing_on - cost_if_answered_by[:, model_index]
-    is_answered_earlier = is_accepted[:, :model_index].any(axis=1)
-    saving_of_row = np.where(is_answered_earlier, 0.0, saving_if_reached)
-    total_saving_of_first_n = np.concatenate(([0.0], saving_of_row[row_order].cumsum()))
+    is_accepted_by_model = np.column_stack(
+        [score_rank_by_model < n_accepted_by_model, last_model_accepts]
+    )
+    is_accepted_by_later_model = is_accepted_by_model[:, model_index + 1 :]
+    next_accepting_model = model_index + 1 + is_accepted_by_later_model.argmax(axis=1)
+    cost_if_passed_on = cost_by_answering_model[np.arange(n_rows), next_accepting_model]
+    cost_if_answered = cost_by_answering_model[:, model_index]
+    is_answered_earlier = is_accepted_by_model[:, :model_index].any(axis=1)
+    saving_of_row = np.where(is_answered_earlier, 0.0, cost_if_passed_on - cost_if_answered)
+    savings_by_rising_score = saving_of_row[rows_by_rising_score]
+    total_saving_of_first_n = np.concatenate(([0.0], savings_by_rising_score.cumsum()))
     return int(np.argmax(total_saving_of_first_n))
 
 

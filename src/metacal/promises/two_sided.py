@@ -59,10 +59,10 @@ class SidePromise(SubgroupPromise):
         return replace(self, positive=positive)
 
     def build_class_promise(self) -> ClassPromise:
-        """Build the promise about one class that the two-class procedure certifies."""
-        limited_quantity, _ = self.limits[0]
+        """Return the promise in the form that the procedure for two classes certifies."""
+        promised_quantity, _ = self.limits[0]
         return ClassPromise(
-            quantity=limited_quantity,
+            quantity=promised_quantity,
             target=self.level,
             rule=self._make_threshold_rule(),
             positive=self.positive,

@@ -131,7 +131,7 @@ class Verification:
 
     @property
     def tested_claim(self) -> str:
-        """Description of the tested claim, which depends on the kind of guarantee."""
+        """Description of the tested claim: the promise itself, or one with a weaker guarantee."""
         guarantee = self.certificate.guarantee
         delta_percent = format_percent_ceil(self.certificate.delta or 0.0)
         subgroups = self.certificate.subgroups
@@ -415,7 +415,7 @@ def verify_decisions(
                 labelled_rows,
                 units,
                 declared_cluster_size=max(units.largest or 0, design.largest_cluster_size or 0),
-                count_means=cluster_counting == "mean",
+                counts_cluster_means=cluster_counting == "mean",
             )
     verdict = judge(
         certificate,
@@ -447,7 +447,7 @@ def _draw_one_row_of_each_cluster(rows: _LabelledRows, units: Units) -> _Labelle
 
 
 def _group_into_clusters(
-    rows: _LabelledRows, units: Units, *, declared_cluster_size: int, count_means: bool
+    rows: _LabelledRows, units: Units, *, declared_cluster_size: int, counts_cluster_means: bool
 ) -> _LabelledRows:
     """Add the cluster of each row, so that bets are on whole clusters in random order.
 
@@ -459,20 +459,21 @@ def _group_into_clusters(
         Names of the clusters.
     declared_cluster_size : int
         Declared largest number of rows of a cluster. 0 if none is declared.
-    count_means : bool
+    counts_cluster_means : bool
         Whether a cluster counts once, by the mean of its rows.
 
     Returns
     -------
     _LabelledRows
     """
-    cluster_codes = units.encode_names(len(rows.accept))
-    draws = RowDraws(rows.seed_columns, units=cluster_codes)
-    shuffled_codes = draws.draw_cluster_numbers(purpose="whole units")
-    largest_observed_size = int(np.bincount(cluster_codes).max())
+    cluster_of_row = units.encode_names(len(rows.accept))
+    draws = RowDraws(rows.seed_columns, units=cluster_of_row)
+    # Bets are on clusters in the order of their numbers, so these are drawn at random.
+    random_cluster_of_row = draws.draw_cluster_numbers(purpose="whole units")
+    largest_observed_size = int(np.bincount(cluster_of_row).max())
     clusters = Clusters.from_codes(
-        shuffled_codes,
-        max(declared_cluster_size, largest_observed_size),
-        uses_cluster_means=count_means,
+        random_cluster_of_row,
+        max_size=max(declared_cluster_size, largest_observed_size),
+        uses_cluster_means=counts_cluster_means,
     )
     return replace(rows, clusters=clusters)
