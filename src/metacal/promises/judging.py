@@ -28,7 +28,7 @@ def judge(
     certificate: Certificate,
     accept: Flags,
     correct: Flags | None,
-    level: float,
+    confidence_level: float,
     losses: Losses | None = None,
     row_subgroups: NDArray[Any] | None = None,
     clusters: Clusters | None = None,
@@ -37,7 +37,7 @@ def judge(
     """Judge whether labelled rows keep or refute the promise of a certificate.
 
     If there are several limits, their intervals hold together at the confidence level (Bonferroni).
-    A promise that is kept is thus refuted with probability at most (1 - level) / 2.
+    A promise that is kept is thus refuted with probability at most (1 - confidence_level) / 2.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def judge(
         Whether each row is accepted.
     correct : array of bool of shape (n_rows,) or None
         Whether each prediction is correct. None if no promised quantity needs labels.
-    level : float
+    confidence_level : float
         Confidence level of all intervals together.
     losses : Losses, optional
         Cost of each row, required if a cost is promised (`Gate.losses`).
@@ -72,13 +72,13 @@ def judge(
     kept: miscoverage 0.0400 [0.0110, 0.0993], promised at most 0.05.
     """
     if overlap_with_fit is not None:
-        return Verdict.not_judged(certificate, overlap_with_fit, level)
+        return Verdict.not_judged(certificate, overlap_with_fit, confidence_level)
     if certificate.has_promise_per_subgroup:
         return _judge_subgroups(
             certificate,
             accept=accept,
             correct=correct,
-            level=level,
+            confidence_level=confidence_level,
             row_subgroups=row_subgroups,
             clusters=clusters,
         )
@@ -88,7 +88,7 @@ def judge(
         )
         for quantity, target in certificate.limits
     ]
-    interval_level = _compute_bonferroni_level(level, n_intervals=len(measurements))
+    interval_level = _compute_bonferroni_level(confidence_level, n_intervals=len(measurements))
     return Verdict.combine(
         [Verdict.from_measurement(measurement, interval_level) for measurement in measurements]
     )
@@ -106,7 +106,7 @@ def _judge_subgroups(
     *,
     accept: Flags,
     correct: Flags | None,
-    level: float,
+    confidence_level: float,
     row_subgroups: NDArray[Any] | None,
     clusters: Clusters | None,
 ) -> Verdict:
@@ -134,9 +134,13 @@ def _judge_subgroups(
         quantity, target = certificate.limits[0]
         no_row = np.zeros_like(accept)
         empty_measurement = Measurement.from_rows(quantity, target, accept=no_row, correct=no_row)
-        return Verdict.from_measurement(empty_measurement, level)
-    measured_subgroups.sort(key=lambda measured: measured.measurement.compute_p_value(level))
-    interval_level = _compute_bonferroni_level(level, n_intervals=len(measured_subgroups))
+        return Verdict.from_measurement(empty_measurement, confidence_level)
+    measured_subgroups.sort(
+        key=lambda measured: measured.measurement.compute_p_value(confidence_level)
+    )
+    interval_level = _compute_bonferroni_level(
+        confidence_level, n_intervals=len(measured_subgroups)
+    )
     verdicts = []
     for subgroup, measurement in measured_subgroups:
         verdict = Verdict.from_measurement(
@@ -185,7 +189,7 @@ def _get_shown_name(subgroup: SubgroupCertificate, subgroups: SubgroupCertificat
     return subgroup.name_without_side
 
 
-def _compute_bonferroni_level(level: float, *, n_intervals: int) -> float:
+def _compute_bonferroni_level(confidence_level: float, *, n_intervals: int) -> float:
     """Compute the Bonferroni confidence level of one of several joint intervals."""
-    error_probability_per_interval = (1.0 - level) / n_intervals
+    error_probability_per_interval = (1.0 - confidence_level) / n_intervals
     return round(1.0 - error_probability_per_interval, _LEVEL_DECIMALS)

@@ -421,7 +421,7 @@ def verify_decisions(
         certificate,
         accept=labelled_rows.accept,
         correct=labelled_rows.correct,
-        level=confidence,
+        confidence_level=confidence,
         losses=labelled_rows.losses,
         row_subgroups=labelled_rows.row_subgroups,
         clusters=labelled_rows.clusters,

@@ -42,8 +42,8 @@ class Monitor:
     betting_delta_fraction: ClassVar[float] = 1.0
     #: Names of the monitored classes or groups. Empty if all rows are monitored.
     subgroup_names: tuple[Name, ...] = ()
-    #: Predicted class of the monitored rows, if each group has two thresholds, one for each
-    #: predicted class. The names in `subgroup_names` are then groups.
+    #: Predicted class of the monitored rows, if a group may have a threshold for each predicted
+    #: class. The names in `subgroup_names` are then those of groups.
     predicted_class: Name | None = None
 
     def initialize_capital(self, *initial_wagers: Wager) -> None:
