@@ -59,10 +59,13 @@ class PaperMiscoverage:
         return None
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Choose the threshold, which accepts every row if too few rows are correct."""
+        """Choose the score of a correct row as the threshold, without a guarantee.
+
+        Every row is accepted if too few rows are correct.
+        """
         sorted_correct_scores = np.sort(rows.scores[rows.is_correct])
         n_correct = len(sorted_correct_scores)
-        # Ranks begin at 1. The rank n_correct + 1 means that every row must be accepted.
+        # Rank 1 is the lowest score of a correct row. Rank n_correct + 1 is above every score.
         threshold_rank = bounds.expected_miscoverage_rank(n_correct, self.max_miscoverage)
         must_accept_every_row = threshold_rank > n_correct
         if must_accept_every_row:
@@ -80,22 +83,24 @@ class PaperMiscoverage:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why the counts contradict Algorithm 1, or return None.
+        """Describe why the paper's Algorithm 1 cannot have these counts, or return None.
 
         The number of rows and the number of accepted correct rows are checked.
         """
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
             return _describe_too_many_rows(certificate.n_rows)
         # Algorithm 1 withholds correct rows only.
-        if certificate.n_correct != certificate.n_rows:
+        has_incorrect_rows = certificate.n_correct != certificate.n_rows
+        if has_incorrect_rows:
             return (
                 f"the paper's split takes right rows only; {certificate.n_correct:,} of"
                 f" {certificate.n_rows:,} are"
             )
-        order_statistic_procedure = OneThresholdProcedure(
+        # A miscoverage in expectation requires the same rank among correct rows as Algorithm 1.
+        procedure_with_same_rank = OneThresholdProcedure(
             MISCOVERAGE, self.max_miscoverage, RejectionRateRule()
         )
-        return order_statistic_procedure.find_contradiction(certificate, None, promise)
+        return procedure_with_same_rank.find_contradiction(certificate, delta=None, promise=promise)
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class PaperAccuracy:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why the counts contradict Algorithm 2, or return None.
+        """Describe why the paper's Algorithm 2 cannot have these counts, or return None.
 
         The number of rows is checked, and the accuracy of all rows if all are accepted.
 

@@ -123,7 +123,7 @@ class CellTally:
             )
         n_correct_by_cell = cell_counts.n_correct
         n_errors_by_cell = cell_counts.n_incorrect
-        # The error is raised only if no row is correct, and then every row is an error.
+        # The number of rows is needed only if no row is correct. All rows are then errors.
         require_some_correct(n_correct_by_cell, n_rows=int(n_errors_by_cell.sum()))
         first_keys, last_keys = key_partition.get_key_ranges(cell_counts.cells)
         return cls(
@@ -134,7 +134,7 @@ class CellTally:
             n_trailing_zero_bits=_count_trailing_zero_bits(cell_counts.bitwise_or_of_keys),
         )
 
-    def refine(
+    def recount_cells(
         self, cells: Iterable[int], count_rows: CountRows, max_cells: int = MAX_CELLS
     ) -> CellTally:
         """Count the rows of some cells again, by the next bits of their scores.
@@ -197,23 +197,23 @@ class CellTally:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Ranking of the cells, with one block of rows per cell.
+        """Ranking with one block of rows per cell.
 
         The order of the rows in a cell with several scores is unknown.
         """
-        # All keys of scores are multiples of this number, because their last bits are zero.
-        key_step = 1 << self.n_trailing_zero_bits
+        # The last bits of all keys are zero, so the keys of two scores differ by at least this number.
+        min_key_difference = 1 << self.n_trailing_zero_bits
         lowest_score_keys = _round_up_to_multiples(
             self.first_keys, n_trailing_zero_bits=self.n_trailing_zero_bits
         )
-        # The difference of two keys may exceed int64, so it is read as an unsigned integer.
+        # The difference of two int64 keys may exceed int64, so it is read as an unsigned integer.
         distance_to_last_key = (self.last_keys - lowest_score_keys).view(np.uint64)
-        contains_several_scores = distance_to_last_key >= np.uint64(key_step)
+        may_contain_several_scores = distance_to_last_key >= np.uint64(min_key_difference)
         return Ranking(
             tie_block_end_ranks=np.cumsum(self.n_correct_by_cell + self.n_errors_by_cell),
             cumulative_errors=np.cumsum(self.n_errors_by_cell),
             tie_block_scores=keys_to_scores(lowest_score_keys),
-            is_unordered_block=contains_several_scores,
+            is_unordered_block=may_contain_several_scores,
         )
 
     def find_unordered_cells(self, ranks: Sequence[int]) -> list[int]:
@@ -267,7 +267,7 @@ class Passes(Evidence):
     def __init__(self, count: CountRows, cells: int = MAX_CELLS, ranks: Sequence[int] = ()) -> None:
         self._count_rows = count
         self._max_cells = cells
-        self._ranks_with_known_order = ranks
+        self._ranks_to_order = ranks
 
     @classmethod
     def over(
@@ -316,18 +316,18 @@ class Passes(Evidence):
             raise build_sorting_required_error(promise)
         cell_tally = CellTally.from_first_pass(self._count_rows, max_cells=self._max_cells)
         while True:
-            unordered_cells = cell_tally.find_unordered_cells(self._ranks_with_known_order)
+            unordered_cells = cell_tally.find_unordered_cells(self._ranks_to_order)
             try:
                 certificate = procedure.certify_ranking(cell_tally.ranking, promise.delta)
             except FinerCountsNeeded as finer_counts_needed:
-                cells_to_refine = [*finer_counts_needed.cells_to_recount, *unordered_cells]
+                cells_to_recount = [*finer_counts_needed.cells_to_recount, *unordered_cells]
             else:
                 if not unordered_cells:
                     self.ranking = cell_tally.ranking
                     return certificate
-                cells_to_refine = unordered_cells
-            cell_tally = cell_tally.refine(
-                cells_to_refine, self._count_rows, max_cells=self._max_cells
+                cells_to_recount = unordered_cells
+            cell_tally = cell_tally.recount_cells(
+                cells_to_recount, self._count_rows, max_cells=self._max_cells
             )
 
 
@@ -374,10 +374,11 @@ def _count_block(read: ReadBlock, partition: KeyPartition, block: Any) -> CellCo
 
 
 def _count_arrays(scores: Any, correct: Any, partition: KeyPartition) -> CellCounts:
-    """Count rows in the cells of a partition, chunk by chunk."""
+    """Count the rows whose scores lie in each cell of a partition, chunk by chunk."""
     cell_counter = CellCounter(partition)
-    # There is at least one chunk, so that an empty array is checked too.
-    for start in range(0, max(1, len(scores)), _CHUNK_SIZE):
+    # There is at least one chunk, so that the shape of an empty array is checked too.
+    stop_of_last_chunk = max(1, len(scores))
+    for start in range(0, stop_of_last_chunk, _CHUNK_SIZE):
         chunk_rows = slice(start, start + _CHUNK_SIZE)
         correct_chunk = np.asarray(correct[chunk_rows])
         score_chunk = check_scores(scores[chunk_rows], correct_chunk)

@@ -49,13 +49,13 @@ import numpy as np
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Float
 
-# Number of rows of a window, as a fraction of the rows up to its end.
+# Number of rows of the window over which losses are averaged, as a fraction of the rows up to its end.
 _WINDOW_FRACTION = 0.04
 
-# Smallest number of rows of a window.
+# Smallest number of rows of the window over which losses are averaged.
 _MIN_WINDOW_ROWS = 8
 
-# Number of steps in which a window moves by its own length.
+# Number of steps in which this window moves by its own length.
 _STEPS_PER_WINDOW = 8
 
 
@@ -151,9 +151,7 @@ class LeastCertainRowReader:
         self._n_unread_blocks = min(self._n_unread_blocks, min_unread_blocks)
 
     def compute_mean_loss_next_to_unread_rows(self, n_rows: int) -> float:
-        """Compute the mean loss of the rows that were read last.
-
-        They are the most certain rows among those that were read.
+        """Compute the mean loss of the most certain rows among those that were read.
 
         If only a part of a tie block belongs to these rows, that part has the mean loss of the block.
 
@@ -164,27 +162,29 @@ class LeastCertainRowReader:
         """
         self._check_rows_were_read(n_rows)
         last_rank = self.n_unread_rows + n_rows
-        last_block = self._find_block(last_rank)
-        last_block_start = self._block_ends[last_block]
-        last_block_end = self._block_ends[last_block + 1]
-        losses_up_to_start = self._cumulative_losses[last_block]
-        losses_up_to_end = self._cumulative_losses[last_block + 1]
+        block_of_last_rank = self._find_block(last_rank)
+        block_start_rank = self._block_ends[block_of_last_rank]
+        block_end_rank = self._block_ends[block_of_last_rank + 1]
+        losses_up_to_block_start = self._cumulative_losses[block_of_last_rank]
+        losses_up_to_block_end = self._cumulative_losses[block_of_last_rank + 1]
         losses_of_unread_rows = self._cumulative_losses[self._n_unread_blocks]
 
-        n_rows_of_block = last_block_end - last_block_start
-        included_fraction_of_block = (last_rank - last_block_start) / n_rows_of_block
-        losses_in_block = included_fraction_of_block * (losses_up_to_end - losses_up_to_start)
-        losses_before_block = losses_up_to_start - losses_of_unread_rows
-        return (losses_before_block + losses_in_block) / n_rows
+        n_block_rows = block_end_rank - block_start_rank
+        included_fraction = (last_rank - block_start_rank) / n_block_rows
+        losses_in_included_part = included_fraction * (
+            losses_up_to_block_end - losses_up_to_block_start
+        )
+        losses_of_lower_blocks = losses_up_to_block_start - losses_of_unread_rows
+        return (losses_of_lower_blocks + losses_in_included_part) / n_rows
 
     def compute_mean_ties_next_to_unread_rows(self, n_rows: int) -> float:
-        """Compute the mean number of ties of the rows that were read last.
+        """Compute how many other rows have the same score as a row, on average.
 
         Parameters
         ----------
         n_rows : int
             Number of rows to average over, at least 1 and at most `n_read_rows`. They are the most
-            certain rows among those that were read.
+            certain rows among those that were read, next to the unread ones.
         """
         self._check_rows_were_read(n_rows)
         last_rank = self.n_unread_rows + n_rows
@@ -263,19 +263,19 @@ def read_until_loss_is_low(
     (8, 98)
     """
     n_window_rows = _choose_number_of_window_rows(rows.n_rows)
-    n_unread_after_step = rows.n_rows - n_window_rows
-    while n_unread_after_step >= min_unread_rows:
+    max_unread_after_step = rows.n_rows - n_window_rows
+    while max_unread_after_step >= min_unread_rows:
         n_unread_before_step = rows.n_unread_rows
-        rows.read_down_to_rank(n_unread_after_step)
-        if rows.n_unread_rows == n_unread_before_step:
-            # The remaining rows must not be read.
+        rows.read_down_to_rank(max_unread_after_step)
+        all_other_rows_must_stay_unread = rows.n_unread_rows == n_unread_before_step
+        if all_other_rows_must_stay_unread:
             break
         last_rank_of_window = rows.n_unread_rows + n_window_rows
         n_window_rows = min(_choose_number_of_window_rows(last_rank_of_window), rows.n_read_rows)
         if rows.compute_mean_loss_next_to_unread_rows(n_window_rows) <= max_window_loss:
             break
         n_rows_per_step = max(1, n_window_rows // _STEPS_PER_WINDOW)
-        n_unread_after_step = rows.n_unread_rows - n_rows_per_step
+        max_unread_after_step = rows.n_unread_rows - n_rows_per_step
     return min(n_window_rows, rows.n_read_rows)
 
 

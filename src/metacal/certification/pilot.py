@@ -52,7 +52,7 @@ from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import convert_word_to_uniform
 
-# If the user declares no score values, pilot rows are withheld only from at least this many rows.
+# From fewer rows than this, no pilot rows are withheld unless the user declares the score values.
 _MIN_ROWS_TO_WITHHOLD = 100
 
 # Number of initial pilot rows. If their scores tie, more pilot rows are withheld.
@@ -61,7 +61,7 @@ _N_INITIAL_PILOT_ROWS = 10
 # Number of pilot rows of logits. Their scores are not checked for ties.
 _N_PILOT_ROWS_OF_LOGITS = 5
 
-# If two classes are tested, score values are tested from this mean number of ties per row on.
+# A promise about two classes tests score values if a row ties with at least this many others on average.
 _MIN_TIES_PER_ROW = 8.0
 
 # Largest number of score values that a certificate lists.
@@ -133,10 +133,12 @@ class PilotPolicy:
             The rows that are tested, with the pilot rows attached. The rows are returned unchanged
             if there are too few, if there are subgroups, or if losses are graded.
         """
-        # No row is withheld from classes and groups, because they often have few rows.
+        # Subgroups often have too few rows to withhold some of them.
         has_subgroups = rows.subgroups is not None
-        # If losses are graded, bets test them, and these tests have no pilot rows for logits.
-        if has_subgroups or _has_graded_losses(rows) or len(rows) < _MIN_ROWS_TO_WITHHOLD:
+        # Graded losses are tested by bets, which are planned without pilot rows of logits.
+        is_tested_by_bets = _has_graded_losses(rows)
+        has_too_few_rows = len(rows) < _MIN_ROWS_TO_WITHHOLD
+        if has_subgroups or is_tested_by_bets or has_too_few_rows:
             return rows
         pilot_ranks, tie_break_draw = _draw_ranks_and_tie_break(
             rows.ranking, _N_PILOT_ROWS_OF_LOGITS
@@ -155,7 +157,7 @@ class PilotPolicy:
             return True
         min_tie_probability = 1.0 / math.sqrt(n_rows)
         if self.get_tested_class_codes is not None:
-            # A rare class has few rows, so that even rare ties affect its tests.
+            # If one class is rare, its few rows are affected even by ties that are rare among all rows.
             min_tie_probability = min(min_tie_probability, _MIN_TIES_PER_ROW / n_rows)
         return compute_tie_probability(pilot_scores) >= min_tie_probability
 
@@ -164,9 +166,12 @@ class PilotPolicy:
         random_state = None
         if pilot_rows.n_withheld > 0:
             random_state = self.random_state
-        # If the least certain rows were read, ties among them decide which tests are made.
-        pilot_rows_decide_on_tests = certificate.design.n_planning_rows == 0
-        tests_score_values = pilot_rows_decide_on_tests and pilot_rows.requires_score_value_tests
+        # If the least certain rows were read, their ties decide which tests are made. Otherwise the
+        # ties of the pilot rows decide.
+        least_certain_rows_were_read = certificate.design.n_planning_rows > 0
+        tests_score_values = (
+            pilot_rows.requires_score_value_tests and not least_certain_rows_were_read
+        )
         return CertificationDesign(
             tests_score_values=tests_score_values,
             n_pilot_rows=pilot_rows.n_withheld,
@@ -191,7 +196,7 @@ class PilotPolicy:
         if len(score_values) > _MAX_LISTED_VALUES:
             return ()
 
-        # A block contains the rows with one score. Declared values may lie below the first block.
+        # A tie block has all rows with one score. A declared value that no row has adds no block.
         n_rows_up_to_block = np.append(0, ranking.tie_block_end_ranks)
         n_errors_up_to_block = np.append(0, ranking.cumulative_errors)
         n_blocks_up_to_value = np.searchsorted(ranking.tie_block_scores, score_values, side="right")
@@ -205,7 +210,7 @@ class PilotPolicy:
         )
 
     def _draw_pilot_mask(self, rows: CalibrationRows, shuffled_indices: Codes) -> Flags:
-        """Choose the first shuffled rows of each subgroup, and return a mask of them."""
+        """Choose pilot rows at random in each subgroup, and return a mask of them."""
         has_declared_score_values = self.declared_score_values is not None
         is_pilot_row = np.zeros(len(rows), dtype=bool)
         for subgroup_indices in _split_by_subgroup(rows, shuffled_indices):
@@ -217,26 +222,28 @@ class PilotPolicy:
         return is_pilot_row
 
     def _choose_number_of_pilot_rows(self, rows: CalibrationRows, shuffled_indices: Codes) -> int:
-        """Choose sqrt(n) pilot rows if score values may be tested, and ten otherwise."""
+        """Choose how many of the shuffled rows of a subgroup become pilot rows.
+
+        Ten rows suffice, unless score values may be tested, which takes sqrt(n) pilot rows.
+        """
         initial_indices = shuffled_indices[:_N_INITIAL_PILOT_ROWS]
         if self._are_rows_to_accept_rare(rows.take(initial_indices)):
             # The least certain rows will be read, and ties among them decide about score values.
             return _N_INITIAL_PILOT_ROWS
         has_declared_score_values = self.declared_score_values is not None
+        may_test_score_values = has_declared_score_values or _has_ties(rows.scores[initial_indices])
         return _count_required_pilot_rows(
-            n_rows=len(shuffled_indices),
-            may_test_score_values=has_declared_score_values
-            or _has_ties(rows.scores[initial_indices]),
+            n_rows=len(shuffled_indices), may_test_score_values=may_test_score_values
         )
 
     def _are_rows_to_accept_rare(self, initial_pilot_rows: CalibrationRows) -> bool:
-        """Check whether at most half of some rows are correct or of a tested class.
+        """Check whether at most half of the initial pilot rows should be accepted.
 
-        If rows are accepted as several classes, each of them must be that rare.
+        These are the correct rows, or for a promise about two classes, the rows of a tested class. If
+        rows are accepted as both classes, each class must be that rare.
         """
-        if len(initial_pilot_rows) < _N_INITIAL_PILOT_ROWS or _has_graded_losses(
-            initial_pilot_rows
-        ):
+        has_too_few_pilot_rows = len(initial_pilot_rows) < _N_INITIAL_PILOT_ROWS
+        if has_too_few_pilot_rows or _has_graded_losses(initial_pilot_rows):
             return False
         if self.get_tested_class_codes is None:
             is_correctness_known = initial_pilot_rows.correct is not None
@@ -269,8 +276,9 @@ def _build_pilot_rows(
     if withheld_rows.subgroups is not None:
         subgroup_codes = withheld_rows.subgroups.codes
     # Tests of graded losses are planned from the losses of the pilot rows, not from correctness.
+    is_planned_from_losses = _has_graded_losses(withheld_rows)
     pilot_correctness = None
-    if not _has_graded_losses(withheld_rows):
+    if not is_planned_from_losses:
         pilot_correctness = withheld_rows.correct
     relative_losses = None
     if withheld_rows.losses is not None:
@@ -362,11 +370,11 @@ def choose_pilot_rows_of_pool(scores_in_draw_order: Float, n_rows_to_label: int)
     """
     n_pool_rows = len(scores_in_draw_order)
     n_pilot_rows = n_pool_rows - n_rows_to_label
-    has_fewer_than_sqrt_of_rows = n_pilot_rows**2 < n_rows_to_label
-    if has_fewer_than_sqrt_of_rows and n_rows_to_label >= _MIN_ROWS_TO_WITHHOLD:
-        last_scores = scores_in_draw_order[-_N_INITIAL_PILOT_ROWS:]
+    has_too_few_pilot_rows = n_pilot_rows**2 < n_rows_to_label
+    if has_too_few_pilot_rows and n_rows_to_label >= _MIN_ROWS_TO_WITHHOLD:
+        initial_pilot_scores = scores_in_draw_order[-_N_INITIAL_PILOT_ROWS:]
         n_required_pilot_rows = _count_required_pilot_rows(
-            n_rows_to_label, may_test_score_values=_has_ties(last_scores)
+            n_rows_to_label, may_test_score_values=_has_ties(initial_pilot_scores)
         )
         n_pilot_rows = max(n_pilot_rows, n_required_pilot_rows)
     n_tested_rows = n_pool_rows - n_pilot_rows
@@ -375,10 +383,11 @@ def choose_pilot_rows_of_pool(scores_in_draw_order: Float, n_rows_to_label: int)
     if n_pilot_rows > 0:
         min_tie_probability = 1.0 / math.sqrt(n_tested_rows)
         has_frequent_ties = compute_tie_probability(pilot_scores) >= min_tie_probability
+    n_pilot_rows_drawn_for_labelling = n_rows_to_label - n_tested_rows
     return PilotRows(
         scores=pilot_scores,
         requires_score_value_tests=has_frequent_ties,
-        n_withheld=n_rows_to_label - n_tested_rows,
+        n_withheld=n_pilot_rows_drawn_for_labelling,
     )
 
 
