@@ -85,7 +85,7 @@ class Stages:
         return total
 
     @property
-    def n_answered_before_reference(self) -> int:
+    def n_answered_without_reference(self) -> int:
         """Number of rows that a model answers before they reach the last model or people."""
         if self.has_human_review:
             return self.n_answered
@@ -144,15 +144,15 @@ class Stages:
         contradiction = self._find_unanswered_rows(certificate.n_rows)
         if contradiction is not None:
             return contradiction
-        # Cascade and reference can only differ in rows that the reference did not answer.
+        # The cascade and the reference give the same answer on rows that the reference answers.
         n_differing_rows = sum(differing_row_counts)
-        has_too_many_differences = n_differing_rows > self.n_answered_before_reference
+        has_too_many_differences = n_differing_rows > self.n_answered_without_reference
         if has_too_many_differences or self.n_labels > certificate.n_rows:
             return "more rows differ, or have a label, than there are"
         return None
 
     def _find_unanswered_rows(self, n_rows: int) -> str | None:
-        """Describe why the stages cannot have answered all rows, or return None."""
+        """Describe why the models and people cannot have answered all rows, or return None."""
         is_single_model = len(self.items) < 2
         if is_single_model or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
@@ -166,7 +166,7 @@ class Stages:
         return None
 
     def _find_impossible_errors(self) -> str | None:
-        """Describe a number of incorrect answers that contradicts the other counts."""
+        """Describe a number of incorrect answers that other counts rule out, or return None."""
         if self.n_wrong is None:
             if any(stage.n_wrong is not None for stage in self.items):
                 return "the wrong answers are known of some models alone"
@@ -176,9 +176,10 @@ class Stages:
         *error_counts_of_earlier_models, n_errors_of_last_model = [
             stage.n_wrong for stage in self.items if stage.n_wrong is not None
         ]
-        # If only the reference is wrong on a row, the answer of the earlier model is correct.
+        # Earlier models answer these rows. They are wrong if only the cascade is wrong, and correct if
+        # only the reference is wrong.
         min_earlier_errors = self.n_only_cascade_wrong
-        max_earlier_errors = self.n_answered_before_reference - self.n_only_reference_wrong
+        max_earlier_errors = self.n_answered_without_reference - self.n_only_reference_wrong
         n_earlier_errors = sum(error_counts_of_earlier_models)
         are_earlier_errors_possible = (
             min(error_counts_of_earlier_models) >= 0

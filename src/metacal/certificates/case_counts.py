@@ -34,7 +34,7 @@ class CaseCounts:
     n_uncovered: int = 0
 
     def estimate_review_rate(self, traffic: Traffic) -> ReviewRate:
-        """Return the beta distribution of the share of items that go to review.
+        """Return the beta distribution of the probability that an item is reviewed.
 
         The items of a case depend on each other, so all of them together count as one observation.
 
@@ -49,11 +49,11 @@ class CaseCounts:
         """
         n_items = traffic.n_rows
         n_cases = self.n_tested + self.n_pilot
-        cases_per_item = n_cases / max(n_cases, n_items)
+        observations_per_item = n_cases / max(n_cases, n_items)
         return ReviewRate(
             n_calibration_rows=n_cases,
-            a=cases_per_item * traffic.n_rejected,
-            b=cases_per_item * traffic.n_accepted,
+            rejected_pseudocount=observations_per_item * traffic.n_rejected,
+            accepted_pseudocount=observations_per_item * traffic.n_accepted,
         )
 
     def find_contradiction(self) -> str | None:

@@ -141,11 +141,11 @@ def find_planning_row_contradiction(
         return None
     tested_counts = certificate.tested_counts
     subgroups = certificate.subgroups
-    # Planning rows are rejected.
+    # All planning rows are rejected, so there are at most as many as rejected rows.
     max_planning_rows = tested_counts.n_rejected
     if subgroups is not None and subgroups.is_two_sided:
-        # Each of the two predicted classes has its own planning rows. They are rejected for this
-        # class only, so the same row may plan the tests of both.
+        # The tests of each of the two predicted classes have their own planning rows, so one row may
+        # be a planning row for both classes.
         max_planning_rows = 2 * tested_counts.n_rows
     if can_plan_tests_on_rows and n_planning_rows <= max_planning_rows:
         return None

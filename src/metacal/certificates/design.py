@@ -22,7 +22,7 @@ Weights = Literal["given", "unbounded", "estimated"]
 #: What is counted for each cluster: one of its rows, every row, or the mean of its rows.
 CountedBy = Literal["unit", "row", "mean"]
 
-#: A certificate that states this many competing scores, or more, is implausible.
+#: The number of competing scores in a plausible certificate is less than this.
 _TOO_MANY_SCORES = 1000
 
 
@@ -118,14 +118,15 @@ class CertificationDesign:
         """
         merged_fields: dict[str, Any] = {}
         for field_name, other_value in vars(other).items():
-            is_set_by_other = bool(other_value)
+            other_value_is_set = bool(other_value)
             merged_fields[field_name] = (
-                other_value if is_set_by_other else getattr(self, field_name)
+                other_value if other_value_is_set else getattr(self, field_name)
             )
-        # The next two fields have the default 1, so the truth test above cannot detect the default.
+        # The share of delta and the number of scores are 1 by default, so `bool` does not show
+        # whether they were set.
         merged_fields["delta_fraction"] = min(self.delta_fraction, other.delta_fraction)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
-        # A seed may be 0, which the truth test above takes for a missing seed.
+        # A seed of 0 is valid, although `bool(0)` is False.
         random_state = other.random_state
         if random_state is None:
             random_state = self.random_state
@@ -165,7 +166,7 @@ class CertificationDesign:
         """Check that a cluster size is stored only if whole clusters were counted."""
         if self.largest_cluster_size is None:
             return not self.counts_whole_clusters and not self.is_largest_cluster_declared
-        # A file may store a largest cluster of zero rows, which counts as one row.
+        # Files may store 0 as the size of the largest cluster. It is read as 1.
         is_positive = (self.largest_cluster_size or 1) >= 1
         return self.counts_whole_clusters and is_positive
 

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtrc, gammaln
 
 from metacal import kernels
+from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid
@@ -61,43 +62,6 @@ _LARGEST_HASH = 2**64 - 1
 _HASH_DIGITS = 16
 #: Larger counts of a row hash are stored as this number, so that each count is one digit.
 _LARGEST_STORED_COUNT = 3
-
-
-@dataclass(frozen=True)
-class OverlapWithFit:
-    """Number of calibration rows among the rows of an evaluation.
-
-    Attributes
-    ----------
-    n_fit_rows, n_rows : int
-        How many of the rows were part of the fit, and how many rows there are.
-    is_estimate : bool
-        Whether `n_fit_rows` is estimated from a sample of the rows.
-    """
-
-    n_fit_rows: int
-    n_rows: int
-    is_estimate: bool
-
-    def __str__(self) -> str:
-        if self.is_estimate:
-            two_digit_count = float(f"{self.n_fit_rows:.2g}")
-            return (
-                f"about {two_digit_count:,.0f} of these {self.n_rows:,} rows were part of the fit"
-            )
-        if self.n_fit_rows < self.n_rows:
-            return f"{self.n_fit_rows:,} of these {self.n_rows:,} rows were part of the fit"
-        return f"all {self.n_rows:,} rows were part of the fit"
-
-    @property
-    def advice(self) -> str:
-        """Recommended action, in one or two sentences."""
-        suitable_rows = "labelled rows that were not part of the fit, from the same source."
-        if self.n_fit_rows < self.n_rows:
-            return (
-                f"Leave out the rows that were part of the fit. Judge the gate on {suitable_rows}"
-            )
-        return f"Judge the gate on {suitable_rows}"
 
 
 @dataclass(frozen=True)
@@ -183,23 +147,28 @@ class RowSketch:
         (0, True)
         """
         new_hashes, new_hash_counts = _count_hashes_up_to(self.largest_covered_hash, scores)
-        pairs = _count_equal_pairs(
+        repeated_hashes = _count_repeated_hashes(
             self.hash_values,
             self.hash_counts,
             other_hashes=new_hashes,
-            other_counts=new_hash_counts,
+            n_rows_by_other_hash=new_hash_counts,
         )
-        if pairs.n_across_samples == 0:
+        if repeated_hashes.n_once_in_each_sample == 0:
             return 0
-        # For independent samples, each pair lies across both with a probability of at most 1/2.
-        n_pairs = pairs.n_across_samples + pairs.n_within_samples
-        p_value = bdtrc(pairs.n_across_samples - 1, n_pairs, 0.5)
+        # If the samples are independent, a hash that occurs twice is in both with a probability of
+        # at most 1/2.
+        n_repeated_hashes = (
+            repeated_hashes.n_once_in_each_sample + repeated_hashes.n_twice_in_one_sample
+        )
+        p_value = bdtrc(repeated_hashes.n_once_in_each_sample - 1, n_repeated_hashes, 0.5)
         if p_value > MAX_COINCIDENCE_PROBABILITY:
             return 0
-        # About as many pairs lie across both samples by coincidence as lie within one of them.
-        n_reused_hashes = max(1, pairs.n_across_samples - pairs.n_within_samples)
-        n_hashes_of_single_rows = int((self.hash_counts == 1).sum())
-        reused_share = n_reused_hashes / n_hashes_of_single_rows
+        # By coincidence, at most about as many hashes occur once in each sample as occur twice in one.
+        n_reused_hashes = max(
+            1, repeated_hashes.n_once_in_each_sample - repeated_hashes.n_twice_in_one_sample
+        )
+        n_hashes_of_one_calibration_row = int((self.hash_counts == 1).sum())
+        reused_share = n_reused_hashes / n_hashes_of_one_calibration_row
         n_reused_rows = round(reused_share * self.n_rows)
         return max(1, min(n_reused_rows, self.n_rows, len(scores)))
 
@@ -209,50 +178,54 @@ def _is_hexadecimal(text: str, *, n_digits: int) -> bool:
     return re.fullmatch(f"[0-9a-f]{{{n_digits}}}", text) is not None
 
 
-class _EqualPairs(NamedTuple):
-    """Numbers of pairs of rows whose hash occurs exactly twice in two samples together.
+class _RepeatedHashes(NamedTuple):
+    """Numbers of hashes that occur exactly twice in two samples of rows together.
 
     Attributes
     ----------
-    n_across_samples : int
-        Number of pairs with one row in each sample.
-    n_within_samples : int
-        Number of pairs with both rows in the same sample.
+    n_once_in_each_sample : int
+        Number of hashes that one row of each sample has.
+    n_twice_in_one_sample : int
+        Number of hashes that two rows of one sample have, and no row of the other.
     """
 
-    n_across_samples: int
-    n_within_samples: int
+    n_once_in_each_sample: int
+    n_twice_in_one_sample: int
 
 
-def _count_equal_pairs(
+def _count_repeated_hashes(
     hashes: NDArray[np.uint64],
-    counts: NDArray[np.uint8],
+    n_rows_by_hash: NDArray[np.uint8],
     *,
     other_hashes: NDArray[np.uint64],
-    other_counts: NDArray[np.int64],
-) -> _EqualPairs:
+    n_rows_by_other_hash: NDArray[np.int64],
+) -> _RepeatedHashes:
     """Count the hashes that occur exactly twice in two samples of rows together.
 
     Parameters
     ----------
     hashes, other_hashes : ndarray of uint64
         Distinct row hashes of each sample.
-    counts, other_counts : ndarray of int
+    n_rows_by_hash, n_rows_by_other_hash : ndarray of int
         How many rows of the sample have each hash.
 
     Returns
     -------
-    _EqualPairs
+    _RepeatedHashes
     """
     _, common_index, other_common_index = np.intersect1d(
         hashes, other_hashes, assume_unique=True, return_indices=True
     )
-    occurs_once_in_both = (counts[common_index] == 1) & (other_counts[other_common_index] == 1)
-    n_twice_in_sample_only = np.count_nonzero(np.delete(counts, common_index) == 2)
-    n_twice_in_other_only = np.count_nonzero(np.delete(other_counts, other_common_index) == 2)
-    return _EqualPairs(
-        n_across_samples=int(np.count_nonzero(occurs_once_in_both)),
-        n_within_samples=int(n_twice_in_sample_only + n_twice_in_other_only),
+    occurs_once_in_both = (n_rows_by_hash[common_index] == 1) & (
+        n_rows_by_other_hash[other_common_index] == 1
+    )
+    n_twice_in_sample_only = np.count_nonzero(np.delete(n_rows_by_hash, common_index) == 2)
+    n_twice_in_other_only = np.count_nonzero(
+        np.delete(n_rows_by_other_hash, other_common_index) == 2
+    )
+    return _RepeatedHashes(
+        n_once_in_each_sample=int(np.count_nonzero(occurs_once_in_both)),
+        n_twice_in_one_sample=int(n_twice_in_sample_only + n_twice_in_other_only),
     )
 
 
@@ -397,7 +370,7 @@ def hash_in_order(scores: Any) -> str:
     return f"sha256:{score_digest}"
 
 
-def find_fit_rows(
+def estimate_overlap_with_fit(
     data_hash: str, sketch: RowSketch, scores: Any, correct: Flags | None
 ) -> OverlapWithFit | None:
     """Estimate how many calibration rows occur among the rows of an evaluation.
@@ -422,9 +395,9 @@ def find_fit_rows(
     >>> scores, correct = rng.integers(5, size=1000), rng.random(1000) < 0.9
     >>> found = fingerprint_rows(scores, correct)
     >>> order = rng.permutation(1000)
-    >>> print(find_fit_rows(found.data_hash, found.sketch, scores[order], correct[order]))
+    >>> print(estimate_overlap_with_fit(found.data_hash, found.sketch, scores[order], correct[order]))
     all 1,000 rows were part of the fit
-    >>> print(find_fit_rows(found.data_hash, found.sketch, scores, rng.permutation(correct)))
+    >>> print(estimate_overlap_with_fit(found.data_hash, found.sketch, scores, rng.permutation(correct)))
     None
     """
     n_rows = len(scores)
@@ -441,16 +414,17 @@ def find_fit_rows(
 
 
 def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
-    """Check whether rows have a given digest that is unlikely to arise by coincidence."""
+    """Check for a digest that other rows are unlikely to have by coincidence."""
     row_hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
     row_digest = digest_rows(row_hashes).hexdigest()
     if f"sha256:{row_digest}" != data_hash:
         return False
-    n = len(row_hashes)
-    _, counts = np.unique(row_hashes, return_counts=True)
-    # No multinomial distribution gives a higher probability to these counts of equal rows.
+    n_rows = len(row_hashes)
+    _, n_occurrences = np.unique(row_hashes, return_counts=True)
+    # Largest probability of the counts c: n! prod_i (c_i / n)^c_i / c_i!, over all multinomials.
     log_max_multinomial_probability = (
-        gammaln(n + 1.0) + (counts * np.log(counts / n) - gammaln(counts + 1.0)).sum()
+        gammaln(n_rows + 1.0)
+        + (n_occurrences * np.log(n_occurrences / n_rows) - gammaln(n_occurrences + 1.0)).sum()
     )
     is_unlikely_by_chance = log_max_multinomial_probability <= np.log(MAX_COINCIDENCE_PROBABILITY)
     return bool(is_unlikely_by_chance)

@@ -56,19 +56,25 @@ class ReviewRate(NamedTuple):
     ----------
     n_calibration_rows : float
         Number of calibration rows of this kind.
-    a, b : float
-        Parameters of the beta distribution. If `a` is 0, no row is reviewed; if `b` is 0, all are.
+    rejected_pseudocount, accepted_pseudocount : float
+        Parameters a and b of the beta distribution. If a is 0, no row is reviewed. If b is 0, every
+        row is reviewed.
     """
 
     n_calibration_rows: float
-    a: float
-    b: float
+    rejected_pseudocount: float
+    accepted_pseudocount: float
 
     @classmethod
-    def from_threshold_counts(
-        cls, n_rows: int, n_accepted: int, threshold: float, *, threshold_is_accepted_score: bool
+    def from_counts_at_threshold(
+        cls,
+        n_rows: int,
+        n_accepted: int,
+        threshold: float,
+        *,
+        last_accepted_row_sets_threshold: bool,
     ) -> Self:
-        """Return the distribution of the review rate of a threshold, given its counts.
+        """Return the beta distribution of the review rate, given counts at a threshold.
 
         Parameters
         ----------
@@ -76,7 +82,7 @@ class ReviewRate(NamedTuple):
             Number of calibration rows, and of those at or below the threshold.
         threshold : float
             The threshold; no row is reviewed if it is +inf, and all rows if it is -inf.
-        threshold_is_accepted_score : bool
+        last_accepted_row_sets_threshold : bool
             Whether the threshold is the score of an accepted row. If not, it lies just below the
             score of the first rejected row.
 
@@ -87,48 +93,56 @@ class ReviewRate(NamedTuple):
         accepts_every_row = threshold == math.inf
         accepts_no_row = threshold == -math.inf
         if accepts_every_row:
-            return cls(n_rows, a=0.0, b=1.0)
+            return cls(n_rows, rejected_pseudocount=0.0, accepted_pseudocount=1.0)
         if accepts_no_row:
-            return cls(n_rows, a=1.0, b=0.0)
+            return cls(n_rows, rejected_pseudocount=1.0, accepted_pseudocount=0.0)
         n_rejected = n_rows - n_accepted
-        if threshold_is_accepted_score:
-            return cls(n_rows, a=n_rejected + 1.0, b=n_accepted)
-        # Without a rejected row, `a` would be 0, which means that no row is ever reviewed.
-        return cls(n_rows, a=max(1.0, n_rejected), b=n_accepted + 1.0)
+        if last_accepted_row_sets_threshold:
+            return cls(
+                n_rows, rejected_pseudocount=n_rejected + 1.0, accepted_pseudocount=n_accepted
+            )
+        # A rejected pseudo-count of 0 would mean that no row is ever reviewed.
+        return cls(
+            n_rows, rejected_pseudocount=max(1.0, n_rejected), accepted_pseudocount=n_accepted + 1.0
+        )
 
     @classmethod
     def approximate_mixture(cls, components: Sequence[ReviewRate]) -> ReviewRate:
-        """Return the beta distribution with the mean and variance of a mixture of components.
+        """Return the beta distribution with the mean and variance of a mixture.
 
         A random row belongs to component j with an unknown probability w_j, estimated from the
         numbers of calibration rows.
 
         >>> ReviewRate.approximate_mixture([ReviewRate(100, 10, 91), ReviewRate(100, 0, 1)])
-        ReviewRate(n_calibration_rows=200, a=9.99..., b=191.9...)
+        ReviewRate(n_calibration_rows=200, rejected_pseudocount=9.99..., accepted_pseudocount=191.9...)
         """
         if len(components) == 1:
             return components[0]
         n_rows, a, b = (np.array(column, dtype=np.float64) for column in zip(*components))
         rate_means = a / (a + b)
         rate_second_moments = rate_means * (a + 1.0) / (a + b + 1.0)
-        # If a = 0 or b = 0, the rate is always 0 or 1, so that its square has the same mean.
+        # If a = 0 or b = 0, the rate R is 0 or 1, so that E[R²] = E[R].
         is_constant_rate = a * b == 0.0
         rate_second_moments = np.where(is_constant_rate, rate_means, rate_second_moments)
-        # The weights w of the mixture have the posterior distribution Dirichlet(n_rows + 1/2).
+        # The weights of the components have the posterior distribution Dirichlet(n_rows + 1/2).
         dirichlet_weights = n_rows + 0.5
         weight_sum = float(dirichlet_weights.sum())
         mean = float(dirichlet_weights @ rate_means) / weight_sum
         # E[(Σ w_j R_j)²] is (Σ E[w_j R_j])², with E[w_j² R_j²] in place of each E[w_j R_j]².
-        diagonal_corrections = (
+        second_moment_corrections = (
             dirichlet_weights * (dirichlet_weights + 1.0) * rate_second_moments
             - (dirichlet_weights * rate_means) ** 2
         )
-        scaled_second_moment = (weight_sum * mean) ** 2 + float(diagonal_corrections.sum())
+        scaled_second_moment = (weight_sum * mean) ** 2 + float(second_moment_corrections.sum())
         variance = scaled_second_moment / (weight_sum * (weight_sum + 1.0)) - mean**2
         a_plus_b = 1.0
         if 0.0 < mean < 1.0:
             a_plus_b = mean * (1.0 - mean) / variance - 1.0
-        return cls(int(n_rows.sum()), a=mean * a_plus_b, b=(1.0 - mean) * a_plus_b)
+        return cls(
+            int(n_rows.sum()),
+            rejected_pseudocount=mean * a_plus_b,
+            accepted_pseudocount=(1.0 - mean) * a_plus_b,
+        )
 
 
 def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = None) -> ReviewRate:
@@ -179,16 +193,20 @@ def _estimate_review_rate_of_all_rows(certificate: Certificate) -> ReviewRate:
     max_cluster_size = certificate.design.largest_cluster_size or 1
     return ReviewRate(
         rate_of_independent_rows.n_calibration_rows,
-        a=_reduce_beta_parameter(rate_of_independent_rows.a, max_cluster_size),
-        b=_reduce_beta_parameter(rate_of_independent_rows.b, max_cluster_size),
+        rejected_pseudocount=_divide_by_cluster_size(
+            rate_of_independent_rows.rejected_pseudocount, max_cluster_size
+        ),
+        accepted_pseudocount=_divide_by_cluster_size(
+            rate_of_independent_rows.accepted_pseudocount, max_cluster_size
+        ),
     )
 
 
-def _reduce_beta_parameter(parameter: float, max_cluster_size: int) -> float:
-    """Divide a beta parameter by the size of the largest cluster, but not to below 1."""
-    if parameter > 1.0:
-        return max(1.0, parameter / max_cluster_size)
-    return parameter
+def _divide_by_cluster_size(pseudocount: float, max_cluster_size: int) -> float:
+    """Divide a pseudo-count by the size of the largest cluster, but not to below 1."""
+    if pseudocount > 1.0:
+        return max(1.0, pseudocount / max_cluster_size)
+    return pseudocount
 
 
 def _estimate_subgroup_review_rate(
@@ -206,8 +224,8 @@ def _estimate_subgroup_review_rate(
             f"Unknown {subgroups.by} {subgroup_name!r}. Pass one of"
             f" {', '.join(map(str, subgroups.names))}."
         )
-    # Every row of a separate subgroup is tested, so all untested rows are in the pooled subgroup.
-    # They do not count for its review rate, but for its share of all rows.
+    # All rows are tested except some rows of the pooled subgroup. Its untested rows count for its
+    # share of all rows, but not for its review rate.
     n_tested_rows = sum(subgroup.n_rows for subgroup in subgroups.items)
     n_untested_pooled_rows = certificate.n_rows - n_tested_rows
     subgroup_rates = []
@@ -245,18 +263,23 @@ def _estimate_review_rate_from_counts(
     -------
     ReviewRate
     """
-    depends_only_on_correct_rows = quantity.limits_only_rejections and quantity.needs_labels
-    if not depends_only_on_correct_rows:
-        return ReviewRate.from_threshold_counts(
-            counts.n_rows,
-            counts.n_accepted,
-            threshold,
-            threshold_is_accepted_score=quantity.limits_only_rejections,
-        )
-    rate_of_correct = ReviewRate.from_threshold_counts(
-        counts.n_correct, counts.n_correct_accepted, threshold, threshold_is_accepted_score=True
+    threshold_depends_on_correct_rows_only = (
+        quantity.limits_only_rejections and quantity.needs_labels
     )
-    # The incorrect rows did not influence the threshold, so that they are a binomial sample.
+    if not threshold_depends_on_correct_rows_only:
+        return ReviewRate.from_counts_at_threshold(
+            n_rows=counts.n_rows,
+            n_accepted=counts.n_accepted,
+            threshold=threshold,
+            last_accepted_row_sets_threshold=quantity.limits_only_rejections,
+        )
+    rate_of_correct = ReviewRate.from_counts_at_threshold(
+        n_rows=counts.n_correct,
+        n_accepted=counts.n_correct_accepted,
+        threshold=threshold,
+        last_accepted_row_sets_threshold=True,
+    )
+    # The threshold does not depend on the incorrect rows, so the number of rejected ones is binomial.
     n_incorrect = counts.n_rows - counts.n_correct
     if n_incorrect == 0:
         return rate_of_correct
@@ -265,8 +288,8 @@ def _estimate_review_rate_from_counts(
     jeffreys_prior = 0.5 if math.isfinite(threshold) else 0.0
     rate_of_incorrect = ReviewRate(
         n_incorrect,
-        a=n_incorrect_rejected + jeffreys_prior,
-        b=n_incorrect_accepted + jeffreys_prior,
+        rejected_pseudocount=n_incorrect_rejected + jeffreys_prior,
+        accepted_pseudocount=n_incorrect_accepted + jeffreys_prior,
     )
     return ReviewRate.approximate_mixture([rate_of_correct, rate_of_incorrect])
 
@@ -357,8 +380,8 @@ def predict_review_count(
     check_fraction("level", level)
     # The number k of reviewed rows among n has a beta-binomial distribution.
     n = int(n_rows)
-    a = review_rate.a
-    b = review_rate.b
+    a = review_rate.rejected_pseudocount
+    b = review_rate.accepted_pseudocount
     no_row_is_reviewed = a == 0.0
     every_row_is_reviewed = b == 0.0
     if no_row_is_reviewed:

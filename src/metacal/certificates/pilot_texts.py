@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def describe_pilot_rows(certificate: Certificate) -> str:
-    """Describe how many calibration rows planned the tests of a fit.
+    """Describe how many calibration rows chose the tests instead of being tested.
 
     The text continues a sentence. It is empty if every row was tested.
     """
     design = certificate.design
     n_pilot_rows = design.n_pilot_rows
     if design.tests_score_values and not design.n_planning_rows:
-        # Each test is about a value of the score, and the pilot rows chose which one comes first.
+        # Each value of the score has a test, and the pilot rows chose which value is tested first.
         chooser_text = f"{n_pilot_rows:,} pilot rows" if n_pilot_rows else "other rows"
         return f"; the scores of {chooser_text} chose the first value"
     pilot_rows_text = ""
@@ -31,7 +31,7 @@ def describe_pilot_rows(certificate: Certificate) -> str:
 
 
 def _describe_planning_rows(certificate: Certificate) -> str:
-    """Describe how many of the least certain rows were only read to plan the tests."""
+    """Describe how many of the least certain rows are planning rows, which are untested."""
     n_planning_rows = certificate.design.n_planning_rows
     if not n_planning_rows:
         return ""

@@ -30,8 +30,8 @@ _MIN_ROWS_TO_SUSPECT = 50
 #: Rows are suspected to be training data if their error rate is at most this.
 _SUSPICIOUS_ERROR_RATE = 0.001
 #: An error rate of at most this suggests that a frozen classifier was fitted on the rows.
-#: On 8 data sets, forests, boosted trees and neighbours made at most 0.1% errors on training rows.
-#: On other rows of the same data sets, no classifier made fewer than 0.7% errors.
+#: On 8 data sets, forests, boosted trees and nearest neighbours had error rates of at most 0.1% on
+#: training rows, and no classifier had an error rate below 0.7% on held-out rows.
 _SUSPICIOUS_FROZEN_ERROR_RATE = 0.005
 #: Ties of up to this share of the rows are not reported, because they cost little coverage.
 _MAX_TIED_SHARE = 0.01
@@ -95,8 +95,8 @@ def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
     n_rows = ranking.n_rows
     n_repeated_scores = n_rows - ranking.n_tie_blocks
     max_unreported_ties = _MAX_TIED_SHARE * n_rows
-    # A tie of c > 2 rows repeats c - 1 >= 2c / 3 scores.
-    # So ties of more than two rows have at most 1.5 rows for each repeated score.
+    # If c > 2 rows are tied, c - 1 >= 2c / 3 of their scores repeat an earlier score, so there are
+    # at most 1.5 tied rows for each repeated score.
     max_tied_rows = 1.5 * n_repeated_scores
     if max_tied_rows <= max_unreported_ties:
         return []

@@ -95,7 +95,7 @@ def state_side_claims(
         The claim without a full stop.
     """
     claims = []
-    for side in subgroups.accepting_sides:
+    for side in subgroups.sides_of_accepted_classes:
         if side.quantity is not None and side.target is not None:
             claim = side.quantity.format_claim(
                 side.target,
@@ -112,7 +112,7 @@ def state_side_claims(
 def state_never_predicted_classes(subgroups: SubgroupCertificates) -> str:
     """State which classes are never predicted, and which promise is the reason."""
     sentences = []
-    for side in subgroups.rejecting_sides:
+    for side in subgroups.sides_of_never_predicted_classes:
         if side.quantity is not None:
             # The recall of one class may be the reason that the other class is never predicted.
             quantity_name = side.quantity.name_with_class(side.promised_class)
@@ -125,19 +125,19 @@ def state_never_predicted_classes(subgroups: SubgroupCertificates) -> str:
 
 
 def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
-    """Convert a claim about all rows to a claim about every subgroup."""
+    """Restate a claim about all rows for every subgroup."""
     if subgroups.is_two_sided_without_groups:
         return claim
     scope_text = "every predicted class" if subgroups.by == "class" else "every group"
     lower_case_claim = lower_first_letter(claim)
-    n_pooled = len(subgroups.pooled_names)
-    n_separate = len(subgroups.names) - n_pooled
-    if n_pooled == 0:
+    n_pooled_names = len(subgroups.pooled_names)
+    n_separate_names = len(subgroups.names) - n_pooled_names
+    if n_pooled_names == 0:
         return f"For {scope_text}, {lower_case_claim}"
-    if n_separate == 0:
-        return f"For all {n_pooled} {subgroups.plural} taken together, {lower_case_claim}"
+    if n_separate_names == 0:
+        return f"For all {n_pooled_names} {subgroups.plural} taken together, {lower_case_claim}"
     return (
-        f"For {scope_text} but {n_pooled} small ones, which are pooled and count as one:"
+        f"For {scope_text} but {n_pooled_names} small ones, which are pooled and count as one:"
         f" {lower_case_claim}"
     )
 
@@ -162,7 +162,7 @@ def state_subgroup_confidence(
         End of the sentence that states the promise, without a full stop.
     """
     if subgroups.is_two_sided_without_groups:
-        has_two_claims = len(subgroups.accepting_sides) == 2
+        has_two_claims = len(subgroups.sides_of_accepted_classes) == 2
         scope_text = " for both together" if has_two_claims else ""
         return f"with {confidence_text} confidence{scope_text}"
     if subgroups.delta_sharing == "fcr":
@@ -205,7 +205,7 @@ def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCe
     if subgroups.is_two_sided_without_groups:
         conditions = _describe_side_conditions(subgroups.side_pairs[0], certificate.decision_at)
         return f"{', '.join(conditions)}, else review"
-    class_names = [side.predicted_class_name for side in subgroups.accepting_sides]
+    class_names = [side.predicted_class_name for side in subgroups.sides_of_accepted_classes]
     classes_text = " or ".join(class_names)
     return f"called {classes_text} beyond the log-odds of the row's group, else review"
 
@@ -219,25 +219,25 @@ def _describe_side_conditions(side_pair: SidePair, decision_log_odds: float) -> 
     first_class_side, second_class_side = side_pair
     conditions = []
     if not second_class_side.accepts_nothing:
-        lower_limit = decision_log_odds + _get_smallest_accepted_distance(second_class_side)
+        log_odds_lower_bound = decision_log_odds + _get_smallest_accepted_margin(second_class_side)
         class_name = second_class_side.predicted_class_name
-        conditions.append(f"called {class_name} if log-odds > {lower_limit:.6g}")
+        conditions.append(f"called {class_name} if log-odds > {log_odds_lower_bound:.6g}")
     if not first_class_side.accepts_nothing:
-        upper_limit = decision_log_odds - _get_smallest_accepted_distance(first_class_side)
-        printed_limit = f"{upper_limit:.6g}"
-        # On this side, the score of a row is its log-odds minus the decision log-odds.
+        log_odds_upper_bound = decision_log_odds - _get_smallest_accepted_margin(first_class_side)
+        printed_bound = f"{log_odds_upper_bound:.6g}"
+        # The score of a row of the first class is its log-odds minus the decision log-odds.
         lowest_rejected_score = first_class_side.lowest_rejected or 0.0
         lowest_rejected_log_odds = decision_log_odds + lowest_rejected_score
-        # The comparison is strict if the limit, as printed, is a value that the gate rejects.
-        printed_limit_is_rejected = f"{lowest_rejected_log_odds:.6g}" == printed_limit
-        comparison = "<" if printed_limit_is_rejected else "<="
+        # The comparison is strict if the gate rejects log-odds that are printed like the bound.
+        printed_bound_is_rejected = f"{lowest_rejected_log_odds:.6g}" == printed_bound
+        comparison = "<" if printed_bound_is_rejected else "<="
         class_name = first_class_side.predicted_class_name
-        conditions.append(f"called {class_name} if log-odds {comparison} {printed_limit}")
+        conditions.append(f"called {class_name} if log-odds {comparison} {printed_bound}")
     return conditions
 
 
-def _get_smallest_accepted_distance(side: SubgroupCertificate) -> float:
-    """Return how far accepted log-odds are at least from the decision log-odds."""
+def _get_smallest_accepted_margin(side: SubgroupCertificate) -> float:
+    """Return the least distance of accepted log-odds from the decision log-odds."""
     if side.accepts_everything:
         return 0.0
     return -side.threshold
@@ -267,9 +267,9 @@ def _format_status_counts(subgroups: SubgroupCertificates) -> str:
     statuses = [subgroup.status for subgroup in subgroups.items]
     status_texts = []
     for status, text_template in _STATUS_TEXTS.items():
-        n_with_status = statuses.count(status)
-        if n_with_status > 0:
-            status_texts.append(text_template.format(n_with_status))
+        n_subgroups_with_status = statuses.count(status)
+        if n_subgroups_with_status > 0:
+            status_texts.append(text_template.format(n_subgroups_with_status))
     return f"{n_names:,}: {', '.join(status_texts)}"
 
 
@@ -322,7 +322,7 @@ def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
     """List lines about both predicted classes of a two-sided gate."""
     side_pairs = subgroups.side_pairs
     if subgroups.is_two_sided_without_groups:
-        return _list_pair_lines(side_pairs[0], prefix="")
+        return _list_pair_lines(side_pairs[0], group_prefix="")
     n_groups = len(subgroups.names)
     lines = [(subgroups.plural, f"{n_groups:,}, both sides of each by itself")]
     for side_pair in side_pairs[:_MAX_LISTED_SUBGROUPS]:
@@ -332,23 +332,23 @@ def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
         conditions = _describe_side_conditions(side_pair, decision_log_odds)
         condition_text = ", ".join(conditions) or "all rows go to review"
         lines.append(("group", f"{group_name}: {condition_text}"))
-        lines += _list_pair_lines(side_pair, prefix=f"{group_name}: ")
+        lines += _list_pair_lines(side_pair, group_prefix=f"{group_name}: ")
     n_omitted = len(side_pairs) - _MAX_LISTED_SUBGROUPS
     if n_omitted > 0:
         lines.append(("group", f"and {n_omitted:,} more"))
     return lines
 
 
-def _list_pair_lines(side_pair: SidePair, prefix: str) -> list[Line]:
+def _list_pair_lines(side_pair: SidePair, group_prefix: str) -> list[Line]:
     """List a line for each predicted class with a promise, second class first."""
     return [
-        _make_side_line(side, side.quantity.name_with_class(side.promised_class), prefix)
+        _make_side_line(side, side.quantity.name_with_class(side.promised_class), group_prefix)
         for side in (side_pair.second_class, side_pair.first_class)
         if side.quantity is not None and side.target is not None
     ]
 
 
-def _make_side_line(side: SubgroupCertificate, quantity_name: str, prefix: str) -> Line:
+def _make_side_line(side: SubgroupCertificate, quantity_name: str, group_prefix: str) -> Line:
     """Describe how many rows of a side are accepted, or why none is.
 
     Parameters
@@ -357,7 +357,7 @@ def _make_side_line(side: SubgroupCertificate, quantity_name: str, prefix: str) 
         Side with a promise.
     quantity_name : str
         Name of the promised quantity, such as "recall of fraud".
-    prefix : str
+    group_prefix : str
         First words of the text, which name the group.
 
     Returns
@@ -371,9 +371,9 @@ def _make_side_line(side: SubgroupCertificate, quantity_name: str, prefix: str) 
             reason += f" ({side.best_target:g} is the best that these rows certify)"
         if side.rows_needed:
             reason += f"; it takes at least {side.rows_needed:,} rows that speak about it"
-        return ("closed", f"{prefix}no row is predicted {class_name}: {reason}")
+        return ("closed", f"{group_prefix}no row is predicted {class_name}: {reason}")
     counts_text = (
-        f"{prefix}{side.n_accepted:,} of {side.n_rows:,} rows on the side of {class_name} are"
+        f"{group_prefix}{side.n_accepted:,} of {side.n_rows:,} rows on the side of {class_name} are"
         f" accepted, {side.n_correct_accepted:,} of them correct"
     )
     return ("predicted", counts_text)

@@ -201,19 +201,19 @@ class SubgroupCertificate:
         -------
         ndarray of bool, shape (n_rows,)
         """
-        own_names = np.array(self.names)
+        names = np.array(self.names)
         is_side_of_group = self.predicted_class is not None
         if is_side_of_group:
             group_of_row = subgroup_of_row[:, 0]
             predicted_class_of_row = subgroup_of_row[:, 1]
-            is_in_group = np.isin(group_of_row, own_names.astype(str))
+            is_in_group = np.isin(group_of_row, names.astype(str))
             return is_in_group & (predicted_class_of_row == str(self.predicted_class))
-        own_names_are_text = own_names.dtype.kind == "U"
+        names_are_text = names.dtype.kind == "U"
         row_names_are_text = subgroup_of_row.dtype.kind == "U"
-        if own_names_are_text != row_names_are_text:
-            # The text "1" is not the number 1, but NumPy would convert numbers to text.
+        if names_are_text != row_names_are_text:
+            # NumPy would convert numbers to text, so that the number 1 would equal the text "1".
             return np.zeros(len(subgroup_of_row), dtype=bool)
-        return np.isin(subgroup_of_row, own_names)
+        return np.isin(subgroup_of_row, names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, without optional fields at their defaults."""
@@ -298,7 +298,7 @@ class SubgroupCertificates:
         return self.is_two_sided and self.by == "class"
 
     def iterate_judged_rows(
-        self, row_names: NDArray[Any], accept: Flags, correct: Flags
+        self, subgroup_of_row: NDArray[Any], accept: Flags, correct: Flags
     ) -> Iterator[SubgroupRows]:
         """Iterate over the subgroups that have a promise, with the rows to judge it on.
 
@@ -307,7 +307,7 @@ class SubgroupCertificates:
 
         Parameters
         ----------
-        row_names : ndarray
+        subgroup_of_row : ndarray
             Class or group of each row, as for `SubgroupCertificate.contains_rows`.
         accept, correct : ndarray of bool, shape (n_rows,)
             Whether each row is accepted, and whether its prediction is correct.
@@ -316,28 +316,28 @@ class SubgroupCertificates:
         ------
         SubgroupRows
         """
-        for subgroups_of_group in self.sides_by_group:
-            subgroup_masks = [subgroup.contains_rows(row_names) for subgroup in subgroups_of_group]
-            group_mask = np.logical_or.reduce(subgroup_masks)
-            for subgroup, is_in_subgroup in zip(subgroups_of_group, subgroup_masks):
-                subgroup_has_promise = subgroup.quantity is not None or not self.is_two_sided
-                if subgroup.quantity is not None and subgroup.quantity.conditions_on_true_class:
-                    is_accepted_on_side = accept & is_in_subgroup
-                    # Of two classes, a row is of the class of a side if it is on the side and
-                    # its prediction is correct, or if it is not on the side and incorrect.
-                    is_truly_of_class = is_in_subgroup == correct
+        for sides in self.sides_by_group:
+            side_masks = [side.contains_rows(subgroup_of_row) for side in sides]
+            is_on_any_side = np.logical_or.reduce(side_masks)
+            for side, is_on_side in zip(sides, side_masks):
+                side_has_promise = side.quantity is not None or not self.is_two_sided
+                if side.quantity is not None and side.quantity.conditions_on_true_class:
+                    is_accepted_on_side = accept & is_on_side
+                    # The true class is the class of this side if a row of this side is predicted
+                    # correctly, or if a row of the other side is predicted incorrectly.
+                    true_class_is_class_of_side = is_on_side == correct
                     yield SubgroupRows(
-                        subgroup,
-                        row_mask=group_mask,
-                        accept=is_accepted_on_side[group_mask],
-                        correct=is_truly_of_class[group_mask],
+                        subgroup=side,
+                        row_mask=is_on_any_side,
+                        accept=is_accepted_on_side[is_on_any_side],
+                        correct=true_class_is_class_of_side[is_on_any_side],
                     )
-                elif subgroup_has_promise:
+                elif side_has_promise:
                     yield SubgroupRows(
-                        subgroup,
-                        row_mask=is_in_subgroup,
-                        accept=accept[is_in_subgroup],
-                        correct=correct[is_in_subgroup],
+                        subgroup=side,
+                        row_mask=is_on_side,
+                        accept=accept[is_on_side],
+                        correct=correct[is_on_side],
                     )
 
     @property
@@ -355,7 +355,7 @@ class SubgroupCertificates:
         return tuple(SidePair(*sides_of_group) for sides_of_group in self.sides_by_group)
 
     @property
-    def accepting_sides(self) -> tuple[SubgroupCertificate, ...]:
+    def sides_of_accepted_classes(self) -> tuple[SubgroupCertificate, ...]:
         """For each predicted class that is accepted in some group, the side with its promise.
 
         The second class comes first. All groups have the same promises, so that each side stands for
@@ -363,23 +363,23 @@ class SubgroupCertificates:
         """
         return tuple(
             sides_of_class[0]
-            for sides_of_class in self._sides_with_promise_by_class()
+            for sides_of_class in self._list_promised_sides_by_class()
             if not all(side.accepts_nothing for side in sides_of_class)
         )
 
     @property
-    def rejecting_sides(self) -> tuple[SubgroupCertificate, ...]:
+    def sides_of_never_predicted_classes(self) -> tuple[SubgroupCertificate, ...]:
         """For each predicted class that no group accepts, the side with its promise.
 
         The second class comes first.
         """
         return tuple(
             sides_of_class[0]
-            for sides_of_class in self._sides_with_promise_by_class()
+            for sides_of_class in self._list_promised_sides_by_class()
             if all(side.accepts_nothing for side in sides_of_class)
         )
 
-    def _sides_with_promise_by_class(self) -> list[list[SubgroupCertificate]]:
+    def _list_promised_sides_by_class(self) -> list[list[SubgroupCertificate]]:
         """List the sides of the second class in all groups, then those of the first class.
 
         A class without a promise is omitted, because its rows go to review in every group.

@@ -412,7 +412,7 @@ def _format_share(share: float) -> str:
 
 
 def _list_score_value_lines(certificate: Certificate) -> list[Line]:
-    """List a line for each value of a score with few values, most confident first."""
+    """List a line for each distinct score, most confident score first."""
     sign = -1.0 if certificate.score.startswith("-") else 1.0
     score_value_lines = []
     for value_count in certificate.score_value_counts:
@@ -474,7 +474,7 @@ def _describe_answered_rows(stage: StageCount, index: int, stages: Stages) -> st
 
 
 def _compare_with_last_model(certificate: Certificate, stages: Stages) -> str:
-    """Describe how often the answers of a cascade and of its last model differ."""
+    """Describe how often a cascade and its last model give different answers."""
     n_rows = certificate.n_rows
     last_model_name = stages.items[-1].name
     if stages.n_disagreements is not None:

@@ -26,7 +26,7 @@ from metacal.cli.reading import (
 from metacal.errors import CascadeError, warn_caller
 
 if TYPE_CHECKING:
-    from metacal.certificates.fingerprint import OverlapWithFit
+    from metacal.certificates.overlap_with_fit import OverlapWithFit
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
 

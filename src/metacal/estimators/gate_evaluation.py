@@ -8,9 +8,9 @@ from typing import Any
 
 from metacal import display
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certificates.notes import note_miscalibrated_by_class
 from metacal.certificates.number_format import format_percent_floor
+from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.metrics.evaluation_result import Evaluation, describe_harm
 from metacal.metrics.intervals import Interval
 from metacal.promises.verdict import Verdict

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.fingerprint import OverlapWithFit, RowSketch, find_fit_rows
+from metacal.certificates.fingerprint import RowSketch, estimate_overlap_with_fit
+from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.certification.row_losses import Losses
 from metacal.errors import CascadeError, CombinationError, GroupsError
 from metacal.formulas import Codes, Flags, Float
@@ -393,7 +394,9 @@ class Gate(GateMethods):
             hashed_scores = scores[has_score]
             if hashed_correct is not None:
                 hashed_correct = hashed_correct[has_score]
-        return find_fit_rows(self.data_hash, self.row_hash_sample, hashed_scores, hashed_correct)
+        return estimate_overlap_with_fit(
+            self.data_hash, self.row_hash_sample, hashed_scores, hashed_correct
+        )
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""

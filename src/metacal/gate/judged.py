@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificates.fingerprint import OverlapWithFit
+from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.certification.case_outcomes import CaseOutcomes
 from metacal.certification.case_statements import build_missing_cases_error
 from metacal.certification.row_losses import Losses

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.certificates.fingerprint import OverlapWithFit
+from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.certification.rows import Clusters
 from metacal.errors import GroupsError, MissingLabelsError
 from metacal.formulas import Flags

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scipy.special import ndtri
 
-from metacal.certificates.fingerprint import OverlapWithFit
+from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.certificates.quantity import Quantity
 from metacal.display import format_interval
 from metacal.promises.measurement import Measurement

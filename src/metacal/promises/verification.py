@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.design import CountedBy
-from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
+from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.rows import Clusters
 from metacal.certification.units import Units

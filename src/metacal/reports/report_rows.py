@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from metacal.certificates.fingerprint import OverlapWithFit
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
+from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.estimators.evaluate import evaluate_decisions, evaluate_table
 from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.formulas import Codes, Flags, Float
