@@ -96,7 +96,7 @@ def read_usable_items(
     quantity: Quantity,
     random_state: int | None = None,
 ) -> UsableItems:
-    """Read the items of all cases in which no label is missing that matters.
+    """Read the items of all cases whose outcome does not depend on a missing label.
 
     Parameters
     ----------

@@ -98,14 +98,14 @@ def certify_selected_rows(
     if grid != RELATIVE_GRID:
         counted_rows = replace(counted_rows, scores=RELATIVE_GRID.round(scores_on_grid))
 
-    is_threshold_row, is_available_for_map = promise.split_rows(
+    is_available_for_threshold, is_available_for_map = promise.split_rows(
         counted_rows.is_correct, counted_rows.scores
     )
     split_design = CertificationDesign()
-    if is_threshold_row.all():
+    if is_available_for_threshold.all():
         tested_rows = replace(counted_rows, precomputed_ranking=ranking)
     else:
-        tested_rows = counted_rows.take(is_threshold_row)
+        tested_rows = counted_rows.take(is_available_for_threshold)
         split_design = CertificationDesign(random_state=promise.split_seed)
     if pilot_policy is not None and tested_rows.clusters is None:
         tested_rows = _withhold_pilot_rows(tested_rows, pilot_policy, are_logits=are_logits)
@@ -113,7 +113,7 @@ def certify_selected_rows(
     certificate = certify(promise, tested_rows)
     tests_every_counted_row = certificate.n_rows >= len(scores_on_grid)
     if not tests_every_counted_row:
-        is_accepted = _decide_rows(certificate, scores_on_grid, counted_rows.subgroups)
+        is_accepted = _accept_by_certificate(certificate, scores_on_grid, counted_rows.subgroups)
         certificate = certificate.with_counts_of_all_rows(is_accepted, counted_rows.is_correct)
     if pilot_policy is not None and tested_rows.pilot_rows is not None:
         certificate = _record_pilot_rows(certificate, pilot_policy, tested_rows)
@@ -145,7 +145,9 @@ def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Co
     return selected_rows.indices
 
 
-def _decide_rows(certificate: Certificate, scores: Float, subgroups: Subgroups | None) -> Flags:
+def _accept_by_certificate(
+    certificate: Certificate, scores: Float, subgroups: Subgroups | None
+) -> Flags:
     """Return whether the thresholds of a certificate accept each row."""
     if subgroups is None:
         return accept_up_to_threshold(scores, certificate.threshold)

@@ -34,15 +34,15 @@ class LabelledRows:
 
     @classmethod
     def from_pending_rows(cls, rows: Sequence[PendingRow], *, in_cascade: bool) -> LabelledRows:
-        """Stack the values of labelled rows, at least one, as columns."""
+        """Collect the values of one or more labelled rows as columns."""
         is_accepted = np.array([row.is_accepted for row in rows])
         predicted_codes = np.array([row.predicted_code for row in rows])
         label_codes = np.array([row.label_code for row in rows])
         is_correct = predicted_codes == label_codes
         if in_cascade:
-            # People answer the rows that every model rejects, and their answers count as correct.
-            is_answered_by_people = ~is_accepted
-            is_correct |= is_answered_by_people
+            # Reviewers answer the rows that every model rejects. Their answers count as correct.
+            is_answered_by_reviewer = ~is_accepted
+            is_correct |= is_answered_by_reviewer
         return cls(is_accepted, is_correct, predicted_codes, label_codes)
 
     @property

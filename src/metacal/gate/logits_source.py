@@ -320,9 +320,9 @@ class LogitsSource(BaseSource[Rows]):
     def _decide_block(
         self,
         options: DecisionOptions,
-        dtype: Any,
+        probability_dtype: Any,
         block: NDArray[Any],
-        scores: Float,
+        unrounded_scores: Float,
         predicted_codes: Codes,
         answer_codes: Codes,
         *optional_columns: Any,
@@ -333,11 +333,11 @@ class LogitsSource(BaseSource[Rows]):
         ----------
         options : DecisionOptions
             Thresholds, and the columns to compute.
-        dtype : dtype
+        probability_dtype : dtype
             Type of the probabilities.
         block : ndarray of shape (n_rows, n_classes)
             Checked logits.
-        scores, predicted_codes, answer_codes : ndarray of shape (n_rows,)
+        unrounded_scores, predicted_codes, answer_codes : ndarray of shape (n_rows,)
             Output arrays.
         *optional_columns : ndarray
             Output arrays for probabilities and confidence, if the options ask for them, and then
@@ -346,7 +346,9 @@ class LogitsSource(BaseSource[Rows]):
         output_columns, group_codes = _separate_group_codes(options, optional_columns)
         decision_logits = self.compute_decision_logits(block, options.thresholds, group_codes)
         score_kernel = resolve_score(self.score).compute_unrounded
-        scores[...] = compute_score_and_predictions(score_kernel, decision_logits, predicted_codes)
+        unrounded_scores[...] = compute_score_and_predictions(
+            score_kernel, decision_logits, predicted_codes
+        )
         answer_codes[...] = predicted_codes
         needs_probabilities = options.with_probabilities or options.is_calibrator
         if not needs_probabilities:
@@ -356,10 +358,10 @@ class LogitsSource(BaseSource[Rows]):
         if options.with_probabilities:
             probabilities, confidence = output_columns
         else:
-            probabilities = np.empty(block.shape, dtype=dtype)
+            probabilities = np.empty(block.shape, dtype=probability_dtype)
         self.map.write_clipped_probabilities(block, probabilities)
         # A score is NaN if the logits of the row are invalid. Each class then has probability 1/K.
-        probabilities[np.isnan(scores)] = uniform_probability
+        probabilities[np.isnan(unrounded_scores)] = uniform_probability
         if options.is_calibrator:
             answer_codes[...] = kernels.predict_classes(probabilities)
         if not options.with_probabilities:
@@ -369,7 +371,7 @@ class LogitsSource(BaseSource[Rows]):
         if options.rejected_are_uniform:
             is_accepted = self.accept_by_unrounded_scores(
                 options.thresholds,
-                unrounded_scores=scores,
+                unrounded_scores=unrounded_scores,
                 decision_logits=decision_logits,
                 group_codes=group_codes,
             )

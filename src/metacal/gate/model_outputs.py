@@ -83,30 +83,30 @@ def select_label_of_answering_model(gate: Gate, X: NDArray[Any], y: Any) -> Any:
     is_score_cascade = gate.is_cascade and not gate.has_classes
     if y is None or not is_score_cascade:
         return y
-    has_model_labels = any(np.ndim(entry) > 0 for entry in y)
-    if not has_model_labels:
+    has_labels_of_models = any(np.ndim(entry) > 0 for entry in y)
+    if not has_labels_of_models:
         return y
     has_one_entry_per_row = len(y) == len(X)
-    # Otherwise `y` has one column for each model.
-    entries_of_rows = y if has_one_entry_per_row else zip(*y)
-    model_outputs = np.moveaxis(X, 1, 0)
-    decision = gate.decide(*model_outputs)
+    # If `y` does not have one entry for each row, it has one column for each model.
+    entry_of_each_row = y if has_one_entry_per_row else zip(*y)
+    scores_of_each_model = np.moveaxis(X, 1, 0)
+    decision = gate.decide(*scores_of_each_model)
     answering_stages = np.asarray(decision.by).tolist()
-    row_labels: list[Any] = []
-    for row_entry, answering_stage in zip(entries_of_rows, answering_stages, strict=True):
-        has_label_of_each_model = np.ndim(row_entry) > 0
-        if has_label_of_each_model:
-            row_labels.append(_select_label_of_stage(row_entry, answering_stage))
+    selected_labels: list[Any] = []
+    for entry, answering_stage in zip(entry_of_each_row, answering_stages, strict=True):
+        label_is_for_all_models = np.ndim(entry) == 0
+        if label_is_for_all_models:
+            selected_labels.append(entry)
         else:
-            row_labels.append(row_entry)
-    return row_labels
+            selected_labels.append(_select_label_of_stage(entry, answering_stage))
+    return selected_labels
 
 
 def _select_label_of_stage(model_labels: Sequence[Any], answering_stage: int) -> Any:
     """Return the label of the stage that answered a row, None if it is not known."""
     if answering_stage < len(model_labels):
         return model_labels[answering_stage]
-    # The last model, or people, answered the row. Their answer is correct by definition.
+    # The last model or a reviewer answered the row. This answer is correct by definition.
     row_is_labelled = any(_is_known_label(label) for label in model_labels)
     return True if row_is_labelled else None
 
