@@ -80,6 +80,7 @@ def compute_max_broken_cases(n_cases: int, limit: float, delta: float | None) ->
     >>> compute_max_broken_cases(99, 0.05, None)
     4
     """
+    # Unbroken cases take the place of accepted correct rows.
     min_unbroken_cases = bounds.smallest_rank_keeping_miscoverage(n_cases, limit, delta)
     return n_cases - min_unbroken_cases
 
@@ -220,10 +221,10 @@ def find_learned_cutoffs(
     expected_harmful_by_type = _estimate_harmful_items_by_type(
         pilot_items, harmlessness_model, tested_cases_per_pilot_case
     )
-    n_more_cases_to_break = max_broken_cases - n_always_broken_cases
+    n_more_broken_cases_allowed = max_broken_cases - n_always_broken_cases
     # The cutoffs end at an item of one more case, which they do not break, because an item at its
     # cutoff is not cleared.
-    for _ in range(n_more_cases_to_break + 1):
+    for _ in range(n_more_broken_cases_allowed + 1):
         if not lowered_cutoffs.has_remaining_harmful_item:
             return np.full(n_types, CLEAR_EVERY_ITEM)
         lowered_cutoffs.lower_to_item_of_next_case(harmlessness_model, expected_harmful_by_type)

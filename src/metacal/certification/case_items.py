@@ -105,7 +105,7 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
         case_has_unscored_correct_item,
     )
     row_draws = RowDraws(
-        columns_that_derive_seed, units=case_by_row, random_state=cases.random_state
+        columns_that_derive_seed, cluster_codes=case_by_row, random_state=cases.random_state
     )
     # Each case is a cluster of rows, and its random number is its position in the order.
     random_position_by_row = row_draws.draw_cluster_numbers(purpose="division of cases")

@@ -233,7 +233,7 @@ class CaseCutoffProcedure(CaseProcedure):
         if needs_pilot_cases:
             cases_needed = math.ceil(tested_cases_needed / TESTED_CASE_FRACTION)
             n_testable = math.floor(n_counted * TESTED_CASE_FRACTION)
-        # The bounds on the miscoverage of correct rows hold for every rate of violations.
+        # Broken cases take the place of rejected correct rows in the bound on the miscoverage.
         best_violation_rate = 1.0
         if n_testable > 0:
             best_violation_rate = bounds.smallest_certifiable_miscoverage(n_testable, delta)

@@ -119,9 +119,8 @@ class CheapestThreshold:
         n_accepted_blocks = np.searchsorted(block_end_ranks, candidate_ranks, side="right")
         n_rows_up_to_block = np.append(0, block_end_ranks)
         n_accepted = n_rows_up_to_block[n_accepted_blocks]
-        cumulative_costs = (
-            np.append(0.0, np.cumsum(loss_ranking.losses_by_rank)) * max_prediction_cost
-        )
+        cumulative_losses = np.append(0.0, np.cumsum(loss_ranking.losses_by_rank))
+        cumulative_costs = cumulative_losses * max_prediction_cost
         review_costs = self.review_cost * (n_rows - n_accepted)
         mean_costs = (cumulative_costs[n_accepted] + review_costs) / n_rows
 

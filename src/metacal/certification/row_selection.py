@@ -165,7 +165,7 @@ class RowSelection:
         """
         row_draws = RowDraws(
             (np.zeros(self.n_rows), *columns, self.keep_probabilities),
-            units=self.cluster_codes,
+            cluster_codes=self.cluster_codes,
             random_state=self.random_state,
         )
         clusters = None

@@ -241,7 +241,7 @@ class CalibrationRows:
             subgroup_codes,
             self.class_codes,
         )
-        return RowDraws(seed_columns, units=cluster_codes, random_state=random_state)
+        return RowDraws(seed_columns, cluster_codes=cluster_codes, random_state=random_state)
 
     def take(self, index: Flags | Codes) -> CalibrationRows:
         """Return the rows that a mask or an index selects."""

@@ -103,7 +103,9 @@ def make_row_draws(
     _, label_codes = np.unique(y, return_inverse=True)
     label_codes = label_codes.reshape(-1)
     feature_columns = _make_numeric_columns(X, len(y))
-    return RowDraws((*feature_columns, label_codes), units=cluster_codes, random_state=random_state)
+    return RowDraws(
+        (*feature_columns, label_codes), cluster_codes=cluster_codes, random_state=random_state
+    )
 
 
 def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:

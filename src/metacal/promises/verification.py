@@ -467,7 +467,7 @@ def _group_into_clusters(
     _LabelledRows
     """
     cluster_of_row = units.encode_names(len(rows.accept))
-    draws = RowDraws(rows.seed_columns, units=cluster_of_row)
+    draws = RowDraws(rows.seed_columns, cluster_codes=cluster_of_row)
     # Bets are on clusters in the order of their numbers, so these are drawn at random.
     random_cluster_of_row = draws.draw_cluster_numbers(purpose="whole units")
     largest_observed_size = int(np.bincount(cluster_of_row).max())

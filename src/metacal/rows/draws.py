@@ -76,7 +76,7 @@ class RowDraws:
         labels, weights. None is ignored. The draws depend on the order of the columns, and not on
         the order of the rows.
 
-    units : array of int of shape (n_rows,), optional
+    cluster_codes : array of int of shape (n_rows,), optional
         Cluster of each row, numbered from 0. Renumbering the clusters changes nothing.
 
     random_state : int, optional
@@ -95,12 +95,12 @@ class RowDraws:
         self,
         seed_columns: Iterable[ArrayLike | None],
         *,
-        units: NDArray[np.intp] | None = None,
+        cluster_codes: NDArray[np.intp] | None = None,
         random_state: int | None = None,
     ) -> None:
         self.random_state = check_random_state(random_state)
         self._hashes = hash_rows(*(column for column in seed_columns if column is not None))
-        self._units = units
+        self._cluster_codes = cluster_codes
 
     def draw_row_order(self, purpose: str) -> NDArray[np.intp]:
         """Draw a random order of the rows; draws for different purposes are independent."""
@@ -117,12 +117,12 @@ class RowDraws:
 
     def draw_cluster_numbers(self, purpose: str) -> NDArray[np.intp]:
         """Number the clusters in random order, and return the cluster number of each row."""
-        assert self._units is not None
+        assert self._cluster_codes is not None
         n_clusters = len(self._canonical_cluster_ranks)
         random_order = _argsort_with_stable_ties(self._draw_words(purpose, n_clusters))
         random_numbers = np.empty(n_clusters, dtype=np.intp)
         random_numbers[random_order] = np.arange(n_clusters)
-        return random_numbers[self._canonical_cluster_ranks[self._units]]
+        return random_numbers[self._canonical_cluster_ranks[self._cluster_codes]]
 
     def draw_uniform_number(self, purpose: str) -> float:
         """Draw one number in [0, 1) that does not depend on the order of the rows."""
@@ -137,17 +137,17 @@ class RowDraws:
     @cached_property
     def _digest(self) -> RowsDigest:
         """Digest of the rows and of their division into clusters."""
-        if self._units is None:
+        if self._cluster_codes is None:
             return digest_rows(self._hashes)
-        return digest_rows(hash_rows(self._hashes, self._cluster_hashes[self._units]))
+        return digest_rows(hash_rows(self._hashes, self._cluster_hashes[self._cluster_codes]))
 
     @cached_property
     def _cluster_hashes(self) -> NDArray[np.uint64]:
         """Hash of the rows of each cluster, which does not depend on their order."""
-        assert self._units is not None
-        n_clusters = int(self._units.max(initial=-1)) + 1
+        assert self._cluster_codes is not None
+        n_clusters = int(self._cluster_codes.max(initial=-1)) + 1
         hash_sums = np.zeros(n_clusters, dtype=np.uint64)
-        np.add.at(hash_sums, self._units, hash_rows(self._hashes))
+        np.add.at(hash_sums, self._cluster_codes, hash_rows(self._hashes))
         return hash_sums
 
     @cached_property
@@ -160,9 +160,9 @@ class RowDraws:
     @cached_property
     def _canonical_rows(self) -> NDArray[np.intp]:
         """Row indices by cluster and hash, in an order that depends only on the values."""
-        if self._units is None:
+        if self._cluster_codes is None:
             return _argsort_with_stable_ties(self._hashes)
-        return np.lexsort((self._hashes, self._canonical_cluster_ranks[self._units]))
+        return np.lexsort((self._hashes, self._canonical_cluster_ranks[self._cluster_codes]))
 
     def _draw_words(self, purpose: str, n_words: int) -> NDArray[np.uint64]:
         """Draw random 64-bit words, which are the same in every version of NumPy."""
