@@ -6,7 +6,7 @@ import numpy as np
 
 from metacal.formulas import Flags, Float
 
-# Prior standard deviation of the intercept and the slope, for scores of variance 1.
+# Standard deviation of the normal prior of intercept and slope, if scores have variance 1.
 _PRIOR_STD = 3.0
 
 # Number of Newton steps of the logistic regression.
@@ -74,6 +74,6 @@ def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
         hessian = (design_matrix * variances[:, None]).T @ design_matrix + np.eye(2) / _PRIOR_STD**2
         newton_step = np.linalg.solve(hessian, gradient)
         # A step of more than 1 is shortened to 1, so that Newton's method does not diverge.
-        largest_change = float(np.abs(newton_step).max())
-        coefficients = coefficients - newton_step / max(1.0, largest_change)
+        largest_step = float(np.abs(newton_step).max())
+        coefficients = coefficients - newton_step / max(1.0, largest_step)
     return coefficients

@@ -112,7 +112,7 @@ class PilotPolicy:
             rows,
             is_pilot_row,
             requires_score_value_tests=self.should_test_score_values(pilot_scores, len(rows)),
-            tie_break_draw=row_draws.draw_uniform_number("order of ties"),
+            tie_break_number=row_draws.draw_uniform_number("order of ties"),
         )
         return replace(rows.take(~is_pilot_row), pilot_rows=pilot_rows)
 
@@ -140,11 +140,11 @@ class PilotPolicy:
         has_too_few_rows = len(rows) < _MIN_ROWS_TO_WITHHOLD
         if has_subgroups or is_tested_by_bets or has_too_few_rows:
             return rows
-        pilot_ranks, tie_break_draw = _draw_ranks_and_tie_break(
+        pilot_ranks, tie_break_number = _draw_ranks_and_tie_break(
             rows.ranking, _N_PILOT_ROWS_OF_LOGITS
         )
         is_pilot_row = _find_rows_at_ranks(rows, pilot_ranks)
-        pilot_rows = _build_pilot_rows(rows, is_pilot_row, tie_break_draw=tie_break_draw)
+        pilot_rows = _build_pilot_rows(rows, is_pilot_row, tie_break_number=tie_break_number)
         return replace(
             rows.take(~is_pilot_row),
             pilot_rows=pilot_rows,
@@ -267,7 +267,7 @@ def _build_pilot_rows(
     rows: CalibrationRows,
     is_pilot_row: Flags,
     *,
-    tie_break_draw: float,
+    tie_break_number: float,
     requires_score_value_tests: bool = False,
 ) -> PilotRows:
     """Build `PilotRows` from the withheld rows and their columns."""
@@ -289,7 +289,7 @@ def _build_pilot_rows(
         relative_losses=relative_losses,
         correct=pilot_correctness,
         class_codes=withheld_rows.class_codes,
-        tie_break_draw=tie_break_draw,
+        tie_break_number=tie_break_number,
         subgroup_codes=subgroup_codes,
         n_withheld=len(withheld_rows),
     )
@@ -315,7 +315,7 @@ def _draw_ranks_and_tie_break(ranking: Ranking, n_ranks: int) -> tuple[Codes, fl
     ranks : array of int of shape (n_ranks,)
         Ranks, from 1, in increasing order.
 
-    tie_break_draw : float
+    tie_break_number : float
         Uniform number in [0, 1).
     """
     seed = int.from_bytes(ranking.digest, "little")
@@ -323,8 +323,8 @@ def _draw_ranks_and_tie_break(ranking: Ranking, n_ranks: int) -> tuple[Codes, fl
     drawn_ranks: set[int] = set()
     while len(drawn_ranks) < n_ranks:
         drawn_ranks.add(1 + int(bit_generator.random_raw()) % ranking.n_rows)
-    tie_break_draw: float = convert_word_to_uniform(int(bit_generator.random_raw()))
-    return np.array(sorted(drawn_ranks)), tie_break_draw
+    tie_break_number: float = convert_word_to_uniform(int(bit_generator.random_raw()))
+    return np.array(sorted(drawn_ranks)), tie_break_number
 
 
 def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:

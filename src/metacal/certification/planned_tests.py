@@ -238,7 +238,7 @@ def _test_tie_blocks_from_rank(
     """
     first_rank = first_tie_block.rank
     n_errors_up_to_first_rank = _draw_number_of_errors_up_to_rank(
-        ranking, first_rank, first_tie_block.tie_break_draw
+        ranking, first_rank, first_tie_block.tie_break_number
     )
     p_value_at_first_rank = bounds.binomial_p_value(
         np.array(n_errors_up_to_first_rank), first_rank, error_rate=1.0 - accuracy
@@ -255,7 +255,7 @@ def _test_tie_blocks_from_rank(
     )
 
 
-def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_draw: float) -> int:
+def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_number: float) -> int:
     """Draw the number of errors up to a rank, with ties in random order.
 
     Parameters
@@ -266,7 +266,7 @@ def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_dra
     rank : int
         Rank.
 
-    tie_break_draw : float
+    tie_break_number : float
         Random number in [0, 1).
 
     Returns
@@ -286,7 +286,7 @@ def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_dra
         n_rows=n_block_rows,
         n_errors=n_block_errors,
         n_drawn_rows=rank - n_rows_below_block,
-        uniform_number=tie_break_draw,
+        uniform_number=tie_break_number,
     )
     return n_errors_below_block + n_drawn_errors
 

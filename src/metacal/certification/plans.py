@@ -54,8 +54,8 @@ _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 # share of equal pairs if scores with two decimals take a hundred values equally often.
 _MIN_TIE_PROBABILITY_OF_ROUNDED_SCORES = 0.01
 
-# Value of `PilotRows.tie_break_draw` for which errors come first among equal scores.
-_DRAW_PUTTING_ERRORS_FIRST = 1.0
+# Value of `PilotRows.tie_break_number` for which errors come first among equal scores.
+_TIE_BREAK_PUTTING_ERRORS_FIRST = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class PilotRows:
     class_codes : array of int of shape (n_pilot,), optional
         For a promise about two classes, the true class of each pilot row.
 
-    tie_break_draw : float, default=1.0
+    tie_break_number : float, default=1.0
         Random number in [0, 1), which draws an order of equal scores. For 1, errors come first.
 
     subgroup_codes : array of int of shape (n_pilot,), optional
@@ -95,7 +95,7 @@ class PilotRows:
     relative_losses: Float | None = None
     correct: Flags | None = None
     class_codes: Codes | None = None
-    tie_break_draw: float = _DRAW_PUTTING_ERRORS_FIRST
+    tie_break_number: float = _TIE_BREAK_PUTTING_ERRORS_FIRST
     subgroup_codes: Codes | None = None
     n_withheld: int = 0
 
@@ -124,7 +124,7 @@ class PilotRows:
             relative_losses=selected_losses,
             correct=selected_correctness,
             class_codes=selected_class_codes,
-            tie_break_draw=_derive_tie_break_draw(self.tie_break_draw, selected_codes),
+            tie_break_number=_derive_tie_break_number(self.tie_break_number, selected_codes),
             subgroup_codes=None,
             n_withheld=n_selected_withheld,
         )
@@ -157,12 +157,12 @@ class PilotRows:
         return -math.inf
 
 
-def _derive_tie_break_draw(tie_break_draw: float, subgroup_codes: Sequence[int]) -> float:
+def _derive_tie_break_number(tie_break_number: float, subgroup_codes: Sequence[int]) -> float:
     """Derive a random number for each subgroup from that of all rows."""
-    if tie_break_draw == _DRAW_PUTTING_ERRORS_FIRST:
-        return tie_break_draw
+    if tie_break_number == _TIE_BREAK_PUTTING_ERRORS_FIRST:
+        return tie_break_number
     # A float in [0, 1) has 53 random bits, which are restored as an integer.
-    random_bits = int(tie_break_draw * 2.0**53)
+    random_bits = int(tie_break_number * 2.0**53)
     seed_sequence = np.random.SeedSequence([random_bits, *subgroup_codes])
     random_word = np.random.PCG64(seed_sequence).random_raw()
     return convert_word_to_uniform(int(random_word))
@@ -303,10 +303,10 @@ def _plan_tests_of_unread_rows(
     first_tested_rank = choose_main_start_rank(
         n_unread_rows, min_accuracy, significance_level, range_starts
     )
-    tie_break_draw = _DRAW_PUTTING_ERRORS_FIRST
+    tie_break_number = _TIE_BREAK_PUTTING_ERRORS_FIRST
     if pilot_rows is not None:
-        tie_break_draw = pilot_rows.tie_break_draw
-    first_tie_block = FirstTieBlock(first_tested_rank, tie_break_draw)
+        tie_break_number = pilot_rows.tie_break_number
+    first_tie_block = FirstTieBlock(first_tested_rank, tie_break_number)
     return RankPlan(limit=min_accuracy, first_tested_tie_block=first_tie_block)
 
 

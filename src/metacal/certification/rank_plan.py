@@ -24,13 +24,13 @@ class FirstTieBlock:
     rank : int
         Rank, which may lie inside a tie block.
 
-    tie_break_draw : float
+    tie_break_number : float
         Random number in [0, 1), which draws the rows of the block that are up to the rank. For 1,
         these are the errors.
     """
 
     rank: int
-    tie_break_draw: float
+    tie_break_number: float
 
 
 @dataclass(frozen=True)

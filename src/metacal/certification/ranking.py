@@ -382,7 +382,7 @@ class Ranking:
         return n_rows_before_block
 
     def largest_threshold_after_passing_rank(self, rank: int) -> float:
-        """Return the largest threshold that may be used if a test at this rank passed."""
+        """Return the largest threshold that may be used after a test at this rank passed."""
         n_accepted = self.count_accepted_after_passing_rank(rank)
         accepts_rows_above_rank = n_accepted > rank
         if accepts_rows_above_rank and n_accepted < self.n_rows:
