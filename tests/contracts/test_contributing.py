@@ -347,3 +347,35 @@ def test_a_dialect_of_json_lines_is_read_by_its_own_reader(tmp_path):
     predictions = mc.read_predictions(path)
     assert np.array_equal(predictions.table, [[2.0, -1.0], [0.5, 0.75]])
     assert np.array_equal(predictions.labels, [0, 1])
+
+
+@pytest.fixture(name="dialect_folder")
+def _dialect_folder(tmp_path, data):
+    """Files of the dialect: rows to fit a gate, and rows without labels to apply it to."""
+    logits, labels = data.logits[:1000].round(3).tolist(), data.labels[:1000].tolist()
+    fit_lines = [
+        {"outputs": row, "target": label} for row, label in zip(logits, labels, strict=True)
+    ]
+    files = {"val.jl": fit_lines, "new.jl": [{"outputs": row} for row in logits[:20]]}
+    for name, lines in files.items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_gate_is_applied_to_rows_of_the_dialect_without_labels(dialect_folder):
+    predictions = mc.read_predictions(dialect_folder / "val.jl")
+    gate = mc.MetaCal(mc.MinAccuracy(0.9)).fit(predictions.table, predictions.labels)
+    assert mc.apply(gate, dialect_folder / "new.jl", dialect_folder / "out.csv").n_rows == 20
+
+
+def test_the_command_line_reads_the_dialect(shell, dialect_folder):
+    done = shell(
+        f"cd {dialect_folder}; metacal fit val.jl --min-accuracy 0.9 -o g.json;"
+        " metacal apply g.json new.jl -o out.csv; metacal start val.jl --yes",
+        METACAL_PLUGINS="toy_dialect",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "table: outputs" in done.stdout + done.stderr
+    assert "labels: target" in done.stdout + done.stderr

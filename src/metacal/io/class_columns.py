@@ -20,7 +20,6 @@ from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
     DEFAULT_ID_NAMES,
     DEFAULT_LABEL_NAMES,
-    DEFAULT_TABLE_NAMES,
     SINGLE_SCORE_NAMES,
     ClassNames,
     Request,
@@ -50,7 +49,7 @@ def find_list_column(
         request,
         list_columns_in_order,
         request_field="logits_key",
-        default_names=DEFAULT_TABLE_NAMES[request.input],
+        default_names=request.default_table_names,
     )
     if table_column_name is not None or not list_column_names:
         return table_column_name

@@ -26,7 +26,7 @@ from metacal.io.named_columns import (
     find_requested_column,
 )
 from metacal.io.opening import advise_on_single_score, build_kept_column
-from metacal.io.request import DEFAULT_CLASS_LIST_NAMES, DEFAULT_TABLE_NAMES, ClassNames, Request
+from metacal.io.request import DEFAULT_CLASS_LIST_NAMES, ClassNames, Request
 from metacal.rows.labels import as_class_names
 from metacal.spelling import format_option
 
@@ -202,7 +202,7 @@ def select_arrays(request: Request, description_of_array: Mapping[str, str]) -> 
         request,
         description_of_array,
         request_field="logits_key",
-        default_names=DEFAULT_TABLE_NAMES[request.input],
+        default_names=request.default_table_names,
     )
     if table_array_name is None:
         raise _build_missing_array_error(request, description_of_array)

@@ -145,6 +145,10 @@ class Request:
 
     fields_set_by_gate : frozenset of str
         Fields of this request whose values the gate stores and the user did not give.
+
+    format_table_names, format_label_names : tuple of str
+        Names that the file format adds to the default names of the table and of the labels. As with
+        the other default names, a file need not have them.
     """
 
     path: str
@@ -172,6 +176,8 @@ class Request:
     correctness_columns: tuple[str, ...] = ()
     gate_name: str | None = None
     fields_set_by_gate: frozenset[str] = frozenset()
+    format_table_names: tuple[str, ...] = ()
+    format_label_names: tuple[str, ...] = ()
 
     @property
     def path_to_open(self) -> str:
@@ -206,6 +212,11 @@ class Request:
         return self.accepts_score_of_any_name or column_names[0] in SINGLE_SCORE_NAMES[self.input]
 
     @property
+    def default_table_names(self) -> tuple[str, ...]:
+        """Default names of the table."""
+        return (*self.format_table_names, *DEFAULT_TABLE_NAMES[self.input])
+
+    @property
     def default_label_names(self) -> tuple[str, ...]:
         """Default names of the column with the role "labels"."""
         if self.labels_are_losses:
@@ -214,7 +225,7 @@ class Request:
             return DEFAULT_AGREEMENT_NAMES
         if self.table_is_score_column and self.prediction_key is None:
             return DEFAULT_CORRECT_NAMES
-        return DEFAULT_LABEL_NAMES
+        return (*self.format_label_names, *DEFAULT_LABEL_NAMES)
 
     def get_user_parameter(self, field_name: str) -> str:
         """Return the parameter with which the user sets a field of this request."""

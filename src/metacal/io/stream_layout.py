@@ -10,7 +10,7 @@ from metacal.display import format_names
 from metacal.errors import ClassMismatchError, ColumnError, InputError
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.named_columns import find_column_of_each_role
-from metacal.io.request import DEFAULT_TABLE_NAMES, REQUEST_FIELD_OF_ROLE, Request
+from metacal.io.request import REQUEST_FIELD_OF_ROLE, Request
 
 
 class HeaderError(ColumnError):
@@ -89,7 +89,7 @@ def _select_columns(
     """Select the columns of the rows, or only labels and ids in a file of late labels."""
     if has_header_line:
         # Every cell of csv or tsv is text, so a column of lists is recognised by its name.
-        possible_list_names = (request.logits_key, *DEFAULT_TABLE_NAMES[request.input])
+        possible_list_names = (request.logits_key, *request.default_table_names)
         list_names = [name for name in column_names if name in possible_list_names]
     else:
         request = _drop_missing_keys(request, column_names)
