@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from metacal.certificates.fingerprint import fingerprint_rows
-from metacal.certificates.row_checks import check_errors_and_ties
+from metacal.certificates.row_checks import find_notes_on_errors_and_ties
 from metacal.certification import test_sequences as sequence
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import count_certified_rows
@@ -48,7 +48,7 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
         "certify an accuracy, in all": lambda: accuracy.certify(scores, correct),
         "certify a miscoverage, in all": lambda: miscoverage.certify(scores, correct),
         "remarks on ties, and the profile": lambda: (
-            check_errors_and_ties(ranking),
+            find_notes_on_errors_and_ties(ranking),
             build_profile(ranking),
         ),
         "data_hash": lambda: fingerprint_rows(scores, correct).data_hash,

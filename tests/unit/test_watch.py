@@ -568,9 +568,9 @@ def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path
     for start, stop in zip([0, 7, 250, 251, 640], [7, 250, 251, 640, 1200]):
         part = slice(start, stop)
         some = [
-            one._replace(n_rows_before=one.n_rows_before - start)
+            one._replace(n_batch_rows_before_label=one.n_batch_rows_before_label - start)
             for one in late
-            if start <= one.n_rows_before < stop
+            if start <= one.n_batch_rows_before_label < stop
         ]
         piecewise.update(score[part], known[part], ids=ids[part], units=unit[part], late=some)
         mc.save_watch(piecewise, tmp_path / "watch.journal")

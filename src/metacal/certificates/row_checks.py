@@ -39,7 +39,7 @@ _MAX_TIED_SHARE = 0.01
 MAX_REPEATED_SHARE = 0.01
 
 
-def check_errors_and_ties(
+def find_notes_on_errors_and_ties(
     ranking: Ranking, origin: ScoreOrigin = "logits", *, checks_ties: bool = True
 ) -> list[Note]:
     """Check for rows that look like training data, and for tied scores.
@@ -60,7 +60,7 @@ def check_errors_and_ties(
     Examples
     --------
     >>> from metacal.certification.ranking import Ranking
-    >>> check_errors_and_ties(Ranking.from_scores(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
+    >>> find_notes_on_errors_and_ties(Ranking.from_scores(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
     'few_errors'
     """
     n_errors = int(ranking.cumulative_errors[-1])

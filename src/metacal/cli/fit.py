@@ -258,7 +258,7 @@ def _fit_score_gate(scores: Scores, options: Options) -> Gate:
         groups=scores.groups,
         cases=scores.cases,
         random_state=options.seed,
-        declared_values=options.marks,
+        marks=options.marks,
     )
     return calibrate(calibration_data, promise)
 

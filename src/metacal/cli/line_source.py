@@ -418,7 +418,7 @@ def _build_received_batch(
             entry_index_of_row.append(entry_index)
         elif record.id is not None:
             late_label = LateLabel(
-                n_rows_before=len(row_records),
+                n_batch_rows_before_label=len(row_records),
                 id=record.id,
                 label=record.label,
                 probability=record.probability,

@@ -273,7 +273,7 @@ def _build_initial_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.cli.reading import load_gate
     from metacal.gate.judged_cases import is_about_cases
     from metacal.gate.watch import Watch
-    from metacal.gate.watched_clusters import check_units
+    from metacal.gate.watched_clusters import check_presence_of_clusters
 
     gate = load_gate(artifact, None if file == "-" else file)
     unit_column = options.unit_key or gate.file_layout.unit_key
@@ -285,7 +285,7 @@ def _build_initial_watch(artifact: str, file: str, options: Options) -> Watch:
             f"--case-key requires a promise about cases, but the promise of {artifact} is about"
             " rows. Leave out --case-key."
         )
-    check_units(gate.certificate, has_units=unit_column is not None)
+    check_presence_of_clusters(gate.certificate, has_clusters=unit_column is not None)
     # Without sampling probabilities, every row has the same chance to be labelled.
     least_probability = 1.0
     if options.probability_key is not None:

@@ -110,7 +110,7 @@ def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array
     """
     if len(known_classes) == len(classes):
         return logits
-    known_columns, _ = validate.find_class_columns(known_classes, classes)
+    known_columns, _ = validate.find_indices_of_names(known_classes, classes)
     largest_logits = logits.max(axis=1, keepdims=True)
     smallest_logits = logits.min(axis=1, keepdims=True)
     log_epsilon = np.log(np.finfo(np.float64).eps)
@@ -143,7 +143,7 @@ def encode_labels(y: Array, classes: Array) -> Codes:
     InputError
         If no label is one of the classes, or an unknown label has another type.
     """
-    candidate_codes, first_unknown_row = validate.find_class_columns(y, classes)
+    candidate_codes, first_unknown_row = validate.find_indices_of_names(y, classes)
     if first_unknown_row is None:
         return candidate_codes
     first_class = classes[:1].tolist()[0]

@@ -197,7 +197,7 @@ class ScoreGate(GateEstimator, kw_only=False):
             groups=groups,
             cases=cases,
             random_state=random_state,
-            declared_values=self.marks,
+            marks=self.marks,
         )
         gate = calibrate(data, self.promise)
         assert gate.certificate is not None

@@ -113,7 +113,7 @@ def _build_stages(sources: Sequence[Source], certificate: Certificate) -> tuple[
     """Build the stages from their sources and the certified thresholds."""
     if certificate.stages is None:
         (only_source,) = sources
-        thresholds = get_certified_thresholds(certificate, names_by_code=only_source.classes)
+        thresholds = get_certified_thresholds(certificate, class_names=only_source.classes)
         return (Stage(source=only_source, thresholds=thresholds),)
     return tuple(
         Stage(

@@ -151,7 +151,8 @@ def _accept_by_certificate(
     """Return whether the thresholds of a certificate accept each row."""
     if subgroups is None:
         return accept_up_to_threshold(scores, certificate.threshold)
-    thresholds = get_certified_thresholds(certificate, names_by_code=np.array(subgroups.names))
+    # The names are used only if the subgroups are classes.
+    thresholds = get_certified_thresholds(certificate, class_names=np.array(subgroups.names))
     row_thresholds = thresholds.get_row_thresholds(subgroups.codes)
     return accept_up_to_threshold(scores, row_thresholds)
 

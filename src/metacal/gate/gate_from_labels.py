@@ -43,7 +43,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
     pool = certifier.unlabelled_pool
     profile = build_profile(pool.rank_without_labels())
     if pool.predictions is None:
-        score_source = _fit_score_source(certifier).with_certificate(certificate)
+        score_source = _fit_score_source(certifier).with_threshold_neighbours_of(certificate)
         fitted_sources = FittedSources(sources=(score_source,), profile=profile)
     else:
         fitted_map = _fit_temperature(pool.predictions, certifier.answers.true_codes)

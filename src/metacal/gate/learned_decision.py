@@ -23,7 +23,7 @@ from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import Clusters
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.calibration_table import check_two_classes
-from metacal.gate.shifted_rows import shift_rows
+from metacal.gate.shifted_rows import shift_second_logit
 from metacal.maps.map import Map
 from metacal.maps.monotone import log_odds
 from metacal.rows import Rows
@@ -115,7 +115,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     decision_note = note_decision_learned(aside=len(pilot_row_indices), at=decision_offset)
     return LearnedDecision(
         decision_offset=decision_offset,
-        shifted_rows=shift_rows(rows, decision_offset),
+        shifted_rows=shift_second_logit(rows, decision_offset),
         rows_to_certify=SelectedRows(
             indices=row_indices_to_certify,
             representatives=_compute_positions_in_selection(row_indices_to_certify, len(rows)),

@@ -20,7 +20,7 @@ from metacal.certificates.notes import (
     note_suspicious_input,
     note_weights_not_certified,
 )
-from metacal.certificates.row_checks import check_errors_and_ties, check_repeated_rows
+from metacal.certificates.row_checks import check_repeated_rows, find_notes_on_errors_and_ties
 from metacal.certification.row_selection import RowSelection
 from metacal.errors import MissingLabelsError, UnsupportedPromiseError
 from metacal.formulas import Codes, Float
@@ -386,7 +386,7 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
     """Collect notes on a small number of errors, on equal scores and on repeated rows."""
     ranking = table.columns.ranking
     input_explains_ties = input_suspicion is not None
-    row_notes = check_errors_and_ties(ranking, checks_ties=not input_explains_ties)
+    row_notes = find_notes_on_errors_and_ties(ranking, checks_ties=not input_explains_ties)
     selected_rows = table.selected_rows
     # The rows of a cluster are often equal, so no warning is needed if there are clusters.
     clusters_explain_repeated_rows = (

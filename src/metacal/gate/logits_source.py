@@ -27,7 +27,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.device_rows import accept_rows_on_device, decide_rows_in_one_pass
 from metacal.gate.file_layout import FileLayout
-from metacal.gate.shifted_rows import shift_rows, shift_second_class
+from metacal.gate.shifted_rows import shift_second_class, shift_second_logit
 from metacal.gate.source import BaseSource, Recipe
 from metacal.gate.thresholds import (
     SingleThreshold,
@@ -213,7 +213,7 @@ class LogitsSource(BaseSource[Rows]):
 
     def uncertainty_scores(self, rows: Rows) -> Float:
         """Compute the ranking score of each row. Higher is less certain."""
-        return score_rows(shift_rows(rows, self.decision_at), self.score)
+        return score_rows(shift_second_logit(rows, self.decision_at), self.score)
 
     def _get_decision_offset(
         self, thresholds: Thresholds, group_codes: Codes | None
@@ -244,7 +244,7 @@ class LogitsSource(BaseSource[Rows]):
         group_codes : ndarray of int, shape (n_rows,), or None
             Code of the group of each row, if the thresholds depend on the group.
         """
-        decision_rows = shift_rows(rows, self._get_decision_offset(thresholds, group_codes))
+        decision_rows = shift_second_logit(rows, self._get_decision_offset(thresholds, group_codes))
         is_accepted = accept_rows_on_device(decision_rows, self.score, thresholds)
         if is_accepted is not None:
             return is_accepted
@@ -383,7 +383,7 @@ class LogitsSource(BaseSource[Rows]):
         if decision is not None:
             return decision
         decision_offset = self._get_decision_offset(options.thresholds, options.group_codes)
-        decision_rows = shift_rows(rows, decision_offset)
+        decision_rows = shift_second_logit(rows, decision_offset)
         scores = score_rows(decision_rows, self.score)
         predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         needs_probabilities = options.with_probabilities or options.is_calibrator

@@ -30,7 +30,7 @@ from metacal.certificates.notes import (
     note_reversed_score,
     note_rows_without_score,
 )
-from metacal.certificates.row_checks import check_errors_and_ties
+from metacal.certificates.row_checks import find_notes_on_errors_and_ties
 from metacal.certification.case_items import Cases
 from metacal.certification.case_statements import (
     build_unsupported_case_columns_error,
@@ -56,7 +56,7 @@ from metacal.gate.scored_rows import (
     build_scored_rows,
     check_any_score,
     read_columns,
-    read_declared_values,
+    read_marks,
     warn_about_unlabelled_entries,
 )
 from metacal.gate.thresholds import get_certified_thresholds
@@ -155,7 +155,7 @@ class ScoreData:
         Seed for drawing the rows that count, the pilot rows and the pilot cases. None derives it from
         the rows.
 
-    declared_values : array-like of float or None
+    marks : array-like of float or None
         All values that the score can have, if the caller declares them.
 
     Examples
@@ -180,7 +180,7 @@ class ScoreData:
     groups: ArrayLike | None = None
     cases: ArrayLike | None = None
     random_state: int | None = None
-    declared_values: ArrayLike | None = None
+    marks: ArrayLike | None = None
 
     def certify(self, promise: Promise) -> CertifiedScores:
         """Certify a promise on the rows that have a score."""
@@ -190,27 +190,27 @@ class ScoreData:
         return self._certify_rows(promise)
 
     def _certify_cases(self, promise: Promise) -> CertifiedScores:
-        """Certify a promise about cases on the items of the cases whose outcome is known."""
+        """Certify a promise about cases, using only cases whose outcome is known."""
         self._check_case_columns(promise)
         # A promise about cases limits a single quantity.
         [(case_quantity, _limit)] = promise.limits
         usable_items = read_usable_items(
             self.scores, self.correct, self.cases, case_quantity, random_state=self.random_state
         )
-        types_of_usable_items = None
+        groups_of_usable_items = None
         if self.groups is not None:
             n_items = len(np.asarray(self.scores))
-            types_of_usable_items = take_groups(self.groups, n_items, usable_items.row_indices)
+            groups_of_usable_items = take_groups(self.groups, n_items, usable_items.row_indices)
         data_of_usable_items = replace(
             self,
             scores=usable_items.scores,
             correct=usable_items.correct,
-            groups=types_of_usable_items,
+            groups=groups_of_usable_items,
             cases=None,
         )
         # `_certify_rows` leaves out items without a score, so their cases are left out as well.
         cases_of_scored_items = usable_items.cases.take(usable_items.has_score)
-        certified_items = data_of_usable_items._certify_rows(promise, cases_of_scored_items)
+        certified_items = data_of_usable_items._certify_rows(promise, cases=cases_of_scored_items)
         for note in usable_items.notes:
             note.issue_warning()
         certificate = certified_items.certificate.with_notes(*usable_items.notes)
@@ -251,17 +251,15 @@ class ScoreData:
             usable_columns, source, promise, groups=self.groups, is_usable=is_usable
         )
         rows = replace(rows, cases=cases)
-        selected_rows = rows.draw_selected_rows(self._build_selection(is_usable))
+        selected_rows = rows.draw_selected_rows(self._build_selection_of_usable_rows(is_usable))
 
         ranking = _rank_selected_rows(rows, selected_rows)
         # Warnings about scores come first, because they may explain why certification fails.
-        expects_ties = self.declared_values is not None
+        expects_ties = self.marks is not None
         score_notes = _warn_about_scores(
             rows, selected_rows, ranking, source, has_score, checks_ties=not expects_ties
         )
-        declared_uncertainties = read_declared_values(
-            self.declared_values, source, usable_columns.scores
-        )
+        possible_uncertainties = read_marks(self.marks, source, usable_columns.scores)
         procedure = promise.procedure()
         certified_rows = certify_selected_rows(
             promise,
@@ -270,7 +268,7 @@ class ScoreData:
             grid=RELATIVE_GRID,
             score_name=source.score_name,
             selected_rows=selected_rows,
-            pilot_policy=procedure.build_pilot_policy(self.random_state, declared_uncertainties),
+            pilot_policy=procedure.build_pilot_policy(self.random_state, possible_uncertainties),
         )
         return CertifiedScores(
             certificate=certified_rows.certificate.with_notes(*score_notes, *notes_on_labels),
@@ -287,27 +285,29 @@ class ScoreData:
         confidence_curve = fit_confidence(
             result.rows.uncertainties[may_fit_curve], result.rows.correct[may_fit_curve]
         )
-        source = replace(result.source, curve=confidence_curve).with_certificate(result.certificate)
+        source = replace(result.source, curve=confidence_curve).with_threshold_neighbours_of(
+            result.certificate
+        )
         return FittedSources(
             sources=(source,), profile=_build_score_profile(result, confidence_curve)
         )
 
-    def _build_selection(self, is_usable: Flags) -> RowSelection | None:
+    def _build_selection_of_usable_rows(self, is_usable: Flags) -> RowSelection | None:
         """Plan how to draw the rows that count. Return None if every usable row counts."""
         usable_index = np.flatnonzero(is_usable)
         clusters_of_usable_rows = None
         if self.clusters is not None:
-            clusters = Units.from_units_argument(self.clusters)
-            clusters_of_usable_rows = clusters.take(usable_index, len(is_usable))
+            clusters_of_all_rows = Units.from_units_argument(self.clusters)
+            clusters_of_usable_rows = clusters_of_all_rows.take(usable_index, len(is_usable))
         return build_row_selection(
             len(usable_index),
             clusters_of_usable_rows,
-            _take_importance(self.importance, is_usable),
+            _select_importance_of_usable_rows(self.importance, is_usable),
             self.random_state,
         )
 
 
-def _take_importance(
+def _select_importance_of_usable_rows(
     importance: Importance | ArrayLike | None, is_usable: Flags
 ) -> Importance | None:
     """Return the importance weights of the usable rows."""
@@ -373,7 +373,7 @@ def _warn_about_scores(
         Notes for the certificate, one for each warning.
     """
     selected_index = get_index_of_selected_rows(selected_rows)
-    notes = check_errors_and_ties(ranking, "given scores", checks_ties=checks_ties)
+    notes = find_notes_on_errors_and_ties(ranking, "given scores", checks_ties=checks_ties)
     if not has_score.all():
         n_rows = len(has_score)
         n_missing = n_rows - int(has_score.sum())
@@ -382,7 +382,7 @@ def _warn_about_scores(
         else:
             notes.append(note_items_without_score(missing=n_missing, rows=n_rows))
     n_standard_errors = _count_standard_errors_below_chance(
-        rows.uncertainties[selected_index], rows.has_good_outcome[selected_index]
+        rows.uncertainties[selected_index], rows.is_correct_or_has_small_loss[selected_index]
     )
     ranking_is_reversed = n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE
     if ranking_is_reversed:
@@ -393,7 +393,7 @@ def _warn_about_scores(
 
 
 def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags) -> float:
-    """Compute by how many standard errors a ranking is worse than chance.
+    """Compute how many standard errors a ranking is worse than a random one.
 
     The ranking is measured by the probability that an incorrect row is more uncertain than a correct
     one. It is U / (n_correct * n_incorrect), where U is the Mann-Whitney statistic, and it is 1/2 by
@@ -422,7 +422,7 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
 
 
 def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:
-    """Summarize the rows that count as a profile, with which monitors compare new rows."""
+    """Summarize calibration rows, so that monitors can compare new rows with them."""
     rows = result.rows
     selected_index = get_index_of_selected_rows(result.selected_rows)
     uncertainties = rows.uncertainties[selected_index]
@@ -430,7 +430,8 @@ def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None)
     subgroup_codes = rows.subgroup_codes
     if subgroup_codes is not None:
         subgroup_codes = subgroup_codes[selected_index]
-    thresholds = get_certified_thresholds(result.certificate, ScoreSource.classes)
+    no_class_names = ScoreSource.classes
+    thresholds = get_certified_thresholds(result.certificate, class_names=no_class_names)
     row_thresholds = thresholds.get_row_thresholds(subgroup_codes)
     is_accepted = accept_up_to_threshold(uncertainties, row_thresholds)
     confidence = None

@@ -116,19 +116,21 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         """Factor, 1 or -1, that converts a score to an uncertainty score and back."""
         return -1.0 if self.higher_is == "surer" else 1.0
 
-    def with_certificate(self, certificate: Certificate) -> ScoreSource:
+    def with_threshold_neighbours_of(self, certificate: Certificate) -> ScoreSource:
         """Return a copy that stores each threshold of a certificate and its neighbours."""
-        # A certificate has one threshold, or a certificate for each subgroup with its threshold.
-        certificate_of_each_threshold: Sequence[Certificate | SubgroupCertificate] = (certificate,)
+        # The certificate of a gate has one threshold, or each of its subgroups has one.
+        certificates_with_one_threshold: Sequence[Certificate | SubgroupCertificate] = (
+            certificate,
+        )
         if certificate.subgroups is not None:
-            certificate_of_each_threshold = certificate.subgroups.items
+            certificates_with_one_threshold = certificate.subgroups.items
         threshold_neighbours = tuple(
             ThresholdNeighbours(
-                threshold=certificate_of_threshold.threshold,
-                highest_accepted=certificate_of_threshold.highest_accepted,
-                lowest_rejected=certificate_of_threshold.lowest_rejected,
+                threshold=certificate_with_threshold.threshold,
+                highest_accepted=certificate_with_threshold.highest_accepted,
+                lowest_rejected=certificate_with_threshold.lowest_rejected,
             )
-            for certificate_of_threshold in certificate_of_each_threshold
+            for certificate_with_threshold in certificates_with_one_threshold
         )
         return replace(
             self,
@@ -165,13 +167,13 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         InputError
             If there is not one valid entry for each of the `n_rows` rows.
         """
-        truth_codes: NDArray[Any]
+        degrees_of_correctness: NDArray[Any]
         if self.truth == "correct":
-            truth_codes = check_correctness(truth).astype(np.intp)
+            degrees_of_correctness = check_correctness(truth).astype(np.intp)
         else:
-            truth_codes = 1.0 - check_losses(truth)
-        self._check_number_of_entries(truth_codes, n_rows)
-        return truth_codes
+            degrees_of_correctness = 1.0 - check_losses(truth)
+        self._check_number_of_entries(degrees_of_correctness, n_rows)
+        return degrees_of_correctness
 
     def encode_known_truth(self, truth: Any, n_rows: int) -> tuple[NDArray[Any], Flags]:
         """Encode the truth of rows, and return for each row whether its truth is known.
@@ -183,22 +185,22 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         InputError
             If there is not one entry for each of the `n_rows` rows, or a known one is invalid.
         """
-        truth_codes: NDArray[Any]
+        degrees_of_correctness: NDArray[Any]
         if self.truth == "correct":
             is_correct, is_known = check_known_correctness(truth)
-            truth_codes = is_correct.astype(np.intp)
+            degrees_of_correctness = is_correct.astype(np.intp)
         else:
             losses, is_known = check_known_losses(truth)
-            truth_codes = 1.0 - losses
-        self._check_number_of_entries(truth_codes, n_rows)
-        return truth_codes, is_known
+            degrees_of_correctness = 1.0 - losses
+        self._check_number_of_entries(degrees_of_correctness, n_rows)
+        return degrees_of_correctness, is_known
 
-    def _check_number_of_entries(self, truth_codes: NDArray[Any], n_rows: int) -> None:
+    def _check_number_of_entries(self, degrees_of_correctness: NDArray[Any], n_rows: int) -> None:
         """Raise InputError if there is not one entry of the truth for each row."""
-        if len(truth_codes) != n_rows:
+        if len(degrees_of_correctness) != n_rows:
             raise ShapeError(
                 f"score and {self.truth} must have the same length, but got {n_rows} and"
-                f" {len(truth_codes)} entries."
+                f" {len(degrees_of_correctness)} entries."
             )
 
     def encode_one_truth(self, truth: Any) -> float | None:
@@ -302,23 +304,25 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         is_narrow_type = np.dtype(dtype) in (np.float32, np.float16)
         if not is_narrow_type or not math.isfinite(threshold):
             return threshold
-        highest_accepted, lowest_rejected = self._round_neighbours(threshold, np.dtype(dtype))
-        if highest_accepted is not None and highest_accepted == lowest_rejected:
-            shared_value = highest_accepted
-            if self.limits_only_rejections:
-                # Accepting both neighbours cannot break the promise.
-                return shared_value
-            if shared_value > threshold:
-                return RELATIVE_GRID.find_largest_threshold_rejecting(shared_value)
-            return math.nextafter(shared_value, -math.inf)
-        # Without a shared value, rounding moved at most one neighbour across the threshold.
-        if highest_accepted is not None and highest_accepted > threshold:
-            return highest_accepted
-        if lowest_rejected is not None and lowest_rejected <= threshold:
-            return math.nextafter(lowest_rejected, -math.inf)
+        accepted_neighbour, rejected_neighbour = self._round_neighbouring_uncertainties(
+            threshold, np.dtype(dtype)
+        )
+        if accepted_neighbour is not None and accepted_neighbour == rejected_neighbour:
+            shared_uncertainty = accepted_neighbour
+            may_accept_both_neighbours = self.limits_only_rejections
+            if may_accept_both_neighbours:
+                return shared_uncertainty
+            if shared_uncertainty > threshold:
+                return RELATIVE_GRID.find_largest_threshold_rejecting(shared_uncertainty)
+            return math.nextafter(shared_uncertainty, -math.inf)
+        # Without a shared uncertainty, rounding moved at most one neighbour across the threshold.
+        if accepted_neighbour is not None and accepted_neighbour > threshold:
+            return accepted_neighbour
+        if rejected_neighbour is not None and rejected_neighbour <= threshold:
+            return math.nextafter(rejected_neighbour, -math.inf)
         return threshold
 
-    def _round_neighbours(
+    def _round_neighbouring_uncertainties(
         self, threshold: float, dtype: np.dtype[Any]
     ) -> tuple[float | None, float | None]:
         """Round the calibration scores next to a threshold to a narrower float type.

@@ -40,7 +40,7 @@ from metacal.rows.score_columns import (
 )
 from metacal.rows.score_tables import LabelledEntries, build_all_unlabelled_error
 
-# An error message lists at most this many declared values of a score.
+# An error message lists at most this many marks, the possible values of a score.
 _MAX_LISTED_SCORES = 10
 
 
@@ -106,7 +106,7 @@ class ScoredRows:
     graded_losses : array of float of shape (n_usable,) or None
         Loss of each row, if the caller passed losses.
 
-    promise_losses : Losses or None
+    losses_limited_by_promise : Losses or None
         Losses that a promise about costs or risks limits.
 
     subgroups : Subgroups or None
@@ -119,7 +119,7 @@ class ScoredRows:
     uncertainties: Float
     correct: Flags
     graded_losses: Float | None
-    promise_losses: Losses | None
+    losses_limited_by_promise: Losses | None
     subgroups: Subgroups | None
     cases: Cases | None = None
 
@@ -131,7 +131,7 @@ class ScoredRows:
         return self.subgroups.codes
 
     @property
-    def has_good_outcome(self) -> Flags:
+    def is_correct_or_has_small_loss(self) -> Flags:
         """Whether each row is correct or, with losses, has at most the mean loss."""
         if self.graded_losses is None:
             return self.correct
@@ -142,7 +142,7 @@ class ScoredRows:
         return CalibrationRows(
             scores=self.uncertainties,
             correct=self.correct,
-            losses=self.promise_losses,
+            losses=self.losses_limited_by_promise,
             subgroups=self.subgroups,
             cases=self.cases,
         )
@@ -248,53 +248,51 @@ def check_any_score(has_score: Flags, score_name: str) -> None:
         )
 
 
-def read_declared_values(
-    declared_values: ArrayLike | None, source: ScoreSource, scores: Float
-) -> Float | None:
-    """Convert all values that a score can have to uncertainties, in rising order.
+def read_marks(marks: ArrayLike | None, source: ScoreSource, scores: Float) -> Float | None:
+    """Convert the possible values of a score to uncertainties, in rising order.
 
     Parameters
     ----------
-    declared_values : array-like of float or None
-        Values that the caller declared.
+    marks : array-like of float or None
+        All values that the score can have, if the caller passed them.
 
     source : ScoreSource
         Source that turns scores into uncertainties.
 
     scores : array of float of shape (n_usable,)
-        Scores of the rows, which must be among the declared values.
+        Scores of the rows, which must be among the marks.
 
     Returns
     -------
     array of float or None
-        None if the caller declared no values.
+        None if the caller passed no marks.
 
     Raises
     ------
     InputError
         If there are fewer than two values, or if a score is not one of them.
     """
-    if declared_values is None:
+    if marks is None:
         return None
-    declared_scores = source.read(declared_values)
-    has_too_few_values = len(declared_scores) < 2
-    if has_too_few_values or np.isnan(declared_scores).any():
+    possible_scores = source.read(marks)
+    has_too_few_values = len(possible_scores) < 2
+    if has_too_few_values or np.isnan(possible_scores).any():
         raise InputError(
             "marks must be at least two numbers, the possible values of the score, but got"
-            f" {declared_values!r}."
+            f" {marks!r}."
         )
-    declared_uncertainties = source.uncertainty_scores(declared_scores)
-    is_declared = np.isin(source.uncertainty_scores(scores), declared_uncertainties)
-    undeclared_scores = scores[~is_declared]
-    if len(undeclared_scores) > 0:
-        listed_scores = declared_scores[:_MAX_LISTED_SCORES]
-        listed_values = ", ".join(f"{score:g}" for score in listed_scores)
+    possible_uncertainties = source.uncertainty_scores(possible_scores)
+    is_among_marks = np.isin(source.uncertainty_scores(scores), possible_uncertainties)
+    scores_outside_marks = scores[~is_among_marks]
+    if len(scores_outside_marks) > 0:
+        scores_in_message = possible_scores[:_MAX_LISTED_SCORES]
+        marks_text = ", ".join(f"{score:g}" for score in scores_in_message)
         raise InputError(
-            f"{len(undeclared_scores):,} scores are not one of the marks {listed_values}, for"
-            f" example {float(undeclared_scores[0]):g}. Add these values to marks, or leave out"
+            f"{len(scores_outside_marks):,} scores are not one of the marks {marks_text}, for"
+            f" example {float(scores_outside_marks[0]):g}. Add these values to marks, or leave out"
             " marks."
         )
-    return np.unique(declared_uncertainties)
+    return np.unique(possible_uncertainties)
 
 
 def build_scored_rows(
@@ -304,7 +302,7 @@ def build_scored_rows(
     groups: ArrayLike | None,
     is_usable: Flags,
 ) -> ScoredRows:
-    """Convert the columns of usable rows to uncertainties, losses and groups.
+    """Convert columns of the input to uncertainties, losses and groups of usable rows.
 
     Parameters
     ----------
@@ -341,16 +339,16 @@ def build_scored_rows(
             " Check the column of correctness, in which 1, true or yes means correct."
         )
     subgroups = _find_subgroups(promise, groups, is_usable)
-    promise_losses = None
+    losses_limited_by_promise = None
     if isinstance(promise, CostPromise):
-        promise_losses = promise.losses_from_correctness(is_correct)
+        losses_limited_by_promise = promise.losses_from_correctness(is_correct)
     if graded_losses is not None:
-        promise_losses = Losses.from_graded(graded_losses)
+        losses_limited_by_promise = Losses.from_graded(graded_losses)
     return ScoredRows(
         uncertainties=uncertainties,
         correct=is_correct,
         graded_losses=graded_losses,
-        promise_losses=promise_losses,
+        losses_limited_by_promise=losses_limited_by_promise,
         subgroups=subgroups,
     )
 

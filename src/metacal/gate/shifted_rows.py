@@ -36,20 +36,20 @@ def shift_second_class(block: NDArray[Any], decision_offset: float | Float) -> N
     return np.asarray(np.asarray(block, dtype=np.float64) - offset_by_column)
 
 
-def shift_rows(rows: Rows, decision_offset: float | Float) -> Rows:
-    """Subtract a decision offset from the second of two classes in every row.
+def shift_second_logit(rows: Rows, offset_in_log_odds: float | Float) -> Rows:
+    """Subtract an offset from the logits of the second of two classes.
 
     If there is one offset for all rows, they are shifted when they are read. If each row has its
     own offset, the result is a new table.
     """
     # Most gates have the offset 0.0, for which the first test is faster than `np.any`.
-    is_single_zero = isinstance(decision_offset, float) and decision_offset == 0.0
-    if is_single_zero or not np.any(decision_offset):
+    is_one_zero_offset = isinstance(offset_in_log_odds, float) and offset_in_log_odds == 0.0
+    if is_one_zero_offset or not np.any(offset_in_log_odds):
         return rows
     host_rows = rows.to_host()
-    if isinstance(decision_offset, np.ndarray):
-        shifted_table = shift_second_class(host_rows.to_array(), decision_offset)
+    if isinstance(offset_in_log_odds, np.ndarray):
+        shifted_table = shift_second_class(host_rows.to_array(), offset_in_log_odds)
         return Rows(shifted_table, executor=host_rows.executor)
-    shift_block = partial(shift_second_class, decision_offset=decision_offset)
-    lazily_shifted_table = ConvertedTable(host_rows.table, shift_block, np.float64)
-    return host_rows.copy_with(table=lazily_shifted_table)
+    shift_block_when_read = partial(shift_second_class, decision_offset=offset_in_log_odds)
+    table_shifted_when_read = ConvertedTable(host_rows.table, shift_block_when_read, np.float64)
+    return host_rows.copy_with(table=table_shifted_when_read)

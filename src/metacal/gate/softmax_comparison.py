@@ -66,7 +66,7 @@ class MetricComparison:
         """
         return self.calibrated - self.uncalibrated > self.standard_error
 
-    def as_tuple(self) -> tuple[float, float, float]:
+    def get_calibrated_uncalibrated_and_standard_error(self) -> tuple[float, float, float]:
         """Return the two metrics and the standard error, as notes store them."""
         return self.calibrated, self.uncalibrated, self.standard_error
 
@@ -118,10 +118,10 @@ class SoftmaxComparison:
         """
         increased_log_loss = None
         if self.log_loss.is_increased_by_map:
-            increased_log_loss = self.log_loss.as_tuple()
+            increased_log_loss = self.log_loss.get_calibrated_uncalibrated_and_standard_error()
         increased_ece = None
         if self.ece.is_increased_by_map:
-            increased_ece = self.ece.as_tuple()
+            increased_ece = self.ece.get_calibrated_uncalibrated_and_standard_error()
         return note_harmful_calibration(
             rows=self.n_rows,
             log_loss=increased_log_loss,
@@ -231,26 +231,30 @@ def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bo
     -------
     bool
     """
-    loss_differences = accepted_quality.uncalibrated_loss - accepted_quality.loss
-    loss_improvement = float(loss_differences.mean())
+    log_loss_decreases = accepted_quality.uncalibrated_log_losses - accepted_quality.log_losses
+    mean_log_loss_decrease = float(log_loss_decreases.mean())
     calibrated_bins = _ConfidenceBins(accepted_quality.confidence, accepted_quality.correct)
     uncalibrated_bins = _ConfidenceBins(
         accepted_quality.uncalibrated_confidence, accepted_quality.correct
     )
-    ece_improvement = uncalibrated_bins.compute_ece() - calibrated_bins.compute_ece()
-    min_loss_improvement = _MIN_LOSS_GAIN_PER_PARAMETER * _N_MAP_PARAMETERS / n_fit_rows
-    min_ece_improvement = 0.5 * math.sqrt(_N_MAP_PARAMETERS / n_fit_rows)
-    return loss_improvement > min_loss_improvement and ece_improvement > min_ece_improvement
+    ece_decrease = uncalibrated_bins.compute_ece() - calibrated_bins.compute_ece()
+    max_overfitting_of_log_loss = _MIN_LOSS_GAIN_PER_PARAMETER * _N_MAP_PARAMETERS / n_fit_rows
+    log_odds_error = math.sqrt(4.0 * _N_MAP_PARAMETERS / n_fit_rows)
+    largest_slope_of_logistic_function = 0.25
+    max_overfitting_of_ece = largest_slope_of_logistic_function * log_odds_error
+    is_log_loss_clearly_smaller = mean_log_loss_decrease > max_overfitting_of_log_loss
+    is_ece_clearly_smaller = ece_decrease > max_overfitting_of_ece
+    return is_log_loss_clearly_smaller and is_ece_clearly_smaller
 
 
 def compare_metrics(quality: OutOfFoldQuality) -> SoftmaxComparison:
     """Compare log loss and ECE with and without calibration, with standard errors."""
-    loss_differences = quality.loss - quality.uncalibrated_loss
-    n_rows = len(loss_differences)
+    log_loss_increases = quality.log_losses - quality.uncalibrated_log_losses
+    n_rows = len(log_loss_increases)
     log_loss = MetricComparison(
-        calibrated=float(quality.loss.mean()),
-        uncalibrated=float(quality.uncalibrated_loss.mean()),
-        standard_error=float(loss_differences.std()) / math.sqrt(n_rows),
+        calibrated=float(quality.log_losses.mean()),
+        uncalibrated=float(quality.uncalibrated_log_losses.mean()),
+        standard_error=float(log_loss_increases.std()) / math.sqrt(n_rows),
     )
     calibrated_bins = _ConfidenceBins(quality.confidence, quality.correct)
     uncalibrated_bins = _ConfidenceBins(quality.uncalibrated_confidence, quality.correct)
@@ -295,7 +299,7 @@ class _ConfidenceBins:
     def compute_resampled_ece(self, row_samples: Codes) -> Float:
         """Compute the ECE of each sample of rows, given as an array (n_samples, n_rows)."""
         n_samples, n_rows = row_samples.shape
-        # The bins of sample i are numbered from i * _N_BINS, so a single bincount is enough.
+        # Sample i uses the bin numbers from i * _N_BINS on, so one call of bincount serves all samples.
         first_bin_of_sample = _N_BINS * np.arange(n_samples)[:, None]
         bins_of_rows = self.bin_of_row[row_samples] + first_bin_of_sample
         residual_sums = np.bincount(

@@ -31,7 +31,7 @@ from metacal.gate.calibration_table import (
 )
 from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
 from metacal.gate.long_rows import TableRowCounter, decide_counted_rows
-from metacal.gate.shifted_rows import shift_rows
+from metacal.gate.shifted_rows import shift_second_logit
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.promise import Promise
@@ -210,7 +210,7 @@ class SortingCertifier:
         *,
         computes_digest: bool,
     ) -> Ranking:
-        """Rank the selected rows, and fit the background map while another thread ranks.
+        """Rank the selected rows in another thread, while this thread fits a calibration map.
 
         Parameters
         ----------
@@ -232,8 +232,8 @@ class SortingCertifier:
         def rank_and_hash() -> Ranking:
             ranking = _rank_selected_rows(scored_table, selected_rows, self.score)
             if computes_digest:
-                # The ranking stores its digest.
-                _ = ranking.digest
+                # Reading the digest computes it, and the ranking stores it.
+                _digest_stored_by_ranking = ranking.digest
             return ranking
 
         if self.background_map is None:
@@ -337,7 +337,7 @@ class LogOddsSortingCertifier:
         if subgroup_codes is not None:
             decision_offset = get_decision_offsets(thresholds, subgroup_codes)
         # Rows are shifted so that the gate predicts the class with the largest logit.
-        shifted_rows = shift_rows(rows, decision_offset)
+        shifted_rows = shift_second_logit(rows, decision_offset)
         _, scores, correct = compute_score_and_correctness(shifted_rows, self.score, labels)
         scores = np.asarray(to_numpy(scores))
         correct = np.asarray(to_numpy(correct))
@@ -389,30 +389,32 @@ class CountingCertifier:
         """Certify a promise from counts of rows by their score, then decide all rows."""
         labels = self.table.labels
         assert labels is not None
-        counted = self._count_and_certify(promise, labels)
+        counted_table = self._count_and_certify(promise, labels)
         threshold = get_rounding_grid(self.score).make_robust_to_rounding(
-            counted.certificate.threshold
+            counted_table.certificate.threshold
         )
         certificate = replace(
-            counted.certificate, score=get_score_name(self.score), threshold=threshold
+            counted_table.certificate, score=get_score_name(self.score), threshold=threshold
         )
-        is_accepted, correct = decide_counted_rows(counted.rows, labels, self.score, threshold)
+        is_accepted, correct = decide_counted_rows(
+            counted_table.rows, labels, self.score, threshold
+        )
         # No row has a stored score. Scores of -inf for accepted rows and +inf for rejected rows give
         # the same decisions, and float16 saves memory.
-        substitute_scores = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
+        scores_with_same_decisions = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
         return CertifiedTable(
             certificate=certificate,
             score=self.score,
-            rows=counted.rows,
+            rows=counted_table.rows,
             columns=RowColumns(
-                scores=substitute_scores,
+                scores=scores_with_same_decisions,
                 correct=correct,
                 is_available_for_map=np.ones(len(correct), dtype=bool),
                 thresholds=threshold,
-                ranking=counted.ranking,
+                ranking=counted_table.ranking,
             ),
             has_row_scores=False,
-            wait_for_fingerprint=lambda: counted.fingerprint,
+            wait_for_fingerprint=lambda: counted_table.fingerprint,
         )
 
     def _count_and_certify(self, promise: Promise, labels: Codes) -> CountedTable:
@@ -435,13 +437,14 @@ class CountingCertifier:
 
 
 def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredTable:
-    """Validate and score rows, and compare their predictions with labels, in one pass."""
+    """Validate rows, compute scores, and compare predictions with labels in one pass."""
     if labels is None:
         validated_rows = rows.as_validated()
+        unused_correctness = np.zeros(len(validated_rows), dtype=bool)
         return ScoredTable(
             rows=validated_rows,
             scores=score_rows(validated_rows, score),
-            correct=np.zeros(len(validated_rows), dtype=bool),
+            correct=unused_correctness,
         )
     validated_rows, scores, correct = compute_score_and_correctness(rows, score, labels)
     is_scored_on_device = kernels.is_device_tensor(scores)

@@ -24,7 +24,7 @@ from metacal.certificates.subgroups import Name, SubgroupCertificates, SubgroupK
 from metacal.errors import GroupsError, ShapeError, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.kernels.grid import Grid
-from metacal.rows.labels import check_labels, find_class_columns
+from metacal.rows.labels import check_labels, find_indices_of_names
 from metacal.spelling import choose_spelling
 
 # Code of a group that has no threshold.
@@ -221,35 +221,36 @@ def get_thresholds_of_rows(
     return thresholds.get_row_thresholds(subgroup_codes, predicted_codes)
 
 
-def get_certified_thresholds(certificate: Certificate, names_by_code: NDArray[Any]) -> Thresholds:
+def get_certified_thresholds(certificate: Certificate, class_names: NDArray[Any]) -> Thresholds:
     """Return the threshold of a certificate, or the thresholds of its subgroups.
 
     Parameters
     ----------
     certificate : Certificate
         Certificate with one threshold, or with a threshold for each class or group.
-    names_by_code : ndarray of shape (n_subgroups,)
-        Name of each subgroup code. For thresholds by class, these are the class names in column
-        order. They are not used for groups, whose codes have the order of their sorted names.
+    class_names : ndarray of shape (n_classes,)
+        Names of the classes in column order, for thresholds by class. They are not used for
+        groups, whose codes have the order of their sorted names.
     """
     subgroups = certificate.subgroups
     if subgroups is None:
         return SingleThreshold(certificate.threshold)
     threshold_of_unknown_groups = -math.inf
-    if certificate.quantity.limits_missed_items_of_cases:
+    promise_limits_missed_items = certificate.quantity.limits_missed_items_of_cases
+    if promise_limits_missed_items:
         # A rejected item of an unknown group could be missed, so every row is accepted.
         threshold_of_unknown_groups = math.inf
-    depend_on_group_and_prediction = any(
+    have_two_thresholds_per_group = any(
         subgroup.predicted_class is not None for subgroup in subgroups.items
     )
-    if depend_on_group_and_prediction:
+    if have_two_thresholds_per_group:
         return _build_thresholds_by_group_and_prediction(subgroups, threshold_of_unknown_groups)
     threshold_by_name = {
         name: subgroup.threshold for subgroup in subgroups.items for name in subgroup.names
     }
     subgroup_names = tuple(sorted(threshold_by_name))
     if subgroups.by == "class":
-        subgroup_names = tuple(names_by_code.tolist())
+        subgroup_names = tuple(class_names.tolist())
     return SubgroupThresholds(
         subgroup_kind=subgroups.by,
         subgroup_names=subgroup_names,
@@ -263,21 +264,21 @@ def _build_thresholds_by_group_and_prediction(
 ) -> SubgroupThresholds:
     """Build the thresholds of groups that have one for each of two predicted classes."""
     threshold_pair_by_group: dict[Name, tuple[float, float]] = {}
-    decision_offset_by_group: dict[Name, float] = {}
-    for first_class_side, second_class_side in subgroups.sides_by_group:
-        for group_name in first_class_side.names:
+    decision_log_odds_by_group: dict[Name, float] = {}
+    for certificate_of_first_class, certificate_of_second_class in subgroups.sides_by_group:
+        for group_name in certificate_of_first_class.names:
             threshold_pair_by_group[group_name] = (
-                first_class_side.threshold,
-                second_class_side.threshold,
+                certificate_of_first_class.threshold,
+                certificate_of_second_class.threshold,
             )
             # Both sides of a group store the same decision offset.
-            decision_offset_by_group[group_name] = second_class_side.decision_log_odds
+            decision_log_odds_by_group[group_name] = certificate_of_second_class.decision_log_odds
     group_names = tuple(sorted(threshold_pair_by_group))
     return SubgroupThresholds(
         subgroup_kind=subgroups.by,
         subgroup_names=group_names,
         subgroup_thresholds=tuple(threshold_pair_by_group[name] for name in group_names),
-        group_decision_offsets=tuple(decision_offset_by_group[name] for name in group_names),
+        group_decision_offsets=tuple(decision_log_odds_by_group[name] for name in group_names),
         unknown_threshold=threshold_of_unknown_groups,
     )
 
@@ -293,8 +294,8 @@ def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
     known_groups_are_strings = known_groups.dtype.kind == "U"
     if len(row_groups) == 0 or row_groups_are_strings != known_groups_are_strings:
         return np.full(len(row_groups), _UNKNOWN_GROUP, dtype=np.intp)
-    # `find_class_columns` gives unknown groups a code too, so the names are compared.
-    candidate_codes, _ = find_class_columns(row_groups, known_groups)
+    # `find_indices_of_names` gives unknown groups a code too, so the names are compared.
+    candidate_codes, _ = find_indices_of_names(row_groups, known_groups)
     is_known = known_groups[candidate_codes] == row_groups
     return np.where(is_known, candidate_codes, _UNKNOWN_GROUP)
 

@@ -36,7 +36,7 @@ class LateLabel(NamedTuple):
 
     Attributes
     ----------
-    n_rows_before : int
+    n_batch_rows_before_label : int
         Number of rows of the batch that arrived before the label.
     id : str or int
         Id of the row.
@@ -46,7 +46,7 @@ class LateLabel(NamedTuple):
         Probability with which the row was selected for labelling, if it is known.
     """
 
-    n_rows_before: int
+    n_batch_rows_before_label: int
     id: Id
     label: Any
     probability: float | None = None
@@ -315,8 +315,9 @@ def build_pending_rows(
         uncertainty_column = to_list_without_nan(decision.uncertainty)
     cluster_column = column_of_nones
     position_column = range(first_position, first_position + n_rows)
-    # The columns are in the order of the fields, because keyword arguments would be slower.
-    field_columns = (
+    # The columns are in the order of the fields of `PendingRow`, because keyword arguments would
+    # be slower.
+    columns_in_field_order = (
         decision.accept.tolist(),
         decision.predicted_codes.tolist(),
         confidence_column,
@@ -327,7 +328,7 @@ def build_pending_rows(
         cluster_column,
         uncertainty_column,
     )
-    return [PendingRow(*row_fields) for row_fields in zip(*field_columns)]
+    return [PendingRow(*row_fields) for row_fields in zip(*columns_in_field_order)]
 
 
 def collect_confidences(rows: Sequence[PendingRow]) -> Float | None:

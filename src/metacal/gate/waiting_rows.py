@@ -35,7 +35,7 @@ class EncodedLabel(NamedTuple):
 
     Attributes
     ----------
-    n_rows_before : int
+    n_batch_rows_before_label : int
         Number of rows of the batch that arrived before the label.
     row_id : str or int
         Id of the row.
@@ -45,7 +45,7 @@ class EncodedLabel(NamedTuple):
         Probability with which the row was selected for labelling, if it arrives with the label.
     """
 
-    n_rows_before: int
+    n_batch_rows_before_label: int
     row_id: Id
     code: float
     probability: float | None
@@ -146,7 +146,7 @@ class WaitingRows:
         self,
         rows: Sequence[PendingRow],
         *,
-        first_index: int,
+        batch_index_of_first_row: int,
         ids: Sequence[Id | None] | None,
         cluster_ids: Sequence[Id] | None,
         late_labels: deque[EncodedLabel],
@@ -157,7 +157,7 @@ class WaitingRows:
         ----------
         rows : sequence of PendingRow
             New rows, at least one.
-        first_index : int
+        batch_index_of_first_row : int
             Index of the first of these rows in the batch.
         ids, cluster_ids : sequence or None
             Id and cluster of each row of the batch.
@@ -170,9 +170,9 @@ class WaitingRows:
             Rows that need not wait longer, in the order in which they are to be evaluated.
         """
         ready_rows: list[PendingRow] = []
-        for batch_index, row in enumerate(rows, start=first_index):
+        for batch_index, row in enumerate(rows, start=batch_index_of_first_row):
             ready_rows += self.release_rows_past_horizon(n_rows_in_stream=row.position)
-            while late_labels and late_labels[0].n_rows_before <= batch_index:
+            while late_labels and late_labels[0].n_batch_rows_before_label <= batch_index:
                 ready_rows += self.add_label(late_labels.popleft())
             if cluster_ids is not None:
                 row.cluster_id = cluster_ids[batch_index]
@@ -356,7 +356,7 @@ class WaitingRows:
         self._row_ids_by_cluster.pop(cluster_id, None)
         n_cluster_rows = len(cluster_rows)
         self.complete_clusters.remember(cluster_id)
-        if self._is_too_large_to_bet_on(n_cluster_rows):
+        if self._could_lose_more_than_capital(n_cluster_rows):
             self.complete_clusters.n_stray_rows += n_cluster_rows
             return []
         self.complete_clusters.n_complete += 1
@@ -367,7 +367,7 @@ class WaitingRows:
             return []
         return cluster_rows
 
-    def _is_too_large_to_bet_on(self, n_cluster_rows: int) -> bool:
+    def _could_lose_more_than_capital(self, n_cluster_rows: int) -> bool:
         """Check whether a bet on a cluster could lose more than the whole capital.
 
         The weights of the rows are divided by the largest size at calibration, and a stake risks at

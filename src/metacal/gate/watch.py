@@ -51,7 +51,7 @@ from metacal.gate.watch_acknowledgement import (
 )
 from metacal.gate.watch_batch import WatchBatch, decide_batch_rows
 from metacal.gate.watch_estimate import estimate_selective_accuracy
-from metacal.gate.watch_history import History, split_at_points
+from metacal.gate.watch_history import History, split_at_history_points
 from metacal.gate.watch_labels import encode_labels_of_ids
 from metacal.gate.watched_clusters import (
     add_case_outcomes,
@@ -158,10 +158,9 @@ class Watch:
         Notes
         -----
         Without a horizon, a label is used when it arrives. This is valid only if the delay of a
-        label does not depend on the label. If labels of incorrect predictions arrive first, as
-        complaints and chargebacks do, the labelled rows are not a random sample of recent rows.
-        Choose a horizon by which every label has arrived or never will. Rows are then used in their
-        own order, whatever the order of the labels. Later labels are counted as unknown.
+        label does not depend on the label, unlike the delay of complaints, which arrive early.
+        Choose a horizon by which every label has arrived or never will. Rows are then used in
+        order of arrival. Later labels are counted as unknown.
 
         If the gate was certified by clusters (`units=`), whole clusters are used once they are
         complete (`metacal.gate.waiting_rows`). Later rows of a cluster are counted as stray rows.
@@ -239,9 +238,7 @@ class Watch:
         return self.alarms.to_frame()
 
     def __repr__(self) -> str:
-        alarm_text = "no alarm"
-        if self.raised:
-            alarm_text = f"ALARM on {', '.join(self.raised)}"
+        alarm_text = f"ALARM on {', '.join(self.raised)}" if self.raised else "no alarm"
         return (
             f"Watch({self.counts.rows:,} rows, {self.counts.accepted:,} accepted,"
             f" {self.counts.labelled:,} labelled: {alarm_text})"
@@ -309,10 +306,10 @@ class Watch:
             lines=lines,
         )
         n_lines_added = 0
-        for block in split_at_points(self.counts.rows, len(batch)):
+        for block in split_at_history_points(self.counts.rows, len(batch)):
             ready_rows = self.waiting.add_rows(
                 self._decide_block(batch, block),
-                first_index=block.start,
+                batch_index_of_first_row=block.start,
                 ids=batch.ids,
                 cluster_ids=batch.cluster_ids,
                 late_labels=batch.late_labels,
@@ -355,8 +352,13 @@ class Watch:
             If no alarm is raised, or if the reason is empty.
         """
         n_rows = self.counts.rows
-        acknowledgement = Acknowledgement.of_alarms(
-            self.alarms, self.first_raised, reason, time, n_rows=n_rows, lines=self.line_counts
+        acknowledgement = Acknowledgement.from_raised_alarms(
+            self.alarms,
+            n_rows_when_raised=self.first_raised,
+            reason=reason,
+            time=time,
+            n_rows=n_rows,
+            line_counts=self.line_counts,
         )
         if not self.history.has_point_at(n_rows):
             self.history.add(self.current_point)
@@ -404,9 +406,10 @@ class Watch:
                 row_subgroups=self.gate.get_row_subgroups(decision.predicted_codes, groups),
             )
         first_position = self.counts.rows
-        is_row = np.ones_like(decision.accept)
+        counts_every_row = np.ones_like(decision.accept)
         self._increase_counts(
-            decision.predicted_codes, {"rows": is_row, "accepted": decision.accept}
+            decision.predicted_codes,
+            flags_by_count_name={"rows": counts_every_row, "accepted": decision.accept},
         )
         self._record_raised_alarms()
         confidences = get_confidences_without_nan(decision)
@@ -423,29 +426,26 @@ class Watch:
         )
 
     def _evaluate_rows(self, rows: list[PendingRow]) -> None:
-        """Update alarms and counts with rows that have stopped waiting.
-
-        The rows have labels, unless they are rows of complete clusters.
-        """
+        """Update alarms and counts with labelled rows, or with rows of complete clusters."""
         if not rows:
             return
         # Rows that arrived before the last acknowledgement are counted, but are no evidence.
-        acknowledged_rows, rows_of_period = split_rows_by_arrival(
+        rows_before_acknowledgement, rows_since_acknowledgement = split_rows_by_arrival(
             rows, first_late_position=self.n_acknowledged_rows
         )
-        labelled_acknowledged_rows = [row for row in acknowledged_rows if row.has_label]
-        if labelled_acknowledged_rows:
-            self._convert_and_count(labelled_acknowledged_rows)
-        if not rows_of_period:
+        labelled_earlier_rows = [row for row in rows_before_acknowledgement if row.has_label]
+        if labelled_earlier_rows:
+            self._count_and_convert_to_columns(labelled_earlier_rows)
+        if not rows_since_acknowledgement:
             return
         if self.watches_cases:
-            columns = self._convert_and_count(rows_of_period)
-            add_case_outcomes(self.alarms, self.gate, rows_of_period, columns)
+            columns = self._count_and_convert_to_columns(rows_since_acknowledgement)
+            add_case_outcomes(self.alarms, self.gate, rows_since_acknowledgement, columns)
             self._record_raised_alarms()
         elif self.watches_clusters:
-            self._evaluate_clusters(rows_of_period)
+            self._evaluate_clusters(rows_since_acknowledgement)
         else:
-            self._evaluate_labelled_rows(rows_of_period, clusters=None)
+            self._evaluate_labelled_rows(rows_since_acknowledgement, clusters=None)
 
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""
@@ -462,7 +462,7 @@ class Watch:
         """Update alarms and counts with labelled rows, which may belong to clusters."""
         if not rows:
             return
-        columns = self._convert_and_count(rows)
+        columns = self._count_and_convert_to_columns(rows)
         self.alarms.add_labelled_rows(
             accepted=columns.is_accepted,
             correct=columns.is_correct,
@@ -474,7 +474,7 @@ class Watch:
         )
         self._record_raised_alarms()
 
-    def _convert_and_count(self, rows: list[PendingRow]) -> LabelledRows:
+    def _count_and_convert_to_columns(self, rows: list[PendingRow]) -> LabelledRows:
         """Convert labelled rows to columns, and add them to the counts."""
         columns = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
         self._increase_counts(columns.predicted_codes, columns.flags_by_count_name)

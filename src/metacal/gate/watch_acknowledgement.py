@@ -106,22 +106,22 @@ class Acknowledgement:
     alarms: tuple[AcknowledgedAlarm, ...]
 
     @classmethod
-    def of_alarms(
+    def from_raised_alarms(
         cls,
         alarms: Iterable[Alarm],
-        first_raised: Mapping[str, int],
+        n_rows_when_raised: Mapping[str, int],
         reason: str,
         time: datetime | None,
         n_rows: int,
-        lines: LineCounts,
+        line_counts: LineCounts,
     ) -> Acknowledgement:
         """Acknowledge the raised alarms. Raise InputError if there are none, or no reason."""
         return cls(
             time=format_time(time),
             reason=check_reason(reason),
             n_rows=n_rows,
-            lines=lines,
-            alarms=collect_acknowledged_alarms(alarms, first_raised),
+            lines=line_counts,
+            alarms=collect_acknowledged_alarms(alarms, n_rows_when_raised),
         )
 
     @property
@@ -178,7 +178,7 @@ def format_time(time: datetime | None) -> str:
 
 
 def collect_acknowledged_alarms(
-    alarms: Iterable[Alarm], first_rows: Mapping[str, int]
+    alarms: Iterable[Alarm], n_rows_when_raised: Mapping[str, int]
 ) -> tuple[AcknowledgedAlarm, ...]:
     """Return the raised alarms, each with the number of rows when it was raised.
 
@@ -188,7 +188,7 @@ def collect_acknowledged_alarms(
         If no alarm is raised.
     """
     raised_alarms = tuple(
-        AcknowledgedAlarm.from_alarm(alarm, first_rows[alarm.name])
+        AcknowledgedAlarm.from_alarm(alarm, n_rows_when_raised[alarm.name])
         for alarm in alarms
         if alarm.raised
     )

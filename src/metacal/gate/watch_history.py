@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from metacal.gate.traffic import Point
 
 #: A history starts with this many rows between two points. The number doubles if it is full.
-INITIAL_STRIDE = 250
+INITIAL_ROWS_BETWEEN_POINTS = 250
 #: A history has at most this many points.
 MAX_POINTS = 400
 
@@ -24,7 +24,7 @@ class History:
         Points, the oldest first.
     """
 
-    stride: int = INITIAL_STRIDE
+    stride: int = INITIAL_ROWS_BETWEEN_POINTS
     points: list[Point] = field(default_factory=list)
 
     def is_due(self, n_rows: int) -> bool:
@@ -44,7 +44,7 @@ class History:
             self.stride *= 2
 
 
-def split_at_points(n_earlier_rows: int, n_rows: int) -> list[slice]:
+def split_at_history_points(n_earlier_rows: int, n_rows: int) -> list[slice]:
     """Split a batch into blocks, so that each possible point of the history ends a block.
 
     The history is then the same, however the rows are divided into batches.
@@ -62,14 +62,14 @@ def split_at_points(n_earlier_rows: int, n_rows: int) -> list[slice]:
 
     Examples
     --------
-    >>> split_at_points(200, 320)
+    >>> split_at_history_points(200, 320)
     [slice(0, 50, None), slice(50, 300, None), slice(300, 320, None)]
     """
     if n_rows == 0:
         return []
-    n_rows_after_last_point = n_earlier_rows % INITIAL_STRIDE
-    n_rows_to_next_point = INITIAL_STRIDE - n_rows_after_last_point
-    inner_cuts = range(n_rows_to_next_point, n_rows, INITIAL_STRIDE)
-    block_starts = [0, *inner_cuts]
-    block_stops = [*inner_cuts, n_rows]
+    n_rows_since_last_point = n_earlier_rows % INITIAL_ROWS_BETWEEN_POINTS
+    n_rows_to_next_point = INITIAL_ROWS_BETWEEN_POINTS - n_rows_since_last_point
+    starts_after_points = range(n_rows_to_next_point, n_rows, INITIAL_ROWS_BETWEEN_POINTS)
+    block_starts = [0, *starts_after_points]
+    block_stops = [*starts_after_points, n_rows]
     return [slice(start, stop) for start, stop in zip(block_starts, block_stops, strict=True)]

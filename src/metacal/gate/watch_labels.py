@@ -86,7 +86,7 @@ def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[Enc
         is_known = label_code != UNKNOWN_LABEL
         if is_known:
             encoded_label = EncodedLabel(
-                n_rows_before=late_label.n_rows_before,
+                n_batch_rows_before_label=late_label.n_batch_rows_before_label,
                 row_id=late_label.id,
                 code=label_code,
                 probability=late_label.probability,
@@ -113,7 +113,10 @@ def encode_labels_of_ids(
         is_known = label_code != UNKNOWN_LABEL
         if is_known:
             encoded_label = EncodedLabel(
-                n_rows_before=0, row_id=row_id, code=label_code, probability=row_probability
+                n_batch_rows_before_label=0,
+                row_id=row_id,
+                code=label_code,
+                probability=row_probability,
             )
             encoded_labels.append(encoded_label)
     return encoded_labels

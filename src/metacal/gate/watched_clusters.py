@@ -64,7 +64,7 @@ def add_cluster_decisions(
 
 
 def add_case_outcomes(
-    alarms: Alarms, gate: Gate, rows: Sequence[PendingRow], row_columns: LabelledRows
+    alarms: Alarms, gate: Gate, rows: Sequence[PendingRow], labelled_rows: LabelledRows
 ) -> None:
     """Update the alarms with the outcomes of complete cases.
 
@@ -76,22 +76,22 @@ def add_case_outcomes(
         Gate whose promise is about cases.
     rows : sequence of PendingRow
         All rows of complete cases, one case after another. All of them have labels.
-    row_columns : LabelledRows
+    labelled_rows : LabelledRows
         Decisions on the rows, and whether they are correct.
     """
     assert gate.certificate is not None
     assert isinstance(gate.promise, CasePromise)
-    n_rows_by_case = _count_rows_by_cluster(rows)
-    n_cases = len(n_rows_by_case)
-    case_of_row = np.repeat(np.arange(n_cases), n_rows_by_case)
-    # Calibration leaves out items without a score, and records which cases have lost a correct item.
+    n_items_by_case = _count_rows_by_cluster(rows)
+    n_cases = len(n_items_by_case)
+    case_of_item = np.repeat(np.arange(n_cases), n_items_by_case)
+    # Calibration leaves out items without a score, and records which cases have a correct one.
     # Here no item is left out, because items without a score are rows that the gate rejects.
-    has_lost_item = np.zeros(n_cases, dtype=bool)
+    has_correct_item_without_score = np.zeros(n_cases, dtype=bool)
     case_outcomes = compute_case_outcomes(
         gate.certificate.quantity,
-        Cases(case_of_row, has_correct_item_without_score=has_lost_item),
-        accept=row_columns.is_accepted,
-        correct=row_columns.is_correct,
+        Cases(case_of_item, has_correct_item_without_score=has_correct_item_without_score),
+        accept=labelled_rows.is_accepted,
+        correct=labelled_rows.is_correct,
         max_counted_errors=gate.promise.largest_number_of_errors,
     )
     alarms.add_labelled_rows(
@@ -161,30 +161,30 @@ def _compute_full_weight_sums(cluster_sizes: Codes, design: CertificationDesign)
     same for all clusters: the size of the largest cluster, which keeps each weight at most 1. The
     result is None if the certificate counts the mean of each cluster, which has the weight 1.
     """
-    largest_cluster_size = design.largest_cluster_size
-    if design.cluster_counting == "mean":
+    size_of_largest_cluster = design.largest_cluster_size
+    counts_cluster_means = design.cluster_counting == "mean"
+    # A file may state the size 0, which cannot be a divisor. Weights are then not divided.
+    states_no_usable_size = size_of_largest_cluster == 0
+    if counts_cluster_means or states_no_usable_size:
         return None
-    if largest_cluster_size is None:
+    if size_of_largest_cluster is None:
         # Only a certificate that counts one row of each cluster has no largest size.
         return cluster_sizes.astype(np.float64)
-    if largest_cluster_size == 0:
-        # A file may state the size 0, which cannot be a divisor. Weights are then not divided.
-        return None
-    return np.full(len(cluster_sizes), largest_cluster_size, dtype=np.float64)
+    return np.full(len(cluster_sizes), size_of_largest_cluster, dtype=np.float64)
 
 
-def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
+def check_presence_of_clusters(certificate: Certificate | None, *, has_clusters: bool) -> None:
     """Raise InputError if clusters are missing, or given for a gate that has none.
 
     Parameters
     ----------
     certificate : Certificate or None
         Certificate of the gate, which records whether the gate was certified by clusters.
-    has_units : bool
+    has_clusters : bool
         True if the cluster of each new row is known.
     """
     was_certified_on_cases = certificate is not None and certificate.cases is not None
-    if was_certified_on_cases and not has_units:
+    if was_certified_on_cases and not has_clusters:
         raise CasesError(
             "The promise of this gate is about cases, but the rows have no cases. Pass the"
             " case of each row: cases=..., or --case-key NAME."
@@ -194,27 +194,29 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     was_certified_on_clusters = (
         certificate is not None and certificate.design.cluster_counting is not None
     )
-    if was_certified_on_clusters and not has_units:
+    if was_certified_on_clusters and not has_clusters:
         raise ClustersError(
             "This gate was certified on clusters, so each row requires the name of its cluster."
             " Pass units=... (--unit-key), and send the rows of a cluster consecutively or"
             " within the horizon."
         )
-    if has_units and not was_certified_on_clusters:
+    if has_clusters and not was_certified_on_clusters:
         raise ClustersError(
             "This gate was certified on independent rows, so it does not support units. Leave"
             " out units, or fit the gate with units=... (--unit-key)."
         )
 
 
-def read_cluster_ids(certificate: Certificate | None, units: Any, n_rows: int) -> list[Id] | None:
+def read_cluster_ids(
+    certificate: Certificate | None, clusters: Any, n_rows: int
+) -> list[Id] | None:
     """Return the cluster id of each row, in the form in which ids are stored.
 
     Parameters
     ----------
     certificate : Certificate or None
         Certificate of the gate.
-    units : array-like or None
+    clusters : array-like or None
         Cluster of each row.
     n_rows : int
         Number of rows.
@@ -229,17 +231,17 @@ def read_cluster_ids(certificate: Certificate | None, units: Any, n_rows: int) -
     InputError
         If a cluster is missing, or the gate was certified on independent rows.
     """
-    has_units = units is not None
-    if n_rows > 0 or has_units:
-        check_units(certificate, has_units=has_units)
-    if not has_units:
+    has_clusters = clusters is not None
+    if n_rows > 0 or has_clusters:
+        check_presence_of_clusters(certificate, has_clusters=has_clusters)
+    if not has_clusters:
         return None
     # The codes are ignored. `encode_units` is called because it raises if a cluster is missing.
-    encode_units(units, n_rows)
-    is_array = hasattr(units, "tolist")
-    unit_list = units.tolist() if is_array else units
+    _ignored_codes = encode_units(clusters, n_rows)
+    is_array = hasattr(clusters, "tolist")
+    cluster_names = clusters.tolist() if is_array else clusters
     stored_ids: list[Id] = []
-    for unit in unit_list:
-        unit_id = unit if isinstance(unit, str | int) else str(unit)
-        stored_ids.append(make_stored_id(unit_id))
+    for cluster_name in cluster_names:
+        cluster_id = cluster_name if isinstance(cluster_name, str | int) else str(cluster_name)
+        stored_ids.append(make_stored_id(cluster_id))
     return stored_ids

@@ -65,10 +65,10 @@ class OutOfFoldQuality:
     positions : array of int of shape (n_sampled,)
         Positions of the rows in the table.
 
-    loss, confidence : arrays of shape (n_sampled,)
+    log_losses, confidence : arrays of shape (n_sampled,)
         Log loss and confidence under a map that was fitted without the row.
 
-    uncalibrated_loss, uncalibrated_confidence : arrays of shape (n_sampled,)
+    uncalibrated_log_losses, uncalibrated_confidence : arrays of shape (n_sampled,)
         Log loss and confidence under the softmax of the logits.
 
     correct : array of shape (n_sampled,)
@@ -79,9 +79,9 @@ class OutOfFoldQuality:
     """
 
     positions: Codes
-    loss: Float
+    log_losses: Float
     confidence: Float
-    uncalibrated_loss: Float
+    uncalibrated_log_losses: Float
     uncalibrated_confidence: Float
     correct: Float
     predicted_codes: Codes
@@ -90,9 +90,9 @@ class OutOfFoldQuality:
         """Return the quality of the rows for which the mask is true."""
         return OutOfFoldQuality(
             positions=self.positions[mask],
-            loss=self.loss[mask],
+            log_losses=self.log_losses[mask],
             confidence=self.confidence[mask],
-            uncalibrated_loss=self.uncalibrated_loss[mask],
+            uncalibrated_log_losses=self.uncalibrated_log_losses[mask],
             uncalibrated_confidence=self.uncalibrated_confidence[mask],
             correct=self.correct[mask],
             predicted_codes=self.predicted_codes[mask],
@@ -178,7 +178,7 @@ def compute_out_of_fold_quality(
     >>> rows = Rows(3.0 * logits)  # three times too confident
     >>> fitted = fit_composed(rows, labels)
     >>> quality = compute_out_of_fold_quality(fitted, fit_composed, rows, labels, None)
-    >>> bool(quality.loss.mean() < quality.uncalibrated_loss.mean()), len(quality.positions)
+    >>> bool(quality.log_losses.mean() < quality.uncalibrated_log_losses.mean()), len(quality.positions)
     (True, 3000)
     """
     temperature_map = find_temperature_map(fitted)
@@ -348,9 +348,9 @@ def _build_out_of_fold_quality(positions: Codes, comparison: QualityComparison) 
     """Build the out-of-fold quality from row positions and a comparison of two maps."""
     return OutOfFoldQuality(
         positions=positions,
-        loss=comparison.calibrated.loss,
+        log_losses=comparison.calibrated.loss,
         confidence=comparison.calibrated.confidence,
-        uncalibrated_loss=comparison.uncalibrated.loss,
+        uncalibrated_log_losses=comparison.uncalibrated.loss,
         uncalibrated_confidence=comparison.uncalibrated.confidence,
         correct=comparison.correct,
         predicted_codes=comparison.predicted_codes,

@@ -164,7 +164,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if classes_are_numbers and array.dtype.kind == "U":
         _raise_unordered_names(array, n_classes=len(classes))
     comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
-    codes, unknown_row = find_class_columns(array, comparable_classes)
+    codes, unknown_row = find_indices_of_names(array, comparable_classes)
     if unknown_row is not None:
         _raise_unknown_label(array, unknown_row, classes)
     return codes.astype(np.intp, copy=False)
@@ -237,12 +237,12 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
     return codes
 
 
-def find_class_columns(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int | None]:
+def find_indices_of_names(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int | None]:
     """Find the class index of each label, and the first row with an unknown label.
 
     Examples
     --------
-    >>> find_class_columns(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
+    >>> find_indices_of_names(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
     (array([1, 1]), 1)
     """
     n_classes = len(classes)

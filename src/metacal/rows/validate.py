@@ -38,7 +38,7 @@ from metacal.rows.binary import has_one_score_per_row as has_one_score_per_row
 from metacal.rows.binary import scores_to_two_columns as scores_to_two_columns
 from metacal.rows.labels import check_classes as check_classes
 from metacal.rows.labels import encode_labels as encode_labels
-from metacal.rows.labels import find_class_columns as find_class_columns
+from metacal.rows.labels import find_indices_of_names as find_indices_of_names
 from metacal.rows.output_buffer import get_probability_buffer as get_probability_buffer
 from metacal.rows.stored import ConvertedTable, StoredTable, iterate_blocks
 from metacal.spelling import format_option

@@ -45,7 +45,7 @@ def append_predicted_class(xp: OnnxOperations, logits: GraphValue) -> GraphValue
     return xp.with_dtype("int64").append_node("ArgMax", logits, axis=1, keepdims=0)
 
 
-def subtract_decision_offset(
+def shift_second_logit(
     double_xp: OnnxOperations, gate: Gate, logits: GraphValue, group_input_name: str | None
 ) -> GraphValue:
     """Append the logits of two classes, with the decision offset subtracted from the second one.

@@ -14,7 +14,7 @@ from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.decisions import (
     append_predicted_class,
     compare_with_thresholds,
-    subtract_decision_offset,
+    shift_second_logit,
 )
 from metacal.export.onnx.graph import Graph
 from metacal.export.onnx.maps import append_map, has_no_nan
@@ -187,7 +187,7 @@ def append_table_stage(
     if has_decision_offset:
         # The score is computed from shifted logits, but the probabilities are not.
         score_xp = xp.with_dtype("float64")
-        score_logits = subtract_decision_offset(score_xp, gate, logits, group_input_name)
+        score_logits = shift_second_logit(score_xp, gate, logits, group_input_name)
     elif has_single_threshold:
         single_scores = append_single_precision_scores(
             xp, logits, score_name, gate.threshold, find_top_logit_search(gate.logits_source.map)

@@ -227,7 +227,7 @@ def _build_stage(saved_stage: SavedStage, certificate: Certificate | None, locat
         check_classes(certificate, classes)
         is_cascade = certificate.stages is not None
         if not is_cascade:
-            thresholds = get_certified_thresholds(certificate, names_by_code=classes)
+            thresholds = get_certified_thresholds(certificate, class_names=classes)
     return Stage(source, thresholds, saved_stage.name)
 
 
@@ -323,4 +323,4 @@ def _check_and_complete_score_source(
     is_cascade = certificate.stages is not None
     if is_cascade:
         return source
-    return source.with_certificate(certificate)
+    return source.with_threshold_neighbours_of(certificate)

@@ -164,7 +164,7 @@ class ReceivedBatch:
         for late_label in self.late_labels:
             stored_late_labels.append(
                 [
-                    late_label.n_rows_before,
+                    late_label.n_batch_rows_before_label,
                     make_stored_id(late_label.id),
                     late_label.label,
                     late_label.probability,
