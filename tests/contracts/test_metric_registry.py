@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,3 +199,15 @@ def test_every_row_says_one_thing_and_is_public(metric):
     )
     assert metric.range[0] < metric.range[1]
     assert metric.heading or not metric.compared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["calibration", "registry"])
+def test_the_doctests_of_one_file_run_alone(name):
+    """The file must not be imported twice, because it registers metrics."""
+    root = Path(__file__).resolve().parents[2]
+    arguments = ["-q", "-n", "0", "-p", "no:cacheprovider", f"src/metacal/metrics/{name}.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
