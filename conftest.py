@@ -17,8 +17,8 @@ _SOURCE_FOLDER = Path(__file__).parent / "src"
 def pytest_collect_file(file_path: Path) -> None:
     """Import a module of metacal before pytest does.
 
-    If importing a package imports its modules, pytest would import the module of a doctest a second
-    time. A module that registers something, such as a metric, would fail or start an empty registry.
+    If importing a package imports its modules, pytest would import the module of a doctest again.
+    A module that registers something, such as a metric, would fail or start an empty registry.
     """
     is_module = file_path.suffix == ".py" and file_path.name != "__main__.py"
     if not is_module or not file_path.is_relative_to(_SOURCE_FOLDER):
