@@ -82,7 +82,7 @@ def cascade_draw(number: int, seed: int) -> dict[str, float]:
             found[name] = 0.0
             continue
         assert stages is not None
-        sure = many <= np.array([stage.threshold for stage in stages.items[:m]])
+        sure = many <= np.array([stage.threshold for stage in stages.models[:m]])
         answered = sure.any(axis=1)
         bad = chance[np.arange(len(many)), sure.argmax(axis=1)] * answered
         whole = answered.sum() if "people" in how else len(many)

@@ -262,7 +262,9 @@ def chain_draw(folder: str, name: str, seed: int) -> dict[str, float]:
     sample = CascadeScores(doubt[rows], differs[rows], price, doubt[:0], random_state=seed)
     stages = mc.MaxLoss(epsilon, DELTA).certify(sample).stages
     assert stages is not None
-    ours = outcome(doubt, differs, price, np.array([stage.threshold for stage in stages.items[:m]]))
+    ours = outcome(
+        doubt, differs, price, np.array([stage.threshold for stage in stages.models[:m]])
+    )
     levels = np.linspace(0, 0.95, 20 if m == 2 else 6)
     grid = [np.quantile(doubt[rows, j], levels) for j in range(m)]
     grid = [np.concatenate(([-np.inf], own[1:])) for own in grid]

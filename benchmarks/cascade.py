@@ -108,7 +108,7 @@ def by_rule(
         found = promise.certify(TwoModelEvidence(rows, plan))
     except InfeasibleTargetError:
         return None, 0
-    return Candidate(*(stage.threshold for stage in found.stages.items)), found.stages.n_labels
+    return Candidate(*(stage.threshold for stage in found.stages.models)), found.stages.n_labels
 
 
 def measured(

@@ -70,7 +70,7 @@ def certified(population, n, promise, plan=None, draws=DRAWS, seed=0):
             yield None
         else:
             assert promise.contradiction(found) is None
-            yield Candidate(*(stage.threshold for stage in found.stages.items))
+            yield Candidate(*(stage.threshold for stage in found.stages.models))
 
 
 def loss(population, candidate):

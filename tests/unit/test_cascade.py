@@ -75,10 +75,10 @@ def test_the_certificate_counts_what_it_says(data, relative):
     )
     assert certificate.n_rows == len(tested)
     stages = certificate.stages
-    assert [stage.n_rows for stage in stages.items] == [answers.sum(), (~answers).sum()]
+    assert [stage.n_rows for stage in stages.models] == [answers.sum(), (~answers).sum()]
     assert stages.n_only_cascade_wrong == (answers & ~one & other).sum()
     assert stages.n_only_reference_wrong == (answers & one & ~other).sum()
-    assert [stage.n_wrong for stage in stages.items] == [
+    assert [stage.n_wrong for stage in stages.models] == [
         (answers & ~one).sum(),
         (~answers & ~other).sum(),
     ]
@@ -335,16 +335,16 @@ def test_what_other_fits_take_is_refused_with_what_to_do(data, name):
 def test_forged_certificates_contradict_themselves(relative, absolute):
     for cascade in (relative, absolute):
         promise, certificate = cascade.promise, cascade.certificate_
-        stages, (small, large) = certificate.stages, certificate.stages.items
+        stages, (small, large) = certificate.stages, certificate.stages.models
         assert promise.contradiction(certificate) is None
         forged = [
-            {"items": (replace(small, n_rows=small.n_rows + 1), large)},
+            {"models": (replace(small, n_rows=small.n_rows + 1), large)},
             {"n_only_cascade_wrong": stages.n_only_cascade_wrong + 200},
             {"n_labels": certificate.n_rows + 1},
             {"n_only_reference_wrong": -1},
-            {"items": (replace(small, n_wrong=None), large)},
-            {"items": (small, replace(large, n_wrong=large.n_wrong + 1))},
-            {"items": (replace(small, threshold=small.threshold + 0.1), large)},
+            {"models": (replace(small, n_wrong=None), large)},
+            {"models": (small, replace(large, n_wrong=large.n_wrong + 1))},
+            {"models": (replace(small, threshold=small.threshold + 0.1), large)},
             {"has_human_review": not stages.has_human_review},
         ]
         for change in forged:

@@ -168,7 +168,7 @@ def test_rows_that_are_left_are_harder_than_their_score_says():
             sample = CascadeScores(doubt, differs, costs, doubt[:0], uses_joint_risk=joint)
             stages = mc.MaxLoss(0.03).certify(sample).stages
             by = sample.find_answering_model(
-                np.array([one.threshold for one in stages.items[:2]]), np.arange(1000)
+                np.array([one.threshold for one in stages.models[:2]]), np.arange(1000)
             )
             price[joint] += costs.cumsum()[by].mean() / 8
     assert price[True] < 0.95 * price[False]
@@ -391,7 +391,7 @@ def test_the_promise_is_broken_as_rarely_as_said(m):
         rows = CascadeScores(
             doubt, rng.random((n, m)) < risk, np.ones(m + 1), doubt[:0], random_state=seed
         )
-        limits = [stage.threshold for stage in mc.MaxLoss(0.02).certify(rows).stages.items[:m]]
+        limits = [stage.threshold for stage in mc.MaxLoss(0.02).certify(rows).stages.models[:m]]
         answered = 1.0 - np.prod(1.0 - np.clip(limits, 0.0, 1.0))
         broken += 0.04 * answered > 0.02
     assert broken <= draws * 0.1 + 3 * np.sqrt(draws * 0.09)

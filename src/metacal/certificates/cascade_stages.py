@@ -43,7 +43,7 @@ class Stages:
 
     Attributes
     ----------
-    items : tuple of StageCount
+    models : tuple of StageCount
         The models in the order in which rows reach them.
     has_human_review : bool
         Whether people review the rows that no model answers.
@@ -60,7 +60,7 @@ class Stages:
         Number of rows of the pool, if the promise is about a pool and not about its source.
     """
 
-    items: tuple[StageCount, ...]
+    models: tuple[StageCount, ...] = field(metadata=stored_as("items"))
     has_human_review: bool = field(metadata=stored_as("people"))
     n_only_cascade_wrong: int | None = field(metadata=stored_as("n_worse"))
     n_only_reference_wrong: int | None = field(metadata=stored_as("n_better"))
@@ -72,13 +72,13 @@ class Stages:
     @property
     def n_answered(self) -> int:
         """Number of rows that some model answers."""
-        return sum(stage.n_rows for stage in self.items)
+        return sum(stage.n_rows for stage in self.models)
 
     @property
     def n_wrong(self) -> int | None:
         """Number of incorrect answers, None if labels are missing."""
         total = 0
-        for stage in self.items:
+        for stage in self.models:
             if stage.n_wrong is None:
                 return None
             total += stage.n_wrong
@@ -89,7 +89,7 @@ class Stages:
         """Number of rows that a model answers before they reach the last model or people."""
         if self.has_human_review:
             return self.n_answered
-        return self.n_answered - self.items[-1].n_rows
+        return self.n_answered - self.models[-1].n_rows
 
     def find_contradiction(self, certificate: Certificate) -> str | None:
         """Describe the first contradiction to a certificate, or return None."""
@@ -101,7 +101,7 @@ class Stages:
 
     def _find_mismatch_with_certificate(self, certificate: Certificate) -> str | None:
         """Describe a threshold, score or count that differs from that of the certificate."""
-        first_stage = self.items[0]
+        first_stage = self.models[0]
         has_same_threshold = certificate.threshold == first_stage.threshold
         has_same_score = certificate.score == first_stage.score
         if not has_same_threshold or not has_same_score:
@@ -132,7 +132,7 @@ class Stages:
         has_forbidden_count = any(count is not None for count in forbidden_counts)
         if lacks_required_count or has_forbidden_count:
             return "worse and better rows belong to labels, differing ones to agreement"
-        answered_row_counts = [stage.n_rows for stage in self.items]
+        answered_row_counts = [stage.n_rows for stage in self.models]
         all_counts = [
             *differing_row_counts,
             *answered_row_counts,
@@ -153,14 +153,14 @@ class Stages:
 
     def _find_unanswered_rows(self, n_rows: int) -> str | None:
         """Describe why the models and people cannot have answered all rows, or return None."""
-        is_single_model = len(self.items) < 2
+        is_single_model = len(self.models) < 2
         if is_single_model or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
         if self.has_human_review:
             return None
         if self.n_answered < n_rows:
             return "rows are left to people in a cascade without people"
-        last_stage = self.items[-1]
+        last_stage = self.models[-1]
         if last_stage.threshold != math.inf:
             return "the last model turns rows away in a cascade without people"
         return None
@@ -168,13 +168,13 @@ class Stages:
     def _find_impossible_errors(self) -> str | None:
         """Describe a number of incorrect answers that other counts rule out, or return None."""
         if self.n_wrong is None:
-            if any(stage.n_wrong is not None for stage in self.items):
+            if any(stage.n_wrong is not None for stage in self.models):
                 return "the wrong answers are known of some models alone"
             return None
         if self.n_only_cascade_wrong is None or self.n_only_reference_wrong is None:
             return "wrong answers are counted, and only agreement was observed"
         *error_counts_of_earlier_models, n_errors_of_last_model = [
-            stage.n_wrong for stage in self.items if stage.n_wrong is not None
+            stage.n_wrong for stage in self.models if stage.n_wrong is not None
         ]
         # Earlier models answer these rows. They are wrong if only the cascade is wrong, and correct if
         # only the reference is wrong.
@@ -185,7 +185,7 @@ class Stages:
             min(error_counts_of_earlier_models) >= 0
             and min_earlier_errors <= n_earlier_errors <= max_earlier_errors
         )
-        n_answers_of_last_model = self.items[-1].n_rows
+        n_answers_of_last_model = self.models[-1].n_rows
         are_last_errors_possible = 0 <= n_errors_of_last_model <= n_answers_of_last_model
         if not (are_earlier_errors_possible and are_last_errors_possible):
             return "more answers are wrong than were given, or fewer than differ"

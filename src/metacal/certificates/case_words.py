@@ -66,7 +66,7 @@ def _describe_accepted_items(item_type: SubgroupCertificate, score_name: str) ->
     elif item_type.status == "always rejected":
         condition = "accept no item"
     else:
-        name_without_minus = score_name.removeprefix("-")
+        score_name_without_sign = score_name.removeprefix("-")
         accepted_range = format_accepted_range(score_name, item_type.threshold)
-        condition = f"accept if {name_without_minus} {accepted_range}"
+        condition = f"accept if {score_name_without_sign} {accepted_range}"
     return f"{condition}; {item_type.n_accepted:,} of {item_type.n_rows:,} items"

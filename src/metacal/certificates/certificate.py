@@ -341,7 +341,7 @@ class Certificate:
         elif self.design.cluster_counting is not None:
             sampled_unit = "unit"
         review_rate = estimate_review_rate(self, subgroup_name=part)
-        return predict_review_count(rows, level, review_rate, each=sampled_unit)
+        return predict_review_count(rows, level, review_rate, sampled_unit=sampled_unit)
 
     # ── texts ─────────────────────────────────────────────────────────────────────────────────────
 

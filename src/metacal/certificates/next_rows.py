@@ -93,17 +93,25 @@ class ReviewRate(NamedTuple):
         accepts_every_row = threshold == math.inf
         accepts_no_row = threshold == -math.inf
         if accepts_every_row:
-            return cls(n_rows, rejected_pseudocount=0.0, accepted_pseudocount=1.0)
+            return cls(
+                n_calibration_rows=n_rows, rejected_pseudocount=0.0, accepted_pseudocount=1.0
+            )
         if accepts_no_row:
-            return cls(n_rows, rejected_pseudocount=1.0, accepted_pseudocount=0.0)
+            return cls(
+                n_calibration_rows=n_rows, rejected_pseudocount=1.0, accepted_pseudocount=0.0
+            )
         n_rejected = n_rows - n_accepted
         if last_accepted_row_sets_threshold:
             return cls(
-                n_rows, rejected_pseudocount=n_rejected + 1.0, accepted_pseudocount=n_accepted
+                n_calibration_rows=n_rows,
+                rejected_pseudocount=n_rejected + 1.0,
+                accepted_pseudocount=n_accepted,
             )
         # A rejected pseudo-count of 0 would mean that no row is ever reviewed.
         return cls(
-            n_rows, rejected_pseudocount=max(1.0, n_rejected), accepted_pseudocount=n_accepted + 1.0
+            n_calibration_rows=n_rows,
+            rejected_pseudocount=max(1.0, n_rejected),
+            accepted_pseudocount=n_accepted + 1.0,
         )
 
     @classmethod
@@ -139,7 +147,7 @@ class ReviewRate(NamedTuple):
         if 0.0 < mean < 1.0:
             a_plus_b = mean * (1.0 - mean) / variance - 1.0
         return cls(
-            int(n_rows.sum()),
+            n_calibration_rows=int(n_rows.sum()),
             rejected_pseudocount=mean * a_plus_b,
             accepted_pseudocount=(1.0 - mean) * a_plus_b,
         )
@@ -185,19 +193,19 @@ def _estimate_review_rate_of_all_rows(certificate: Certificate) -> ReviewRate:
         # The threshold of the first model of a cascade may be +inf, although people review rows of
         # the cascade. An infinite threshold would state that no row is reviewed.
         threshold = min(certificate.threshold, sys.float_info.max)
-    rate_of_independent_rows = _estimate_review_rate_from_counts(
+    rate_if_rows_are_independent = _estimate_review_rate_from_counts(
         certificate.quantity, certificate.traffic, threshold
     )
     # Rows of a cluster are dependent. In the worst case, every cluster has the largest size, and
-    # its rows say no more about the review rate than one row does.
+    # all its rows are as informative as a single row.
     max_cluster_size = certificate.design.largest_cluster_size or 1
     return ReviewRate(
-        rate_of_independent_rows.n_calibration_rows,
+        n_calibration_rows=rate_if_rows_are_independent.n_calibration_rows,
         rejected_pseudocount=_divide_by_cluster_size(
-            rate_of_independent_rows.rejected_pseudocount, max_cluster_size
+            rate_if_rows_are_independent.rejected_pseudocount, max_cluster_size
         ),
         accepted_pseudocount=_divide_by_cluster_size(
-            rate_of_independent_rows.accepted_pseudocount, max_cluster_size
+            rate_if_rows_are_independent.accepted_pseudocount, max_cluster_size
         ),
     )
 
@@ -287,7 +295,7 @@ def _estimate_review_rate_from_counts(
     n_incorrect_rejected = n_incorrect - n_incorrect_accepted
     jeffreys_prior = 0.5 if math.isfinite(threshold) else 0.0
     rate_of_incorrect = ReviewRate(
-        n_incorrect,
+        n_calibration_rows=n_incorrect,
         rejected_pseudocount=n_incorrect_rejected + jeffreys_prior,
         accepted_pseudocount=n_incorrect_accepted + jeffreys_prior,
     )
@@ -348,7 +356,7 @@ def predict_review_count(
     level: float,
     review_rate: ReviewRate,
     *,
-    each: Literal["row", "unit", "case"] = "row",
+    sampled_unit: Literal["row", "unit", "case"] = "row",
 ) -> NextRows:
     """Compute the equal-tailed beta-binomial interval of the number of reviewed rows.
 
@@ -360,7 +368,7 @@ def predict_review_count(
         Probability that the interval contains the number of reviewed rows.
     review_rate : ReviewRate
         Distribution of the probability that a row is reviewed.
-    each : "row", "unit" or "case", default="row"
+    sampled_unit : "row", "unit" or "case", default="row"
         Whether the new rows are independent, or one row of each of as many clusters or cases.
 
     Returns
@@ -385,9 +393,9 @@ def predict_review_count(
     no_row_is_reviewed = a == 0.0
     every_row_is_reviewed = b == 0.0
     if no_row_is_reviewed:
-        return NextRows(n, float(level), fewest=0, most=0, each=each)
+        return NextRows(rows=n, level=float(level), fewest=0, most=0, each=sampled_unit)
     if every_row_is_reviewed:
-        return NextRows(n, float(level), fewest=n, most=n, each=each)
+        return NextRows(rows=n, level=float(level), fewest=n, most=n, each=sampled_unit)
     k = np.arange(n + 1.0)
     log_binomial_coefficient = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
     log_beta_binomial = log_binomial_coefficient + gammaln(k + a) + gammaln(n - k + b)
@@ -396,4 +404,4 @@ def predict_review_count(
     tail_probability = (1.0 - level) / 2.0
     fewest = int(np.searchsorted(cumulative_probability, tail_probability, side="right"))
     most = int(np.searchsorted(cumulative_probability, 1.0 - tail_probability, side="left"))
-    return NextRows(n, float(level), fewest=fewest, most=min(most, n), each=each)
+    return NextRows(rows=n, level=float(level), fewest=fewest, most=min(most, n), each=sampled_unit)

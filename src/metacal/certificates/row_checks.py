@@ -145,8 +145,8 @@ def check_repeated_rows(
     _, score_indices, score_counts = np.unique(
         scores, return_inverse=True, return_counts=True, equal_nan=False
     )
-    shares_score = score_counts[score_indices] > 1
-    row_hashes = rows.select(shares_score).compute_column(_hash_rows)
+    has_repeated_score = score_counts[score_indices] > 1
+    row_hashes = rows.select(has_repeated_score).compute_column(_hash_rows)
     n_repeated_rows = len(row_hashes) - len(np.unique(row_hashes))
     if n_repeated_rows <= max_unreported_repeats:
         return []

@@ -190,8 +190,8 @@ def explain_rejection(subgroup: SubgroupCertificate) -> str:
     if subgroup.n_rows == 0:
         return f"no calibration row; it takes at least {subgroup.rows_needed:,}"
     explanation = f"{subgroup.n_rows:,} rows, {subgroup.n_correct:,} right"
-    if subgroup.best_target is not None:
-        explanation += f", certify {floor_to_4_decimals(subgroup.best_target):g} at most"
+    if subgroup.best_supported_target is not None:
+        explanation += f", certify {floor_to_4_decimals(subgroup.best_supported_target):g} at most"
     if subgroup.rows_needed is not None:
         explanation += f"; about {subgroup.rows_needed:,} rows may be enough (a rough estimate)"
     return explanation
@@ -367,8 +367,8 @@ def _make_side_line(side: SubgroupCertificate, quantity_name: str, group_prefix:
     class_name = side.predicted_class_name
     if side.accepts_nothing:
         reason = f"{quantity_name} {side.target:g} is not certified"
-        if side.best_target is not None:
-            reason += f" ({side.best_target:g} is the best that these rows certify)"
+        if side.best_supported_target is not None:
+            reason += f" ({side.best_supported_target:g} is the best that these rows certify)"
         if side.rows_needed:
             reason += f"; it takes at least {side.rows_needed:,} rows that speak about it"
         return ("closed", f"{group_prefix}no row is predicted {class_name}: {reason}")

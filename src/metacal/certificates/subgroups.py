@@ -32,7 +32,7 @@ from metacal.formulas import Flags
 SubgroupKind = Literal["class", "group"]
 #: What delta limits: the familywise error, the error of each subgroup, or the false-coverage rate.
 DeltaSharing = Literal["together", "each", "fcr"]
-#: Name of a class or group, with the type that the user passed.
+#: Name of a class or group, in the type that the user passed.
 Name = str | bool | int | float
 #: Whether and why rows of a subgroup are accepted.
 Status = Literal["certified", "accepts everything", "always rejected"]
@@ -79,7 +79,7 @@ class SubgroupCertificate:
         Calibration scores of the subgroup on either side of the threshold.
     delta : float or None
         Significance level of the test; None if there was nothing to test.
-    best_target : float or None
+    best_supported_target : float or None
         If the rows do not support the target: the best target that they support.
     rows_needed : int or None
         If the rows do not support the target: approximate number of rows that would; None if more
@@ -109,7 +109,7 @@ class SubgroupCertificate:
     highest_accepted: float | None
     lowest_rejected: float | None
     delta: float | None = None
-    best_target: float | None = field(default=None, metadata=stored_as("best"))
+    best_supported_target: float | None = field(default=None, metadata=stored_as("best"))
     rows_needed: int | None = None
     quantity: Quantity | None = field(default=None, metadata=OPTIONAL)
     target: float | None = field(default=None, metadata=OPTIONAL)

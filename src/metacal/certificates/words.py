@@ -54,9 +54,9 @@ _FOLDS_ARE_ALIKE = (
     " scored the rows"
 )
 
-#: End of the sentence "..., on average over calibration sets".
-#: The first text is used if every calibration set certifies a threshold, the second otherwise.
+#: Words after "on average over calibration sets", if every calibration set certifies a threshold.
 _CAVEAT_IF_ALWAYS_CERTIFIED = " (about half of them may exceed it)"
+#: Words after "on average over calibration sets", if some sets do not certify any threshold.
 _CAVEAT_IF_NOT_ALWAYS_CERTIFIED = (
     ", one that certifies nothing counting as kept (about half of the others may miss it)"
 )
@@ -315,15 +315,17 @@ def describe_condition(certificate: Certificate) -> str:
     sign = -1.0 if is_negated else 1.0
     printed_threshold = f"{sign * certificate.threshold:.6g}"
     rounded_threshold = sign * float(printed_threshold)
-    if _is_rejected_score(rounded_threshold, certificate.lowest_rejected):
+    if _equals_rejected_score(rounded_threshold, lowest_rejected_score=certificate.lowest_rejected):
         comparison = ">" if is_negated else "<"
     return f"{score_name} {comparison} {printed_threshold}"
 
 
-def _is_rejected_score(rounded_threshold: float, lowest_rejected_score: float | None) -> bool:
-    """Check whether a threshold equals the lowest rejected score after it was rounded for print.
+def _equals_rejected_score(
+    rounded_threshold: float, *, lowest_rejected_score: float | None
+) -> bool:
+    """Check whether a threshold, rounded for print, equals the lowest rejected score.
 
-    Both are rounded to the grid of scores first.
+    Both are rounded to the floating-point grid of the scores first.
     """
     if lowest_rejected_score is None:
         return False
@@ -441,7 +443,7 @@ def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
     n_rows = certificate.n_rows
     stage_lines = [
         (stage.name, f"answers {_describe_answered_rows(stage, index, stages)}")
-        for index, stage in enumerate(stages.items)
+        for index, stage in enumerate(stages.models)
     ]
     label_text = "entries of agreement" if certificate.quantity.uses_agreement_only else "labels"
     source_text = (
@@ -450,7 +452,7 @@ def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
     if stages.n_pilot_rows:
         source_text += f", {stages.n_pilot_rows:,} more set aside to choose thresholds"
     stage_lines.append(("from", source_text))
-    share_texts = [f"{stage.name} {stage.n_rows / n_rows:.4f}" for stage in stages.items]
+    share_texts = [f"{stage.name} {stage.n_rows / n_rows:.4f}" for stage in stages.models]
     if stages.has_human_review:
         share_texts.append(f"people {1.0 - stages.n_answered / n_rows:.4f}")
     stage_lines.append(("on these", ", ".join(share_texts)))
@@ -476,7 +478,7 @@ def _describe_answered_rows(stage: StageCount, index: int, stages: Stages) -> st
 def _compare_with_last_model(certificate: Certificate, stages: Stages) -> str:
     """Describe how often a cascade and its last model give different answers."""
     n_rows = certificate.n_rows
-    last_model_name = stages.items[-1].name
+    last_model_name = stages.models[-1].name
     if stages.n_disagreements is not None:
         return (
             f"{stages.n_disagreements:,} answers differ from the {last_model_name} model's:"

@@ -318,9 +318,9 @@ def _build_no_subgroup_error(
         if certificate.rows_needed is not None
     ]
     best_targets = [
-        certificate.best_target
+        certificate.best_supported_target
         for certificate in all_certificates.items
-        if certificate.best_target is not None
+        if certificate.best_supported_target is not None
     ]
     first_promised_limit = procedure.promised_limits[0]
     return build_no_certified_subgroup_error(

@@ -130,8 +130,8 @@ def add_best_targets(
     completed_certificates = []
     for certificate in class_certificates:
         predicted_class = get_predicted_class(certificate)
-        best_target = best_target_by_class.get(predicted_class, certificate.best_target)
-        completed_certificates.append(replace(certificate, best_target=best_target))
+        best_target = best_target_by_class.get(predicted_class, certificate.best_supported_target)
+        completed_certificates.append(replace(certificate, best_supported_target=best_target))
     return tuple(completed_certificates)
 
 

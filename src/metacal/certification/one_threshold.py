@@ -212,7 +212,7 @@ class OneThresholdProcedure:
             subgroup_names,
             threshold=threshold,
             delta=significance_level,
-            best_target=shortfall.best_limit,
+            best_supported_target=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
             **threshold_outcome._asdict(),
         )

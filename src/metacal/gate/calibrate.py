@@ -121,5 +121,5 @@ def _build_stages(sources: Sequence[Source], certificate: Certificate) -> tuple[
             thresholds=SingleThreshold(certified_stage.threshold),
             name=certified_stage.name,
         )
-        for source, certified_stage in zip(sources, certificate.stages.items, strict=True)
+        for source, certified_stage in zip(sources, certificate.stages.models, strict=True)
     )

@@ -41,11 +41,11 @@ def name_stage_scores(certificate: Certificate, score_names: Sequence[str]) -> C
     assert stages is not None
     named_stages = tuple(
         replace(stage, score=score_name)
-        for stage, score_name in zip(stages.items, score_names, strict=True)
+        for stage, score_name in zip(stages.models, score_names, strict=True)
     )
     first_stage = named_stages[0]
     return replace(
         certificate,
         score=first_stage.score,
-        stages=replace(stages, items=named_stages),
+        stages=replace(stages, models=named_stages),
     )

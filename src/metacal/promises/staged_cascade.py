@@ -160,7 +160,7 @@ class CascadeScores(Evidence):
     >>> certificate = MaxLoss(0.01).certify(rows)
     >>> certificate.statement
     "At most 1% of all answers differ from the large model's, so at most 1% more are wrong, with 90% confidence."
-    >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
+    >>> round(certificate.stages.models[0].n_rows / certificate.n_rows, 2)
     0.57
     """
 

@@ -87,7 +87,7 @@ class TwoModelEvidence(Evidence):
     >>> certificate = MaxLoss(0.02).certify(TwoModelEvidence(rows))
     >>> certificate.statement
     'Of all answers at most 2% more are incorrect than if the large model answered alone, with 90% confidence.'
-    >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
+    >>> round(certificate.stages.models[0].n_rows / certificate.n_rows, 2)
     0.32
     """
 

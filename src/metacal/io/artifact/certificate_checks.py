@@ -225,7 +225,7 @@ def _check_stages(certificate: Certificate) -> None:
     """Raise ArtifactError if the stages of a cascade are not valid."""
     assert certificate.stages is not None
     require(certificate.subgroups is None, "the stages of a cascade have no parts")
-    for stage in certificate.stages.items:
+    for stage in certificate.stages.models:
         require(
             _is_valid_name(stage.name, _MAX_MODEL_NAME_LENGTH),
             "the name of a stage must be one line of plain text",
@@ -313,7 +313,7 @@ def _check_subgroup(subgroup: SubgroupCertificate, location: str) -> None:
     delta = subgroup.delta
     require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not between 0 and 1", location)
     # The best promise that the rows support, if they do not support the requested one.
-    supported_target = subgroup.best_target
+    supported_target = subgroup.best_supported_target
     require(
         supported_target is None or 0.0 <= supported_target <= 1.0,
         f"best {supported_target} is no share",

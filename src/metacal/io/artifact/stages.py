@@ -169,7 +169,7 @@ def _list_certified_stages(certificate: Certificate | None) -> list[_CertifiedSt
         return [_CertifiedStage(name="", score=certificate.score, threshold=certificate.threshold)]
     return [
         _CertifiedStage(name=model.name, score=model.score, threshold=model.threshold)
-        for model in certificate.stages.items
+        for model in certificate.stages.models
     ]
 
 

@@ -140,7 +140,7 @@ class AbstentionMonitor(Monitor):
         does not answer, because the interval is about the thresholds of one score.
         """
         if certificate.stages is not None:
-            first_stage = certificate.stages.items[0]
+            first_stage = certificate.stages.models[0]
             return (
                 cls(
                     n_calibration_rows=certificate.n_rows,
