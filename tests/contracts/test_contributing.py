@@ -18,6 +18,7 @@ import pytest
 import metacal as mc
 from metacal.certificates import quantities
 from metacal.certificates import words as rules
+from metacal.errors import SavingError
 from metacal.io.artifact.audit import read_certificate
 from metacal.io.formats import FORMATS
 from metacal.maps import methods
@@ -206,6 +207,13 @@ def test_the_calibrator_is_saved_loaded_and_exported(outside, data, tmp_path):
         ),
         table,
     )
+
+
+def test_a_map_of_another_class_than_the_row_names_is_not_saved(outside, data, tmp_path):
+    cal = mc.ToyScaling().fit(data.logits[:1000], data.labels[:1000])
+    cal.map_ = mc.TemperatureScaling().fit(data.logits[:1000], data.labels[:1000]).map_
+    with pytest.raises(SavingError, match=r"TemperatureMap.*'toy' names ToyMap"):
+        mc.save(cal, tmp_path / "cal.json")
 
 
 # ── the score ─────────────────────────────────────────────────────────────────────────────────────

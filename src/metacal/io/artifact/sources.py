@@ -126,8 +126,14 @@ def find_source_method(source: LogitsSource) -> Method:
     else:
         calibrator_name = source.recipe.estimator
         method = find_method_by_public_name(calibrator_name)
-    if method is None or method.map_class() is not map_class:
+    if method is None:
         raise build_unsupported_calibrator_error(calibrator_name)
+    if method.map_class() is not map_class:
+        raise SavingError(
+            f"The fit function of {calibrator_name} returned {with_article(map_class.__name__)},"
+            f" but the registry row of {method.name!r} names {method.map_class().__name__}. A method"
+            " returns one class of maps. Return this class, or change `map` in the row."
+        )
     return method
 
 
