@@ -11,6 +11,7 @@ comes out; "..." goes on standing for anything where it still does. On the quick
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import os
@@ -101,9 +102,13 @@ def likeness(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Renew the pages named, or all."""
-    chosen = [Path(argument).resolve() for argument in arguments] or pages.PAGES
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="page to renew; default: all")
+    chosen = [Path(page).resolve() for page in parser.parse_args().pages] or pages.PAGES
     for page in chosen:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             Path("benchmarks").symlink_to(ROOT / "benchmarks")
@@ -115,4 +120,4 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("COLUMNS", "80")
-    main(sys.argv[1:])
+    main()
