@@ -205,7 +205,7 @@ def _find_unusable_cases(columns: _ItemColumns, case_codes: Codes, quantity: Qua
     return is_unusable_case
 
 
-def take_groups(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDArray[Any]:
+def check_and_select_groups(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDArray[Any]:
     """Return the groups of some of the rows. Raise InputError unless each row has one."""
     group_array = check_groups(groups)
     if group_array.shape != (n_rows,):

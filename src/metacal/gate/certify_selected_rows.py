@@ -138,7 +138,7 @@ def _withhold_pilot_rows(
     return pilot_policy.withhold_pilot_rows(tested_rows)
 
 
-def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Codes:
+def get_index_of_selected_or_all_rows(selected_rows: SelectedRows | None) -> slice | Codes:
     """Return an index of the selected rows, or of all rows if none are selected."""
     if selected_rows is None:
         return slice(None)

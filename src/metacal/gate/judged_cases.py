@@ -13,7 +13,7 @@ from metacal.certification.case_statements import (
     build_unused_cases_error,
 )
 from metacal.errors import CasesError
-from metacal.gate.case_rows import read_usable_items, take_groups
+from metacal.gate.case_rows import check_and_select_groups, read_usable_items
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, judge_rows_of_one_stage
 from metacal.promises.case_errors import CasePromise
@@ -117,7 +117,7 @@ def judge_case_rows(
     usable_types = None
     if items.types is not None:
         n_items = len(np.asarray(items.scores))
-        usable_types = take_groups(items.types, n_items, usable_items.row_indices)
+        usable_types = check_and_select_groups(items.types, n_items, usable_items.row_indices)
     judged_rows = judge_rows_of_one_stage(
         gate,
         stage_inputs=[usable_items.scores],

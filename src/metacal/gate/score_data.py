@@ -43,8 +43,11 @@ from metacal.certification.units import Units
 from metacal.errors import WeightsError
 from metacal.formulas import Flags, Float
 from metacal.gate.calibration_data import FittedSources
-from metacal.gate.case_rows import read_usable_items, take_groups
-from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
+from metacal.gate.case_rows import check_and_select_groups, read_usable_items
+from metacal.gate.certify_selected_rows import (
+    certify_selected_rows,
+    get_index_of_selected_or_all_rows,
+)
 from metacal.gate.score_source import (
     HigherIs,
     ScoreSource,
@@ -200,7 +203,9 @@ class ScoreData:
         groups_of_usable_items = None
         if self.groups is not None:
             n_items = len(np.asarray(self.scores))
-            groups_of_usable_items = take_groups(self.groups, n_items, usable_items.row_indices)
+            groups_of_usable_items = check_and_select_groups(
+                self.groups, n_items, usable_items.row_indices
+            )
         data_of_usable_items = replace(
             self,
             scores=usable_items.scores,
@@ -300,10 +305,10 @@ class ScoreData:
             clusters_of_all_rows = Units.from_units_argument(self.clusters)
             clusters_of_usable_rows = clusters_of_all_rows.take(usable_index, len(is_usable))
         return build_row_selection(
-            len(usable_index),
-            clusters_of_usable_rows,
-            _select_importance_of_usable_rows(self.importance, is_usable),
-            self.random_state,
+            n_rows=len(usable_index),
+            units=clusters_of_usable_rows,
+            importance=_select_importance_of_usable_rows(self.importance, is_usable),
+            random_state=self.random_state,
         )
 
 
@@ -329,7 +334,7 @@ def _rank_selected_rows(rows: ScoredRows, selected_rows: SelectedRows | None) ->
 
     Without losses, raise InputError if none of these rows is correct.
     """
-    selected_index = get_index_of_selected_rows(selected_rows)
+    selected_index = get_index_of_selected_or_all_rows(selected_rows)
     is_correct = rows.correct[selected_index]
     if rows.graded_losses is None:
         require_some_correct(is_correct)
@@ -372,7 +377,7 @@ def _warn_about_scores(
     list of Note
         Notes for the certificate, one for each warning.
     """
-    selected_index = get_index_of_selected_rows(selected_rows)
+    selected_index = get_index_of_selected_or_all_rows(selected_rows)
     notes = find_notes_on_errors_and_ties(ranking, "given scores", checks_ties=checks_ties)
     if not has_score.all():
         n_rows = len(has_score)
@@ -387,8 +392,8 @@ def _warn_about_scores(
     ranking_is_reversed = n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE
     if ranking_is_reversed:
         opposite_meaning: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
-        has_losses = source.truth == "losses"
-        notes.append(note_reversed_score(higher_is=opposite_meaning, losses=has_losses))
+        rows_have_losses = source.truth == "losses"
+        notes.append(note_reversed_score(higher_is=opposite_meaning, losses=rows_have_losses))
     return [note.issue_warning() for note in notes]
 
 
@@ -424,7 +429,7 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
 def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:
     """Summarize calibration rows, so that monitors can compare new rows with them."""
     rows = result.rows
-    selected_index = get_index_of_selected_rows(result.selected_rows)
+    selected_index = get_index_of_selected_or_all_rows(result.selected_rows)
     uncertainties = rows.uncertainties[selected_index]
     is_correct = rows.correct[selected_index]
     subgroup_codes = rows.subgroup_codes

@@ -48,7 +48,7 @@ Truth = Literal["correct", "losses"]
 _MAX_NAME_LENGTH = 80
 #: Name of a score whose given name is empty.
 _DEFAULT_SCORE_NAME = "score"
-#: Codes that stand for the classes of a row, because scores have none.
+#: Codes of incorrect and correct rows. They replace class codes, because scores have no classes.
 _INCORRECT_CODE = 0
 _CORRECT_CODE = 1
 _CODE_BY_CORRECTNESS: dict[Any, int] = {False: _INCORRECT_CODE, True: _CORRECT_CODE}
@@ -234,27 +234,28 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         """Compare each score with its threshold. A row without a score is rejected."""
         uncertainties = self._compute_unrounded_uncertainties(score)
         if isinstance(thresholds, SingleThreshold) or group_codes is None:
-            # If the groups have thresholds, but the caller passes none, this threshold is -inf.
+            # If groups have thresholds, but the caller passes no groups, this threshold is -inf.
             threshold = self.adapt_threshold_to_dtype(score.dtype, thresholds.threshold)
             return accept_up_to_threshold(uncertainties, threshold)
-        adapted_thresholds_by_code = np.array(
+        adapted_thresholds = np.array(
             [
                 self.adapt_threshold_to_dtype(score.dtype, threshold)
-                for threshold in thresholds.thresholds_by_code.tolist()
+                for threshold in thresholds.thresholds_with_unknown_last.tolist()
             ]
         )
-        return accept_up_to_threshold(uncertainties, adapted_thresholds_by_code[group_codes])
+        return accept_up_to_threshold(uncertainties, adapted_thresholds[group_codes])
 
     def decide(self, score: NDArray[np.floating[Any]], options: DecisionOptions) -> Decision:
         """Accept or reject each row, and compute its confidence if the options ask for it."""
         confidence = None
         if options.with_probabilities:
             confidence = self.confidence(score)
+        predicts_every_row_to_be_correct = np.full(len(score), _CORRECT_CODE, dtype=np.intp)
         return Decision(
             accept=self.accepts(score, options.thresholds, options.group_codes),
             score=score,
             uncertainty=self.uncertainty_scores(score),
-            predicted_codes=np.full(len(score), _CORRECT_CODE, dtype=np.intp),
+            predicted_codes=predicts_every_row_to_be_correct,
             confidence=confidence,
         )
 

@@ -29,7 +29,10 @@ from metacal.gate.calibration_table import (
     RowColumns,
     check_two_classes,
 )
-from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
+from metacal.gate.certify_selected_rows import (
+    certify_selected_rows,
+    get_index_of_selected_or_all_rows,
+)
 from metacal.gate.long_rows import TableRowCounter, decide_counted_rows
 from metacal.gate.shifted_rows import shift_second_logit
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
@@ -144,7 +147,7 @@ class SortingCertifier:
         has_labels = table.labels is not None
         if has_labels:
             require_some_correct(correct)
-            require_some_correct(correct[get_index_of_selected_rows(selected_rows)])
+            require_some_correct(correct[get_index_of_selected_or_all_rows(selected_rows)])
         all_rows = CalibrationRows(
             scores=scores,
             correct=correct if has_labels else None,
@@ -155,7 +158,7 @@ class SortingCertifier:
         draws_tested_ranks = pilot_policy is not None and table.subgroups is None
         wait_for_fingerprint = self._start_fingerprint_beside_background_map(scored_table)
         ranking = self._rank_rows_and_fit_background_map(
-            scored_table, selected_rows, computes_digest=draws_tested_ranks
+            scored_table, selected_rows, stores_digest_of_ranking=draws_tested_ranks
         )
         result = certify_selected_rows(
             promise,
@@ -208,7 +211,7 @@ class SortingCertifier:
         scored_table: ScoredTable,
         selected_rows: SelectedRows | None,
         *,
-        computes_digest: bool,
+        stores_digest_of_ranking: bool,
     ) -> Ranking:
         """Rank the selected rows in another thread, while this thread fits a calibration map.
 
@@ -220,7 +223,7 @@ class SortingCertifier:
         selected_rows : SelectedRows or None
             Rows that count. None if all rows count.
 
-        computes_digest : bool
+        stores_digest_of_ranking : bool
             Whether the other thread also computes the digest of the ranking, because ranks are
             drawn. It takes as long as the sort.
 
@@ -229,9 +232,9 @@ class SortingCertifier:
         Ranking
         """
 
-        def rank_and_hash() -> Ranking:
+        def rank_rows_and_store_digest() -> Ranking:
             ranking = _rank_selected_rows(scored_table, selected_rows, self.score)
-            if computes_digest:
+            if stores_digest_of_ranking:
                 # Reading the digest computes it, and the ranking stores it.
                 _digest_stored_by_ranking = ranking.digest
             return ranking
@@ -240,7 +243,7 @@ class SortingCertifier:
             return _rank_selected_rows(scored_table, selected_rows, self.score)
         rows = scored_table.rows
         wait_for_ranking = start_in_thread_or_defer(
-            rows.executor, rank_and_hash, may_use_helper_thread=rows.is_on_device
+            rows.executor, rank_rows_and_store_digest, may_use_helper_thread=rows.is_on_device
         )
         self.background_map.fit_and_keep_result(rows)
         return wait_for_ranking()
@@ -293,7 +296,7 @@ class LogOddsSortingCertifier:
         certified_table = self._decide_rows(certificate, validated_rows, labels, selected_rows)
         if pilot_policy is not None and tested_rows.pilot_rows is not None:
             columns = certified_table.columns
-            selected_index = get_index_of_selected_rows(selected_rows)
+            selected_index = get_index_of_selected_or_all_rows(selected_rows)
             certificate = certificate.with_counts_of_all_rows(
                 columns.is_accepted[selected_index], columns.correct[selected_index]
             )
@@ -346,7 +349,7 @@ class LogOddsSortingCertifier:
             row_thresholds = thresholds.get_row_thresholds(subgroup_codes=predicted_codes)
         else:
             row_thresholds = thresholds.get_row_thresholds(subgroup_codes, predicted_codes)
-        selected_index = get_index_of_selected_rows(selected_rows)
+        selected_index = get_index_of_selected_or_all_rows(selected_rows)
         selected_ranking = Ranking.from_scores(
             RELATIVE_GRID.round(scores[selected_index]), correct[selected_index]
         )
@@ -463,7 +466,7 @@ def _rank_selected_rows(
     """Rank the selected rows. If all rows are selected, a device that has their scores sorts them."""
     if selected_rows is None and scored_table.scores_on_device is not None:
         return _rank_rows(scored_table.scores_on_device, scored_table.correct_on_device, score)
-    selected_index = get_index_of_selected_rows(selected_rows)
+    selected_index = get_index_of_selected_or_all_rows(selected_rows)
     return _rank_rows(
         scored_table.scores[selected_index], scored_table.correct[selected_index], score
     )

@@ -141,7 +141,7 @@ class SubgroupThresholds:
         return np.vstack([known_table, unknown_row])
 
     @property
-    def thresholds_by_code(self) -> Float:
+    def thresholds_with_unknown_last(self) -> Float:
         """Thresholds by subgroup code, if they do not depend on the prediction as well.
 
         The last entry is `unknown_threshold`, which the code -1 of unknown groups finds.
@@ -163,7 +163,7 @@ class SubgroupThresholds:
         assert subgroup_codes is not None
         if self.has_two_thresholds_per_group:
             return self.thresholds_by_code_and_prediction[subgroup_codes, predicted_codes]
-        return self.thresholds_by_code[subgroup_codes]
+        return self.thresholds_with_unknown_last[subgroup_codes]
 
     def for_unrounded_scores(self, grid: Grid) -> SubgroupThresholds:
         """Return equivalent thresholds for scores that are not rounded to a grid."""

@@ -149,7 +149,7 @@ class UnlabelledPool:
         if self.predictions is not None:
             predicted_codes = self.predictions.predicted_codes[scored_row_indices]
         row_draws = RowDraws(
-            (self.uncertainty_scores[scored_row_indices], predicted_codes),
+            seed_columns=(self.uncertainty_scores[scored_row_indices], predicted_codes),
             random_state=random_state,
         )
         random_order = row_draws.draw_row_order(purpose="rows to label")

@@ -26,7 +26,8 @@ from metacal.gate.traffic import Id, PendingRow, make_stored_id
 
 #: At most this many rows wait, and at most this many ids of complete clusters are stored.
 MAX_WAITING_ROWS = 40_000
-#: A bet on a cluster this many times larger than at calibration could lose the whole capital.
+#: An alarm bets on each cluster. It could lose its whole capital on a cluster with this many times
+#: as many rows as the largest cluster at calibration.
 _UNSAFE_SIZE_RATIO = 2
 
 

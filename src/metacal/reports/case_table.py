@@ -12,7 +12,7 @@ import numpy as np
 
 from metacal.formulas import Codes, Flags
 from metacal.gate import Gate
-from metacal.gate.case_rows import UsableItems, read_usable_items, take_groups
+from metacal.gate.case_rows import UsableItems, check_and_select_groups, read_usable_items
 from metacal.gate.judged import JudgedRows
 from metacal.reports.tables import list_subgroup_thresholds
 
@@ -98,7 +98,7 @@ def _count_items_by_type(
     """
     if groups is None:
         return None
-    item_types = take_groups(groups, len(np.asarray(groups)), usable_items.row_indices)
+    item_types = check_and_select_groups(groups, len(np.asarray(groups)), usable_items.row_indices)
     all_type_names, type_codes = np.unique(item_types.astype(str), return_inverse=True)
     type_codes = type_codes.ravel()
     n_types = len(all_type_names)

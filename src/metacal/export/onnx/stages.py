@@ -97,7 +97,9 @@ def _thresholds_for_dtype(thresholds: Thresholds, source: ScoreSource, dtype: st
     if isinstance(thresholds, SingleThreshold):
         return SingleThreshold(source.adapt_threshold_to_dtype(dtype, thresholds.threshold))
     # The last threshold is that of unknown groups. It is infinite, so it fits every dtype.
-    *group_thresholds, _threshold_of_unknown_groups = thresholds.thresholds_by_code.tolist()
+    *group_thresholds, _threshold_of_unknown_groups = (
+        thresholds.thresholds_with_unknown_last.tolist()
+    )
     adapted_thresholds = tuple(
         source.adapt_threshold_to_dtype(dtype, threshold) for threshold in group_thresholds
     )
