@@ -17,7 +17,7 @@ import metacal as mc
 from metacal.certificates.fingerprint import (
     MAX_COINCIDENCE_PROBABILITY,
     RowSketch,
-    estimate_overlap_with_fit,
+    find_overlap,
     fingerprint_rows,
 )
 from metacal.cli import main
@@ -274,10 +274,7 @@ def test_disjoint_samples_of_one_population_are_judged(name):
             fit, new = SCORES[name](rng, n_fit), SCORES[name](rng, n_new)
             known = fingerprint_rows(fit, rng.random(n_fit) < 0.95)
             assert (
-                estimate_overlap_with_fit(
-                    known.data_hash, known.sketch, new, rng.random(n_new) < 0.95
-                )
-                is None
+                find_overlap(known.data_hash, known.sketch, new, rng.random(n_new) < 0.95) is None
             )
 
 
@@ -289,10 +286,7 @@ def test_a_shift_to_fewer_values_is_no_overlap():
     for _ in range(40):
         fit, new = rng.random(3000).round(4), (0.9 + 0.1 * rng.random(300)).round(4)
         known = fingerprint_rows(fit, np.ones(3000, dtype=bool))
-        assert (
-            estimate_overlap_with_fit(known.data_hash, known.sketch, new, np.ones(300, dtype=bool))
-            is None
-        )
+        assert find_overlap(known.data_hash, known.sketch, new, np.ones(300, dtype=bool)) is None
 
 
 def test_equal_counts_are_evidence_only_where_they_are_improbable():
@@ -301,16 +295,11 @@ def test_equal_counts_are_evidence_only_where_they_are_improbable():
     known = fingerprint_rows(marks, correct)
     order = rng.permutation(400)
     assert (
-        estimate_overlap_with_fit(
-            known.data_hash, known.sketch, marks[order], correct[order]
-        ).n_fit_rows
-        == 400
+        find_overlap(known.data_hash, known.sketch, marks[order], correct[order]).n_fit_rows == 400
     )
     all_alike = fingerprint_rows(np.ones(400), np.ones(400, dtype=bool))
     assert (
-        estimate_overlap_with_fit(
-            all_alike.data_hash, all_alike.sketch, np.ones(400), np.ones(400, dtype=bool)
-        )
+        find_overlap(all_alike.data_hash, all_alike.sketch, np.ones(400), np.ones(400, dtype=bool))
         is None
     )
 
@@ -322,7 +311,7 @@ def test_the_smallest_overlap_follows_from_the_level():
     fewest = next(x for x in range(1, 100) if 0.5**x <= MAX_COINCIDENCE_PROBABILITY)
     for n_common in (fewest - 1, fewest):
         rows = np.concatenate([fit[:n_common], other])
-        found = estimate_overlap_with_fit(known.data_hash, known.sketch, rows, None)
+        found = find_overlap(known.data_hash, known.sketch, rows, None)
         assert (found is not None) == (n_common == fewest)
     assert found.n_fit_rows == fewest
 
@@ -332,12 +321,10 @@ def test_scores_that_differ_in_the_last_bits_are_the_same_rows():
     scores, correct = rng.random(5000), rng.random(5000) < 0.9
     known = fingerprint_rows(scores, correct)
     noisy = scores * (1.0 + rng.uniform(-(2.0**-44), 2.0**-44, 5000))
-    assert not estimate_overlap_with_fit(known.data_hash, known.sketch, noisy, correct).is_estimate
+    assert not find_overlap(known.data_hash, known.sketch, noisy, correct).is_estimate
     border = scores.copy()
     border[:20] += 1e-6  # rows that a kernel rounds to another number
-    assert (
-        estimate_overlap_with_fit(known.data_hash, known.sketch, border, correct).n_fit_rows >= 4800
-    )
+    assert find_overlap(known.data_hash, known.sketch, border, correct).n_fit_rows >= 4800
 
 
 @pytest.mark.parametrize("cut", [1, 700, 70_000])

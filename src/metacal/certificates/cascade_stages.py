@@ -127,15 +127,15 @@ class Stages:
             required_counts, forbidden_counts = counts_from_agreement, counts_from_labels
         else:
             required_counts, forbidden_counts = counts_from_labels, counts_from_agreement
-        differing_row_counts = [count for count in required_counts if count is not None]
-        lacks_required_count = len(differing_row_counts) < len(required_counts)
+        counts_of_differing_rows = [count for count in required_counts if count is not None]
+        lacks_required_count = len(counts_of_differing_rows) < len(required_counts)
         has_forbidden_count = any(count is not None for count in forbidden_counts)
         if lacks_required_count or has_forbidden_count:
             return "worse and better rows belong to labels, differing ones to agreement"
-        answered_row_counts = [stage.n_rows for stage in self.models]
+        counts_of_answered_rows = [stage.n_rows for stage in self.models]
         all_counts = [
-            *differing_row_counts,
-            *answered_row_counts,
+            *counts_of_differing_rows,
+            *counts_of_answered_rows,
             self.n_pilot_rows,
             self.n_labels,
         ]
@@ -145,7 +145,7 @@ class Stages:
         if contradiction is not None:
             return contradiction
         # The cascade and the reference give the same answer on rows that the reference answers.
-        n_differing_rows = sum(differing_row_counts)
+        n_differing_rows = sum(counts_of_differing_rows)
         has_too_many_differences = n_differing_rows > self.n_answered_without_reference
         if has_too_many_differences or self.n_labels > certificate.n_rows:
             return "more rows differ, or have a label, than there are"
@@ -178,12 +178,16 @@ class Stages:
         ]
         # Earlier models answer these rows. They are wrong if only the cascade is wrong, and correct if
         # only the reference is wrong.
-        min_earlier_errors = self.n_only_cascade_wrong
-        max_earlier_errors = self.n_answered_without_reference - self.n_only_reference_wrong
-        n_earlier_errors = sum(error_counts_of_earlier_models)
+        min_errors_of_earlier_models = self.n_only_cascade_wrong
+        max_errors_of_earlier_models = (
+            self.n_answered_without_reference - self.n_only_reference_wrong
+        )
+        n_errors_of_earlier_models = sum(error_counts_of_earlier_models)
         are_earlier_errors_possible = (
             min(error_counts_of_earlier_models) >= 0
-            and min_earlier_errors <= n_earlier_errors <= max_earlier_errors
+            and min_errors_of_earlier_models
+            <= n_errors_of_earlier_models
+            <= max_errors_of_earlier_models
         )
         n_answers_of_last_model = self.models[-1].n_rows
         are_last_errors_possible = 0 <= n_errors_of_last_model <= n_answers_of_last_model

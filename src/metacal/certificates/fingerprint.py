@@ -370,7 +370,7 @@ def hash_in_order(scores: Any) -> str:
     return f"sha256:{score_digest}"
 
 
-def estimate_overlap_with_fit(
+def find_overlap(
     data_hash: str, sketch: RowSketch, scores: Any, correct: Flags | None
 ) -> OverlapWithFit | None:
     """Estimate how many calibration rows occur among the rows of an evaluation.
@@ -395,9 +395,9 @@ def estimate_overlap_with_fit(
     >>> scores, correct = rng.integers(5, size=1000), rng.random(1000) < 0.9
     >>> found = fingerprint_rows(scores, correct)
     >>> order = rng.permutation(1000)
-    >>> print(estimate_overlap_with_fit(found.data_hash, found.sketch, scores[order], correct[order]))
+    >>> print(find_overlap(found.data_hash, found.sketch, scores[order], correct[order]))
     all 1,000 rows were part of the fit
-    >>> print(estimate_overlap_with_fit(found.data_hash, found.sketch, scores, rng.permutation(correct)))
+    >>> print(find_overlap(found.data_hash, found.sketch, scores, rng.permutation(correct)))
     None
     """
     n_rows = len(scores)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.fingerprint import RowSketch, estimate_overlap_with_fit
+from metacal.certificates.fingerprint import RowSketch, find_overlap
 from metacal.certificates.overlap_with_fit import OverlapWithFit
 from metacal.certification.row_losses import Losses
 from metacal.errors import CascadeError, CombinationError, GroupsError
@@ -378,8 +378,7 @@ class Gate(GateMethods):
         Returns
         -------
         OverlapWithFit or None
-            None if no calibration row is found, or if equal scores may be a coincidence
-            (`certificates.fingerprint`).
+            None if no calibration row is found, or if equal scores may be a coincidence.
         """
         if self.data_hash is None or self.row_hash_sample is None or self.certificate is None:
             return None
@@ -394,9 +393,7 @@ class Gate(GateMethods):
             hashed_scores = scores[has_score]
             if hashed_correct is not None:
                 hashed_correct = hashed_correct[has_score]
-        return estimate_overlap_with_fit(
-            self.data_hash, self.row_hash_sample, hashed_scores, hashed_correct
-        )
+        return find_overlap(self.data_hash, self.row_hash_sample, hashed_scores, hashed_correct)
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""
