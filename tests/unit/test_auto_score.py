@@ -77,7 +77,7 @@ def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     assert auto.certificate_.coverage > alone["entropy"] + 0.1
     assert auto.certificate_.delta == 0.1
     assert auto.certificate_.design == CertificationDesign(
-        n_scores=3, delta_fraction=0.1, n_pilot_rows=5
+        n_competing_scores=3, delta_fraction=0.1, n_pilot_rows=5
     )
     assert "shared delta (entropy 0.8, margin 0.1, maxlogit_pnorm" in str(
         auto.certificate_.notes[-1]

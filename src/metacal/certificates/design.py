@@ -32,7 +32,7 @@ class CertificationDesign:
 
     Attributes
     ----------
-    n_scores, delta_fraction : int and float
+    n_competing_scores, delta_fraction : int and float
         Number of ranking scores that shared delta, and the share of the chosen score.
     cluster_counting : "unit", "row", "mean" or None
         If rows come in clusters, what was counted: one row of each cluster, every row, or the mean
@@ -60,11 +60,11 @@ class CertificationDesign:
     --------
     >>> CertificationDesign(n_folds=5).weaken_guarantee("certified")
     'approximate'
-    >>> CertificationDesign(n_scores=3).find_contradiction(100, 0.1)
+    >>> CertificationDesign(n_competing_scores=3).find_contradiction(100, 0.1)
     '3 scores cannot have shared delta so that one has 1 of it'
     """
 
-    n_scores: int = field(default=1, metadata=stored_as("scores"))
+    n_competing_scores: int = field(default=1, metadata=stored_as("scores"))
     delta_fraction: float = field(default=1.0, metadata=stored_as("share"))
     cluster_counting: CountedBy | None = field(default=None, metadata=stored_as("units"))
     weights_origin: Weights | None = field(default=None, metadata=stored_as("weights"))
@@ -125,7 +125,7 @@ class CertificationDesign:
         # The share of delta and the number of scores are 1 by default, so `bool` does not show
         # whether they were set.
         merged_fields["delta_fraction"] = min(self.delta_fraction, other.delta_fraction)
-        merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
+        merged_fields["n_competing_scores"] = max(self.n_competing_scores, other.n_competing_scores)
         # A seed of 0 is valid, although `bool(0)` is False.
         random_state = other.random_state
         if random_state is None:
@@ -144,11 +144,11 @@ class CertificationDesign:
             return contradiction
         if self.random_state is not None and self.random_state < 0:
             return f"{self.random_state} cannot be a seed"
-        if self.n_scores > 1 and delta is None:
+        if self.n_competing_scores > 1 and delta is None:
             return "scores can only share a delta"
         if not self._has_consistent_delta_fraction():
             return (
-                f"{self.n_scores:,} scores cannot have shared delta so that one has {self.delta_fraction:g}"
+                f"{self.n_competing_scores:,} scores cannot have shared delta so that one has {self.delta_fraction:g}"
                 " of it"
             )
         return None
@@ -172,9 +172,9 @@ class CertificationDesign:
 
     def _has_consistent_delta_fraction(self) -> bool:
         """Check that the share of delta agrees with the number of scores."""
-        if self.n_scores == 1:
+        if self.n_competing_scores == 1:
             return self.delta_fraction == 1.0
-        return 0.0 < self.delta_fraction < 1.0 and 1 < self.n_scores < _TOO_MANY_SCORES
+        return 0.0 < self.delta_fraction < 1.0 and 1 < self.n_competing_scores < _TOO_MANY_SCORES
 
 
 def record_design(certificate: Certificate, design: CertificationDesign) -> Certificate:

@@ -239,30 +239,32 @@ class Fingerprint:
     ----------
     digest : RowsDigest
         Digest of coarsely rounded scores and correctness.
-    hashes, counts : ndarray of uint64, ndarray of int64
+    smallest_hashes, n_rows_by_hash : ndarray of uint64, ndarray of int64
         The smallest distinct hashes of the finely rounded scores, one more than a sketch has, and
-        their counts.
+        how many rows have each.
     """
 
     digest: RowsDigest
-    hashes: NDArray[np.uint64]
-    counts: NDArray[np.int64]
+    smallest_hashes: NDArray[np.uint64]
+    n_rows_by_hash: NDArray[np.int64]
 
     def __add__(self, other: Fingerprint) -> Fingerprint:
-        smallest_hashes, hash_counts = _merge_smallest_hashes(
-            np.concatenate([self.hashes, other.hashes]),
-            np.concatenate([self.counts, other.counts]),
+        smallest_hashes, n_rows_by_hash = _merge_smallest_hashes(
+            np.concatenate([self.smallest_hashes, other.smallest_hashes]),
+            np.concatenate([self.n_rows_by_hash, other.n_rows_by_hash]),
         )
         return Fingerprint(
-            digest=self.digest + other.digest, hashes=smallest_hashes, counts=hash_counts
+            digest=self.digest + other.digest,
+            smallest_hashes=smallest_hashes,
+            n_rows_by_hash=n_rows_by_hash,
         )
 
     @property
     def largest_sketch_hash(self) -> int:
         """The largest row hash that the sketch of these rows covers."""
-        if len(self.hashes) <= SKETCH_SIZE:
+        if len(self.smallest_hashes) <= SKETCH_SIZE:
             return _LARGEST_HASH
-        return int(self.hashes[SKETCH_SIZE - 1])
+        return int(self.smallest_hashes[SKETCH_SIZE - 1])
 
     @property
     def data_hash(self) -> str:
@@ -272,8 +274,8 @@ class Fingerprint:
     @property
     def sketch(self) -> RowSketch:
         """Sketch of the rows, in the text form that a gate stores."""
-        big_endian_hashes = self.hashes[:SKETCH_SIZE].astype(">u8")
-        stored_counts = np.minimum(self.counts[:SKETCH_SIZE], _LARGEST_STORED_COUNT)
+        big_endian_hashes = self.smallest_hashes[:SKETCH_SIZE].astype(">u8")
+        stored_counts = np.minimum(self.n_rows_by_hash[:SKETCH_SIZE], _LARGEST_STORED_COUNT)
         ascii_digits = (stored_counts + ord("0")).astype(np.uint8)
         return RowSketch(
             n_rows=self.digest.n_rows,
@@ -320,9 +322,9 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
         block_digest, smallest_hashes = _hash_block(
             scores[block], correct[block], largest_hash=fingerprint.largest_sketch_hash
         )
-        distinct_hashes, hash_counts = np.unique(smallest_hashes, return_counts=True)
+        distinct_hashes, n_rows_by_hash = np.unique(smallest_hashes, return_counts=True)
         block_fingerprint = Fingerprint(
-            digest=block_digest, hashes=distinct_hashes, counts=hash_counts
+            digest=block_digest, smallest_hashes=distinct_hashes, n_rows_by_hash=n_rows_by_hash
         )
         # The sum is the fingerprint of the rows of all blocks so far.
         fingerprint += block_fingerprint

@@ -210,7 +210,7 @@ def describe_rule(certificate: Certificate) -> str:
     >>> from metacal.certificates.design import CertificationDesign, record_design
     >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-    >>> print(describe_rule(record_design(plain, CertificationDesign(n_scores=3, delta_fraction=0.8, cluster_counting="unit"))))
+    >>> print(describe_rule(record_design(plain, CertificationDesign(n_competing_scores=3, delta_fraction=0.8, cluster_counting="unit"))))
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each cluster
     """
@@ -233,8 +233,8 @@ def _describe_row_selection(design: CertificationDesign) -> str:
     The text continues a sentence. It is empty if every calibration row was used once.
     """
     selection_text = ""
-    if design.n_scores > 1:
-        selection_text += f", the best of {design.n_scores} scores, this one at {design.delta_fraction:g} of delta"
+    if design.n_competing_scores > 1:
+        selection_text += f", the best of {design.n_competing_scores} scores, this one at {design.delta_fraction:g} of delta"
     counts_one_row_per_cluster = design.cluster_counting == "unit"
     if counts_one_row_per_cluster:
         selection_text += ", one row of each cluster"

@@ -114,7 +114,7 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     if len(delta_fractions) > 1:
         best_name = str(best_table.score)
         design = CertificationDesign(
-            n_scores=len(delta_fractions), delta_fraction=delta_fractions[best_name]
+            n_competing_scores=len(delta_fractions), delta_fraction=delta_fractions[best_name]
         )
         certificate = record_design(certificate, design)
         score_note = note_score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
