@@ -209,8 +209,7 @@ class Certifier:
         Parameters
         ----------
         n : int or None, default=None
-            Largest number of rows to return. The default is a fortieth of the drawn rows, at least
-            five.
+            Largest number of rows to return. By default a fortieth of the drawn rows, at least 5.
 
         Returns
         -------

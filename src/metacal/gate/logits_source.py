@@ -164,8 +164,7 @@ class LogitsSource(BaseSource[Rows]):
         Parameters
         ----------
         table : array-like of shape (n_rows, n_classes)
-            Logits or probabilities, as `input` states. For two classes, one score per row is
-            accepted too.
+            Logits or probabilities, as `input` states. Two classes may have one score per row.
         convert_lazily : bool, default=False
             Whether to convert rows only when they are read, without a second table in memory.
 
@@ -266,8 +265,7 @@ class LogitsSource(BaseSource[Rows]):
         unrounded_scores = np.empty(n_rows)
         predicted_codes = np.empty(n_rows, dtype=np.intp)
         answer_codes = np.empty(n_rows, dtype=np.intp)
-        # The order of the columns is that of the parameters of `_decide_block`, which gets the
-        # entries of its rows in each column.
+        # The order is that of the parameters of `_decide_block`, which gets a part of each column.
         columns_to_fill: list[NDArray[Any]] = [unrounded_scores, predicted_codes, answer_codes]
         probabilities = None
         confidence = None
@@ -301,10 +299,9 @@ class LogitsSource(BaseSource[Rows]):
     ) -> Flags:
         """Accept the rows of a block by their scores before rounding.
 
-        Rounding the scores would give the same result with more calls, because we first move the
-        thresholds between the points of the grid to which scores are rounded.
+        Thresholds are moved between the grid points to which scores are rounded. Rounding never
+        moves a score across such a threshold, so the rows are those accepted by rounded scores.
         """
-        # Rounding a score to a grid point never moves it across a threshold between grid points.
         rounding_grid = get_rounding_grid(self.score)
         unrounded_thresholds = thresholds.for_unrounded_scores(rounding_grid)
         if isinstance(unrounded_thresholds, SingleThreshold):
