@@ -41,7 +41,8 @@ class Quantity(str):
     ----------
     mask_function : callable
         mask_function(accept, correct) -> (event_mask, counted_mask). All four are boolean arrays
-        with an entry per row, and every event is a counted row.
+        with an entry per row, and every event is a counted row. `correct` is true if the row is of
+        the predicted class.
     has_upper_limit : bool, default=True
         Whether the promise is "at most". If not, the promise is "at least".
     limits_only_rejections : bool, default=False
@@ -83,7 +84,8 @@ class Quantity(str):
         arguments of `mask_function` then have an entry for each case.
 
     In `claim_template`, `measured_template` and the texts about violations, "{name}" stands for the
-    class that the quantity is about.
+    class that the promise is about. If all counted rows are predicted to be of this class, `correct`
+    is true for the rows of the class, see `PRECISION`.
 
     Examples
     --------
