@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from metacal.cli import SUMMARIES, main
-from metacal.cli.options import HELP_SECTIONS
+from metacal.cli.options import group_by_help_section
 
 PAGE = Path(__file__).with_name("cli.md")
 
@@ -210,13 +210,8 @@ def _section(ctx: click.Context, level: str) -> list[str]:
 
 def _option_tables(options: list[click.Option], ctx: click.Context) -> list[str]:
     """Return one table for each section of the help, in the order of use."""
-    listed_keys = {key for section in HELP_SECTIONS.values() for key in section.split()}
     lines = []
-    for title, keys in HELP_SECTIONS.items():
-        section = [option for option in options if _key(option) in keys.split()]
-        section.sort(key=lambda option: keys.split().index(_key(option)))
-        if not keys:
-            section = [option for option in options if _key(option) not in listed_keys]
+    for title, section in group_by_help_section(options).items():
         if section:
             rows = [_row(option, ctx) for option in section]
             lines += [f"| {title.lower()} | meaning |", "|---|---|", *rows, ""]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pytest
 from click.testing import CliRunner
 
 from metacal.cli import SUMMARIES, main
+from metacal.cli.options import as_command, fraction_option, group_by_help_section, option
+from metacal.cli.promise_specs import promise_option
 
 #: Largest number of examples of a command.
 MAX_EXAMPLES = 5
@@ -40,3 +43,19 @@ def test_all_promises_are_under_one_heading(monkeypatch):
     promises = re.search(r"^Promise:\n(.*?)^\S", text, re.MULTILINE | re.DOTALL)
     flags = set(re.findall(r"^  (--(?:min|max)-[a-z-]+|--cheapest)", promises[1], re.MULTILINE))
     assert flags == set(re.findall(r"^  (--(?:min|max)-[a-z-]+|--cheapest)", text, re.MULTILINE))
+
+
+def test_an_option_that_no_section_lists_is_under_promise_if_it_describes_one():
+    @dataclass(frozen=True)
+    class Options:
+        max_leak: float | None = promise_option(
+            fraction_option("At most A of the wrong answers are accepted.", "A"),
+            build=lambda mc, options, inputs: None,
+        )
+        depth: int | None = option("Depth of the search.", "N")
+
+    command = as_command(Options, has_help_sections=True)(lambda options: None)
+    grouped = group_by_help_section(command.params)
+    names = {heading: [option.name for option in options] for heading, options in grouped.items()}
+    assert names["Promise"] == ["max_leak"]
+    assert names["Advanced"] == ["depth"]

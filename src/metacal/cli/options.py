@@ -28,7 +28,7 @@ from metacal.io.formats import list_extensions
 # ── help in sections ──────────────────────────────────────────────────────────────────────────────
 
 #: Heading of each help section and its options, in the order in which they are needed.
-#: The last section lists the options that no other section lists.
+#: See `group_by_help_section` for the options that no section lists.
 HELP_SECTIONS = {
     "Promise": (
         "min-accuracy max-miscoverage max-review max-risk max-cost cheapest max-loss min-precision"
@@ -57,21 +57,43 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options."""
-        option_by_flag = {
-            parameter.opts[-1]: parameter
-            for parameter in self.get_params(ctx)
-            if isinstance(parameter, click.Option)
-        }
-        for heading, option_names in HELP_SECTIONS.items():
-            section_flags = [f"--{name}" for name in option_names.split()]
-            if not section_flags:
-                # The last section lists all options that no earlier section lists.
-                section_flags = list(option_by_flag)
-            section_options = []
-            for flag in section_flags:
-                if flag in option_by_flag:
-                    section_options.append(option_by_flag.pop(flag))
+        shown_options = [
+            parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)
+        ]
+        for heading, section_options in group_by_help_section(shown_options).items():
             _write_help_section(ctx, formatter, heading, section_options)
+
+
+class _PromiseOption(click.Option):
+    """Option that describes a promise."""
+
+
+def group_by_help_section(options: Sequence[click.Option]) -> dict[str, list[click.Option]]:
+    """Group options by the heading of their help section, in the order of the help.
+
+    A section begins with the options that `HELP_SECTIONS` lists. Of the other options, those that
+    describe a promise end the section "Promise", and the rest is the last section.
+
+    Parameters
+    ----------
+    options : sequence of click.Option
+        Options of a command.
+
+    Returns
+    -------
+    dict of str to list of click.Option
+        Options of each section, which may be empty.
+    """
+    option_by_name = {shown.opts[-1].removeprefix("--"): shown for shown in options}
+    options_by_heading: dict[str, list[click.Option]] = {}
+    for heading, option_names in HELP_SECTIONS.items():
+        listed_names = [name for name in option_names.split() if name in option_by_name]
+        options_by_heading[heading] = [option_by_name.pop(name) for name in listed_names]
+    *_, last_heading = HELP_SECTIONS
+    for unlisted in option_by_name.values():
+        heading = "Promise" if isinstance(unlisted, _PromiseOption) else last_heading
+        options_by_heading[heading].append(unlisted)
+    return options_by_heading
 
 
 def _write_help_section(
@@ -95,20 +117,28 @@ class _OptionSpec:
 
     Attributes
     ----------
-    build_click_option : callable
-        Builds the click option from the name of the field.
+    build_option_of_class : callable
+        Builds the click option from its class and the name of the field.
     help : str
         Help text, without the options that this option needs.
     needs : tuple of str
         Fields of which at least one must be given together with this option.
     excludes : tuple of str
         Fields that must not be given together with this option.
+    describes_promise : bool, default=False
+        Whether the option describes a promise.
     """
 
-    build_click_option: Callable[[str], click.Option]
+    build_option_of_class: Callable[[type[click.Option], str], click.Option]
     help: str
     needs: tuple[str, ...]
     excludes: tuple[str, ...]
+    describes_promise: bool = False
+
+    def build_click_option(self, field_name: str) -> click.Option:
+        """Build the click option from the name of the field."""
+        option_class = _PromiseOption if self.describes_promise else click.Option
+        return self.build_option_of_class(option_class, field_name)
 
 
 @dataclass(frozen=True)
@@ -173,11 +203,11 @@ def option(
     elif default is not None and default is not False:
         click_parameters = {"default": default, "show_default": True, **click_parameters}
 
-    def build_click_option(field_name: str) -> click.Option:
+    def build_option_of_class(option_class: type[click.Option], field_name: str) -> click.Option:
         flags = explicit_flags or [option_flag(field_name)]
-        return click.Option([*flags, field_name], **click_parameters)
+        return option_class([*flags, field_name], **click_parameters)
 
-    option_spec = _OptionSpec(build_click_option, help=help, needs=needs, excludes=excludes)
+    option_spec = _OptionSpec(build_option_of_class, help=help, needs=needs, excludes=excludes)
     return field(default=default, metadata={"option": option_spec})
 
 

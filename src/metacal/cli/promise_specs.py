@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -77,4 +77,5 @@ def promise_option(
     dataclasses.Field
     """
     spec = PromiseSpec(build=build, combination=combination)
-    return field(default=option_field.default, metadata={**option_field.metadata, "promise": spec})
+    option_spec = replace(option_field.metadata["option"], describes_promise=True)
+    return field(default=option_field.default, metadata={"option": option_spec, "promise": spec})
