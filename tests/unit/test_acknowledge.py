@@ -10,7 +10,8 @@ import pytest
 
 import metacal as mc
 from metacal.io.artifact.watch import decode_watch, encode_watch
-from metacal.reports.status import format_next_step_lines, format_status_lines, status
+from metacal.reports.status import status
+from metacal.reports.status_lines import format_next_step_lines, format_status_lines
 from metacal.reports.telemetry import format_exposition
 
 TIME = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)

@@ -20,7 +20,8 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import CalibrationMonitor
 from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.profile import build_profile, compute_bin_edge_ranks
-from metacal.reports.status import format_status_lines, status
+from metacal.reports.status import status
+from metacal.reports.status_lines import format_status_lines
 
 
 def ranked(scores):

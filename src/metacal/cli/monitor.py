@@ -150,7 +150,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cal.json traffic.jsonl --state watch.journal --acknowledge "camera cleaned"
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.reports.status import format_next_step_lines, format_status_lines
+    from metacal.reports.status_lines import format_next_step_lines, format_status_lines
 
     initial_watch = _build_initial_watch(artifact, file, options)
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))

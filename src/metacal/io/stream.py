@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import math
 import zlib
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -38,6 +37,12 @@ from metacal.io.stream_cells import (
     parse_list,
     parse_score_value,
 )
+from metacal.io.stream_columns import (
+    has_same_classes,
+    map_names_to_cells,
+    optional_cell,
+    strip_line_start,
+)
 from metacal.io.stream_layout import StreamLayout, determine_layout
 from metacal.rows.score_columns import compare_answers
 from metacal.spelling import format_option
@@ -46,7 +51,6 @@ from metacal.spelling import format_option
 STREAM_FORMATS = ("csv", "tsv", "jsonl", "ndjson")
 #: Delimiters of the stream formats that have a header.
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class StreamRecord(NamedTuple):
@@ -216,7 +220,7 @@ class StreamReader:
         HeaderError
             If the columns of the header are not suitable.
         """
-        content = _strip_line_start(line_number, content)
+        content = strip_line_start(line_number, content)
         if not content.strip():
             return None
         if self._delimiter is None:
@@ -225,7 +229,7 @@ class StreamReader:
 
     def _parse_json_line(self, line_number: int, content: bytes) -> dict[str, Any]:
         """Return the entries of a JSON object, and the nested ones by their dotted key."""
-        content = _strip_line_start(line_number, content)
+        content = strip_line_start(line_number, content)
         json_object = parse_json_line(self.request.path, line_number, content)
         return add_requested_entries(self.request, line_number, json_object, self.probability_key)
 
@@ -244,7 +248,7 @@ class StreamReader:
             raise build_invalid_line_error(
                 f"this line has {len(cells)} cells, but the header has {len(self.header)}"
             )
-        return self._build_record(_map_names_to_cells(self.header, cells))
+        return self._build_record(map_names_to_cells(self.header, cells))
 
     def _adopt_header(self, cells: list[str]) -> None:
         """Use the cells of a line as the header of the following lines.
@@ -259,7 +263,7 @@ class StreamReader:
             )
         layout = self._determine_layout(column_names=cells, list_names=[])
         is_later_header = self.header is not None
-        if is_later_header and not _has_same_classes(
+        if is_later_header and not has_same_classes(
             layout.table_column_names,
             previous_column_names=self._layout.table_column_names,
             class_names=self.request.classes or (),
@@ -275,7 +279,7 @@ class StreamReader:
         if len(cells) != len(header):
             return False
         try:
-            self._parse_row(_map_names_to_cells(header, cells), score_may_be_missing=False)
+            self._parse_row(map_names_to_cells(header, cells), score_may_be_missing=False)
         except InputError:
             return False
         return set(cells) != set(header)
@@ -367,19 +371,19 @@ class StreamReader:
             label=label,
             id=row_id,
             probability=self._parse_probability(cells),
-            group=parse_group(_optional_cell(cells, request.group_key)),
+            group=parse_group(optional_cell(cells, request.group_key)),
             unit=self._parse_unit(cells),
         )
 
     def _parse_unit(self, cells: dict[str, Any]) -> str | None:
         """Return the cluster of a row, or its case if the promise is about cases."""
         if self.request.case_key is not None:
-            return parse_identifier("case", _optional_cell(cells, self.request.case_key))
-        return parse_identifier("unit", _optional_cell(cells, self.request.unit_key))
+            return parse_identifier("case", optional_cell(cells, self.request.case_key))
+        return parse_identifier("unit", optional_cell(cells, self.request.unit_key))
 
     def _compare_with_prediction(self, cells: dict[str, Any], label: Any) -> bool:
         """Return whether the prediction of a line equals its label."""
-        prediction = _optional_cell(cells, self.request.prediction_key)
+        prediction = optional_cell(cells, self.request.prediction_key)
         if prediction is None:
             raise build_invalid_line_error(
                 "the label cannot be compared with a prediction, because"
@@ -409,7 +413,7 @@ class StreamReader:
             for default_name in default_names:
                 if default_name in cells and default_name not in self._layout.table_column_names:
                     return cells[default_name]
-        return _optional_cell(cells, name)
+        return optional_cell(cells, name)
 
     def _determine_layout(self, column_names: list[str], list_names: list[str]) -> StreamLayout:
         """Determine the meaning of the columns. Raise HeaderError if that is not possible."""
@@ -487,47 +491,3 @@ def _append_positions_to_ids(records: list[StreamRecord]) -> list[StreamRecord]:
         else:
             renamed_records.append(record._replace(id=f"{record.id}[{position}]"))
     return renamed_records
-
-
-def _has_same_classes(
-    column_names: Sequence[str],
-    *,
-    previous_column_names: Sequence[str],
-    class_names: Sequence[str | int],
-) -> bool:
-    """Check whether the columns of a row are the same as before, or one column per class.
-
-    A header without such columns belongs to a file of late labels and is accepted.
-    """
-    if not column_names or not previous_column_names:
-        return True
-    if set(column_names) == set(previous_column_names):
-        return True
-    if len(class_names) != len(column_names):
-        return False
-    return all(
-        column_name.endswith(str(class_name))
-        for column_name, class_name in zip(column_names, class_names, strict=True)
-    )
-
-
-def _map_names_to_cells(header: list[str], cells: list[str]) -> dict[str, Any]:
-    """Return the cells of a line keyed by column. An empty cell is None."""
-    return {name: cell or None for name, cell in zip(header, cells)}
-
-
-def _optional_cell(cells: Mapping[str, Any], name: str | None) -> Any:
-    """Return a cell, or None if it has no name or is missing."""
-    if name is None:
-        return None
-    return cells.get(name)
-
-
-def _strip_line_start(line_number: int, content: bytes) -> bytes:
-    """Remove the byte order mark of a file, and leading zeros.
-
-    Leading zeros occur if a writer keeps its old offset in a file that was truncated.
-    """
-    if line_number == 1:
-        content = content.removeprefix(_BYTE_ORDER_MARK)
-    return content.lstrip(b"\0")

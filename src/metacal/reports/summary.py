@@ -42,7 +42,8 @@ from metacal.reports.report_rows import (
     read_tables,
 )
 from metacal.reports.sides import compute_side_curves
-from metacal.reports.tables import make_class_table, make_subgroup_tables, select_striking_rows
+from metacal.reports.striking_rows import select_striking_rows
+from metacal.reports.tables import make_class_table, make_subgroup_tables
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.arrays import check_fraction
 from metacal.rows.score_tables import flatten_labelled_table, has_several_columns

@@ -43,7 +43,7 @@ from metacal.rows.strips import (
     Task,
 )
 from metacal.rows.strips import get_rows_per_run as get_rows_per_run
-from metacal.rows.tasks import describe_table_files, run_in_order
+from metacal.rows.tasks import describe_table_of_piece, run_in_order
 from metacal.rows.validate import check_logits, to_numpy
 
 #: Function of the rows of a block, and of the columns of these rows.
@@ -487,15 +487,10 @@ class Rows(Strips):
             (self._extract_piece(columns, span) for span in spans),
             max_running,
             max_pending=_MAX_PENDING_PER_BLOCK_AT_WORK * max_running,
-            describe_piece=_describe_piece,
+            describe_piece=describe_table_of_piece,
         )
 
 
 def _copy_block(block: NDArray[Any], out: NDArray[Any]) -> None:
     """Copy a block of rows."""
     out[...] = block
-
-
-def _describe_piece(piece: tuple[Any, ...]) -> str:
-    """Return the names of the files of a piece, for messages."""
-    return describe_table_files(piece[0].table) or "rows in memory"

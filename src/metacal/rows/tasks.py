@@ -270,3 +270,8 @@ def _iterate_source_names(table: Any) -> Iterator[str]:
         if inner_table is not None:
             yield from _iterate_source_names(inner_table)
             return
+
+
+def describe_table_of_piece(piece: tuple[Any, ...]) -> str:
+    """Return the names of the files of the table that a piece belongs to, for messages."""
+    return describe_table_files(piece[0].table) or "rows in memory"

@@ -78,6 +78,13 @@ from scipy.special import betaincinv
 
 from metacal.formulas import Codes, Flags, Float
 from metacal.statistics.levels import local_level, uniform_order_statistic_quantiles
+from metacal.statistics.root_brackets import (
+    BISECTION_STEP,
+    MAX_BRACKET_WIDTH,
+    RatesWithSurplus,
+    choose_chandrupatla_step,
+    choose_ends,
+)
 
 #: Fraction c of delta that is spent on the interval around the coverage F(t) (step 7).
 COVERAGE_DELTA_FRACTION = 0.02
@@ -89,8 +96,6 @@ MAX_S_FACTOR = 0.4
 _CHUNK_SIZE = 2048
 #: Logarithm of the factor between the significance levels of the two ends of a bracket.
 _BRACKET_LOG_FACTOR = 6.0
-#: Largest width of a bracket around an error rate when the search stops.
-_MAX_BRACKET_WIDTH = 1e-12
 #: Largest rounding error of log Z. An error rate is ruled out if log Z misses log(1 / d) by less.
 _SURPLUS_TOLERANCE = 1e-9
 #: Factor that keeps x below the error rate R, because the likelihood ratio at x = R is 0.
@@ -103,8 +108,6 @@ _NODES_PER_PANEL = 8
 _MIN_PANELS = 2.0
 #: Width of a panel, as a multiple of the width of the peak of the integrand.
 _PEAK_WIDTHS_PER_PANEL = 3.0
-#: Step to the middle of a bracket, as a fraction of its width.
-_BISECTION_STEP = 0.5
 #: Largest absolute value of the surplus of log Z over log(1 / d), in place of infinity.
 _MAX_SURPLUS = 1e6
 
@@ -327,60 +330,21 @@ def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
     return (1.0 + nodes) / 2.0, weights / 2.0
 
 
-class _RatesWithSurplus(NamedTuple):
-    """Error rates at one end of each bracket around a root, with their evidence.
-
-    Attributes
-    ----------
-    rate : array of float of shape (n_brackets,)
-        Error rate at the end of each bracket.
-    surplus : array of float of shape (n_brackets,)
-        Surplus of log Z over log(1 / d) at this error rate. It is 0 at a root, and at least 0 if the
-        error rate is ruled out.
-    """
-
-    rate: Float
-    surplus: Float
-
-    def copy(self) -> _RatesWithSurplus:
-        """Return a copy that can be changed in place."""
-        return _RatesWithSurplus(self.rate.copy(), self.surplus.copy())
-
-    def select(self, brackets: Codes) -> _RatesWithSurplus:
-        """Return the ends of the selected brackets."""
-        return _RatesWithSurplus(self.rate[brackets], self.surplus[brackets])
-
-    def update(self, brackets: Codes, new_ends: _RatesWithSurplus) -> None:
-        """Replace the ends of the selected brackets in place."""
-        self.rate[brackets] = new_ends.rate
-        self.surplus[brackets] = new_ends.surplus
-
-
 class _RootBrackets(NamedTuple):
     """Brackets around the largest error rates that are not ruled out.
 
     Attributes
     ----------
-    low_ends, high_ends : _RatesWithSurplus
+    low_ends, high_ends : RatesWithSurplus
         Ends of the brackets, with negative and with nonnegative surplus.
     coverage_end_with_smaller_surplus : array of int
         Index of the end of the coverage interval (0 or 1) with the smaller surplus at the upper
         of the two Clopper-Pearson bounds.
     """
 
-    low_ends: _RatesWithSurplus
-    high_ends: _RatesWithSurplus
+    low_ends: RatesWithSurplus
+    high_ends: RatesWithSurplus
     coverage_end_with_smaller_surplus: Codes
-
-
-def _choose_ends(
-    condition: Flags, if_true: _RatesWithSurplus, if_false: _RatesWithSurplus
-) -> _RatesWithSurplus:
-    """Choose between two ends of each bracket."""
-    return _RatesWithSurplus(
-        rate=np.where(condition, if_true.rate, if_false.rate),
-        surplus=np.where(condition, if_true.surplus, if_false.surplus),
-    )
 
 
 def _find_largest_possible_error_rate(evidence: _EvidenceAgainstErrorRates) -> Float:
@@ -403,7 +367,7 @@ def _find_largest_possible_error_rate(evidence: _EvidenceAgainstErrorRates) -> F
     if len(thresholds_to_continue) > 0:
         error_rate[thresholds_to_continue] = _find_root_by_chandrupatla(
             evidence.select_thresholds(thresholds_to_continue),
-            low_ends=_RatesWithSurplus(error_rate, surplus).select(thresholds_to_continue),
+            low_ends=RatesWithSurplus(error_rate, surplus).select(thresholds_to_continue),
             high_ends=brackets.high_ends.select(thresholds_to_continue),
         )
     return error_rate
@@ -426,15 +390,15 @@ def _bracket_largest_possible_error_rate(
     low_rate = _compute_clopper_pearson_bounds(evidence, level)
     high_rate = _compute_clopper_pearson_bounds(evidence, level * math.exp(-_BRACKET_LOG_FACTOR))
     surplus_by_coverage_end = evidence.compute_surplus_by_coverage_end(high_rate)
-    low_ends = _RatesWithSurplus(low_rate, evidence.compute_surplus(low_rate))
-    high_ends = _RatesWithSurplus(high_rate, surplus_by_coverage_end.min(axis=0))
-    ends_at_rate_1 = _RatesWithSurplus(
+    low_ends = RatesWithSurplus(low_rate, evidence.compute_surplus(low_rate))
+    high_ends = RatesWithSurplus(high_rate, surplus_by_coverage_end.min(axis=0))
+    ends_at_rate_1 = RatesWithSurplus(
         rate=np.ones(len(high_rate)), surplus=np.full(len(high_rate), _MAX_SURPLUS)
     )
     root_is_above_high_rate = high_ends.surplus < 0.0
     return _RootBrackets(
-        low_ends=_choose_ends(root_is_above_high_rate, if_true=high_ends, if_false=low_ends),
-        high_ends=_choose_ends(root_is_above_high_rate, if_true=ends_at_rate_1, if_false=high_ends),
+        low_ends=choose_ends(root_is_above_high_rate, if_true=high_ends, if_false=low_ends),
+        high_ends=choose_ends(root_is_above_high_rate, if_true=ends_at_rate_1, if_false=high_ends),
         coverage_end_with_smaller_surplus=surplus_by_coverage_end.argmin(axis=0),
     )
 
@@ -447,7 +411,7 @@ def _compute_clopper_pearson_bounds(evidence: _EvidenceAgainstErrorRates, level:
 
 
 def _find_root_by_chandrupatla(
-    evidence: _EvidenceAgainstErrorRates, low_ends: _RatesWithSurplus, high_ends: _RatesWithSurplus
+    evidence: _EvidenceAgainstErrorRates, low_ends: RatesWithSurplus, high_ends: RatesWithSurplus
 ) -> Float:
     """Find the error rate with a surplus of 0 in each bracket, rounded up.
 
@@ -456,9 +420,9 @@ def _find_root_by_chandrupatla(
     newest_ends = high_ends.copy()
     opposite_ends = low_ends.copy()
     replaced_ends = low_ends.copy()
-    step_to_opposite = np.full(len(newest_ends.rate), _BISECTION_STEP)
+    step_to_opposite = np.full(len(newest_ends.rate), BISECTION_STEP)
     bracket_widths = np.abs(opposite_ends.rate - newest_ends.rate)
-    open_brackets = np.flatnonzero(bracket_widths > _MAX_BRACKET_WIDTH)
+    open_brackets = np.flatnonzero(bracket_widths > MAX_BRACKET_WIDTH)
     while len(open_brackets) > 0:
         newest_point = newest_ends.select(open_brackets)
         opposite_point = opposite_ends.select(open_brackets)
@@ -466,49 +430,23 @@ def _find_root_by_chandrupatla(
             opposite_point.rate - newest_point.rate
         )
         open_evidence = evidence.select_thresholds(open_brackets)
-        inner_points = _RatesWithSurplus(inner_rate, open_evidence.compute_surplus(inner_rate))
+        inner_points = RatesWithSurplus(inner_rate, open_evidence.compute_surplus(inner_rate))
 
         # The root lies between the inner point and the end with the other sign of the surplus.
         has_sign_of_newest = (inner_points.surplus >= 0.0) == (newest_point.surplus >= 0.0)
-        replaced_point = _choose_ends(
+        replaced_point = choose_ends(
             has_sign_of_newest, if_true=newest_point, if_false=opposite_point
         )
-        opposite_point = _choose_ends(
+        opposite_point = choose_ends(
             has_sign_of_newest, if_true=opposite_point, if_false=newest_point
         )
         newest_ends.update(open_brackets, inner_points)
         opposite_ends.update(open_brackets, opposite_point)
         replaced_ends.update(open_brackets, replaced_point)
 
-        step_to_opposite[open_brackets] = _choose_chandrupatla_step(
+        step_to_opposite[open_brackets] = choose_chandrupatla_step(
             newest=inner_points, opposite=opposite_point, replaced=replaced_point
         )
         bracket_widths = np.abs(opposite_point.rate - inner_points.rate)
-        open_brackets = open_brackets[bracket_widths > _MAX_BRACKET_WIDTH]
+        open_brackets = open_brackets[bracket_widths > MAX_BRACKET_WIDTH]
     return np.where(newest_ends.surplus >= 0.0, newest_ends.rate, opposite_ends.rate)
-
-
-def _choose_chandrupatla_step(
-    newest: _RatesWithSurplus, opposite: _RatesWithSurplus, replaced: _RatesWithSurplus
-) -> Float:
-    """Choose the next step of Chandrupatla's root search.
-
-    It is a fraction of the way from the newest to the opposite end of the bracket.
-
-    The symbols are those of the paper. The step is that of inverse quadratic interpolation through
-    the three points if the paper's criterion holds, and a bisection otherwise.
-    """
-    x1, f1 = newest
-    x2, f2 = opposite
-    x3, f3 = replaced
-    with np.errstate(divide="ignore", invalid="ignore"):
-        xi = (x1 - x2) / (x3 - x2)
-        phi = (f1 - f2) / (f3 - f2)
-        inverse_interpolation_is_safe = (phi**2 < xi) & ((1.0 - phi) ** 2 < 1.0 - xi)
-        interpolated_step = f1 / (f2 - f1) * f3 / (f2 - f3)
-        interpolated_step += (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
-    # A step stays half a tolerance away from both ends, so that a bracket can close from either end.
-    bracket_width = np.maximum(np.abs(x2 - x1), _MAX_BRACKET_WIDTH)
-    min_step = np.minimum(0.5, 0.5 * _MAX_BRACKET_WIDTH / bracket_width)
-    clipped_step = np.clip(interpolated_step, min_step, 1.0 - min_step)
-    return np.where(inverse_interpolation_is_safe, clipped_step, _BISECTION_STEP)

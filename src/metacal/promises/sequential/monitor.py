@@ -29,11 +29,11 @@ from metacal.certificates.quantity import Quantity, format_cost_ceil
 from metacal.certificates.stored_fields import stored_as
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError, MissingLabelsError, ShapeError
-from metacal.formulas import Flags, Float
 from metacal.promises.sequential.monitor_base import MAX_LOG_OF_FINITE_NUMBER, Monitor, check_flags
 from metacal.promises.sequential.monitored_rows import (
     ClusterMembership,
     MonitoredRows,
+    compute_relative_costs,
     compute_sampling_weights,
 )
 from metacal.promises.sequential.wager import Capital, Wager, build_bets_on_mean_above
@@ -340,7 +340,12 @@ class PromiseMonitor(Monitor):
             _, is_counted = quantity.compute_numerator_and_denominator_masks(
                 rows.is_accepted, unused_correctness
             )
-            event_values = self._compute_relative_costs(rows.is_accepted, losses)
+            event_values = compute_relative_costs(
+                losses,
+                rows.is_accepted,
+                quantity=self.monitored_quantity,
+                largest_cost=self.largest_cost,
+            )
         else:
             _, is_counted = quantity.compute_numerator_and_denominator_masks(
                 rows.is_accepted, rows.is_correct
@@ -364,20 +369,6 @@ class PromiseMonitor(Monitor):
             self.event_sum += new_event_sum
         else:
             self.event_sum += int(new_event_sum)
-
-    def _compute_relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
-        """Return the cost of each counted row as a fraction of the largest cost."""
-        if (
-            losses is None
-            or len(losses.if_accepted) != len(is_accepted)
-            or losses.max_loss != self.largest_cost
-        ):
-            raise MissingLabelsError(
-                "A monitor of a cost requires the cost of each row. Pass"
-                " losses=gate.losses(codes, answers), computed for the same rows and promise."
-            )
-        costs_of_counted_rows = losses.get_counted_losses(self.monitored_quantity, is_accepted)
-        return np.asarray(costs_of_counted_rows / self.largest_cost)
 
     @property
     def rate(self) -> float | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import MonitoringError
+from metacal.certificates.quantity import Quantity
+from metacal.errors import MissingLabelsError, MonitoringError
 from metacal.formulas import Codes, Flags, Float
 from metacal.spelling import format_option
+
+if TYPE_CHECKING:
+    from metacal.certification.row_losses import Losses
 
 
 def compute_sampling_weights(
@@ -150,3 +154,20 @@ class MonitoredRows(NamedTuple):
             sampling_weights=self.sampling_weights[rows],
             clusters=clusters,
         )
+
+
+def compute_relative_costs(
+    losses: Losses | None, is_accepted: Flags, *, quantity: Quantity, largest_cost: float
+) -> Float:
+    """Return the cost of each counted row as a fraction of the largest cost."""
+    if (
+        losses is None
+        or len(losses.if_accepted) != len(is_accepted)
+        or losses.max_loss != largest_cost
+    ):
+        raise MissingLabelsError(
+            "A monitor of a cost requires the cost of each row. Pass"
+            " losses=gate.losses(codes, answers), computed for the same rows and promise."
+        )
+    costs_of_counted_rows = losses.get_counted_losses(quantity, is_accepted)
+    return np.asarray(costs_of_counted_rows / largest_cost)
