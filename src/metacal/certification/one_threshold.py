@@ -67,12 +67,12 @@ class OneThresholdProcedure:
     target: float
     rule: ThresholdRule
 
-    # The caller chooses the score of the rows, so the procedure has no name for it.
+    # The caller chooses the score of the rows, so the procedure cannot name the score.
     score_name = None
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
-        """Promised limits, a tuple of the only one."""
+        """Promised limits, as a tuple with one entry."""
         return (PromisedLimit(self.quantity, self.target),)
 
     @property
@@ -82,7 +82,7 @@ class OneThresholdProcedure:
 
     @property
     def fallback_threshold(self) -> float:
-        """Threshold to use if the rows certify none."""
+        """Threshold to use if no threshold is certified."""
         return self.rule.fallback_threshold
 
     @property
@@ -97,7 +97,7 @@ class OneThresholdProcedure:
     def build_pilot_policy(
         self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, or None if the rule runs no test sequence."""
+        """Build the policy that chooses pilot rows, or None if the rule needs none."""
         if not self.rule.tests_ranks_sequentially:
             return None
         from metacal.certification.pilot import PilotPolicy
@@ -107,7 +107,7 @@ class OneThresholdProcedure:
     def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
-        """Count the reference rows of the rule, and the number that it requires."""
+        """Count the available reference rows, and compute how many the rule requires."""
         row_requirement = RowRequirement(
             n_reference_rows=self.rule.count_reference_rows(rows.ranking),
             n_required_rows=self.rule.compute_required_rows(self.limit, significance_level),
@@ -136,7 +136,7 @@ class OneThresholdProcedure:
         pilot_rows: PilotRows | None = None,
         max_tested_rank: int | None = None,
     ) -> ThresholdResult:
-        """Plan and run the tests of one ranking.
+        """Plan and run the tests of one ranking of rows.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class OneThresholdProcedure:
         significance_level: float | None,
         significance_level_if_untested: float,
     ) -> tuple[SubgroupCertificate, ...]:
-        """Build the certificate of the only threshold of a subgroup.
+        """Build the certificate for the threshold of a subgroup.
 
         The tuple has one entry. Procedures with a threshold for each of two classes return two.
         """
@@ -195,8 +195,8 @@ class OneThresholdProcedure:
 
         if certified_threshold is not None:
             threshold = certified_threshold
-            no_shortfall = Shortfall(best_limit=None, rows_needed=None)
-            shortfall = no_shortfall
+            empty_shortfall = Shortfall(best_limit=None, rows_needed=None)
+            shortfall = empty_shortfall
         else:
             threshold = self.fallback_threshold
             level_of_future_test = significance_level
@@ -257,8 +257,8 @@ class OneThresholdProcedure:
             certificate = self.build_certificate_at(ranking, threshold_result.threshold, delta)
             return record_design(certificate, threshold_result.design)
 
-        nothing_would_be_accepted = self.fallback_threshold == REJECT_ALL_ROWS
-        if nothing_would_be_accepted:
+        fallback_rejects_all_rows = self.fallback_threshold == REJECT_ALL_ROWS
+        if fallback_rejects_all_rows:
             raise self._build_infeasible_error(ranking, delta, pilot_rows)
         note = warn_about_too_few_rows(
             self.quantity,
@@ -342,7 +342,7 @@ class OneThresholdProcedure:
     def compute_decision_columns(
         self, rows: CalibrationRows, decision_log_odds: float | Float
     ) -> DecisionColumns:
-        """Return the score, the correctness and the only threshold index of each row."""
+        """Return the score, the correctness and the threshold index of each row."""
         assert rows.correct is not None
         return DecisionColumns(
             uncertainty=rows.scores,
@@ -372,8 +372,8 @@ class OneThresholdProcedure:
         significance_level: float | None,
     ) -> str | None:
         """Describe why the counts do not support the target, or return None."""
-        accepting_all_rows_needs_no_test = self.fallback_threshold == ACCEPT_ALL_ROWS
-        if accepting_all_rows_needs_no_test and certificate.accepts_everything:
+        fallback_accepts_all_rows = self.fallback_threshold == ACCEPT_ALL_ROWS
+        if fallback_accepts_all_rows and certificate.accepts_everything:
             return None
         row_counts = Counts(
             n_rows=certificate.n_rows,
@@ -391,7 +391,7 @@ class OneThresholdProcedure:
 
 
 def _require_exact_scores_beside_threshold(ranking: Ranking, n_accepted: int) -> None:
-    """Raise FinerCountsNeeded if only an interval of a score next to the threshold is known."""
+    """Raise FinerCountsNeeded if a score next to the threshold is not known exactly."""
     first_rejected_block = int(
         np.searchsorted(ranking.tie_block_end_ranks, n_accepted, side="right")
     )

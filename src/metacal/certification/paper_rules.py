@@ -37,7 +37,7 @@ ALGORITHM_2 = register_rule(
     "the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)",
 )
 
-# Largest number of rows that the paper withholds for the threshold.
+# Largest number of calibration rows from which the paper chooses the threshold.
 MAX_THRESHOLD_ROWS = 500
 
 
@@ -55,7 +55,7 @@ class PaperMiscoverage:
     def build_pilot_policy(
         self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return None, because no tests are run."""
+        """Return None, because this algorithm needs no pilot rows."""
         return None
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
@@ -89,14 +89,14 @@ class PaperMiscoverage:
         """
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
             return _describe_too_many_rows(certificate.n_rows)
-        # Algorithm 1 withholds correct rows only.
+        # Algorithm 1 is calibrated on correctly classified rows only.
         has_incorrect_rows = certificate.n_correct != certificate.n_rows
         if has_incorrect_rows:
             return (
                 f"the paper's split takes right rows only; {certificate.n_correct:,} of"
                 f" {certificate.n_rows:,} are"
             )
-        # A miscoverage in expectation requires the same rank among correct rows as Algorithm 1.
+        # The rule for expected miscoverage chooses the same rank among correct rows as Algorithm 1.
         procedure_with_same_rank = OneThresholdProcedure(
             MISCOVERAGE, self.max_miscoverage, RejectionRateRule()
         )
@@ -118,7 +118,7 @@ class PaperAccuracy:
     def build_pilot_policy(
         self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return None, because no tests are run."""
+        """Return None, because this algorithm needs no pilot rows."""
         return None
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
@@ -209,7 +209,7 @@ def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple
 def _find_largest_score_with_accuracy(
     min_accuracy: float, score_of_bins: Float, accuracy_up_to_bins: Float
 ) -> float:
-    """Find the largest score with an accuracy by linear interpolation between bins.
+    """Find the largest score that reaches an accuracy, by linear interpolation.
 
     The score is +inf if the last bin has the accuracy.
     """
@@ -241,7 +241,7 @@ def _build_certificate_without_guarantee(
 
 
 def _describe_too_many_rows(n_rows: int) -> str:
-    """Describe the contradiction of more rows than the paper withholds."""
+    """Describe a certificate that has more rows than the paper uses."""
     return (
         f"the paper's split sets aside at most {MAX_THRESHOLD_ROWS} rows for the threshold, not"
         f" {n_rows:,}"

@@ -75,7 +75,7 @@ _CHUNK_SIZE = 1 << 15
 # Smallest number of new cells into which a cell is divided.
 _MIN_NEW_CELLS = 4
 
-# Number of trailing zero bits of an int64 key of 0. The sign bit is not counted.
+# Number of trailing zero bits of the int64 key 0, without the sign bit.
 _N_ZERO_BITS_IF_ALL_ZERO = 63
 
 
@@ -123,7 +123,7 @@ class CellTally:
             )
         n_correct_by_cell = cell_counts.n_correct
         n_errors_by_cell = cell_counts.n_incorrect
-        # The number of rows is needed only if no row is correct. All rows are then errors.
+        # If no row is correct, every row is an error, so the errors give the number of rows.
         require_some_correct(n_correct_by_cell, n_rows=int(n_errors_by_cell.sum()))
         first_keys, last_keys = key_partition.get_key_ranges(cell_counts.cells)
         return cls(
@@ -234,7 +234,7 @@ def _round_up_to_multiples(keys: Ints, *, n_trailing_zero_bits: int) -> Ints:
 
 
 def _count_trailing_zero_bits(bits: int) -> int:
-    """Count the trailing bits that are zero."""
+    """Count the trailing zero bits of an integer."""
     if bits == 0:
         return _N_ZERO_BITS_IF_ALL_ZERO
     lowest_set_bit = bits & -bits

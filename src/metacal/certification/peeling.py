@@ -49,13 +49,13 @@ import numpy as np
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Float
 
-# Number of rows of the window over which losses are averaged, as a fraction of the rows up to its end.
+# Length of the window for the mean loss, as a fraction of the rank at which the window ends.
 _WINDOW_FRACTION = 0.04
 
-# Smallest number of rows of the window over which losses are averaged.
+# Smallest number of rows in the window for the mean loss.
 _MIN_WINDOW_ROWS = 8
 
-# Number of steps in which this window moves by its own length.
+# Number of steps in which the window for the mean loss moves by its own length.
 _STEPS_PER_WINDOW = 8
 
 
@@ -95,8 +95,8 @@ class LeastCertainRowReader:
         tie_block_scores: Float,
         max_score_kept_unread: float = -math.inf,
     ) -> None:
-        # Both views start at rank 0, so that a block lies between consecutive entries. Single
-        # entries of a memoryview are read faster than those of an array, and as Python numbers.
+        # Both views start at rank 0, so that each block lies between two consecutive entries.
+        # Single entries are read faster from a memoryview than from an array, as Python numbers.
         self._block_ends = np.append(0, tie_block_end_ranks).data
         self._cumulative_losses = np.append(0, cumulative_losses).data
         self._n_blocks_never_read = int(
@@ -132,7 +132,7 @@ class LeastCertainRowReader:
 
     @property
     def n_unread_rows(self) -> int:
-        """Number of rows that were not read. Only ranks up to this one may be tested."""
+        """Number of unread rows, which is also the highest rank that may be tested."""
         return self._block_ends[self._n_unread_blocks]
 
     @property
@@ -141,7 +141,7 @@ class LeastCertainRowReader:
         return self.n_rows - self.n_unread_rows
 
     def read_down_to_rank(self, max_unread_rows: int) -> None:
-        """Read the least certain tie blocks until few enough rows are unread.
+        """Read the least certain rows until at most a given number is unread.
 
         At most `max_unread_rows` rows are then unread. Reading stops earlier at
         `max_score_kept_unread`.
@@ -151,7 +151,7 @@ class LeastCertainRowReader:
         self._n_unread_blocks = min(self._n_unread_blocks, min_unread_blocks)
 
     def compute_mean_loss_next_to_unread_rows(self, n_rows: int) -> float:
-        """Compute the mean loss of the most certain rows among those that were read.
+        """Compute the mean loss of the most certain rows that were read.
 
         If only a part of a tie block belongs to these rows, that part has the mean loss of the block.
 
@@ -178,7 +178,7 @@ class LeastCertainRowReader:
         return (losses_of_lower_blocks + losses_in_included_part) / n_rows
 
     def compute_mean_ties_next_to_unread_rows(self, n_rows: int) -> float:
-        """Compute how many other rows have the same score as a row, on average.
+        """Compute the mean number of other rows with the same score as a row.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class LeastCertainRowReader:
         return float((n_included_rows_by_block * n_ties_of_row_by_block).sum() / n_rows)
 
     def compute_tie_probability(self) -> float:
-        """Compute how often two of the rows that were read have equal scores.
+        """Compute the probability that two of the read rows have equal scores.
 
         The rows of the largest tie block are left out, because a matcher often gives one score to
         all hopeless rows. Without other rows, the probability is 0.
@@ -223,7 +223,7 @@ class LeastCertainRowReader:
         return bisect_left(self._block_ends, rank) - 1
 
     def _check_rows_were_read(self, n_rows: int) -> None:
-        """Raise ValueError if a fact about rows that were not read is requested."""
+        """Raise ValueError if a statistic would need rows that were not read."""
         if not 1 <= n_rows <= self.n_read_rows:
             raise ValueError(
                 f"{n_rows} rows were requested, but only {self.n_read_rows} were read."
@@ -233,7 +233,7 @@ class LeastCertainRowReader:
 def read_until_loss_is_low(
     rows: LeastCertainRowReader, *, max_window_loss: float, min_unread_rows: int
 ) -> int:
-    """Read the least certain rows until a window of them has a low mean loss.
+    """Read the least certain rows until the mean loss of a window is low.
 
     The window has 4% of the rows up to its end, and at least eight. It moves by an eighth of its
     rows. The first window is read in any case, because nothing is known without it.
@@ -267,8 +267,8 @@ def read_until_loss_is_low(
     while max_unread_after_step >= min_unread_rows:
         n_unread_before_step = rows.n_unread_rows
         rows.read_down_to_rank(max_unread_after_step)
-        all_other_rows_must_stay_unread = rows.n_unread_rows == n_unread_before_step
-        if all_other_rows_must_stay_unread:
+        no_row_was_read = rows.n_unread_rows == n_unread_before_step
+        if no_row_was_read:
             break
         last_rank_of_window = rows.n_unread_rows + n_window_rows
         n_window_rows = min(_choose_number_of_window_rows(last_rank_of_window), rows.n_read_rows)

@@ -52,16 +52,16 @@ from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import convert_word_to_uniform
 
-# From fewer rows than this, no pilot rows are withheld unless the user declares the score values.
+# Smallest number of rows from which pilot rows are withheld if no score values are declared.
 _MIN_ROWS_TO_WITHHOLD = 100
 
 # Number of initial pilot rows. If their scores tie, more pilot rows are withheld.
 _N_INITIAL_PILOT_ROWS = 10
 
-# Number of pilot rows of logits. Their scores are not checked for ties.
+# Number of pilot rows if the scores are logits, which are not checked for ties.
 _N_PILOT_ROWS_OF_LOGITS = 5
 
-# A promise about two classes tests score values if a row ties with at least this many others on average.
+# Smallest mean number of ties per row at which a two-class promise tests score values.
 _MIN_TIES_PER_ROW = 8.0
 
 # Largest number of score values that a certificate lists.
@@ -90,7 +90,7 @@ class PilotPolicy:
     get_tested_class_codes: Callable[[Sequence[Name]], Sequence[int]] | None = None
 
     def withhold_pilot_rows(self, rows: CalibrationRows) -> CalibrationRows:
-        """Withhold pilot rows from the calibration rows.
+        """Set some calibration rows aside as pilot rows, which plan the tests.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class PilotPolicy:
         return replace(rows.take(~is_pilot_row), pilot_rows=pilot_rows)
 
     def withhold_pilot_rows_of_logits(self, rows: CalibrationRows) -> CalibrationRows:
-        """Withhold five pilot rows of logits, without a check for tied scores.
+        """Set five rows of logits aside as pilot rows, without a check for ties.
 
         The ranking of the tested rows is derived from the ranking of all rows, which is faster than
         sorting again.
@@ -133,7 +133,7 @@ class PilotPolicy:
             The rows that are tested, with the pilot rows attached. The rows are returned unchanged
             if there are too few, if there are subgroups, or if losses are graded.
         """
-        # Subgroups often have too few rows to withhold some of them.
+        # Subgroups often have too few rows to set some of these aside as pilot rows.
         has_subgroups = rows.subgroups is not None
         # Graded losses are tested by bets, which are planned without pilot rows of logits.
         is_tested_by_bets = _has_graded_losses(rows)
@@ -166,8 +166,8 @@ class PilotPolicy:
         random_state = None
         if pilot_rows.n_withheld > 0:
             random_state = self.random_state
-        # If the least certain rows were read, their ties decide which tests are made. Otherwise the
-        # ties of the pilot rows decide.
+        # Ties among the least certain rows decide which tests are made, if these rows were read.
+        # Otherwise, ties among the pilot rows decide.
         least_certain_rows_were_read = certificate.design.n_planning_rows > 0
         tests_score_values = (
             pilot_rows.requires_score_value_tests and not least_certain_rows_were_read
@@ -228,7 +228,7 @@ class PilotPolicy:
         """
         initial_indices = shuffled_indices[:_N_INITIAL_PILOT_ROWS]
         if self._are_rows_to_accept_rare(rows.take(initial_indices)):
-            # The least certain rows will be read, and ties among them decide about score values.
+            # Ten pilot rows suffice, because ties among the least certain rows decide which tests run.
             return _N_INITIAL_PILOT_ROWS
         has_declared_score_values = self.declared_score_values is not None
         may_test_score_values = has_declared_score_values or _has_ties(rows.scores[initial_indices])
@@ -259,7 +259,7 @@ def _are_at_most_half_true(flags: Flags) -> bool:
 
 
 def _has_graded_losses(rows: CalibrationRows) -> bool:
-    """Check whether rows have losses that may lie between 0 and the largest loss."""
+    """Check whether losses may lie strictly between 0 and the largest loss."""
     return rows.losses is not None and not rows.losses.is_all_or_nothing
 
 
@@ -296,7 +296,7 @@ def _build_pilot_rows(
 
 
 def _split_by_subgroup(rows: CalibrationRows, shuffled_indices: Codes) -> list[Codes]:
-    """Split shuffled row indices by subgroup, in the same order."""
+    """Split shuffled row indices by subgroup, and keep their order."""
     if rows.subgroups is None:
         return [shuffled_indices]
     shuffled_codes = rows.subgroups.codes[shuffled_indices]
@@ -338,7 +338,7 @@ def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
     correctness_at_ranks = (~ranking.are_errors_at(ranks)).tolist()
     is_correct = rows.is_correct
     is_chosen = np.zeros(len(rows), dtype=bool)
-    # New memory for each rank would take longer than the comparison.
+    # The array is reused, because new memory for each rank takes longer than a comparison.
     is_tied = np.empty(len(rows), dtype=bool)
     for score_at_rank, is_row_at_rank_correct in zip(scores_at_ranks, correctness_at_ranks):
         tied_indices = np.flatnonzero(np.equal(rows.scores, score_at_rank, out=is_tied))
@@ -350,7 +350,7 @@ def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
 
 
 def choose_pilot_rows_of_pool(scores_in_draw_order: Float, n_rows_to_label: int) -> PilotRows:
-    """Choose pilot rows among the rows of a pool that are not drawn for labelling.
+    """Choose pilot rows among the pool rows that are not drawn for labelling.
 
     If these are fewer than the square root of the number of rows to label, some rows that were drawn
     last are withheld from labelling too. Their number depends on scores only.
@@ -414,7 +414,7 @@ def _has_ties(scores: Float) -> bool:
 
 
 def _count_required_pilot_rows(n_rows: int, *, may_test_score_values: bool) -> int:
-    """Compute sqrt(n) pilot rows if score values may be tested, and ten otherwise."""
+    """Return the number of pilot rows: sqrt(n) for tests of score values, else ten."""
     if may_test_score_values:
         return round(math.sqrt(n_rows))
     return _N_INITIAL_PILOT_ROWS

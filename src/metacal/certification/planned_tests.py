@@ -92,7 +92,7 @@ def run_planned_tests(
             significance_level=significance_level,
             max_tested_rank=max_tested_rank,
         )
-        # Other subgroups cannot use the significance level, even if every test passed.
+        # A plan that tests every rank passes no significance level on to other subgroups.
         return SequenceOutcome(sequence_trace, every_test_passed=False)
     return _test_rank_ranges(ranking, plan.rank_ranges, significance_level, max_tested_rank)
 
@@ -103,7 +103,7 @@ def _test_rank_ranges(
     significance_level: float,
     max_tested_rank: int | None,
 ) -> SequenceOutcome:
-    """Test the ranks of each range until one fails.
+    """Test the ranks of each range until a test fails.
 
     If the ranking contains only counts, it may be open whether a range fails, and then also which
     level the next range has. Both possibilities are followed, so that one `FinerCountsNeeded` names
@@ -115,8 +115,8 @@ def _test_rank_ranges(
     """
     highest_passed_rank = 0
     every_test_passed = len(rank_ranges) > 0
-    # Fractions of the significance level that the preceding range may pass on to the next one. As long
-    # as it is open whether that range fails, both outcomes are in the set.
+    # Fractions of the significance level that the preceding range may pass on to the next range. The set
+    # has both outcomes as long as it is open whether the preceding range fails.
     no_fraction = Fraction(0)
     possible_carried_fractions = {no_fraction}
     failures: list[_Failure] = []
@@ -141,7 +141,7 @@ def _test_rank_ranges(
             else:
                 next_carried_fractions.add(level_fraction)
                 if first_failure.unordered_blocks:
-                    # If a test in an unordered block fails, the range passes no fraction on.
+                    # A range passes no fraction on if a test in an unordered block fails.
                     next_carried_fractions.add(no_fraction)
             last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(
                 first_rank_not_passed
@@ -169,7 +169,7 @@ class _Failure:
 def _trace_end_of_sequence(
     ranking: Ranking, highest_passed_rank: int, failures: list[_Failure]
 ) -> SequenceTrace:
-    """Record where a test sequence ended, and how far labels were read.
+    """Record the highest passed rank of a test sequence and the last rank read.
 
     Labels are read upward, in whole tie blocks, until a test above the highest passed rank is certain
     to fail. If no such test fails, or if the order of rows is unknown, all labels count as read.
@@ -190,9 +190,9 @@ def _trace_end_of_sequence(
 
 
 def _find_first_intolerable_error(ranking: Ranking, failure: _Failure) -> int:
-    """Find the rank of the error with which a failed test has more errors than it tolerates."""
+    """Find the rank of the first error beyond those that a failed test tolerates."""
     n_tolerated_errors = max(failure.rank_tests.max_passing_errors(failure.rank), 0)
-    # Indices start at 0, so the entry after the tolerated errors has their number as its index.
+    # Indices start at 0, so the first error beyond n tolerated errors has index n.
     return int(ranking.error_ranks[n_tolerated_errors])
 
 
@@ -203,15 +203,15 @@ def _test_every_score_value(
     significance_level: float,
     max_tested_rank: int | None,
 ) -> SequenceOutcome:
-    """Test the distinct scores from the first tested score upward until one fails.
+    """Test distinct scores upward from the first tested score until a test fails.
 
     A value that no row has stands for the next lower value that some row has.
     """
     n_blocks_up_to_first_score = int(
         np.searchsorted(ranking.tie_block_scores, first_tested_score, side="right")
     )
-    no_row_is_in_first_test = n_blocks_up_to_first_score == 0
-    if no_row_is_in_first_test:
+    first_test_has_no_rows = n_blocks_up_to_first_score == 0
+    if first_test_has_no_rows:
         last_read_rank = _find_end_of_next_tie_block(ranking, rank=0)
         sequence_trace = SequenceTrace(highest_passed_rank=0, last_read_rank=last_read_rank)
         return SequenceOutcome(sequence_trace, every_test_passed=False)
@@ -232,7 +232,7 @@ def _test_tie_blocks_from_rank(
     significance_level: float,
     max_tested_rank: int | None,
 ) -> SequenceOutcome:
-    """Test a rank and then the ends of higher tie blocks until one fails.
+    """Test a rank and then the ends of higher tie blocks until a test fails.
 
     At the rank itself, rows with equal scores are in random order.
     """
@@ -275,7 +275,7 @@ def _draw_number_of_errors_up_to_rank(ranking: Ranking, rank: int, tie_break_num
         Errors of the lower tie blocks, plus a hypergeometric number of those in the block of the rank.
     """
     tie_block = ranking.find_tie_block(rank)
-    # The entry at an index is the number of rows or errors in that many tie blocks.
+    # Entry i of an array is the number of rows or errors in the first i tie blocks.
     n_rows_in_first_blocks = np.append(0, ranking.tie_block_end_ranks)
     n_errors_in_first_blocks = np.append(0, ranking.cumulative_errors)
     n_rows_below_block = int(n_rows_in_first_blocks[tie_block])
@@ -309,7 +309,7 @@ def _draw_hypergeometric_number(
     )
     cumulative_probabilities = np.cumsum(np.exp(log_probabilities))
     drawn_index = int(np.searchsorted(cumulative_probabilities, uniform_number, side="right"))
-    # For the number 1, which puts errors first, the result is the largest possible number.
+    # The uniform number 1 puts errors first, so it gives the largest possible error count.
     last_index = len(possible_error_counts) - 1
     return int(possible_error_counts[min(drawn_index, last_index)])
 
@@ -327,7 +327,7 @@ def _test_tie_blocks(
     significance_level: float,
     max_tested_rank: int | None,
 ) -> SequenceOutcome:
-    """Test the ends of tie blocks upward until one fails."""
+    """Test the ends of tie blocks upward until a test fails."""
     n_tie_blocks = len(ranking.tie_block_end_ranks)
     stop_block = n_tie_blocks
     if max_tested_rank is not None:
@@ -362,7 +362,7 @@ def _test_every_rank(
     significance_level: float,
     max_tested_rank: int | None,
 ) -> SequenceTrace:
-    """Test every rank from the first tested rank upward until one fails."""
+    """Test every rank upward from the first tested rank until a test fails."""
     if max_tested_rank is None:
         max_tested_rank = ranking.n_rows
     tested_ranks = np.arange(first_tested_rank, max_tested_rank + 1)
@@ -381,7 +381,7 @@ def _find_end_of_next_tie_block(ranking: Ranking, rank: int) -> int:
 
 
 def _count_passes_before_first_failure(p_values: Float, significance_level: float) -> int:
-    """Count the tests that pass before the first one that fails."""
+    """Count the tests that pass before the first failure."""
     failed_tests = np.flatnonzero(p_values > significance_level)
     if len(failed_tests) == 0:
         return len(p_values)

@@ -39,8 +39,8 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import convert_word_to_uniform
 from metacal.statistics import bounds
 
-# The least certain rows are read, window by window, until the share of correct rows in a window is at
-# least this fraction of the accuracy that is tested.
+# Smallest share of correct rows in a window at which no more of the least certain rows are read, as a
+# fraction of the accuracy that is tested.
 _WINDOW_CORRECT_FRACTION = 0.25
 
 # Smallest number of unread rows, as a multiple of the rows that an error-free test requires.
@@ -107,7 +107,7 @@ class PilotRows:
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
-        # Pilot rows of subgroups are all withheld calibration rows, or none of them is.
+        # Either all pilot rows of subgroups are withheld calibration rows, or none of them is.
         n_selected_withheld = min(self.n_withheld, int(is_selected.sum()))
         selected_losses = None
         if self.relative_losses is not None:
@@ -151,14 +151,14 @@ class PilotRows:
         n_rows_with_lowest_score = int(has_lowest_score.sum())
         n_correct_with_lowest_score = int(self.correct[has_lowest_score].sum())
         most_certain_rows_tie = n_rows_with_lowest_score >= 2
-        most_of_them_are_correct = 2 * n_correct_with_lowest_score > n_rows_with_lowest_score
-        if most_certain_rows_tie and most_of_them_are_correct:
+        most_tied_rows_are_correct = 2 * n_correct_with_lowest_score > n_rows_with_lowest_score
+        if most_certain_rows_tie and most_tied_rows_are_correct:
             return lowest_score
         return -math.inf
 
 
 def _derive_tie_break_number(tie_break_number: float, subgroup_codes: Sequence[int]) -> float:
-    """Derive a random number for each subgroup from that of all rows."""
+    """Derive the tie-break number of subgroups from the number for all rows."""
     if tie_break_number == _TIE_BREAK_PUTTING_ERRORS_FIRST:
         return tie_break_number
     # A float in [0, 1) has 53 random bits, which are restored as an integer.
@@ -255,7 +255,7 @@ def _plan_tests_of_score_values(
 def _read_least_certain_rows(
     row_reader: LeastCertainRowReader, min_accuracy: float, significance_level: float
 ) -> int:
-    """Read the least certain rows until correct ones are frequent.
+    """Read the least certain rows until correct rows are frequent among them.
 
     Returns
     -------
@@ -290,7 +290,7 @@ def _plan_tests_of_unread_rows(
             start_policy, row_reader.n_rows, n_unread_rows, min_accuracy, significance_level
         )
 
-    # The rows that were read are mostly errors.
+    # Most read rows are errors, so correct rows are rare if most rows were read.
     correct_rows_are_rare = 2 * n_unread_rows < row_reader.n_rows
     if correct_rows_are_rare:
         range_starts = RARE_CORRECT_STARTS.choose_range_starts_for_tie_blocks(
@@ -340,7 +340,7 @@ def plan_tests_of_unread_ranks(
     -------
     RankPlan
     """
-    # The rows that were read are mostly errors.
+    # Most read rows are errors, so correct rows are rare if most rows were read.
     correct_rows_are_rare = 2 * n_unread_rows < n_rows
     if correct_rows_are_rare:
         start_policy = RARE_CORRECT_STARTS
@@ -370,7 +370,7 @@ def _plan_tests_of_ranks(
     significance_level: float,
     range_starts: RangeStarts,
 ) -> RankPlan:
-    """Plan tests from given starts, at every rank if few errors are expected.
+    """Plan tests at ranks, and at every rank if few errors are expected.
 
     Otherwise only some ranks of each range are tested (`BinomialRankTests`).
     """

@@ -91,7 +91,7 @@ class SubgroupResult:
 
     @property
     def design(self) -> CertificationDesign:
-        """Design with the rows that were read to plan the tests of all thresholds."""
+        """Design that records the kind of tests and the rows read to plan the tests."""
         tested_results = [result for result in self.threshold_results if result is not None]
         return CertificationDesign(
             tests_score_values=any(result.tests_tie_blocks for result in tested_results),
@@ -100,7 +100,7 @@ class SubgroupResult:
 
     @property
     def every_test_passed(self) -> bool:
-        """Whether all tests of a single threshold passed. False for two thresholds."""
+        """Whether there is a single threshold, and all its tests passed."""
         if len(self.threshold_results) != 1:
             return False
         only_result = self.threshold_results[0]

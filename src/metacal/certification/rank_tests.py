@@ -68,7 +68,7 @@ class BinomialRankTests:
         return float(bdtr(float(n_errors), rank, self.error_rate))
 
     def max_passing_errors(self, rank: int) -> int:
-        """Return the largest number of errors with which a rank passes.
+        """Return the largest number of errors with which the test at a rank passes.
 
         It is -1 if the rank does not pass even without an error.
         """
@@ -81,7 +81,7 @@ class BinomialRankTests:
         return n_passing_error_counts - 1
 
     def lowest_rank_passing_with(self, n_errors: int) -> int:
-        """Return the lowest rank that passes with `n_errors` errors.
+        """Return the lowest rank at which a test passes with `n_errors` errors.
 
         It is n_rows + 1 if no rank passes.
         """
@@ -95,7 +95,7 @@ class BinomialRankTests:
         return lowest_rank + n_failing_ranks
 
     def lowest_rank_passing_with_at_most(self, n_tolerated_errors: int) -> int | None:
-        """Return the lowest rank that passes with a number of errors, or with fewer.
+        """Return the lowest rank at which a test passes with at most so many errors.
 
         If no rank passes with so many errors, the number of errors is the largest with which all
         rows pass. The result is None if all rows would not pass even without an error.
@@ -106,7 +106,7 @@ class BinomialRankTests:
         return self.lowest_rank_passing_with(n_errors)
 
     def lowest_tested_rank_at_least(self, min_rank: int) -> int:
-        """Return the lowest rank from `min_rank` on at which a test is made.
+        """Return the lowest tested rank that is at least `min_rank`.
 
         It is n_rows + 1 if there is none.
         """
@@ -124,7 +124,7 @@ class BinomialRankTests:
         return self.n_rows
 
     def highest_tested_rank_below(self, stop_rank: int) -> int:
-        """Return the highest rank below `stop_rank` at which a test is made, or 0."""
+        """Return the highest tested rank below `stop_rank`, or 0 if there is none."""
         last_rank_is_below_stop = self.n_rows < stop_rank
         if last_rank_is_below_stop:
             # The last rank is always tested.
@@ -213,7 +213,7 @@ def find_certain_passes(
 
 
 def passes_in_expectation(n_errors: Codes, ranks: Codes, accuracy: float) -> Flags:
-    """Check at each rank whether few enough errors keep the accuracy in expectation.
+    """Check at each rank whether the accuracy holds in expectation.
 
     The condition is E + 1 <= (1 - accuracy)(m + 1), in exact arithmetic.
 
@@ -236,7 +236,7 @@ def passes_in_expectation(n_errors: Codes, ranks: Codes, accuracy: float) -> Fla
     largest_product = allowed_error_rate.denominator * (int(ranks.max()) + 1)
     integer_type: type = np.int64
     if largest_product >= _MIN_PRODUCT_OF_PYTHON_INTEGERS:
-        # An array of objects computes with Python integers.
+        # Arrays of objects compute with Python integers, which cannot overflow.
         integer_type = object
     errors_plus_one: NDArray[Any] = n_errors.astype(integer_type) + 1
     ranks_plus_one: NDArray[Any] = ranks.astype(integer_type) + 1

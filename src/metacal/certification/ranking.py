@@ -77,9 +77,9 @@ class ThresholdOutcome(NamedTuple):
 
     @classmethod
     def from_masks(cls, is_accepted: Flags, is_correct: Flags) -> ThresholdOutcome:
-        """Count accepted and correct rows that several thresholds decided.
+        """Count accepted and correct rows from boolean masks of the rows.
 
-        No single score separates them, so `highest_accepted` and `lowest_rejected` are None.
+        Several thresholds decide the rows, so `highest_accepted` and `lowest_rejected` are None.
         """
         return cls(
             n_rows=len(is_accepted),
@@ -255,7 +255,7 @@ class Ranking:
         )
 
     def require_known_order_in_blocks(self, tie_blocks: Sequence[int]) -> None:
-        """Raise FinerCountsNeeded if the order of the rows in a given tie block is unknown.
+        """Raise FinerCountsNeeded if the row order in a given tie block is unknown.
 
         Indices of tie blocks that do not exist, such as -1, are ignored.
         """
@@ -382,7 +382,7 @@ class Ranking:
         return n_rows_before_block
 
     def largest_threshold_after_passing_rank(self, rank: int) -> float:
-        """Return the largest threshold that may be used after a test at this rank passed."""
+        """Return the largest allowed threshold after the test at a rank has passed."""
         n_accepted = self.count_accepted_after_passing_rank(rank)
         accepts_rows_above_rank = n_accepted > rank
         if accepts_rows_above_rank and n_accepted < self.n_rows:
@@ -416,11 +416,11 @@ class Ranking:
         """
         is_error = self.are_errors_at(removed_ranks)
         removed_error_ranks = removed_ranks[is_error]
-        # Few ranks are removed, so that only their blocks are searched for, and the entries between
-        # them are copied and changed as slices.
+        # Few ranks are removed, so only the blocks of these ranks are searched for. The entries
+        # between these blocks are copied and changed as slices.
         removed_blocks = np.searchsorted(self.tie_block_end_ranks, removed_ranks)
         emptied_blocks = self._find_emptied_blocks(removed_blocks)
-        # The index of an emptied block is afterwards the index of the next block.
+        # After the removal, the next block has the index of an emptied block.
         new_indices_of_removed_blocks = removed_blocks - np.searchsorted(
             emptied_blocks, removed_blocks
         )
@@ -462,15 +462,15 @@ class Ranking:
 
 
 def _drop_entries(entries: Codes | Float, dropped_indices: Codes) -> Any:
-    """Return a copy of an array without the entries at a few indices, which increase."""
+    """Return a copy of an array without the entries at increasing indices."""
     starts = [0, *(dropped_indices + 1).tolist()]
     stops = [*dropped_indices.tolist(), len(entries)]
     return np.concatenate([entries[start:stop] for start, stop in zip(starts, stops)])
 
 
 def _subtract_one_from_each_index_on(increasing_indices: Codes, *, counts: Codes) -> Codes:
-    """Subtract 1 from all counts from an index on, in place, for each of a few indices."""
-    # Counts between the i-th index and the next one come after i of the increasing indices.
+    """Subtract 1 in place from all counts at or after each of the given indices."""
+    # A count decreases by the number of indices that are not above its own index.
     boundaries = [*increasing_indices.tolist(), len(counts)]
     for n_indices_passed, (start, stop) in enumerate(pairwise(boundaries), start=1):
         counts[start:stop] -= n_indices_passed
