@@ -82,7 +82,7 @@ class Losses:
         >>> losses.get_counted_losses(COST, is_accepted), losses.get_counted_losses(COST_PER_ROW, is_accepted)
         (array([5.]), array([5., 1.]))
         """
-        # The mask function of a quantity requires correctness, but a mean loss does not depend on it.
+        # The mask function of a quantity requires an array of correctness, but a mean loss ignores it.
         any_correctness = np.zeros_like(is_accepted)
         _, is_counted = quantity.mask_function(is_accepted, any_correctness)
         row_losses = np.where(is_accepted, self.if_accepted, self.if_rejected)
@@ -121,7 +121,7 @@ class Costs:
 
     @property
     def has_equal_error_costs(self) -> bool:
-        """Whether every incorrect prediction costs the same, and a correct one nothing."""
+        """Whether all errors cost the same, and correct predictions cost nothing."""
         return has_uniform_costs(self.error_costs)
 
     def losses_from_predictions(self, true_codes: Codes, predicted_codes: Codes) -> Losses:
@@ -222,7 +222,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_table_of_floats(costs: Any) -> bool:
-    """Check whether a table of numbers is a tuple whose entries are all of type float."""
+    """Check whether a table of costs is a tuple that has only Python floats."""
     if not isinstance(costs, tuple):
         return False
     return all(type(cost) is float for table_row in costs for cost in table_row)
@@ -254,7 +254,7 @@ def validate_positive_cost(name: str, value: Any) -> float:
 
 
 def has_uniform_costs(error_costs: ErrorCosts) -> bool:
-    """Check whether all errors cost the same, and a correct prediction nothing.
+    """Check whether all errors cost the same, and correct predictions cost nothing.
 
     Examples
     --------

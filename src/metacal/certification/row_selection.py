@@ -81,7 +81,7 @@ class SelectedRows:
     clusters: Clusters | None = None
 
     def draw(self, *columns: ArrayLike | None) -> SelectedRows:
-        """Return the rows unchanged, because they were drawn before."""
+        """Return the selection unchanged, because its rows are already drawn."""
         return self
 
     def to_mask(self, n_rows: int) -> Flags:
@@ -89,7 +89,7 @@ class SelectedRows:
         return np.bincount(self.indices, minlength=n_rows) > 0
 
     def extend_to_all_rows(self, flags: Flags) -> Flags:
-        """Extend flags of the selected rows to all rows that they represent.
+        """Extend flags of the selected rows to the rows that they represent.
 
         A row that no selected row represents has the flag True.
 
@@ -146,7 +146,7 @@ class RowSelection:
     random_state: int | None = None
 
     def draw(self, *columns: ArrayLike | None) -> SelectedRows:
-        """Draw the rows that count. The draw does not depend on the order of the rows.
+        """Draw the rows to count, independently of the order of the rows.
 
         Parameters
         ----------
@@ -199,13 +199,13 @@ class RowSelection:
 
     @property
     def _draws_one_row_per_cluster(self) -> bool:
-        """Whether each cluster is counted by one random row."""
+        """Whether one random row of each cluster is counted."""
         return self.units is not None and self.units.per == "unit"
 
     def _find_representatives(self, selected_indices: Codes) -> Codes:
-        """Return the position in `selected_indices` of the representative of each row."""
-        # Each row is a group of its own, or each cluster is a group. A selected row represents all
-        # rows of its group.
+        """Find for each row the position of its representative among selected rows."""
+        # A selected row represents all rows of its group. Each cluster is a group if one row of each
+        # cluster is drawn. Otherwise, each row is a group of its own.
         group_codes = np.arange(self.n_rows)
         if self._draws_one_row_per_cluster:
             assert self.cluster_codes is not None
@@ -278,7 +278,7 @@ def build_row_selection(
     random_state = check_random_state(random_state)
     if units is None and importance is None:
         return None
-    # Most fits declare neither clusters nor weights.
+    # These modules are imported late, because most fits declare neither clusters nor weights.
     from metacal.certification.importance import Importance
     from metacal.certification.units import Units
 

@@ -31,7 +31,7 @@ _SECOND_CLASS = 1
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Clusters of dependent rows, for a promise that counts every row.
+    """Clusters of dependent rows, for a promise that counts all rows of a cluster.
 
     Attributes
     ----------
@@ -178,14 +178,14 @@ class CalibrationRows:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Rows in increasing order of score, where unlabelled rows are incorrect."""
+        """Rows in increasing order of score, where unlabelled rows count as errors."""
         if self.precomputed_ranking is not None:
             return self.precomputed_ranking
         return Ranking.from_scores(self.scores, self.is_correct)
 
     @property
     def is_correct(self) -> Flags:
-        """Whether each prediction is correct. False for all rows without labels."""
+        """Whether each prediction is correct. All entries are False without labels."""
         if self.correct is None:
             return np.zeros(len(self), dtype=bool)
         return self.correct
@@ -198,12 +198,12 @@ class CalibrationRows:
         return self.is_correct.astype(np.intp)
 
     def rank_for_class(self, class_code: int) -> Ranking:
-        """Rank the rows by how likely they are to be of a class, the most likely first.
+        """Rank the rows by their probability of a class, the most probable first.
 
         A row counts as correct if it is of that class.
         """
-        # The scores are the log-odds of the second class. Its most likely rows have the highest ones,
-        # so the sign is reversed.
+        # The scores are the log-odds of the second class. The sign is reversed, so that the most
+        # probable rows of this class come first.
         scores = -self.scores if class_code == _SECOND_CLASS else self.scores
         is_of_class = self.true_class_codes == class_code
         return Ranking.from_scores(RELATIVE_GRID.round(scores), is_of_class)
@@ -214,7 +214,7 @@ class CalibrationRows:
         return find_even_odds_score(self.scores, self.true_class_codes == _SECOND_CLASS)
 
     def even_odds_score_for_class(self, class_code: int) -> float:
-        """Return the even-odds score on the scale of `rank_for_class`."""
+        """Return the score of even odds, with the sign that `rank_for_class` uses."""
         if class_code == _SECOND_CLASS:
             return -self.even_odds_score
         return self.even_odds_score
@@ -307,7 +307,7 @@ def _select_if_given(column: None, index: Flags | Codes) -> None: ...
 @overload
 def _select_if_given(column: np.ndarray, index: Flags | Codes) -> np.ndarray: ...
 def _select_if_given(column: np.ndarray | None, index: Flags | Codes) -> np.ndarray | None:
-    """Return the selected entries of a column, or None without the column."""
+    """Return the selected entries of a column, or None if the column is None."""
     if column is None:
         return None
     return column[index]

@@ -59,13 +59,13 @@ class StartingTest(NamedTuple):
 # Type of a function that returns the starting tests for a number of rows.
 StartingTestPlanner = Callable[[int], Sequence[StartingTest]]
 
-# Probability with which the estimated number of rows certifies, averaged over the error curves.
+# Probability of certification for the estimated number of rows, averaged over the error curves.
 TARGET_CHANCE = 0.8
 
 # Largest number of rows for which certification is simulated, as a multiple of the present rows.
 MAX_SIMULATED_ROW_FACTOR = 50
 
-# If the present rows are few, larger multiples are simulated, up to this many rows.
+# Smallest upper limit of the simulated numbers of rows, even if the present rows are few.
 _MIN_LARGEST_SIMULATED_SIZE = 20_000
 
 # Number of sample sizes that the search can try between a size and its double.
@@ -81,14 +81,14 @@ _N_SAMPLE_SIZES = 10
 _NORMAL_NODES = np.array([-(3.0**0.5), 0.0, 3.0**0.5])
 _NODE_WEIGHTS = np.array([1 / 6, 2 / 3, 1 / 6])
 
-# Smallest share of the population at a node, as a fraction of the mean share.
+# Smallest population share at a quadrature node, as a fraction of the mean share.
 _MIN_NODE_FRACTION = 0.2
 
 # Lower bound on the estimated probability that the present rows certify nothing.
 _MIN_FAILURE_CHANCE = 0.1
 
-# A test that tolerates c errors is taken to fail if c + 9 + 6 sqrt(c + 1) errors are expected. Here 6
-# is the number of standard deviations, and 9 is the number of additional errors.
+# A test that tolerates c errors is assumed to fail if c + 9 + 6 sqrt(c + 1) errors are expected. In
+# this formula, 6 is the number of standard deviations, and 9 is the number of additional errors.
 _N_STDS_TO_CERTAIN_FAILURE = 6.0
 _N_ADDED_ERRORS_TO_CERTAIN_FAILURE = 9.0
 
@@ -99,7 +99,7 @@ _N_TABULATED_RATES = 101
 def estimate_rows_needed_by_resampling(
     n_rows: int, certifies: Callable[[Codes], bool]
 ) -> int | None:
-    """Estimate how many rows would certify a target by drawing rows with replacement.
+    """Estimate by bootstrap resampling how many rows would certify a target.
 
     The estimate works for any rule. It is slower and noisier than `estimate_rows_needed`.
 
@@ -167,7 +167,7 @@ def estimate_rows_needed(ranking: Ranking, plan_tests: StartingTestPlanner) -> i
 def find_smallest_sample_size(
     n_rows: int, error_curves: WeightedErrorCurves, plan_tests: StartingTestPlanner
 ) -> int | None:
-    """Find the number of rows that certifies a target with `TARGET_CHANCE`.
+    """Find the smallest number of rows that is likely to certify a target.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def find_smallest_sample_size(
         error_curves.cumulative_error_shares, plan_tests(n_rows), n_rows
     )
     failure_chances = 1.0 - pass_chances_of_present_rows
-    # The present rows certify nothing, so each curve is weighted by its probability given that.
+    # Each curve is weighted by its probability given that the present rows certify nothing.
     conditional_weights = error_curves.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
 
     def compute_chance_of_certifying(size_step: int) -> float:
@@ -222,7 +222,7 @@ def find_smallest_sample_size(
 
 
 def _convert_step_to_sample_size(size_step: float) -> int:
-    """Convert a step of the search, which is on a logarithmic scale, to a sample size.
+    """Convert a step on the logarithmic scale of the search to a sample size.
 
     All searches try the same sample sizes, so that cached test plans can be used again.
     """
@@ -232,7 +232,7 @@ def _convert_step_to_sample_size(size_step: float) -> int:
 def _compute_best_pass_chances(
     cumulative_error_shares: Float, tests: Sequence[StartingTest], n_rows: int
 ) -> Float:
-    """Compute for each error curve the probability of passing the most promising test.
+    """Compute the probability of passing the best test, for each error curve.
 
     Parameters
     ----------
@@ -364,7 +364,7 @@ def _tabulate_pass_chances(rank: int, max_errors: int) -> _TabulatedPassChances:
     max_errors : int
         Largest number of errors with which the test passes, or -1 if it never passes.
     """
-    # With so many expected errors, the test practically never passes.
+    # The table ends at an error rate at which the test practically never passes.
     std_of_errors = math.sqrt(max(max_errors, 0) + 1.0)
     n_errors_of_certain_failure = (
         max_errors + _N_ADDED_ERRORS_TO_CERTAIN_FAILURE + _N_STDS_TO_CERTAIN_FAILURE * std_of_errors

@@ -43,7 +43,7 @@ class RuledOut:
     delta: float
 
     def explain_missing_estimate(self, ruled_out_predicate: str) -> str:
-        """Explain why no number of rows is estimated to certify the accuracy.
+        """Explain why there is no estimate of the rows needed for the accuracy.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ def get_error_fields(ruled_out: RuledOut | None) -> dict[str, Any]:
 def find_ruled_out_thresholds(
     ranking: Ranking, accuracy: float, delta: float | None
 ) -> RuledOut | None:
-    """Find the thresholds that rows rule out for an accuracy.
+    """Find the thresholds at which the rows rule out an accuracy.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def find_ruled_out_thresholds(
 def find_smallest_ruled_out_coverage(
     ranking: Ranking, accuracy: float, delta: float
 ) -> float | None:
-    """Compute the smallest coverage at which every threshold is ruled out.
+    """Compute the smallest coverage from which every threshold is ruled out.
 
     With probability 1 - delta, no threshold that accepts at least this share of all rows has the
     accuracy. The statement says nothing about thresholds that accept less. The most certain rows,
@@ -171,7 +171,7 @@ def find_smallest_ruled_out_coverage(
         return None
     cumulative_errors = ranking.cumulative_errors
     block_end_ranks = ranking.tie_block_end_ranks
-    # Half of delta is for the tests of the ranks, and half for the bound on the share of rows.
+    # Half of delta is spent on the tests at ranks, and half on the bound on the share of rows.
     half_delta = 0.5 * delta
     # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1) for e > 0.
     upper_tails = betainc(

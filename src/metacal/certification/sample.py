@@ -73,7 +73,7 @@ class Sample(Evidence):
 
     @classmethod
     def of(cls, scores: Any, correct: Any = None, **columns: Any) -> Sample:
-        """Check the columns, and round the scores to the grid."""
+        """Build a sample from scores, which are rounded, and the correctness of rows."""
         calibration_rows = CalibrationRows.from_columns(scores, correct)
         return cls(calibration_rows.scores, calibration_rows.correct, **columns)
 

@@ -74,7 +74,7 @@ from metacal.certification.rows import CalibrationRows
 from metacal.certification.subgroups import Subgroup, SubgroupTest, build_subgroup
 from metacal.formulas import Flags
 
-# Which subgroups are pooled is decided by a random row of each so many rows.
+# Number of rows per random pilot row. The pilot rows determine which subgroups are pooled.
 _ROWS_PER_POOLING_PILOT_ROW = 4
 
 # A subgroup is small if it has fewer rows than this multiple of the rows that a test requires.
@@ -187,14 +187,14 @@ class EachSubgroup:
         if self.controls_family_wise_error_rate:
             return _control_family_wise_error_rate(procedure, subgroups, testable_indices, delta)
         if self.controls_false_coverage_rate:
-            # The level rises with the number of certified subgroups, so tests start at low ranks.
+            # Tests start at low ranks, because the level rises with the number of certified subgroups.
             return _control_false_coverage_rate(
                 procedure.with_early_starts(), subgroups, testable_indices, delta
             )
         return _test_without_correction(procedure, subgroups, testable_indices, delta)
 
     def compute_level_of_next_subgroup(self, n_tested: int, delta: float) -> float:
-        """Compute the significance level that one additional subgroup would have.
+        """Compute the significance level for one additional subgroup.
 
         It is used to report how many rows an untested subgroup lacks.
 
@@ -221,7 +221,7 @@ class EachSubgroup:
         is_pooling_pilot_row: Flags,
         delta: float,
     ) -> list[int]:
-        """Return the codes of the subgroups that have too few rows to stand alone.
+        """Return the codes of the subgroups that have too few rows for their own test.
 
         The number of rows is estimated from the pooling pilot rows.
         """
@@ -458,13 +458,13 @@ def _has_enough_rows(
 def _count_reference_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> int:
-    """Return the largest number of rows that a rule of the procedure counts."""
+    """Return the largest number of rows that any rule of the procedure counts."""
     row_requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
     return max(requirement.n_reference_rows for requirement in row_requirements)
 
 
 def _is_estimated_as_small(pilot_requirement: RowRequirement) -> bool:
-    """Estimate from pilot rows whether a subgroup has too few rows to stand alone."""
+    """Estimate from pilot rows whether a subgroup has too few rows for a test."""
     n_estimated_rows = _ROWS_PER_POOLING_PILOT_ROW * pilot_requirement.n_reference_rows
     min_rows_to_stand_alone = _REQUIRED_ROWS_FACTOR * pilot_requirement.n_required_rows
     return n_estimated_rows < min_rows_to_stand_alone

@@ -27,7 +27,7 @@ from metacal.certification.unsuitable_rows import build_unknown_class_error
 # Largest declared share of the predicted class at which correct rows count as rare.
 _MAX_SHARE_OF_RARE_CORRECT_ROWS = 0.5
 
-# Largest declared share of a class that counts as rare when the level is divided.
+# Largest declared share at which a class counts as rare when the level is divided.
 _MAX_RARE_CLASS_SHARE = 0.2
 
 # Fraction of the significance level that the promise about a rare class receives.
@@ -103,7 +103,7 @@ class ClassPromise:
         return list(class_names).index(self.positive)
 
     def get_predicted_code(self, class_names: Sequence[Name]) -> int:
-        """Return the index of the class that rows are accepted as."""
+        """Return the index of the class that accepted rows are predicted as."""
         positive_code = self.get_positive_code(class_names)
         if self.is_about_predicted_positives:
             return positive_code
@@ -111,7 +111,7 @@ class ClassPromise:
         return 1 - positive_code
 
     def is_trivially_kept(self, rows: CalibrationRows) -> bool:
-        """Check whether accepting every row as the class would keep the promise."""
+        """Check whether predicting the class for every row would meet the promise."""
         if not self.is_precision or len(rows) == 0:
             return False
         is_of_class = rows.true_class_codes == self.get_predicted_code(rows.class_names)
@@ -203,14 +203,14 @@ class ClassPromise:
         )
 
     def compute_level_of_promise(self, significance_level: float) -> float:
-        """Compute the significance level of this promise from that of both promises."""
+        """Compute the significance level of this promise from the total level."""
         return significance_level * self.level_fraction
 
 
 def divide_level_between_classes(
     promises_by_class: dict[int, ClassPromise],
 ) -> dict[int, ClassPromise]:
-    """Give each of two class promises its fraction of the significance level.
+    """Divide the significance level between two class promises.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def _get_declared_share_of_first_class(
 
 
 def _choose_level_fraction_by_share(class_share: float) -> float:
-    """Choose the fraction of the level for one of two classes from its declared share."""
+    """Choose the fraction of the level for a class from its declared share."""
     if class_share <= _MAX_RARE_CLASS_SHARE:
         return _RARE_CLASS_LEVEL_FRACTION
     is_other_class_rare = class_share >= 1.0 - _MAX_RARE_CLASS_SHARE

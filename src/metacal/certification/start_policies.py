@@ -63,7 +63,7 @@ class StartPolicy(Protocol):
     def choose_range_starts(
         self, n_rows: int, min_accuracy: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the fraction of the level for each start."""
 
     def tests_every_rank(self, n_rows: int, min_accuracy: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
@@ -76,7 +76,7 @@ class UsualStarts:
     def choose_range_starts(
         self, n_rows: int, min_accuracy: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the fraction of the level for each start."""
         return choose_usual_range_starts(n_rows, min_accuracy, significance_level)
 
     def tests_every_rank(self, n_rows: int, min_accuracy: float) -> bool:
@@ -102,7 +102,7 @@ class EarlyStarts:
     def choose_range_starts(
         self, n_rows: int, min_accuracy: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the fraction of the level for each start."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(min_accuracy))
         n_errors_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
         if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS:
@@ -122,7 +122,7 @@ class EarlyStarts:
 
 @dataclass(frozen=True)
 class RareCorrectStarts:
-    r"""Starts for unread rows if they are fewer than half of the rows.
+    r"""Starts for the unread rows if fewer than half of the rows are unread.
 
     The usual starts are fractions of the n (1 - a) errors that n rows with the accuracy a may have.
     Of M unread rows, a ranking accepts about M / 4 correct ones, so λ = M · min(1, 0.25 / a) · (1 - a)
@@ -141,7 +141,7 @@ class RareCorrectStarts:
     def choose_range_starts(
         self, n_rows: int, min_accuracy: float, significance_level: float
     ) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
+        """Choose the tolerated errors and the fraction of the level for each start."""
         n_expected_errors = self.compute_expected_errors(n_rows, min_accuracy)
         first_error_fraction = min(
             _MAX_FIRST_ERROR_FRACTION,

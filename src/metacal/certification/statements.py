@@ -241,7 +241,7 @@ def build_target_ruled_out_error(
     best_limit: float | None,
     rows_needed: int | None,
 ) -> InfeasibleTargetError:
-    """Build the error for labels that rule out the target before all are known."""
+    """Build the error for a target that the first labels already rule out."""
     more_rows_phrase = ""
     if rows_needed is not None:
         more_rows_phrase = f" (about {rows_needed:,}, a rough estimate)"
@@ -310,7 +310,7 @@ def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
 
 
 def _describe_best_target_of_class(shortfall: ClassShortfall) -> str:
-    """Describe the best target that the rows support, and how many rows they lack."""
+    """Describe the best supported target and the number of rows needed."""
     is_about_true_class = shortfall.class_promise.quantity.conditions_on_true_class
     if shortfall.best_target is not None:
         target_description = f"The best they support is {shortfall.best_target:g}."
@@ -355,7 +355,7 @@ def build_no_certified_subgroup_error(
     *,
     rows_needed_is_minimum: bool,
 ) -> InfeasibleTargetError:
-    """Build the error for a promise that is certified for none of the subgroups.
+    """Build the error for a promise that is not certified for any subgroup.
 
     Parameters
     ----------

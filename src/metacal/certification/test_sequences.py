@@ -27,7 +27,7 @@ from metacal.statistics import bounds
 
 Candidate = TypeVar("Candidate")
 
-# Smallest number of allowed errors at which there are later starts besides the first one.
+# Smallest number of allowed errors at which a test sequence has more than one start.
 _MIN_ALLOWED_ERRORS_FOR_LATER_STARTS = 20
 
 # Smallest number of allowed errors at which a single start tolerates at least one error.
@@ -112,7 +112,7 @@ class RelativeStart(NamedTuple):
 # Later starts of the rank ranges, relative to the allowed errors.
 _LATER_STARTS = (
     RelativeStart(error_fraction=Fraction("0.3"), level_fraction=Fraction("0.03")),
-    # This late start is for scores with many ties, because a start within a large tie block fails.
+    # The last start is for scores with many ties, because a start within a large tie block fails.
     RelativeStart(error_fraction=Fraction("0.65"), level_fraction=Fraction("0.02")),
 )
 
@@ -168,14 +168,14 @@ def _choose_tuned_range_starts(n_rows: int, accuracy: float) -> RangeStarts:
         _MAX_FIRST_ERROR_FRACTION,
         _FIRST_ERROR_FRACTION_INTERCEPT + _FIRST_ERROR_FRACTION_SLOPE * allowed_error_rate,
     )
-    unrounded_first_errors = first_error_fraction * n_allowed_errors
+    exact_first_errors = first_error_fraction * n_allowed_errors
     if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_LATER_STARTS:
-        n_tolerated_errors = int(unrounded_first_errors)
+        n_tolerated_errors = int(exact_first_errors)
         if n_allowed_errors >= _MIN_ALLOWED_ERRORS_TO_TOLERATE_ONE:
             n_tolerated_errors = max(n_tolerated_errors, 1)
         return (RangeStart(n_tolerated_errors, level_fraction=WHOLE_LEVEL),)
 
-    rounded_first_errors = int(unrounded_first_errors + Fraction(1, 2))
+    rounded_first_errors = int(exact_first_errors + Fraction(1, 2))
     first_start = RangeStart(rounded_first_errors, _FIRST_LEVEL_FRACTION)
     later_starts = [
         later_start.convert_to_range_start(n_allowed_errors) for later_start in _LATER_STARTS
@@ -369,7 +369,7 @@ def run_fallback_tests(
     sequences: Iterable[tuple[Fraction, Iterable[Candidate]]],
     passes: Callable[[Candidate, Fraction], bool],
 ) -> Candidate | None:
-    """Return the last candidate that passes the fallback procedure (Wiens 2003).
+    """Return the last candidate that passes a fallback procedure (Wiens, 2003).
 
     A sequence is tested at its own fraction of delta plus those of the preceding sequences whose
     every test passed. A sequence ends at its first failure, and its fractions are lost.

@@ -108,8 +108,8 @@ TWO_SIDED = register_rule(
     ),
 )
 
-# A certificate with a threshold for each class also has a field for a common threshold. Gates do not
-# use its value.
+# Value of the field for a common threshold in certificates with a threshold for each class. Gates
+# do not use the value.
 _UNUSED_COMMON_THRESHOLD = REJECT_ALL_ROWS
 
 # Result of a subgroup in which the promises about both classes were not tested.
@@ -141,14 +141,14 @@ class TwoClassProcedure:
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
-        """Limits in the order in which the promise names them."""
+        """Promised limits, in the order in which the promise names them."""
         return tuple(
             PromisedLimit(class_promise.quantity, float(class_promise.target))
             for class_promise in self.class_promises
         )
 
     def get_promises_by_class(self, class_names: Sequence[Name]) -> dict[int, ClassPromise]:
-        """Return the promise about each class, with its share of the significance level.
+        """Return the promise about each class and its share of the significance level.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class TwoClassProcedure:
         n_accepted = sum(result.n_accepted for result in result_by_class.values())
         accepts_rows_as_both_classes = n_accepted > len(rows)
         if accepts_rows_as_both_classes:
-            # Each class then accepts only rows on its side of the point of even odds.
+            # No row may be accepted as both classes, so even odds separate the accepted rows.
             for class_code, class_promise in tested_promises.items():
                 ranking = ranking_by_class[class_code]
                 even_odds_score = rows.even_odds_score_for_class(class_code)
@@ -273,7 +273,7 @@ class TwoClassProcedure:
         significance_level: float | None,
         significance_level_if_untested: float,
     ) -> tuple[SubgroupCertificate, ...]:
-        """Build one certificate for each class.
+        """Build one certificate for each class of a subgroup.
 
         If `subgroup_names` is empty, the certificates are about all rows.
         """
@@ -352,7 +352,7 @@ class TwoClassProcedure:
     def _build_infeasible_error(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
         """Build the error for rows that certify nothing for either class."""
         shortfalls = self._find_shortfalls(rows, delta)
-        # The error reports the best target and the rows needed of the first shortfall.
+        # The first promise comes first, because the fields of the error describe the first shortfall.
         first_promise = self.class_promises[0]
         shortfalls.sort(key=lambda shortfall: shortfall.class_promise != first_promise)
         return build_uncertified_classes_error(shortfalls)
@@ -366,11 +366,11 @@ class TwoClassProcedure:
         """Find the shortfall of each promise whose certificate rejects all rows."""
         shortfalls = []
         for class_code, class_promise in self.get_promises_by_class(rows.class_names).items():
-            accepts_rows = (
+            certificate_accepts_rows = (
                 class_certificates is not None
                 and class_certificates[class_code].threshold != REJECT_ALL_ROWS
             )
-            if accepts_rows:
+            if certificate_accepts_rows:
                 continue
             shortfall = find_class_shortfall(
                 class_promise,
@@ -441,7 +441,7 @@ class TwoClassProcedure:
         return None
 
     def with_early_starts(self) -> TwoClassProcedure:
-        """Return the procedure unchanged, because class promises have their own starts."""
+        """Return the procedure unchanged, because each class promise has its own starts."""
         return self
 
 
@@ -462,7 +462,7 @@ def _supports_class_promise(
 
 
 def _orient_pilot_rows(pilot_rows: PilotRows | None, class_code: int) -> PilotRows | None:
-    """Return pilot rows with scores that decrease as a class becomes more likely.
+    """Return pilot rows with scores that fall as a class becomes more likely.
 
     A pilot row is correct if it is of the class.
     """

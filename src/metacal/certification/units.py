@@ -79,7 +79,7 @@ class Units:
         return replace(self, names=self.encode_names(n_rows)[row_indices])
 
     def build_clusters(self, shuffled_codes: Codes) -> Clusters:
-        """Build the clusters of rows that all count.
+        """Build the clusters for a promise that counts all rows of a cluster.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
 
 
 def find_missing_names(name_array: NDArray[Any]) -> Flags:
-    """Find the names that are None, or a value such as NaN that does not equal itself."""
+    """Return a mask of the names that are missing, such as None or NaN."""
     is_numeric = name_array.dtype.kind in "fc"
     if is_numeric:
         return np.asarray(np.isnan(name_array))

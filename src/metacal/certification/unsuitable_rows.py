@@ -58,7 +58,7 @@ def build_sorting_required_error(promise: object) -> InputError:
 
 
 def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRows) -> InputError:
-    """Build the error for a precision that all rows together already have."""
+    """Build the error for a precision that holds if every row is accepted."""
     class_code = class_promise.get_predicted_code(rows.class_names)
     class_name = rows.class_names[class_code]
     other_class_name = rows.class_names[1 - class_code]
@@ -72,7 +72,7 @@ def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRo
 
 
 def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> InputError:
-    """Build the error for a positive class that the rows do not have."""
+    """Build the error for a positive class that is not a class of the rows."""
     first_class, second_class = class_names
     return PositiveClassError(
         f"positive must be {first_class!r} or {second_class!r}, but got {positive!r}. Pass one of"
@@ -81,7 +81,7 @@ def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> In
 
 
 def build_same_class_error(class_name: Name) -> InputError:
-    """Build the error for two promises about the rows accepted as one class."""
+    """Build the error for two promises about rows of the same predicted class."""
     return UnsupportedPromiseError(
         f"Both promises limit the rows that are predicted as {class_name!r}. Promise one quantity"
         " for each class, for example TwoSided(MinPrecision(0.9), MinRecall(0.95))."

@@ -24,10 +24,10 @@ from metacal.statistics import bounds
 # Number of steps between accuracies 0 and 1 in the search for the best accuracy.
 ACCURACY_STEPS_PER_UNIT = 10_000
 
-# Number of bisections to try in advance if one of them needs finer counts of the rows.
+# Number of bisection steps to try in advance if one of the steps needs finer row counts.
 _N_BISECTIONS_AHEAD = 3
 
-# For a rule in expectation, the number of rows needed is estimated from tests at so many ranks.
+# Number of ranks at which tests are planned to estimate the rows needed in expectation.
 _N_RANKS_IN_EXPECTATION = 40
 
 
@@ -81,7 +81,7 @@ def find_accuracy_shortfall(
 def estimate_rows_needed_for_accuracy(
     ranking: Ranking, limit: float, significance_level: float | None, n_planning_rows: int = 0
 ) -> int | None:
-    """Estimate how many rows would certify an accuracy, or return None if none would.
+    """Estimate how many rows would certify an accuracy, or return None.
 
     `n_planning_rows` of the present rows were only read to plan the tests of the others. This share
     is assumed to stay the same.
@@ -169,7 +169,7 @@ def find_highest_certified_step(
     certifies: Callable[[float], bool],
     n_bisections_ahead: int = _N_BISECTIONS_AHEAD,
 ) -> int:
-    """Find the highest certified accuracy by bisection, in steps of 1 / 10,000.
+    """Find the highest certified accuracy by bisection, in units of 1 / 10,000.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def find_highest_certified_step(
         except FinerCountsNeeded as recount_request:
             if n_bisections_ahead == 0:
                 raise
-            # It is unknown which half contains the result, so the cells of both are requested.
+            # Either half of the interval may contain the result, so the cells of both are requested.
             cells_of_lower_half = _find_cells_to_recount(
                 certified_step, middle_step, certifies, n_bisections_ahead - 1
             )
@@ -228,7 +228,7 @@ def _find_cells_to_recount(
     certifies: Callable[[float], bool],
     n_bisections_ahead: int,
 ) -> list[int]:
-    """Return the cells that `find_highest_certified_step` needs to count again.
+    """Return the cells of scores that the bisection needs to count again.
 
     The list is empty if the present counts determine the step.
     """

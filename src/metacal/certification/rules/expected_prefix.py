@@ -86,7 +86,7 @@ class ExpectedPrefixRule:
     # A rule that certifies nothing rejects every row.
     fallback_threshold = REJECT_ALL_ROWS
 
-    # All labels are read, because the largest prefix depends on each of them.
+    # All labels are read, because the largest prefix depends on each label.
     tests_ranks_sequentially = False
 
     def plan(
@@ -107,7 +107,10 @@ class ExpectedPrefixRule:
         significance_level: float | None,
         max_tested_rank: int | None = None,
     ) -> ThresholdResult:
-        """Find the largest prefix with few enough errors. `max_tested_rank` is ignored."""
+        """Find the largest prefix of the ranking with few enough errors.
+
+        The argument `max_tested_rank` is ignored.
+        """
         n_accepted = count_expected_prefix(ranking, plan.limit)
         if n_accepted == 0:
             return NOTHING_CERTIFIED
@@ -137,7 +140,7 @@ class ExpectedPrefixRule:
         return ranking.n_rows
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
-        """Compute the smallest number of rows without an error that is accepted."""
+        """Compute the smallest number of error-free rows that can be accepted."""
         allowed_error_rate = 1 - bounds.to_exact_fraction(limit)
         # Without an error, the condition is 1 <= allowed_error_rate * (rows + 1).
         return math.ceil(1 / allowed_error_rate) - 1
@@ -153,7 +156,7 @@ class ExpectedPrefixRule:
 
 
 def count_expected_prefix(ranking: Ranking, accuracy: float) -> int:
-    """Count the rows of the largest prefix with few enough errors.
+    """Count the rows of the largest prefix of a ranking with few enough errors.
 
     Parameters
     ----------
@@ -197,7 +200,7 @@ def count_expected_prefix(ranking: Ranking, accuracy: float) -> int:
 def _require_finer_counts_if_more_could_pass(
     ranking: Ranking, accuracy: float, first_undecided_block: int
 ) -> None:
-    """Raise FinerCountsNeeded if a prefix that ends inside a block of rows could pass.
+    """Raise FinerCountsNeeded if a prefix that ends inside a tie block could pass.
 
     This is possible for rows that were only counted, if their order within a block is unknown.
     Blocks before `first_undecided_block` are ignored.
@@ -215,6 +218,6 @@ def _require_finer_counts_if_more_could_pass(
     needs_finer_counts[:first_undecided_block] = False
     blocks_to_recount = np.flatnonzero(needs_finer_counts)
     if len(blocks_to_recount) > 0:
-        # The largest prefix is sought, so the last blocks are counted first.
+        # The last blocks are counted first, because they would give the largest prefix.
         last_blocks_to_recount = blocks_to_recount[-MAX_BLOCKS_PER_RECOUNT:]
         raise ranking.build_finer_counts_error(last_blocks_to_recount.tolist())

@@ -251,7 +251,7 @@ class FixedSequenceRule:
         return ranking.n_rows
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
-        """Compute the smallest number of rows without an error that passes a test."""
+        """Compute the smallest number of error-free rows with which a test passes."""
         assert significance_level is not None
         return bounds.error_free_rows_needed(limit, significance_level)
 

@@ -70,17 +70,17 @@ from metacal.statistics import bounds, replicating_bets
 # Factor by which the first rank of bets exceeds that of exact tests, because bets need more rows.
 _FIRST_RANK_FACTOR = 1.2
 
-# Smallest product of the number of rows and the limit at which there are two starts.
+# Smallest product of the row count and the limit at which two test sequences are run.
 _MIN_ALLOWED_LOSS_FOR_TWO_STARTS = 50
 
 # Number of pilot rows whose losses are read.
 _N_PILOT_LOSSES = 10
 
-# The least certain rows are read if at most this many pilot rows are good. A good row has a loss of at
-# most the limit.
+# Largest number of good pilot rows at which the least certain rows are read. A good row has a loss of
+# at most the limit.
 _MAX_GOOD_PILOT_ROWS = 1
 
-# Rows are read until the mean loss of a window is at most this multiple of the limit.
+# Mean loss of a window at which no more of the least certain rows are read, divided by the limit.
 _MAX_WINDOW_LOSS_FACTOR = 4.0
 
 # Smallest number of unread rows, as a multiple of the rows that a loss-free test requires.
@@ -182,7 +182,7 @@ class LossRanking:
     def count_passed_ranks(
         self, ranks: Sequence[int], limit: float, significance_level: float, losses_are_rare: bool
     ) -> int:
-        """Count the ranks that pass before the first one that fails.
+        """Count the ranks that pass before the first failure.
 
         Parameters
         ----------
@@ -214,7 +214,7 @@ class LossRanking:
                 first_failure_in_batch = int(np.argmin(passes_by_rank))
                 return n_passed + first_failure_in_batch
             n_passed += len(batch_ranks)
-            # The first ranks fail most often, and ranks after a failure are tested in vain.
+            # Later batches are larger, because the first ranks fail most often.
             batch_size = _N_RANKS_OF_LATER_BATCHES
         return n_passed
 
@@ -239,7 +239,7 @@ class LossRanking:
         return [losses_in_bet_order[bet_order < rank] for rank in ranks]
 
     def count_accepted_after_passing_rank(self, rank: int, limit: float) -> int:
-        """Count the rows that may be accepted if the test at a rank passed.
+        """Count the rows that may be accepted after the test at a rank has passed.
 
         It is the rank itself, or the start or the end of its block of equal scores.
         """
@@ -323,7 +323,7 @@ def _find_highest_passed_rank(
     *,
     losses_are_rare: bool,
 ) -> int:
-    """Test the sequences in order, and return the highest rank that passes, or 0.
+    """Run test sequences in order, and return the highest rank that passes, or 0.
 
     Each sequence is tested at its own fraction of delta. If every test of a sequence passes, its
     fraction is added to that of the next one (fallback procedure of Wiens 2003).
@@ -350,7 +350,7 @@ def _find_highest_passed_rank(
 def find_last_rank_to_test(
     loss_ranking: LossRanking, limit: float, delta: float, pilot_rows: PilotRows | None
 ) -> int:
-    """Find the last rank that may be tested, and read the labels above it if needed.
+    """Find the last rank that may be tested, after reading uncertain rows if needed.
 
     The losses of the least certain rows are read if most pilot rows have losses above the limit. The
     rows that were read must not be tested.
@@ -381,7 +381,7 @@ def _plan_test_sequences(
     delta: float,
     pilot_rows: PilotRows | None,
 ) -> list[LossTestSequence]:
-    """Plan tests at score values if many scores of the pilot rows are equal, else at ranks."""
+    """Plan tests at score values if many pilot scores tie, and at ranks otherwise."""
     if (
         pilot_rows is not None
         and pilot_rows.requires_score_value_tests
@@ -396,14 +396,14 @@ def _plan_test_sequences(
 def _plan_tests_at_score_values(
     ranking: Ranking, last_rank_to_test: int, limit: float, delta: float, pilot_scores: Float
 ) -> list[LossTestSequence]:
-    """Plan tests at the ends of tie blocks from a score of the pilot rows upward."""
+    """Plan tests at the ends of tie blocks, upward from the score of a pilot row."""
     all_block_ends = ranking.tie_block_end_ranks
     tested_block_ends = all_block_ends[all_block_ends <= last_rank_to_test]
     if len(tested_block_ends) == 0:
         return []
     pilot_scores = np.sort(pilot_scores)
-    some_rows_must_not_be_tested = last_rank_to_test < ranking.n_rows
-    if some_rows_must_not_be_tested:
+    last_row_is_excluded = last_rank_to_test < ranking.n_rows
+    if last_row_is_excluded:
         last_tested_block = len(tested_block_ends) - 1
         highest_tested_score = ranking.tie_block_scores[last_tested_block]
         pilot_scores = pilot_scores[pilot_scores <= highest_tested_score]
@@ -471,7 +471,7 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[LossTestSeq
 
 
 def has_one_start(n_rows: int, limit: float) -> bool:
-    """Check whether all of delta is spent on one start, because there are few rows.
+    """Check whether there are so few rows that one test sequence gets all of delta.
 
     >>> has_one_start(999, 0.05), has_one_start(1000, 0.05)
     (True, False)

@@ -75,10 +75,10 @@ class RejectionRateRule:
     reference_rows: Literal["correct", "all"] = "correct"
     name: str = "umbrella"
 
-    # If nothing is certified, every row is accepted. The rejection rate is then 0.
+    # If nothing is certified, every row is accepted, so the rejection rate is 0.
     fallback_threshold = ACCEPT_ALL_ROWS
 
-    # The rank k depends on the total number of reference rows, so all labels are read.
+    # All labels are read, because the tested rank depends on the number of reference rows.
     tests_ranks_sequentially = False
 
     def plan(
@@ -192,7 +192,7 @@ class RejectionRateRule:
         return get_last_or_zero(self._count_reference_rows_up_to_blocks(ranking))
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
-        """Compute how many reference rows are needed before any row can be rejected."""
+        """Compute how many reference rows are needed to reject any row."""
         return bounds.correct_rows_needed(limit, significance_level)
 
     def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
@@ -260,10 +260,10 @@ class AcceptanceRateRule:
     reference_rows: Literal["incorrect", "all"] = "incorrect"
     name: str = "two-sided"
 
-    # If nothing is certified, every row is rejected. The acceptance rate is then 0.
+    # If nothing is certified, every row is rejected, so the acceptance rate is 0.
     fallback_threshold = REJECT_ALL_ROWS
 
-    # The rank depends on the total number of reference rows, so all labels are read.
+    # All labels are read, because the tested rank depends on the number of reference rows.
     tests_ranks_sequentially = False
 
     def plan(
@@ -356,7 +356,7 @@ class AcceptanceRateRule:
         return get_last_or_zero(self._count_reference_rows_up_to_blocks(ranking))
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
-        """Compute how many reference rows are needed before any row can be accepted."""
+        """Compute how many reference rows are needed to accept any row."""
         return bounds.correct_rows_needed(limit, significance_level)
 
     def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
@@ -409,12 +409,12 @@ class AcceptanceRateRule:
 def _count_rows_to_reject(
     n_rows: int, max_acceptance_rate: float, significance_level: float
 ) -> int:
-    """Count the rows with the highest scores that must be rejected to limit the acceptance rate.
+    """Count the rows that must be rejected to limit the acceptance rate.
 
     The result is `n_rows` + 1 if there are too few rows to accept any of them.
     """
-    # The acceptance rate is the miscoverage of a gate that ranks the rows in reverse order, and
-    # accepts the rows that are rejected here.
+    # The acceptance rate equals the miscoverage of a gate that ranks the rows in reverse order, and
+    # accepts exactly the rows that this gate rejects.
     return bounds.certified_miscoverage_rank(
         n_correct=n_rows, alpha=max_acceptance_rate, delta=significance_level
     )

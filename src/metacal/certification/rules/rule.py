@@ -89,7 +89,7 @@ class ThresholdResult:
 
     @property
     def design(self) -> CertificationDesign:
-        """Design with the rows that were read to plan the tests."""
+        """Design that records the kind of tests and the rows read to plan the tests."""
         return CertificationDesign(
             tests_score_values=self.tests_tie_blocks, n_planning_rows=self.n_planning_rows
         )
@@ -117,7 +117,7 @@ class Shortfall:
     rows_needed: int | None = None
 
 
-# Type of a function that returns whether the same rows certify another limit.
+# Type of a function that checks whether the same rows certify another limit.
 Certifies = Callable[[float], bool]
 
 
@@ -130,7 +130,7 @@ class ThresholdRule(Protocol):
 
     @property
     def fallback_threshold(self) -> float:
-        """Threshold to use if nothing is certified.
+        """Threshold to use if no threshold is certified.
 
         It is +inf if accepting every row keeps the promise, and -inf otherwise.
         """
@@ -163,7 +163,7 @@ class ThresholdRule(Protocol):
         significance_level: float | None,
         max_tested_rank: int | None = None,
     ) -> ThresholdResult:
-        """Run the plan on the ranks up to `max_tested_rank`.
+        """Run the planned tests at the ranks up to `max_tested_rank`.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class ThresholdRule(Protocol):
         """
 
     def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
-        """Convert the target of a promise to the limit that the tests are about."""
+        """Convert the target of a promise to the limit that is tested."""
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the rows that the tests use."""
