@@ -60,14 +60,14 @@ class AccuracyEstimate:
     n_accepted: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON types, with the basis of the estimate as text."""
+        """Convert the estimate to a dictionary, with its basis as text."""
         return {
             **vars(self),
             "basis": "calibrated confidence of accepted rows, no labels; wrong under shift",
         }
 
     def to_frame(self) -> Any:
-        """Return the fields as a `pandas.DataFrame` with a single row."""
+        """Convert the estimate to a `pandas.DataFrame` with one row."""
         return display.make_frame([vars(self)])
 
     def _repr_html_(self) -> str:
@@ -86,7 +86,7 @@ class AccuracyEstimate:
 
 @dataclass(frozen=True)
 class AcceptedSums:
-    """Sums over rows from which their accuracy is estimated.
+    """Sums of confidences and variances, from which an accuracy is estimated.
 
     Attributes
     ----------
@@ -168,23 +168,25 @@ def infer_accuracy_from_sums(
         return AccuracyEstimate(
             accuracy=None, low=None, high=None, level=level, n_rows=sums.n_rows, n_accepted=0
         )
-    n_fit_accepted = certificate.traffic.n_accepted
-    n_fit_correct = certificate.traffic.n_correct_accepted
+    n_accepted_fit_rows = certificate.traffic.n_accepted
+    n_correct_fit_rows = certificate.traffic.n_correct_accepted
     calibration_gap = 0.0
     confidence_bins = () if profile is None else profile.confidence_bins
     has_confidences = any(confidence_bin.n_rows > 0 for confidence_bin in confidence_bins)
     if has_confidences:
-        n_fit_accepted = sum(confidence_bin.n_rows for confidence_bin in confidence_bins)
-        n_fit_correct = sum(confidence_bin.n_correct for confidence_bin in confidence_bins)
+        n_accepted_fit_rows = sum(confidence_bin.n_rows for confidence_bin in confidence_bins)
+        n_correct_fit_rows = sum(confidence_bin.n_correct for confidence_bin in confidence_bins)
         fit_confidence_sum = sum(
             confidence_bin.confidence_sum for confidence_bin in confidence_bins
         )
-        calibration_gap = abs(fit_confidence_sum / n_fit_accepted - n_fit_correct / n_fit_accepted)
-    # Half a pseudo-count for each outcome keeps the variance positive.
-    smoothed_accuracy = (n_fit_correct + 0.5) / (n_fit_accepted + 1.0)
-    level_variance = smoothed_accuracy * (1.0 - smoothed_accuracy) / (n_fit_accepted + 1.0)
-    chance_variance = sums.variance_sum / n_accepted**2
-    standard_error = math.sqrt(chance_variance + level_variance)
+        calibration_gap = abs(
+            fit_confidence_sum / n_accepted_fit_rows - n_correct_fit_rows / n_accepted_fit_rows
+        )
+    # A pseudo-count of 1/2 for each outcome keeps the variance positive if all rows are correct.
+    smoothed_accuracy = (n_correct_fit_rows + 0.5) / (n_accepted_fit_rows + 1.0)
+    accuracy_variance = smoothed_accuracy * (1.0 - smoothed_accuracy) / (n_accepted_fit_rows + 1.0)
+    outcome_variance = sums.variance_sum / n_accepted**2
+    standard_error = math.sqrt(outcome_variance + accuracy_variance)
     normal_quantile = float(ndtri(0.5 + 0.5 * level))
     half_width = normal_quantile * standard_error + calibration_gap
     mean_confidence = sums.confidence_sum / n_accepted

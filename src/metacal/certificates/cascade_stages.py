@@ -1,4 +1,4 @@
-"""Counts of the stages of a certified cascade: which model answers which rows."""
+"""Numbers of rows that each model of a certified cascade answers."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ class Stages:
 
     @property
     def n_wrong(self) -> int | None:
-        """Number of incorrect answers, None if labels are missing."""
-        total = 0
+        """Number of incorrect answers of all models, None if labels are missing."""
+        n_wrong_answers = 0
         for stage in self.models:
             if stage.n_wrong is None:
                 return None
-            total += stage.n_wrong
-        return total
+            n_wrong_answers += stage.n_wrong
+        return n_wrong_answers
 
     @property
     def n_answered_without_reference(self) -> int:
@@ -92,7 +92,7 @@ class Stages:
         return self.n_answered - self.models[-1].n_rows
 
     def find_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe the first contradiction to a certificate, or return None."""
+        """Describe the first count that contradicts a certificate, or return None."""
         return (
             self._find_mismatch_with_certificate(certificate)
             or self._find_impossible_counts(certificate)
@@ -100,7 +100,7 @@ class Stages:
         )
 
     def _find_mismatch_with_certificate(self, certificate: Certificate) -> str | None:
-        """Describe a threshold, score or count that differs from that of the certificate."""
+        """Describe a threshold, score or count that contradicts the certificate."""
         first_stage = self.models[0]
         has_same_threshold = certificate.threshold == first_stage.threshold
         has_same_score = certificate.score == first_stage.score
@@ -144,7 +144,7 @@ class Stages:
         contradiction = self._find_unanswered_rows(certificate.n_rows)
         if contradiction is not None:
             return contradiction
-        # The cascade and the reference give the same answer on rows that the reference answers.
+        # The cascade can differ from the reference only on rows that the reference does not answer.
         n_differing_rows = sum(counts_of_differing_rows)
         has_too_many_differences = n_differing_rows > self.n_answered_without_reference
         if has_too_many_differences or self.n_labels > certificate.n_rows:
@@ -152,7 +152,7 @@ class Stages:
         return None
 
     def _find_unanswered_rows(self, n_rows: int) -> str | None:
-        """Describe why the models and people cannot have answered all rows, or return None."""
+        """Describe why models and people cannot have answered all rows, or return None."""
         is_single_model = len(self.models) < 2
         if is_single_model or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
@@ -166,7 +166,7 @@ class Stages:
         return None
 
     def _find_impossible_errors(self) -> str | None:
-        """Describe a number of incorrect answers that other counts rule out, or return None."""
+        """Describe why the numbers of incorrect answers are impossible, or return None."""
         if self.n_wrong is None:
             if any(stage.n_wrong is not None for stage in self.models):
                 return "the wrong answers are known of some models alone"
@@ -176,21 +176,21 @@ class Stages:
         *error_counts_of_earlier_models, n_errors_of_last_model = [
             stage.n_wrong for stage in self.models if stage.n_wrong is not None
         ]
-        # Earlier models answer these rows. They are wrong if only the cascade is wrong, and correct if
-        # only the reference is wrong.
+        # Earlier models err on each row on which only the cascade is wrong. They are correct on
+        # each row on which only the reference is wrong.
         min_errors_of_earlier_models = self.n_only_cascade_wrong
         max_errors_of_earlier_models = (
             self.n_answered_without_reference - self.n_only_reference_wrong
         )
         n_errors_of_earlier_models = sum(error_counts_of_earlier_models)
-        are_earlier_errors_possible = (
+        has_possible_errors_of_earlier_models = (
             min(error_counts_of_earlier_models) >= 0
             and min_errors_of_earlier_models
             <= n_errors_of_earlier_models
             <= max_errors_of_earlier_models
         )
         n_answers_of_last_model = self.models[-1].n_rows
-        are_last_errors_possible = 0 <= n_errors_of_last_model <= n_answers_of_last_model
-        if not (are_earlier_errors_possible and are_last_errors_possible):
+        has_possible_errors_of_last_model = 0 <= n_errors_of_last_model <= n_answers_of_last_model
+        if not (has_possible_errors_of_earlier_models and has_possible_errors_of_last_model):
             return "more answers are wrong than were given, or fewer than differ"
         return None

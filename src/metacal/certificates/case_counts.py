@@ -1,4 +1,4 @@
-"""Counts of the cases behind a certificate whose promise is about cases."""
+"""Counts of the calibration cases of a certificate, where a case has several items."""
 
 from __future__ import annotations
 

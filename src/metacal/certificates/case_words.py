@@ -1,4 +1,4 @@
-"""Lines that describe the cases and the item types of a certificate about cases."""
+"""Printed lines about the calibration cases and item types of a certificate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def describe_case_outcome(certificate: Certificate, case_counts: CaseCounts) -> 
     """Describe how many items are accepted, and how many cases break the promise."""
     item_counts = certificate.traffic
     quantity = certificate.quantity
-    # The suffix describes the violations, for example "with an incorrect accepted item".
+    # `violations_suffix` is, for example, "with an incorrect accepted item".
     outcome_text = (
         f"{item_counts.n_accepted:,} of {item_counts.n_rows:,} items accepted,"
         f" {case_counts.n_broken:,} of {case_counts.n_counted:,} cases {quantity.violations_suffix}"
@@ -45,7 +45,7 @@ def describe_case_outcome(certificate: Certificate, case_counts: CaseCounts) -> 
 
 
 def list_type_lines(certificate: Certificate) -> list[Line]:
-    """List a line for each of the item types with the lowest coverage."""
+    """Return a printed line for each of the item types with the lowest coverage."""
     if certificate.subgroups is None:
         return []
     types_by_coverage = sorted(certificate.subgroups.items, key=get_coverage_or_zero)

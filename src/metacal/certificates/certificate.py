@@ -72,7 +72,7 @@ def accept_up_to_threshold(score: Float, threshold: float | Float) -> Flags:
 
 _DEFAULT_DESIGN = CertificationDesign()
 
-#: Headings of the lines of a printed certificate are padded to this many characters.
+#: Width of the headings of a printed certificate, in characters.
 _HEADING_WIDTH = 12
 
 
@@ -198,7 +198,7 @@ class Certificate:
 
     @property
     def limits(self) -> Limits:
-        """Promised quantities with their limits: one, or two if both are promised."""
+        """Pairs of a promised quantity and its limit, at most two."""
         first_limit = (self.quantity, self.target)
         if self.max_miscoverage is None:
             return (first_limit,)
@@ -277,7 +277,7 @@ class Certificate:
 
     @property
     def coverage(self) -> float:
-        """Accepted share of the traffic, on the calibration rows."""
+        """Accepted share of the calibration rows."""
         return self.traffic.coverage
 
     @property
@@ -307,13 +307,13 @@ class Certificate:
 
     @property
     def disagreement(self) -> float | None:
-        """Share of rows that a cascade and its last model answer differently, if counted."""
+        """Share of rows on which a cascade and its last model disagree, None if unknown."""
         if self.stages is None or self.stages.n_disagreements is None:
             return None
         return self.stages.n_disagreements / self.n_rows
 
     def next_rows(self, rows: int, level: float = 0.9, *, part: Name | None = None) -> NextRows:
-        """Predict how many of the next rows go to review, as an interval.
+        """Predict an interval for the number of new rows that go to review.
 
         Parameters
         ----------
@@ -386,8 +386,8 @@ class Certificate:
         printed_lines = [self.statement]
         previous_heading = ""
         for heading, text in self._list_all_lines():
-            repeats_assuming = heading == "assuming" and previous_heading == "assuming"
-            printed_heading = "" if repeats_assuming else heading
+            continues_assumptions = heading == "assuming" and previous_heading == "assuming"
+            printed_heading = "" if continues_assumptions else heading
             padded_heading = printed_heading.ljust(_HEADING_WIDTH)
             printed_lines.append(f"  {padded_heading} {text}")
             previous_heading = heading
@@ -479,7 +479,7 @@ class Certificate:
         return make_certificate_frame(self)
 
 
-#: Name of the attribute of a certificate that each key of a file stores.
+#: Certificate attribute that is stored under each key of a file.
 ATTRIBUTE_BY_STORED_KEY: dict[str, str] = {
     get_stored_key(certificate_field): certificate_field.name
     for certificate_field in fields(Certificate)

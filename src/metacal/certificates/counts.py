@@ -18,10 +18,10 @@ from metacal.certificates.stored_fields import OPTIONAL
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
 
-#: Population that counts describe: the source of the rows, or the target of their weights.
+#: Population that counts describe: that of the sampled rows, or the target of their weights.
 Population = Literal["source", "target"]
 
-#: If the calibration rows had no labels, a file has null for these counts.
+#: Counts that a file stores as null if the calibration rows had no labels.
 COUNTS_THAT_NEED_LABELS = ("n_correct", "n_correct_accepted")
 
 
@@ -40,7 +40,7 @@ class Counts:
         return self.n_rows - self.n_accepted
 
     def can_be_subset_of(self, other: Counts) -> bool:
-        """Check whether the counted rows can be some of the rows that `other` counts."""
+        """Check whether the counted rows can be a subset of those counted by `other`."""
         return (
             self.n_rows <= other.n_rows
             and self.n_accepted <= other.n_accepted
@@ -90,7 +90,7 @@ class ScoreValueCount(NamedTuple):
 def find_traffic_contradiction(
     certificate: Certificate, *, tests_only_some_rows: bool
 ) -> str | None:
-    """Describe a contradiction between counts of all and of tested rows, or None.
+    """Find a contradiction between the counts of all rows and of the tested rows.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def find_traffic_contradiction(
 def find_planning_row_contradiction(
     certificate: Certificate, *, can_plan_tests_on_rows: bool
 ) -> str | None:
-    """Describe why the stated number of planning rows is impossible, or return None.
+    """Describe why so many rows cannot have been used only to plan the tests.
 
     Planning rows are the least certain rows. They are only read to plan the tests of the others.
 
@@ -141,11 +141,10 @@ def find_planning_row_contradiction(
         return None
     tested_counts = certificate.tested_counts
     subgroups = certificate.subgroups
-    # All planning rows are rejected, so there are at most as many as rejected rows.
+    # Rows that only plan the tests are rejected, so their number is at most that of rejected rows.
     max_planning_rows = tested_counts.n_rejected
     if subgroups is not None and subgroups.is_two_sided:
-        # The tests of each of the two predicted classes have their own planning rows, so one row may
-        # be a planning row for both classes.
+        # Each predicted class has its own planning rows, so one row may plan the tests of both.
         max_planning_rows = 2 * tested_counts.n_rows
     if can_plan_tests_on_rows and n_planning_rows <= max_planning_rows:
         return None
@@ -156,7 +155,7 @@ def find_planning_row_contradiction(
 
 
 def find_score_value_contradiction(certificate: Certificate) -> str | None:
-    """Describe a contradiction between counts by score and totals, or return None."""
+    """Find a contradiction between the counts by score and the total counts."""
     value_counts = certificate.score_value_counts
     if not value_counts:
         return None
@@ -181,7 +180,7 @@ def find_score_value_contradiction(certificate: Certificate) -> str | None:
 def find_label_contradiction(
     certificate: Certificate, *, allows_missing_labels: bool
 ) -> str | None:
-    """Describe a contradiction between labels and other counts, or return None.
+    """Find a contradiction between the number of labels and the other counts.
 
     Every accepted row has a label. Correct rows are counted among the labelled rows.
 

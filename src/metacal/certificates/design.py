@@ -17,12 +17,12 @@ from metacal.certificates.stored_fields import get_stored_values, stored_as
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate, Guarantee
 
-#: How the weights of rows are known: exactly, with no declared largest weight, or by estimation.
+#: Source of the row weights: given with a largest weight, given without one, or estimated.
 Weights = Literal["given", "unbounded", "estimated"]
-#: What is counted for each cluster: one of its rows, every row, or the mean of its rows.
+#: Contribution of a cluster to the counts: one row, every row, or the mean of its rows.
 CountedBy = Literal["unit", "row", "mean"]
 
-#: The number of competing scores in a plausible certificate is less than this.
+#: A certificate with this many competing scores or more is invalid.
 _TOO_MANY_SCORES = 1000
 
 
@@ -77,14 +77,14 @@ class CertificationDesign:
     random_state: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entries that a file stores, without defaults of optional fields."""
+        """Return the fields to store in a file, without optional fields at their defaults."""
         stored_entries = get_stored_values(self)
         if self.n_planning_rows == 0:
             del stored_entries["only_read"]
         return stored_entries
 
     def weaken_guarantee(self, guarantee: Guarantee) -> Guarantee:
-        """Return "approximate" if the design does not allow an exact guarantee."""
+        """Return the guarantee, or "approximate" if the design makes it inexact."""
         is_inexact = self.n_folds != 0 or self.inexactness is not None
         if is_inexact and guarantee != "none":
             return "approximate"
@@ -108,7 +108,7 @@ class CertificationDesign:
 
     @property
     def counts_whole_clusters(self) -> bool:
-        """Whether every row of a cluster was counted, by bets on whole clusters."""
+        """Whether all rows of each cluster were counted."""
         return self.cluster_counting in ("row", "mean")
 
     def merge_with(self, other: CertificationDesign) -> CertificationDesign:
@@ -122,8 +122,7 @@ class CertificationDesign:
             merged_fields[field_name] = (
                 other_value if other_value_is_set else getattr(self, field_name)
             )
-        # The share of delta and the number of scores are 1 by default, so `bool` does not show
-        # whether they were set.
+        # The default of these two fields is 1, so their truth value does not show if they were set.
         merged_fields["delta_fraction"] = min(self.delta_fraction, other.delta_fraction)
         merged_fields["n_competing_scores"] = max(self.n_competing_scores, other.n_competing_scores)
         # A seed of 0 is valid, although `bool(0)` is False.
@@ -154,7 +153,7 @@ class CertificationDesign:
         return None
 
     def _find_contradiction_in_planning(self, delta: float | None) -> str | None:
-        """Describe why the planning rows are impossible, or return None."""
+        """Describe an impossible number of pilot or planning rows, or return None."""
         uses_pilot_rows = self.n_pilot_rows != 0 or self.tests_score_values
         if self.n_pilot_rows < 0 or (delta is None and uses_pilot_rows):
             return f"{self.n_pilot_rows:,} rows cannot be set aside to lay out tests"
@@ -166,19 +165,19 @@ class CertificationDesign:
         """Check that a cluster size is stored only if whole clusters were counted."""
         if self.largest_cluster_size is None:
             return not self.counts_whole_clusters and not self.is_largest_cluster_declared
-        # Files may store 0 as the size of the largest cluster. It is read as 1.
+        # A stored cluster size of 0 is read as 1.
         is_positive = (self.largest_cluster_size or 1) >= 1
         return self.counts_whole_clusters and is_positive
 
     def _has_consistent_delta_fraction(self) -> bool:
-        """Check that the share of delta agrees with the number of scores."""
+        """Check that the share of delta agrees with the number of competing scores."""
         if self.n_competing_scores == 1:
             return self.delta_fraction == 1.0
         return 0.0 < self.delta_fraction < 1.0 and 1 < self.n_competing_scores < _TOO_MANY_SCORES
 
 
 def record_design(certificate: Certificate, design: CertificationDesign) -> Certificate:
-    """Add a design to that of a certificate, and weaken its guarantee if needed."""
+    """Merge a design into a certificate, and weaken the guarantee if needed."""
     combined_design = certificate.design.merge_with(design)
     return replace(
         certificate,

@@ -1,4 +1,4 @@
-"""Fingerprint of the calibration rows, which recognises them in an evaluation.
+"""Fingerprints of calibration rows, to recognise them in a later evaluation.
 
 A gate stores two things about the rows that it was fitted on. Both ignore the order of the rows.
 
@@ -46,21 +46,21 @@ from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
-#: New rows are mistaken for calibration rows with at most this probability.
+#: Largest probability of mistaking new rows for calibration rows.
 MAX_COINCIDENCE_PROBABILITY = 1e-5
-#: A sketch has at most this many row hashes. An overlap is detected if about 17 of them occur again.
+#: Maximum number of row hashes in a sketch. About 17 repeated hashes reveal an overlap.
 SKETCH_SIZE = 256
-#: Scores are rounded to this grid in `data_hash`, because kernels differ in their last bits.
+#: Grid to which `data_hash` rounds scores, because kernels differ in the last bits of a score.
 _COARSE_GRID = Grid(RELATIVE_GRID.even_below, bits=12)
-#: Rows are hashed in blocks of this size, which fit into the cache of a core.
+#: Number of rows that are hashed at once, so that a block fits into the cache of a core.
 _BLOCK_SIZE = 1 << 16
-#: Number of rows of the first block. From then on the hashes of a sketch are bounded.
+#: Number of rows of the first block, whose hashes bound those of the later blocks.
 _FIRST_BLOCK_SIZE = 1 << 12
 #: Largest value of a row hash, which has 64 bits.
 _LARGEST_HASH = 2**64 - 1
 #: Number of hexadecimal digits of a row hash.
 _HASH_DIGITS = 16
-#: Larger counts of a row hash are stored as this number, so that each count is one digit.
+#: Largest count of a row hash that is stored. Greater counts are capped at this number.
 _LARGEST_STORED_COUNT = 3
 
 
@@ -113,17 +113,17 @@ class RowSketch:
 
     @property
     def hash_values(self) -> NDArray[np.uint64]:
-        """The distinct row hashes as integers, in rising order."""
+        """Distinct row hashes as integers, in ascending order."""
         return np.frombuffer(bytes.fromhex(self.hashes), dtype=">u8").astype(np.uint64)
 
     @property
     def hash_counts(self) -> NDArray[np.uint8]:
-        """How many calibration rows have each hash of `hash_values`, at most 3."""
+        """Number of calibration rows with each hash of `hash_values`, capped at 3."""
         return np.frombuffer(self.counts.encode(), dtype=np.uint8) - ord("0")
 
     @property
     def largest_covered_hash(self) -> int:
-        """The bound as an integer."""
+        """Largest row hash that the sketch covers, as an integer."""
         return int(self.bound, base=16)
 
     def count_common_rows(self, scores: Float) -> int:
@@ -155,31 +155,30 @@ class RowSketch:
         )
         if repeated_hashes.n_once_in_each_sample == 0:
             return 0
-        # If the samples are independent, a hash that occurs twice is in both with a probability of
-        # at most 1/2.
+        # In independent samples, a repeated hash is in both samples with probability at most 1/2.
         n_repeated_hashes = (
             repeated_hashes.n_once_in_each_sample + repeated_hashes.n_twice_in_one_sample
         )
         p_value = bdtrc(repeated_hashes.n_once_in_each_sample - 1, n_repeated_hashes, 0.5)
         if p_value > MAX_COINCIDENCE_PROBABILITY:
             return 0
-        # By coincidence, at most about as many hashes occur once in each sample as occur twice in one.
+        # By chance, at most about as many hashes occur in both samples as occur twice within one.
         n_reused_hashes = max(
             1, repeated_hashes.n_once_in_each_sample - repeated_hashes.n_twice_in_one_sample
         )
-        n_hashes_of_one_calibration_row = int((self.hash_counts == 1).sum())
-        reused_share = n_reused_hashes / n_hashes_of_one_calibration_row
+        n_hashes_that_occur_once = int((self.hash_counts == 1).sum())
+        reused_share = n_reused_hashes / n_hashes_that_occur_once
         n_reused_rows = round(reused_share * self.n_rows)
         return max(1, min(n_reused_rows, self.n_rows, len(scores)))
 
 
 def _is_hexadecimal(text: str, *, n_digits: int) -> bool:
-    """Check whether a text consists of a number of lower-case hexadecimal digits."""
+    """Check whether a text consists of `n_digits` lower-case hexadecimal digits."""
     return re.fullmatch(f"[0-9a-f]{{{n_digits}}}", text) is not None
 
 
 class _RepeatedHashes(NamedTuple):
-    """Numbers of hashes that occur exactly twice in two samples of rows together.
+    """Numbers of row hashes that occur exactly twice in two pooled samples.
 
     Attributes
     ----------
@@ -200,7 +199,7 @@ def _count_repeated_hashes(
     other_hashes: NDArray[np.uint64],
     n_rows_by_other_hash: NDArray[np.int64],
 ) -> _RepeatedHashes:
-    """Count the hashes that occur exactly twice in two samples of rows together.
+    """Count the row hashes that occur exactly twice in two pooled samples.
 
     Parameters
     ----------
@@ -219,13 +218,13 @@ def _count_repeated_hashes(
     occurs_once_in_both = (n_rows_by_hash[common_index] == 1) & (
         n_rows_by_other_hash[other_common_index] == 1
     )
-    n_twice_in_sample_only = np.count_nonzero(np.delete(n_rows_by_hash, common_index) == 2)
-    n_twice_in_other_only = np.count_nonzero(
+    n_repeated_in_sample = np.count_nonzero(np.delete(n_rows_by_hash, common_index) == 2)
+    n_repeated_in_other_sample = np.count_nonzero(
         np.delete(n_rows_by_other_hash, other_common_index) == 2
     )
     return _RepeatedHashes(
         n_once_in_each_sample=int(np.count_nonzero(occurs_once_in_both)),
-        n_twice_in_one_sample=int(n_twice_in_sample_only + n_twice_in_other_only),
+        n_twice_in_one_sample=int(n_repeated_in_sample + n_repeated_in_other_sample),
     )
 
 
@@ -261,7 +260,7 @@ class Fingerprint:
 
     @property
     def largest_sketch_hash(self) -> int:
-        """The largest row hash that the sketch of these rows covers."""
+        """Largest row hash that the sketch of these rows covers."""
         if len(self.smallest_hashes) <= SKETCH_SIZE:
             return _LARGEST_HASH
         return int(self.smallest_hashes[SKETCH_SIZE - 1])
@@ -318,7 +317,7 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     stop = _FIRST_BLOCK_SIZE
     while start < len(correct):
         block = slice(start, stop)
-        # Larger hashes cannot enter the sketch of all rows.
+        # Row hashes above the bound of the sketch are left out, because they cannot enter it.
         block_digest, smallest_hashes = _hash_block(
             scores[block], correct[block], largest_hash=fingerprint.largest_sketch_hash
         )
@@ -326,7 +325,7 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
         block_fingerprint = Fingerprint(
             digest=block_digest, smallest_hashes=distinct_hashes, n_rows_by_hash=n_rows_by_hash
         )
-        # The sum is the fingerprint of the rows of all blocks so far.
+        # The sum of two fingerprints is the fingerprint of the rows of both.
         fingerprint += block_fingerprint
         start, stop = stop, stop + _BLOCK_SIZE
     return fingerprint
@@ -335,7 +334,7 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
 def _hash_block(
     scores: Any, correct: Flags, *, largest_hash: int
 ) -> tuple[RowsDigest, NDArray[np.uint64]]:
-    """Return the digest of a block of rows, and the hashes of its finely rounded scores.
+    """Return the digest of a block of rows, and the hashes of its rounded scores.
 
     Parameters
     ----------
@@ -361,7 +360,7 @@ def _hash_block(
 
 
 def hash_in_order(scores: Any) -> str:
-    """Hash coarsely rounded scores in the given order, so that the order matters.
+    """Compute a digest of the rounded scores in their order.
 
     >>> hash_in_order(np.array([0.1, 0.2])) == hash_in_order(np.array([0.2, 0.1]))
     False
@@ -416,14 +415,14 @@ def find_overlap(
 
 
 def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
-    """Check for a digest that other rows are unlikely to have by coincidence."""
+    """Check whether rows match a stored digest, and not merely by coincidence."""
     row_hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
     row_digest = digest_rows(row_hashes).hexdigest()
     if f"sha256:{row_digest}" != data_hash:
         return False
     n_rows = len(row_hashes)
     _, n_occurrences = np.unique(row_hashes, return_counts=True)
-    # Largest probability of the counts c: n! prod_i (c_i / n)^c_i / c_i!, over all multinomials.
+    # Any multinomial gives the counts c a probability of at most n! prod_i (c_i / n)^c_i / c_i!.
     log_max_multinomial_probability = (
         gammaln(n_rows + 1.0)
         + (n_occurrences * np.log(n_occurrences / n_rows) - gammaln(n_occurrences + 1.0)).sum()
@@ -435,7 +434,7 @@ def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
 def _count_hashes_up_to(
     largest_hash: int, scores: Any
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the distinct row hashes up to a largest one, and how many rows have each."""
+    """Count the rows with each distinct row hash up to `largest_hash`."""
 
     def hash_block(block_scores: Any) -> NDArray[np.uint64]:
         block_hashes = _hash_fine_scores(block_scores)
@@ -447,7 +446,7 @@ def _count_hashes_up_to(
 def _hash_in_blocks(
     hash_block: Callable[..., NDArray[np.uint64]], *columns: Any
 ) -> NDArray[np.uint64]:
-    """Apply a hash function to blocks of rows, and join the hashes."""
+    """Hash rows in blocks, and concatenate the hashes."""
     n_rows = len(columns[0])
     block_hashes = [np.empty(0, dtype=np.uint64)]
     for start in range(0, n_rows, _BLOCK_SIZE):
@@ -457,12 +456,12 @@ def _hash_in_blocks(
 
 
 def _hash_coarse_scores(scores: Any, correct: Flags) -> NDArray[np.uint64]:
-    """Hash each row by its score, rounded to 12 bits, and its correctness."""
+    """Hash each row by its correctness and its score, rounded to 12 bits."""
     return hash_rows(np.asarray(kernels.round_to_grid(scores, _COARSE_GRID)), correct)
 
 
 def _hash_fine_scores(scores: Any) -> NDArray[np.uint64]:
-    """Hash each row by its finely rounded score."""
+    """Hash each row by its score, rounded to a fine grid."""
     return hash_rows(np.asarray(kernels.round_to_grid(scores, RELATIVE_GRID)))
 
 

@@ -1,4 +1,4 @@
-"""Data frames of certificates."""
+"""Conversion of certificates to data frames."""
 
 from __future__ import annotations
 

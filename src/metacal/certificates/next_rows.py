@@ -45,12 +45,12 @@ if TYPE_CHECKING:
         SubgroupCertificates,
     )
 
-#: The number of new rows is limited, because the probability of each count is computed.
+#: Largest number of new rows, because the probability of each count is computed.
 _MAX_ROWS = 10_000_000
 
 
 class ReviewRate(NamedTuple):
-    """Beta distribution of the review rate of rows of one kind.
+    """Beta distribution of a review rate, estimated from calibration rows.
 
     Attributes
     ----------
@@ -190,28 +190,27 @@ def _estimate_review_rate_of_all_rows(certificate: Certificate) -> ReviewRate:
     if certificate.accepts_everything:
         threshold = math.inf
     else:
-        # The threshold of the first model of a cascade may be +inf, although people review rows of
-        # the cascade. An infinite threshold would state that no row is reviewed.
+        # A finite threshold keeps the review rate above 0. In a cascade, the threshold of the first
+        # model may be +inf although people review rows.
         threshold = min(certificate.threshold, sys.float_info.max)
-    rate_if_rows_are_independent = _estimate_review_rate_from_counts(
+    rate_of_independent_rows = _estimate_review_rate_from_counts(
         certificate.quantity, certificate.traffic, threshold
     )
-    # Rows of a cluster are dependent. In the worst case, every cluster has the largest size, and
-    # all its rows are as informative as a single row.
+    # In the worst case, a cluster of the largest size is as informative as a single row.
     max_cluster_size = certificate.design.largest_cluster_size or 1
     return ReviewRate(
-        n_calibration_rows=rate_if_rows_are_independent.n_calibration_rows,
+        n_calibration_rows=rate_of_independent_rows.n_calibration_rows,
         rejected_pseudocount=_divide_by_cluster_size(
-            rate_if_rows_are_independent.rejected_pseudocount, max_cluster_size
+            rate_of_independent_rows.rejected_pseudocount, max_cluster_size
         ),
         accepted_pseudocount=_divide_by_cluster_size(
-            rate_if_rows_are_independent.accepted_pseudocount, max_cluster_size
+            rate_of_independent_rows.accepted_pseudocount, max_cluster_size
         ),
     )
 
 
 def _divide_by_cluster_size(pseudocount: float, max_cluster_size: int) -> float:
-    """Divide a pseudo-count by the size of the largest cluster, but not to below 1."""
+    """Divide a pseudo-count by the largest cluster size, without falling below 1."""
     if pseudocount > 1.0:
         return max(1.0, pseudocount / max_cluster_size)
     return pseudocount
@@ -220,7 +219,7 @@ def _divide_by_cluster_size(pseudocount: float, max_cluster_size: int) -> float:
 def _estimate_subgroup_review_rate(
     certificate: Certificate, subgroups: SubgroupCertificates, subgroup_name: Name | None
 ) -> ReviewRate:
-    """Estimate the review rate of a class or group, or of all of them as a mixture."""
+    """Estimate the review rate of one class or group, or of all of them together."""
     if subgroup_name is None:
         selected_subgroups = [subgroup for subgroup in subgroups.items if subgroup.n_rows > 0]
     else:
@@ -232,8 +231,8 @@ def _estimate_subgroup_review_rate(
             f"Unknown {subgroups.by} {subgroup_name!r}. Pass one of"
             f" {', '.join(map(str, subgroups.names))}."
         )
-    # All rows are tested except some rows of the pooled subgroup. Its untested rows count for its
-    # share of all rows, but not for its review rate.
+    # Untested rows of the pooled subgroup count for its share of all rows, but not for its review
+    # rate. All rows of other subgroups are tested.
     n_tested_rows = sum(subgroup.n_rows for subgroup in subgroups.items)
     n_untested_pooled_rows = certificate.n_rows - n_tested_rows
     subgroup_rates = []
@@ -287,17 +286,17 @@ def _estimate_review_rate_from_counts(
         threshold=threshold,
         last_accepted_row_sets_threshold=True,
     )
-    # The threshold does not depend on the incorrect rows, so the number of rejected ones is binomial.
+    # The threshold does not depend on incorrect rows, so the number of rejected errors is binomial.
     n_incorrect = counts.n_rows - counts.n_correct
     if n_incorrect == 0:
         return rate_of_correct
     n_incorrect_accepted = counts.n_accepted - counts.n_correct_accepted
     n_incorrect_rejected = n_incorrect - n_incorrect_accepted
-    jeffreys_prior = 0.5 if math.isfinite(threshold) else 0.0
+    jeffreys_pseudocount = 0.5 if math.isfinite(threshold) else 0.0
     rate_of_incorrect = ReviewRate(
         n_calibration_rows=n_incorrect,
-        rejected_pseudocount=n_incorrect_rejected + jeffreys_prior,
-        accepted_pseudocount=n_incorrect_accepted + jeffreys_prior,
+        rejected_pseudocount=n_incorrect_rejected + jeffreys_pseudocount,
+        accepted_pseudocount=n_incorrect_accepted + jeffreys_pseudocount,
     )
     return ReviewRate.approximate_mixture([rate_of_correct, rate_of_incorrect])
 

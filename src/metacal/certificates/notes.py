@@ -18,7 +18,7 @@ from metacal.rows.plausibility import Suspected, Suspicion
 from metacal.spelling import choose_spelling, format_option
 
 Facts = ParamSpec("Facts")
-#: For each kind of note, the function that formats its facts as a sentence.
+#: Function that formats the facts of a note as a sentence, by kind of note.
 NOTE_TEXTS: dict[str, Callable[..., str]] = {}
 
 
@@ -40,7 +40,7 @@ class Note:
         return NOTE_TEXTS[self.kind](**dict(self.facts))
 
     def issue_warning(self) -> Note:
-        """Issue the sentence as a MetacalWarning, and return the note."""
+        """Issue the text of the note as a MetacalWarning, and return the note."""
         warn_caller(str(self))
         return self
 
@@ -90,7 +90,7 @@ def note_remark(*, text: str) -> str:
 
 @register_note("too_few_right")
 def note_too_few_correct_rows(*, right: int, alpha: float, best: float, needed: int) -> str:
-    """Report that too few correct rows allow no rejection under a miscoverage limit."""
+    """Report that no row can be rejected, because there are too few correct rows."""
     return (
         f"Every row is accepted: with only {right} correct rows, none can be rejected at a"
         f" miscoverage of at most {alpha:g}. Use at least {needed} correct rows, or raise the"
@@ -100,7 +100,7 @@ def note_too_few_correct_rows(*, right: int, alpha: float, best: float, needed: 
 
 @register_note("too_few_to_review")
 def note_too_few_rows_to_review(*, rows: int, share: float, best: float, needed: int) -> str:
-    """Report that too few rows allow no rejection under a limit on the review rate."""
+    """Report that no row can be rejected, because there are too few rows."""
     return (
         f"Every row is accepted: with only {rows} rows, none can be rejected at a review rate"
         f" of at most {share:g}. Use at least {needed} rows, or raise the limit to"
@@ -110,7 +110,7 @@ def note_too_few_rows_to_review(*, rows: int, share: float, best: float, needed:
 
 @register_note("too_few_units")
 def note_too_few_clusters(*, units: int, rows: int) -> str:
-    """Report that too few clusters allow no rejection."""
+    """Report that no row can be rejected, because there are too few clusters."""
     return (
         f"Every row is accepted, because {units:,} clusters ({rows:,} rows) are too few to reject"
         " a row. Collect rows from more clusters, or raise the limit."
@@ -128,7 +128,7 @@ def note_class_never_predicted(
     rows: int,
     needed: int | None,
 ) -> str:
-    """Report that one of two promises about two classes accepts no row."""
+    """Report that the promise about one of two classes accepts no row."""
     best_text = "" if best is None else f" (the best they support is {best:g})"
     more_rows_text = "" if needed is None else f", or collect about {needed:,} rows"
     return (
@@ -148,7 +148,7 @@ def note_review_is_cheapest(*, review: float) -> str:
 
 @register_note("one_row_of_each_unit")
 def note_one_row_per_cluster(*, units: int, rows: int) -> str:
-    """Report that one random row of each cluster was tested."""
+    """Report that only one random row of each cluster was tested."""
     return (
         f"The certificate counts one random row from each of {units:,} clusters ({rows:,} rows in"
         " total)."
@@ -233,7 +233,7 @@ def note_score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> s
 
 @register_note("decision_learned")
 def note_decision_learned(*, aside: int, at: float) -> str:
-    """Report the log-odds at which pilot rows put the decision between two classes."""
+    """Report the decision log-odds of two classes, as chosen from pilot rows."""
     return (
         "The promise covers the rule that predicts the second class if its log-odds exceed"
         f" {at:.6g}. This cutoff was chosen on {aside:,} pilot rows, which are not used for the"
@@ -295,7 +295,7 @@ def note_frozen_few_errors(*, errors: int, rows: int) -> str:
     )
 
 
-#: Scores that were checked for ties: computed from all or sampled logits, or passed by the user.
+#: Origin of the scores that were checked for ties: all logits, sampled logits, or the user.
 ScoreOrigin = Literal["logits", "sampled logits", "given scores"]
 
 

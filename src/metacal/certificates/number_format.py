@@ -9,15 +9,15 @@ from __future__ import annotations
 import decimal
 import math
 
-#: Promised percentages are printed with this many significant digits.
+#: Number of significant digits of a promised percentage.
 _SIGNIFICANT_DIGITS = 6
-#: Percentages that are only described are rounded to this many decimals.
+#: Number of decimals of a percentage that is not promised.
 _DESCRIBED_DECIMALS = 6
-#: Shares are rounded to multiples of this step, to remove floating-point errors as in 1 - 0.07.
+#: Step to which shares are rounded, to remove floating-point errors as in 1 - 0.07.
 _FLOAT_ERROR_STEP = decimal.Decimal("1e-15")
-#: Shares closer than this to 0 or 1 are not rounded, because that could change printed digits.
+#: Distance from 0 or 1 within which shares are not rounded, to keep their printed digits.
 _MIN_ROUNDED_DISTANCE = 1e-9
-#: Percentages smaller than this are written in scientific notation.
+#: Percentage below which scientific notation is used.
 _SMALLEST_FIXED_POINT_PERCENT = decimal.Decimal("1e-4")
 
 
@@ -32,8 +32,8 @@ def format_percent(share: float) -> str:
     """
     percentage = 100.0 * share
     rounded_text = f"{round(percentage, _DESCRIBED_DECIMALS):g}%"
-    is_between_none_and_all = 0.0 < share < 1.0
-    if is_between_none_and_all and rounded_text in ("0%", "100%"):
+    is_strictly_between_0_and_1 = 0.0 < share < 1.0
+    if is_strictly_between_0_and_1 and rounded_text in ("0%", "100%"):
         # Rounding must not turn a share between 0 and 1 into 0% or 100%.
         return f"{percentage:.15g}%"
     return rounded_text

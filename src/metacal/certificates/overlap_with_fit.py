@@ -1,4 +1,4 @@
-"""Number of rows of an evaluation that a gate was fitted on."""
+"""Number of calibration rows in the data of an evaluation."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ class OverlapWithFit:
 
     def __str__(self) -> str:
         if self.is_estimate:
-            two_digit_count = float(f"{self.n_fit_rows:.2g}")
-            return (
-                f"about {two_digit_count:,.0f} of these {self.n_rows:,} rows were part of the fit"
-            )
+            rounded_count = float(f"{self.n_fit_rows:.2g}")
+            return f"about {rounded_count:,.0f} of these {self.n_rows:,} rows were part of the fit"
         if self.n_fit_rows < self.n_rows:
             return f"{self.n_fit_rows:,} of these {self.n_rows:,} rows were part of the fit"
         return f"all {self.n_rows:,} rows were part of the fit"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def describe_pilot_rows(certificate: Certificate) -> str:
-    """Describe how many calibration rows chose the tests instead of being tested.
+    """Describe how many calibration rows were used only to choose the tests.
 
     The text continues a sentence. It is empty if every row was tested.
     """
@@ -31,7 +31,7 @@ def describe_pilot_rows(certificate: Certificate) -> str:
 
 
 def _describe_planning_rows(certificate: Certificate) -> str:
-    """Describe how many of the least certain rows are planning rows, which are untested."""
+    """Describe how many of the least certain rows were used only to plan the tests."""
     n_planning_rows = certificate.design.n_planning_rows
     if not n_planning_rows:
         return ""

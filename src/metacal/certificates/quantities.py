@@ -104,7 +104,7 @@ DISAGREEMENT = Quantity(
     violations_suffix="differ from the large model's",
     uses_agreement_only=True,
 )
-#: Texts that the quantities about false positives of a class have in common.
+#: Texts shared by the quantities about false positives of a class.
 _FALSE_POSITIVE_TEXTS = {
     "violations_text": "rows that are predicted {name} and are not",
     "violations_suffix": "predicted {name} and are not",
@@ -213,7 +213,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 def get_quantity(name: str) -> Quantity:
-    """Return the registered quantity with a name, such as "selective accuracy".
+    """Return a registered quantity by its name, such as "selective accuracy".
 
     Parameters
     ----------

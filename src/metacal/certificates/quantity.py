@@ -1,4 +1,4 @@
-"""Quantity: what a promise limits, with its counts and its texts.
+"""Quantity that a promise limits, with its counts and its texts.
 
 A *quantity* is the rate of an *event* among the *counted rows*, for example the rate of correct
 predictions among the accepted rows, or the mean of a cost over the counted rows. A promise limits a
@@ -223,13 +223,13 @@ class Quantity(str):
         return EventCount(n_events=int(event_mask.sum()), n_rows=int(counted_mask.sum()))
 
     def count_violations(self, accept: Flags, correct: Flags | None) -> EventCount:
-        """Count the rows that violate the promise, and the rows that it is about."""
+        """Count the violations of a promise, and the rows to which the promise applies."""
         n_events, n_rows = self.count_events(accept, correct)
         n_violations = n_events if self.has_upper_limit else n_rows - n_events
         return EventCount(n_events=n_violations, n_rows=n_rows)
 
     def find_violations(self, accept: Flags, correct: Flags | None) -> Flags:
-        """Return, for the counted rows only, whether each one violates the promise."""
+        """Return a mask of the violations of the promise among the counted rows."""
         event_mask, counted_mask = self.compute_numerator_and_denominator_masks(accept, correct)
         is_event = event_mask[counted_mask]
         return is_event if self.has_upper_limit else ~is_event
@@ -300,11 +300,11 @@ Limits = tuple[tuple[Quantity, float], ...]
 
 
 def format_cost_ceil(cost: float) -> str:
-    """Format a cost that is promised from above with six digits, rounded up.
+    """Format an upper bound on a cost with six digits, rounded up.
 
     >>> format_cost_ceil(2.0), format_cost_ceil(0.12345612), format_cost_ceil(12345678.0)
     ('2', '0.123457', '12345700')
     """
-    rounding_up = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
-    rounded_cost = rounding_up.create_decimal(repr(float(cost)))
+    round_up_context = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
+    rounded_cost = round_up_context.create_decimal(repr(float(cost)))
     return f"{rounded_cost.normalize():f}"

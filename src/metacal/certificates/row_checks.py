@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from metacal.certification.ranking import Ranking
     from metacal.rows import Rows
 
-#: Only data sets with at least this many rows are suspected to be training data.
+#: Smallest number of rows at which a low error rate suggests training data.
 _MIN_ROWS_TO_SUSPECT = 50
-#: Rows are suspected to be training data if their error rate is at most this.
+#: Largest error rate that suggests training data.
 _SUSPICIOUS_ERROR_RATE = 0.001
-#: An error rate of at most this suggests that a frozen classifier was fitted on the rows.
+#: Largest error rate that suggests training data of a frozen classifier.
 #: On 8 data sets, forests, boosted trees and nearest neighbours had error rates of at most 0.1% on
 #: training rows, and no classifier had an error rate below 0.7% on held-out rows.
 _SUSPICIOUS_FROZEN_ERROR_RATE = 0.005
-#: Ties of up to this share of the rows are not reported, because they cost little coverage.
+#: Largest share of tied rows that is not reported, because ties of few rows cost little coverage.
 _MAX_TIED_SHARE = 0.01
-#: Up to this share of repeated rows is not reported. It hardly changes the confidence level.
+#: Largest share of repeated rows that is not reported, because few copies hardly matter.
 MAX_REPEATED_SHARE = 0.01
 
 
@@ -95,13 +95,12 @@ def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
     n_rows = ranking.n_rows
     n_repeated_scores = n_rows - ranking.n_tie_blocks
     max_unreported_ties = _MAX_TIED_SHARE * n_rows
-    # If c > 2 rows are tied, c - 1 >= 2c / 3 of their scores repeat an earlier score, so there are
-    # at most 1.5 tied rows for each repeated score.
+    # A tie of c > 2 rows has c - 1 >= 2c / 3 repeated scores, so at most 1.5 rows for each of them.
     max_tied_rows = 1.5 * n_repeated_scores
     if max_tied_rows <= max_unreported_ties:
         return []
     tie_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
-    # Only ties of more than two rows count. Two of millions of rows have equal scores by chance.
+    # Pairs of equal scores are ignored, because they occur by chance among millions of rows.
     is_larger_than_pair = tie_sizes > 2
     n_tied = int(tie_sizes[is_larger_than_pair].sum())
     if n_tied <= max_unreported_ties:

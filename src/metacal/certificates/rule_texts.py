@@ -98,7 +98,7 @@ def find_rule(name: str) -> Rule:
     If the rule is missing, the modules of all promises are imported first.
     """
     if name not in RULES:
-        # The modules that register rules are imported together with the promises.
+        # Rules are registered when the promise modules are imported.
         load_promise_classes = import_object("metacal.promises.kinds:load_promise_classes")
         load_promise_classes()
     if name not in RULES:

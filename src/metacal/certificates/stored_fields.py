@@ -17,21 +17,21 @@ OPTIONAL = {"optional": True}
 
 
 def stored_as(key: str, *, is_optional: bool = False) -> dict[str, Any]:
-    """Return the metadata of a dataclass field that files store under another name."""
+    """Return the metadata of a dataclass field with another name in saved files."""
     return {"key": key, "optional": is_optional}
 
 
 def get_stored_key(field: Field[Any]) -> str:
-    """Return the key under which files store a dataclass field."""
+    """Return the key of a dataclass field in saved files."""
     stored_key: str = field.metadata.get("key", field.name)
     return stored_key
 
 
 def is_optional_field(field: Field[Any]) -> bool:
-    """Check whether files omit a dataclass field that has its default value."""
+    """Check whether saved files omit a dataclass field at its default value."""
     return bool(field.metadata.get("optional", False))
 
 
 def get_stored_values(instance: DataclassInstance) -> dict[str, Any]:
-    """Return the field values of a dataclass instance, by their keys in files."""
+    """Return the field values of a dataclass by their keys in saved files."""
     return {get_stored_key(field): getattr(instance, field.name) for field in fields(instance)}

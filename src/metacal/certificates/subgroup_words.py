@@ -29,9 +29,9 @@ FormatShare = Callable[[float], str]
 #: A line of a description: a short heading, and the text beside it.
 Line = tuple[str, str]
 
-#: At most this many subgroups, or pairs of sides, are listed.
+#: Largest number of subgroups, or of pairs of sides, that are listed.
 _MAX_LISTED_SUBGROUPS = 8
-#: For each status, a text that states how many subgroups have it.
+#: Text about the number of subgroups with a status, for each status.
 _STATUS_TEXTS: dict[Status, str] = {
     "certified": "{:,} with a threshold",
     "accepts everything": "{:,} accept every row",
@@ -45,7 +45,7 @@ def lower_first_letter(claim: str) -> str:
 
 
 def format_subgroup_name(name: Name, predicted_class: Name | None) -> str:
-    """Format the name of a class or group, with the predicted class if it is a side."""
+    """Format the name of a class or group, with its predicted class if it has one."""
     if predicted_class is None:
         return str(name)
     return f"{name}, called {predicted_class}"
@@ -125,7 +125,7 @@ def state_never_predicted_classes(subgroups: SubgroupCertificates) -> str:
 
 
 def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
-    """Restate a claim about all rows for every subgroup."""
+    """Restate a claim about all rows as a claim about every class or group."""
     if subgroups.is_two_sided_without_groups:
         return claim
     scope_text = "every predicted class" if subgroups.by == "class" else "every group"
@@ -211,7 +211,7 @@ def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCe
 
 
 def _describe_side_conditions(side_pair: SidePair, decision_log_odds: float) -> list[str]:
-    """Describe which log-odds are accepted as each class, second class first.
+    """Describe the log-odds that are accepted for each class, second class first.
 
     Rows above the decision log-odds are predicted to be of the second class, and the others of the
     first. The score of a row is the negated distance of its log-odds from the decision log-odds.
@@ -247,7 +247,7 @@ def _get_smallest_accepted_margin(side: SubgroupCertificate) -> float:
 
 
 def list_subgroup_lines(subgroups: SubgroupCertificates, score_name: str) -> list[Line]:
-    """List lines about the subgroups of a certificate.
+    """Return the printed lines about the subgroups of a certificate.
 
     Always rejected subgroups come first, then the others in rising order of coverage.
     """
@@ -274,7 +274,7 @@ def _format_status_counts(subgroups: SubgroupCertificates) -> str:
 
 
 def _list_pooled_names(subgroups: SubgroupCertificates) -> list[Line]:
-    """Return a line with the first pooled classes or groups, or no line."""
+    """Return a line that names the first pooled classes or groups, if there are any."""
     pooled_names = subgroups.pooled_names
     if not pooled_names:
         return []
@@ -285,7 +285,7 @@ def _list_pooled_names(subgroups: SubgroupCertificates) -> list[Line]:
 
 
 def _list_rejected_subgroups(subgroups: SubgroupCertificates) -> list[Line]:
-    """List the first always rejected subgroups, each with the reason."""
+    """Return a line for each of the first rejected subgroups, with the reason."""
     rejected_subgroups = subgroups.always_rejected
     rejected_lines = [
         ("rejected", f"{subgroup.name}: {explain_rejection(subgroup)}")
@@ -298,7 +298,7 @@ def _list_rejected_subgroups(subgroups: SubgroupCertificates) -> list[Line]:
 
 
 def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) -> list[Line]:
-    """List the accepting subgroups with the lowest coverage, each with its threshold."""
+    """Return a line for each of the accepting subgroups with the lowest coverage."""
     accepting_subgroups = [subgroup for subgroup in subgroups.items if subgroup.n_accepted > 0]
     accepting_subgroups.sort(key=get_coverage_or_zero)
     accepting_lines = []
@@ -319,14 +319,14 @@ def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) 
 
 
 def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
-    """List lines about both predicted classes of a two-sided gate."""
+    """Return lines about both predicted classes of a two-sided gate."""
     side_pairs = subgroups.side_pairs
     if subgroups.is_two_sided_without_groups:
         return _list_pair_lines(side_pairs[0], group_prefix="")
     n_groups = len(subgroups.names)
     lines = [(subgroups.plural, f"{n_groups:,}, both sides of each by itself")]
     for side_pair in side_pairs[:_MAX_LISTED_SUBGROUPS]:
-        # Both sides of a group have its name and its decision log-odds.
+        # Both sides of a group have the same name and the same decision log-odds.
         group_name = side_pair.first_class.name_without_side
         decision_log_odds = side_pair.first_class.decision_log_odds
         conditions = _describe_side_conditions(side_pair, decision_log_odds)
@@ -340,7 +340,7 @@ def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
 
 
 def _list_pair_lines(side_pair: SidePair, group_prefix: str) -> list[Line]:
-    """List a line for each predicted class with a promise, second class first."""
+    """Return a line for each predicted class with a promise, second class first."""
     return [
         _make_side_line(side, side.quantity.name_with_class(side.promised_class), group_prefix)
         for side in (side_pair.second_class, side_pair.first_class)
@@ -349,7 +349,7 @@ def _list_pair_lines(side_pair: SidePair, group_prefix: str) -> list[Line]:
 
 
 def _make_side_line(side: SubgroupCertificate, quantity_name: str, group_prefix: str) -> Line:
-    """Describe how many rows of a side are accepted, or why none is.
+    """Describe how many rows of a predicted class are accepted, or why none is.
 
     Parameters
     ----------

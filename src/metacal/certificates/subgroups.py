@@ -137,7 +137,7 @@ class SubgroupCertificate:
 
     @property
     def predicted_class_name(self) -> str:
-        """Name of the class that the rows of a side are predicted to be of."""
+        """Name of the class that is predicted for the rows of a side."""
         if self.predicted_class is None:
             # If there are no groups, a side is named after its predicted class.
             return str(self.names[0])
@@ -155,7 +155,7 @@ class SubgroupCertificate:
 
     @property
     def label(self) -> Name:
-        """Name of a single class or group in its type, or a text for other subgroups."""
+        """Name of a single class or group in its own type, or a text for other subgroups."""
         is_side_of_group = self.predicted_class is not None
         if is_side_of_group or self.is_pooled:
             return self.name
@@ -163,7 +163,7 @@ class SubgroupCertificate:
 
     @property
     def names_with_predicted_class(self) -> tuple[tuple[Name, Name | None], ...]:
-        """Pairs of class or group and predicted class, which is None for one threshold."""
+        """Pairs of each class or group and its predicted class, which may be None."""
         return tuple((name, self.predicted_class) for name in self.names)
 
     @property
@@ -323,14 +323,14 @@ class SubgroupCertificates:
                 side_has_promise = side.quantity is not None or not self.is_two_sided
                 if side.quantity is not None and side.quantity.conditions_on_true_class:
                     is_accepted_on_side = accept & is_on_side
-                    # The true class is the class of this side if a row of this side is predicted
-                    # correctly, or if a row of the other side is predicted incorrectly.
-                    true_class_is_class_of_side = is_on_side == correct
+                    # For two classes, a correct prediction on this side, or an error on the other
+                    # side, means that the true class is that of this side.
+                    is_of_class_of_side = is_on_side == correct
                     yield SubgroupRows(
                         subgroup=side,
                         row_mask=is_on_any_side,
                         accept=is_accepted_on_side[is_on_any_side],
-                        correct=true_class_is_class_of_side[is_on_any_side],
+                        correct=is_of_class_of_side[is_on_any_side],
                     )
                 elif side_has_promise:
                     yield SubgroupRows(
@@ -349,14 +349,14 @@ class SubgroupCertificates:
 
     @property
     def side_pairs(self) -> tuple[SidePair, ...]:
-        """Pair of sides of each group, or of all rows; empty without a promise for each class."""
+        """Pairs of the sides of each group, empty if the gate is not two-sided."""
         if not self.is_two_sided:
             return ()
         return tuple(SidePair(*sides_of_group) for sides_of_group in self.sides_by_group)
 
     @property
     def sides_of_accepted_classes(self) -> tuple[SubgroupCertificate, ...]:
-        """For each predicted class that is accepted in some group, the side with its promise.
+        """Sides with the promise of each predicted class that some group accepts.
 
         The second class comes first. All groups have the same promises, so that each side stands for
         the sides of all groups.
@@ -369,7 +369,7 @@ class SubgroupCertificates:
 
     @property
     def sides_of_never_predicted_classes(self) -> tuple[SubgroupCertificate, ...]:
-        """For each predicted class that no group accepts, the side with its promise.
+        """Sides with the promise of each predicted class that no group accepts.
 
         The second class comes first.
         """

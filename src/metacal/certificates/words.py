@@ -145,8 +145,8 @@ def _state_guarantee(certificate: Certificate, claim: str) -> str:
             confidence_text = f"with about {format_percent_floor(confidence_level)} confidence"
         return f"{claim}, {confidence_text} {_explain_approximation(certificate)}"
     if guarantee == "in expectation":
-        # If only rejections can break the promise, accepting every row keeps it. Every calibration
-        # set then certifies some threshold.
+        # Every calibration set certifies some threshold if only rejections can break the promise,
+        # because a gate that accepts every row keeps the promise.
         is_always_certified = all(
             quantity.limits_only_rejections for quantity, _ in certificate.limits
         )
@@ -228,7 +228,7 @@ def describe_rule(certificate: Certificate) -> str:
 
 
 def _describe_row_selection(design: CertificationDesign) -> str:
-    """Describe which scores and rows a fit used, if not one score of every row.
+    """Describe how a fit selected scores and rows, if there was a selection.
 
     The text continues a sentence. It is empty if every calibration row was used once.
     """
@@ -323,7 +323,7 @@ def describe_condition(certificate: Certificate) -> str:
 def _equals_rejected_score(
     rounded_threshold: float, *, lowest_rejected_score: float | None
 ) -> bool:
-    """Check whether a threshold, rounded for print, equals the lowest rejected score.
+    """Check whether a rounded threshold equals the lowest rejected score.
 
     Both are rounded to the floating-point grid of the scores first.
     """
@@ -336,7 +336,7 @@ def _equals_rejected_score(
 
 
 def list_description_lines(certificate: Certificate) -> list[Line]:
-    """List the lines that describe the gate, the counts and the rule of a certificate."""
+    """Return the lines that describe the gate, the counts and the rule."""
     if certificate.stages is not None:
         stage_lines = _list_stage_lines(certificate, certificate.stages)
         return [*stage_lines, ("rule", describe_rule(certificate))]
@@ -414,7 +414,7 @@ def _format_share(share: float) -> str:
 
 
 def _list_score_value_lines(certificate: Certificate) -> list[Line]:
-    """List a line for each distinct score, most confident score first."""
+    """Return a line for each distinct score, most confident score first."""
     sign = -1.0 if certificate.score.startswith("-") else 1.0
     score_value_lines = []
     for value_count in certificate.score_value_counts:
@@ -439,7 +439,7 @@ def _format_value_count(value_count: ScoreValueCount) -> str:
 
 
 def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
-    """List lines about the models of a cascade."""
+    """Return lines about the models of a cascade."""
     n_rows = certificate.n_rows
     stage_lines = [
         (stage.name, f"answers {_describe_answered_rows(stage, index, stages)}")
