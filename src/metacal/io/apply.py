@@ -235,7 +235,7 @@ class FileApplier:
         )
 
     def write(self, source: Any, target: str, temporary_path: str | None = None) -> Applied:
-        """Read predictions from a source, and write a file with the decisions of the gate.
+        """Read predictions, apply the gate, and write its decisions to a file.
 
         The file is `target`, or a temporary file that will be renamed to `target`.
         """
@@ -279,7 +279,7 @@ def _apply_to_folder(
     prune: bool,
     notify: Callable[[str], object],
 ) -> Applied:
-    """Write to a directory the results that it lacks, or whose source has changed.
+    """Write the missing and outdated results of a directory.
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ def make_missing_results(
         notify(f"{name} is finished; it is kept.")
 
     missing_names = [name for name in source_of_result if name not in records]
-    # Check before any result is computed, so that no work is lost on failure.
+    # Check for foreign files before computing results, so that no work is lost.
     results.check_no_foreign_files(missing_names)
     missing_results = []
     for name in missing_names:

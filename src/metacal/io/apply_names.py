@@ -13,7 +13,7 @@ from metacal.io.result_names import build_distinct_result_name, build_short_resu
 
 
 def choose_suffix(output_format: str | None, first_source: str) -> str:
-    """Return the requested suffix, that of the first source, or .parquet."""
+    """Return the suffix of result files, by default that of the first source."""
     if output_format is not None:
         return f".{output_format}"
     # Results have several columns, which an .npy file cannot hold.

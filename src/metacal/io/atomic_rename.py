@@ -32,7 +32,7 @@ _MACOS_RENAME_EXCL = 4
 
 
 class UnsupportedError(OSError):
-    """The operating system or file system lacks an operation. Nothing was changed."""
+    """Error about a rename that the system does not support. Nothing was changed."""
 
 
 def rename_with_flag(source: str, target: str, *, exchange: bool) -> None:

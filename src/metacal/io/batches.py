@@ -41,7 +41,7 @@ from metacal.rows import Rows
 _MAX_CACHED_GATES = 8
 #: Loaded gates, keyed by the fingerprint of their file, the least recently loaded first.
 _gate_cache: OrderedDict[str, Gate] = OrderedDict()
-#: Limit in bytes for the texts of a column of groups. A batch is in memory already.
+#: Maximum size in bytes of the texts in a column of groups.
 _NO_SIZE_LIMIT = 1 << 62
 #: Name of a batch in messages.
 _BATCH_NAME = "the batch"
@@ -191,7 +191,7 @@ class BatchGate:
 
     @property
     def gate(self) -> Gate:
-        """The gate, loaded once per process."""
+        """Fitted gate, loaded once per process."""
         if self.fingerprint in _gate_cache:
             return _gate_cache[self.fingerprint]
         content = self._read_content()
@@ -204,7 +204,7 @@ class BatchGate:
         return _load_and_cache_gate(content, self.fingerprint, self.name, None)
 
     def __call__(self, batch: Any) -> Any:
-        """Return the decisions on a RecordBatch or Table, as the same type."""
+        """Return the decisions of the gate for a RecordBatch or Table, in the same type."""
         from metacal.metrics.replicates import one_blas_thread
 
         pa = import_pyarrow("a record batch")
@@ -274,7 +274,7 @@ class BatchGate:
         selection = select_arrow_columns(request, batch.schema)
         layout = determine_table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)
         if layout.list_size == 0 and batch.num_rows == 0:
-            # A batch without rows does not show the length of the lists.
+            # The length of the lists is unknown if the batch has no rows.
             layout = replace(layout, list_size=n_classes)
 
         has_class_columns = not layout.has_list_column
@@ -332,7 +332,7 @@ class BatchGate:
         return self.gate.source.read(table, convert_lazily=True)
 
     def _read_groups(self, batch: Any) -> NDArray[Any] | None:
-        """Return the group of each row, or any one group if the batch is empty."""
+        """Return the group of each row, or one known group if the batch is empty."""
         thresholds = self.gate.subgroup_thresholds
         if self.group_key is None or thresholds is None:
             return None

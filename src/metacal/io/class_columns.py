@@ -31,7 +31,7 @@ from metacal.spelling import format_option
 def find_list_column(
     request: Request, header: Sequence[str], list_column_names: Collection[str]
 ) -> str | None:
-    """Return the name of the column of lists that holds the table, or None.
+    """Return the name of the list column that holds the logits or scores, or None.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def find_list_column(
 
 
 class ClassColumnPattern(NamedTuple):
-    """Text before and after the name of the class, in the name of its column.
+    """Prefix and suffix around the class name in the names of class columns.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def list_class_column_patterns(request: Request) -> tuple[ClassColumnPattern, ..
 def find_class_names(
     column_names: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> ClassNames:
-    """Return the classes of columns, by the first pattern that fits all of them."""
+    """Return the class name of each column, using the first pattern that fits all."""
     for pattern in patterns:
         class_names = [pattern.find_class_name(name) for name in column_names]
         if None not in class_names:
@@ -124,7 +124,7 @@ def find_class_names(
 def find_columns_of_known_classes(
     request: Request, header: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> list[str]:
-    """Return the columns named after the requested classes or the classes of the gate.
+    """Return the columns named after the classes of the request or of the gate.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def find_columns_of_known_classes(
 def _map_classes_to_columns(
     request: Request, header: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> dict[str, str]:
-    """Return the column of each class that a column may be named after, keyed by class name.
+    """Map each possible class name to the column that is named after it.
 
     Unless the user gave a `logits_key`, which contains a prefix, a column may also have the bare name
     of a class.
@@ -190,7 +190,7 @@ def _warn_of_new_classes(
     patterns: Sequence[ClassColumnPattern],
     gate_classes: Collection[str],
 ) -> None:
-    """Warn if columns named like classes belong to no class of the gate.
+    """Warn about columns that look like classes but are unknown to the gate.
 
     They may be classes that the classifier has learned since the gate was fitted.
     """
@@ -215,7 +215,7 @@ def find_columns_of_unknown_classes(
     patterns: Sequence[ClassColumnPattern],
     columns_with_role: Iterable[str],
 ) -> list[str]:
-    """Return the names of the class columns if the user and the gate name no classes.
+    """Find the class columns by their names when the class names are unknown.
 
     These are the columns that fit a pattern, or a single score, or all columns without another
     meaning.
@@ -268,7 +268,7 @@ def find_columns_of_unknown_classes(
 def _find_matching_columns(
     request: Request, candidates: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> list[str]:
-    """Return the columns that match the first pattern with enough matches, or no columns."""
+    """Return the columns that match the first pattern with enough matches."""
     # If the user named the prefix in `logits_key`, a single matching column is enough.
     min_columns = 1
     if request.logits_key is None:
@@ -298,7 +298,7 @@ def _find_single_score_column(request: Request, candidates: Sequence[str]) -> st
 
 
 def _check_columns_may_be_classes(request: Request, candidates: Sequence[str]) -> None:
-    """Raise InputError if some of the columns may be labels, or not belong to a class."""
+    """Raise InputError if some class columns may be labels or unrelated columns."""
     for name in candidates:
         if name in DEFAULT_LABEL_NAMES:
             raise ColumnError(

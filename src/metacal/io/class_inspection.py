@@ -22,7 +22,7 @@ _SUM_TOLERANCE = 0.01
 _MIN_AGREEMENT_ROWS = 50
 #: Number of standard errors by which the agreement must exceed the agreement by chance.
 _N_STANDARD_ERRORS = 2.0
-#: Pattern of columns that have the names of the classes.
+#: Pattern of columns whose whole names are the class names.
 _BARE_PATTERN = ClassColumnPattern("", "")
 
 
@@ -51,7 +51,7 @@ class ClassColumnGroup:
 
     @property
     def logits_key(self) -> str | None:
-        """Key that selects the columns, or None if their names are the classes."""
+        """Value of the option `logits_key` for the columns, or None if not needed."""
         if self.pattern == _BARE_PATTERN:
             return None
         if self.pattern.prefix.endswith("_") and not self.pattern.suffix:
@@ -193,7 +193,7 @@ def _find_columns_with_common_prefix(number_columns: Sequence[ColumnFacts]) -> C
 def _find_numbered_columns(
     label_facts: ColumnFacts, number_columns: Sequence[ColumnFacts]
 ) -> ClassColumnGroup:
-    """Return all possible class columns if the labels number them from 0."""
+    """Return all possible class columns if the labels are their numbers from 0."""
     if any(facts.has_score_word_in_name for facts in number_columns):
         # If one column is a score, the other columns of numbers are features, not classes.
         return ClassColumnGroup()
@@ -263,7 +263,7 @@ def _stack_columns(columns: Sequence[ColumnFacts]) -> Float:
 def _record_columns_to_drop(
     inspection: Inspection, group: ClassColumnGroup, label_name: str | None
 ) -> None:
-    """Set the option `drop` to the columns with names like classes that are no classes.
+    """Exclude columns that only look like class columns, with the option `drop`.
 
     Without this option the readers would read them as classes.
     """
@@ -285,7 +285,7 @@ def _record_columns_to_drop(
 def _check_agreement_exceeds_chance(
     group: ClassColumnGroup, label_facts: ColumnFacts, table: Float
 ) -> None:
-    """Raise AmbiguousFileError if the largest column agrees with the labels only by chance.
+    """Raise AmbiguousFileError if predictions match the labels only by chance.
 
     Nothing is checked if there are too few rows, if all labels are equal, or if some label is neither
     a class nor the number of a column.
@@ -302,7 +302,7 @@ def _check_agreement_exceeds_chance(
     index_of_label = _map_labels_to_columns(group, label_facts.distinct_texts)
     if index_of_label is None or len(table) < _MIN_AGREEMENT_ROWS:
         return
-    # A missing label is no class, so it agrees with no column.
+    # A missing label gets the index -1, which equals no predicted class.
     true_indices = np.array([index_of_label.get(text, -1) for text in label_facts.texts.tolist()])
     predicted_indices = np.nan_to_num(table, nan=-np.inf).argmax(axis=1)
     agreement = (true_indices == predicted_indices).mean()
@@ -323,7 +323,7 @@ def _check_agreement_exceeds_chance(
 def _map_labels_to_columns(
     group: ClassColumnGroup, distinct_labels: Sequence[str]
 ) -> dict[str, int] | None:
-    """Return the index of the class column of each label.
+    """Return the index of the class column for each label, keyed by label.
 
     The labels are the names of the classes or the numbers of the columns. The result is None if some
     label is neither.
@@ -339,7 +339,7 @@ def _map_labels_to_columns(
 def _compute_agreement_by_chance(
     true_indices: NDArray[np.intp], predicted_indices: NDArray[np.intp], n_classes: int
 ) -> float:
-    """Return the expected agreement of independent classes with the observed frequencies.
+    """Compute the expected agreement of labels with independent predictions.
 
     This is p_e in Cohen's kappa: the sum over the classes of the product of both frequencies.
     """

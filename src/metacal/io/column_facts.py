@@ -45,7 +45,7 @@ _SCORE_WORDS = frozenset(
         "odds",
     ]
 )
-#: Labels of the positive class, lower case, besides the spellings of true.
+#: Lower-case labels of the positive class, in addition to the spellings of true.
 _POSITIVE_LABELS = ("positive", "pos", "ja", "oui", "si", "sí", "wahr", "vrai", "verdadero")
 _NEGATIVE_LABELS = ("negative", "neg", "nein", "non", "falsch", "faux", "falso")
 #: Words that are left out when the names of two columns are compared.
@@ -84,7 +84,7 @@ _CASE_NAME_PATTERN = re.compile(
     r"([_. -]?(id|ids|uuid|key|nr|no|number|name))?",
     re.IGNORECASE,
 )
-#: Typical names of the column that names the extracted field.
+#: Typical names of a column that holds the names of extracted fields.
 _FIELD_NAME_PATTERN = re.compile(
     r"(.*[_. ])?(field|attribute|entity|slot)([_ ]?(name|type|key|label))?"
     r"|.*\[\*\]\.(name|type|kind|key|label)",
@@ -114,7 +114,7 @@ def format_value(value: Any) -> str:
 
 
 def guess_positive_class(values: Sequence[str]) -> str | None:
-    """Return the positive one of two labels, or None if nobody can tell.
+    """Return the positive label of two labels, or None if it is ambiguous.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def _is_number_text(text: str) -> bool:
 
 
 def _is_positive_label(label: str) -> bool | None:
-    """Return True for a positive label, False for a negative one, and None for others."""
+    """Return whether a label is positive, or None if its meaning is unknown."""
     word = label.lower()
     if word in _POSITIVE_LABELS:
         return True
@@ -182,7 +182,7 @@ class ColumnFacts:
 
     @cached_property
     def numbers(self) -> Float | None:
-        """Values as numbers, also of texts such as 8/10; None if some are no numbers."""
+        """Values as numbers, or None if some values are not numbers."""
         if self.values.dtype.kind in "iuf":
             return self.values.astype(np.float64)
         scores = [parse_score_text(text) if text else np.nan for text in self.texts.tolist()]
@@ -244,7 +244,7 @@ class ColumnFacts:
 
     @property
     def looks_like_row_ids(self) -> bool:
-        """Whether every row has its own value, and the name is that of an id."""
+        """Whether the name is that of an id and every value is unique."""
         return (
             self.is_unique
             and not self.has_fractions
@@ -264,16 +264,16 @@ class ColumnFacts:
 
     @property
     def looks_like_field_names(self) -> bool:
-        """Whether the column names the extracted field of each row."""
+        """Whether the column holds the name of an extracted field in each row."""
         is_field_name = _FIELD_NAME_PATTERN.fullmatch(self.name) is not None
         return is_field_name and 2 <= len(self.distinct_texts) <= len(self.values) / 2
 
     def shares_word_with(self, other_name: str) -> bool:
-        """Check whether a word of the name begins like a word of another name.
+        """Check whether the name and another name have words with the same beginning.
 
         For example, `p_churn` shares the word "churn" with `churned`.
         """
-        # The name of a list, as in fields[*].score and fields[*].ok, is no common word.
+        # In fields[*].score and fields[*].ok, the list name does not count as a common word.
         entry_name = self.name.rpartition("[*].")[2]
         other_entry_name = other_name.rpartition("[*].")[2]
         words = set(split_words(entry_name)) - _FILLER_WORDS

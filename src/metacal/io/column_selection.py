@@ -82,7 +82,7 @@ class ColumnSelection:
 
     @property
     def has_column_per_class(self) -> bool:
-        """Whether the table is one column per class, not a column of lists or an array."""
+        """Whether the table has one column per class instead of a column of lists."""
         return self.class_column_positions is not None
 
     def without_class_list(self) -> ColumnSelection:
@@ -120,7 +120,7 @@ class ColumnSelection:
         class_names: ClassNames | None = None,
         line_numbers: Sequence[int] | None = None,
     ) -> Columns:
-        """Read the columns besides the table, and return them and the table as `Columns`.
+        """Read the remaining columns, and return them with the table as `Columns`.
 
         Parameters
         ----------
@@ -410,6 +410,6 @@ def _check_kept_columns_exist(request: Request, names: Collection[str]) -> None:
 def _list_unused_names(
     request: Request, header: Sequence[str], used_names: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the columns that are neither used nor named by the user to be kept."""
+    """Return the names of columns that are neither used nor copied to the results."""
     used_or_kept_names = {*used_names, *request.kept_names}
     return tuple(name for name in header if name not in used_or_kept_names)

@@ -99,7 +99,7 @@ class Columns:
 
     @property
     def array_of_role(self) -> dict[str, NDArray[Any]]:
-        """Columns that have a role and are present, keyed by role."""
+        """Arrays of the columns that the file contains, keyed by role."""
         columns: dict[str, NDArray[Any]] = {}
         for role in REQUEST_FIELD_OF_ROLE:
             column = getattr(self, role)
@@ -219,7 +219,7 @@ class Columns:
         return self.select_rows(row_indices)
 
     def _number_clusters(self) -> NDArray[np.intp]:
-        """Return the number of the cluster to which each row belongs, from 0.
+        """Number the clusters from 0, and return the cluster number of each row.
 
         The rows of one case are a cluster. Without cases, the rows of one unit are a cluster, and
         without both, each row is its own cluster.

@@ -246,7 +246,7 @@ def _open_output(
     output_format: str | None,
     temporary_path: str | None,
 ) -> Iterator[_Output]:
-    """Open the output file. It appears when the context ends without an error.
+    """Open an output file that appears when the context ends without an error.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def _open_output(
 def _select_writable_columns(
     gate: Gate, kept_columns: Mapping[str, Any], class_names: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Return the kept columns without those whose names a result file cannot have.
+    """Return the kept columns whose names are valid in a result file.
 
     A kept column must not have the name of a result column, nor a name with "/".
     """
@@ -310,7 +310,7 @@ def _select_writable_columns(
 
 
 def _slice_column(column: NDArray[Any] | None, start: int, n_rows: int) -> NDArray[Any] | None:
-    """Return the rows of a block of an optional column."""
+    """Return the values of an optional column in a block of rows."""
     if column is None:
         return None
     return column[start : start + n_rows]
@@ -367,7 +367,7 @@ def _decide_block(
 def _decide_with_available_tables(
     gate: Gate, tables: Sequence[Any], **decision_options: Any
 ) -> Decision:
-    """Apply the gate, or only its first stage if the table of the second stage is missing.
+    """Apply the gate, or only its first stage if the second table is missing.
 
     If the later table of a cascade is missing, the first model decides, and the rows that it
     rejects are answered by "nobody".
@@ -439,7 +439,7 @@ def _choose_block_rows(gate: Gate, first_table: Any) -> int:
 
 
 def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int64]:
-    """Return where the row of the later table for each row of the first table begins.
+    """Return the offset in the later table for each row of the first table.
 
     Row i of the first table belongs to the rows from `offsets[i]` to `offsets[i + 1]` of the later
     table. There is at most one.
@@ -459,7 +459,7 @@ def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.i
             f"The file of --large must have all {n_rows:,} rows, or the {n_rejected:,} rows that"
             f" the small model does not accept, but it has {len(later_table):,} rows."
         )
-    # The later table has the rejected rows only, in the same order.
+    # The later table contains only the rows that the first model rejects, in the same order.
     later_offsets[1:] = np.cumsum(is_rejected)
     return later_offsets
 

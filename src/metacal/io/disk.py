@@ -21,11 +21,11 @@ from typing import NamedTuple
 from metacal.errors import BusyError, FileWriteError
 from metacal.io.atomic_rename import UnsupportedError, rename_through_link, rename_with_flag
 
-#: Errors of fsync for a directory that cannot be synced.
+#: Error numbers of fsync for a directory that cannot be synced.
 _UNSYNCABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
-#: Errors of a full device or an exhausted quota.
+#: Error numbers of a full device or an exhausted quota.
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-#: Errors that mean that another process holds the lock.
+#: Error numbers that mean that another process holds the lock.
 _LOCK_HELD_ERRORS = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 #: Offset of the byte that is locked on Windows, beyond the text that others may read.
 _LOCKED_BYTE_OFFSET = 1 << 30
@@ -87,7 +87,7 @@ class Disk:
         return os.path.realpath(path)
 
     def read_stamp(self, path: str) -> Stamp | None:
-        """Return the stamp of a regular file, or None if there is none."""
+        """Return the metadata stamp of a regular file, or None if it does not exist."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             status = os.stat(path)
             if stat.S_ISREG(status.st_mode):

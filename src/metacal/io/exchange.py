@@ -91,7 +91,7 @@ def replace_if_unchanged(
 
 
 def _rename_to_missing_target(disk: Disk, temporary_path: str, target: str) -> Replacement:
-    """Rename a temporary file to `target` if there is no such file."""
+    """Rename a temporary file to `target` unless `target` exists."""
     try:
         disk.rename_without_replacing(temporary_path, target)
     except FileExistsError:

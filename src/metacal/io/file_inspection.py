@@ -95,7 +95,7 @@ def inspect_file(path: str, **given_options: Any) -> Inspection:
 
 
 def _record_meaning_of_columns(inspection: Inspection) -> None:
-    """Find the labels, the table or score, and the ids, and record them in the inspection.
+    """Find and record the columns of labels, scores and ids.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _list_default_table_names() -> list[str]:
 def _record_list_column(
     inspection: Inspection, list_column_name: str, truth_columns: TruthColumns
 ) -> None:
-    """Record the column of lists that is the table, what it holds, and its labels."""
+    """Record the list column that holds the table, its input kind and its labels."""
     table = inspection.columns[list_column_name]
     n_classes = table.shape[1]
     inspection.add_finding(
@@ -171,7 +171,7 @@ def _record_list_column(
 
 
 def _record_class_or_score_columns(inspection: Inspection, truth_columns: TruthColumns) -> None:
-    """Record one column per class, or a single score, of a file without a column of lists."""
+    """Record the class columns or the single score of a file without lists."""
     options = inspection.options
     group = ClassColumnGroup()
     if options.get("score_key") is None and options.get("prediction_key") is None:
@@ -212,7 +212,7 @@ def _record_class_or_score_columns(inspection: Inspection, truth_columns: TruthC
 
 
 def _check_has_true_classes(inspection: Inspection, truth_columns: TruthColumns) -> None:
-    """Raise AmbiguousFileError if neither this file nor another one has the true classes."""
+    """Raise AmbiguousFileError if no file contains the true classes."""
     has_separate_label_file = inspection.options.get("labels") is not None
     if truth_columns.label_name is not None or has_separate_label_file:
         return
@@ -256,7 +256,7 @@ def _record_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
 def _record_labels(
     inspection: Inspection, label_name: str, n_classes: int, class_names: Sequence[str] = ()
 ) -> None:
-    """Record the column of the labels, which are class names or numbers of columns.
+    """Record the label column, and whether its labels are names or column numbers.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def _record_labels(
 
 
 def _record_two_classes(inspection: Inspection, class_names: list[str]) -> None:
-    """Record which of two classes is positive: by its name, or else the second."""
+    """Record the positive class of two, by its name or else the second class."""
     positive = inspection.options.get("positive") or guess_positive_class(class_names)
     if positive is None:
         positive = class_names[1]
@@ -327,7 +327,7 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
 
 
 def _find_case_and_group_columns(inspection: Inspection, used_names: Collection[str]) -> None:
-    """Set the roles "case" and "group", by the options of the user or by names and values.
+    """Find the columns with the roles "case" and "group".
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ def _record_row_ids(inspection: Inspection, used_names: Collection[str]) -> None
 
 
 def _record_cases(inspection: Inspection, case_name: str) -> None:
-    """Record the column that says to which case each row belongs.
+    """Record the column with the case of each row.
 
     The rows of a case depend on each other. Therefore they are a cluster by default, which is the
     option `unit_key`. A promise about cases uses the option `case_key` instead.
@@ -395,7 +395,7 @@ def _record_cases(inspection: Inspection, case_name: str) -> None:
 
 
 def _record_item_types(inspection: Inspection) -> None:
-    """Record the column with the role "group", which holds the type of each scored item."""
+    """Record the column with the role "group", which holds the item types."""
     type_column_name = inspection.column_of_role.get("group")
     if type_column_name not in inspection.facts:
         return

@@ -198,7 +198,7 @@ def describe_class_difference(table_classes: ClassNames, gate_classes: ClassName
 
 
 def _recode_labels_to_selected_columns(predictions: Predictions) -> Predictions:
-    """Renumber labels that count the columns of the file.
+    """Renumber labels that are column numbers, counting only selected columns.
 
     The columns were selected in the order of the gate, but such labels count them in the order of
     the file.
@@ -262,7 +262,7 @@ def find_required_column_order(
 
 
 def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -> None:
-    """Warn if the rows look like another kind of input than the gate was fitted on.
+    """Warn if the rows do not look like the kind of input that the gate requires.
 
     There is no warning if the calibration rows looked the same.
     """
@@ -292,7 +292,7 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
 
 
 def _list_suspicions_at_fit(gate: Gate) -> set[Suspected]:
-    """Return what the calibration rows of a gate looked like, if they did not look like logits."""
+    """List the kinds of input other than logits that calibration rows looked like."""
     if gate.certificate is None:
         return set()
     return {

@@ -21,7 +21,7 @@ CORRECTNESS_NAME_PATTERN = re.compile(
 
 
 class AmbiguousFileError(Exception):
-    """The meaning of a file cannot be determined. The text is a question to the user."""
+    """Error about a file of unclear meaning, with a question to the user."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Inspection:
         reader_options: Mapping[str, str] | None = None,
         values_used_by_default: Collection[str] = (),
     ) -> None:
-        """Record a finding, and the options that make the readers agree with it.
+        """Record a finding, and the reader options that follow from it.
 
         Parameters
         ----------

@@ -150,7 +150,7 @@ class Journal:
         self.records.append(new_lines[-1].record)
 
     def rewrite(self, records: Iterable[Record]) -> None:
-        """Replace all records atomically, typically by fewer that lead to the same state.
+        """Replace all records of the journal atomically.
 
         This also repairs a journal to which nothing can be appended after a failure of the disk.
         """
@@ -161,7 +161,7 @@ class Journal:
             with input_error_if_write_fails(self.path):
                 self.disk.write(self.real_path, new_content)
         except BaseException:
-            # The file may have the old or the new content.
+            # After a failed write, the file may have the old or the new content.
             self.has_failed = True
             raise
         self.has_failed = False
@@ -181,7 +181,7 @@ class Journal:
             self.has_failed = True
 
     def _seal_records(self, records: Iterable[Record], previous_seal: str) -> list[SealedLine]:
-        """Build the lines of consecutive records, each with a seal that covers the seal before it.
+        """Build the lines of records, each with a seal that covers the previous seal.
 
         Parameters
         ----------
@@ -292,7 +292,7 @@ class Journal:
         return SealedLine(record, seal_text, seal + b" " + text + b"\n")
 
     def _repair_last_line(self, tail: bytes, previous_seal: str) -> SealedLine | None:
-        """Repair a last line that is damaged only in the space or the newline.
+        """Repair a last line in which only the space or the newline is damaged.
 
         No seal covers the space before the record and the newline, which may also be missing.
         Return None if the line cannot be repaired.
@@ -396,7 +396,7 @@ class Journal:
                 self.disk.write(saved_path, tail)
                 return saved_path
             if existing_content == tail:
-                # An earlier process saved the line but crashed before it removed it.
+                # An earlier process saved the line, but crashed before the line was removed.
                 return saved_path
             tail_number += 1
 

@@ -18,7 +18,7 @@ class Seal:
     uses_key: ClassVar[bool] = False
 
     def compute(self, content: bytes) -> str:
-        """Return the seal of the content. It has no spaces."""
+        """Return the seal of the content as text without spaces."""
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
     def matches(self, value: str, content: bytes) -> bool:

@@ -173,7 +173,7 @@ class Pipe:
         return self._splitter.flush()
 
     def wait(self) -> None:
-        """Wait until data arrive, but not for long."""
+        """Wait until data arrive or a short timeout ends."""
         self._has_data(timeout=PAUSE_SECONDS)
 
     def _has_data(self, timeout: float) -> bool:
@@ -186,7 +186,7 @@ class Pipe:
 
 
 class LogFile:
-    """Open log file. It is closed when the object is deleted.
+    """Open log file, which is closed when the object is deleted.
 
     Attributes
     ----------

@@ -95,7 +95,7 @@ REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "agreement": _agreement,
     "entropy": _entropy,
 }
-#: Reductions of values of any type. The others require numbers.
+#: Reductions that accept values of any type. All other reductions require numbers.
 _REDUCTIONS_OF_ANSWERS = ("agreement", "entropy")
 
 
@@ -160,7 +160,7 @@ def get_nested_value(row: Mapping[str, Any], key: str) -> Any:
 
 
 def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
-    """Return the entries that one step leads to: none, one, or every non-null element."""
+    """Return the entries that a step of a nested key selects from a JSON value."""
     if step == _EVERY_ELEMENT:
         if isinstance(value, list):
             return [element for element in value if element is not None]
@@ -229,7 +229,7 @@ def _parse_key(key: str) -> _ParsedKey:
 
 
 def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
-    """Add the values of nested keys to a JSON object, as entries of their own.
+    """Add the values of nested keys to a JSON object as top-level entries.
 
     Parameters
     ----------

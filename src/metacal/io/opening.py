@@ -272,7 +272,7 @@ def check_unpacked_size(path: str, unpacked_size: int, file_size: int) -> None:
 def check_text_array_size(
     path: str, column_text: str, texts: Sequence[str], file_size: int
 ) -> None:
-    """Raise InputError if a NumPy array of the texts would be larger than the limit.
+    """Raise InputError if a NumPy array of the texts would exceed the size limit.
 
     NumPy stores every text of an array with the width of the longest.
 

@@ -242,7 +242,7 @@ def _leave_out_stray_columns(columns: Columns) -> Columns:
     class_names = columns.class_names
     if class_names is None or not columns.has_column_per_class or columns.labels is None:
         return columns
-    # Only columns with names can be strays.
+    # Without column names, no column can be recognised as a stray column.
     from metacal.io.strays import find_stray_columns
 
     strays = find_stray_columns(class_names, columns.labels, columns.table)
@@ -262,7 +262,7 @@ def _leave_out_stray_columns(columns: Columns) -> Columns:
 
 
 def _expand_single_score(request: Request, columns: Columns) -> Columns:
-    """Expand a single score for the second of two classes into a table of both classes."""
+    """Convert the score of the second of two classes to a table of both classes."""
     table = columns.table
     has_one_column = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
     class_names = columns.class_names or ()

@@ -138,7 +138,7 @@ def _read_files(
     label_requests: Sequence[Request | None],
     check_and_convert: ColumnsConverter,
 ) -> list[Columns]:
-    """Read each file. Among several files, those without rows are skipped."""
+    """Read the files, and skip files without rows if there are several files."""
     columns_of_files = []
     for table_request, label_request in zip(table_requests, label_requests, strict=True):
         try:
@@ -170,7 +170,7 @@ def _read_file(
 
 
 def _check_requested_columns_exist(request: Request, columns: Columns) -> None:
-    """Raise InputError if a requested column is missing from a file without column names.
+    """Raise InputError if a file without column names lacks a requested column.
 
     Readers of files with column names raise this error themselves.
     """
@@ -191,7 +191,7 @@ def _check_requested_columns_exist(request: Request, columns: Columns) -> None:
 
 
 def _check_kept_columns(request: Request, columns: Columns) -> None:
-    """Raise InputError if a column to copy to the results has not one value for each row."""
+    """Raise InputError if a copied column does not have one value per row."""
     for name, column in columns.kept.items():
         n_rows = len(columns.table)
         if column.shape != (n_rows,):

@@ -206,7 +206,7 @@ class Request:
         return None
 
     def accepts_as_single_score(self, column_names: Sequence[str | int]) -> bool:
-        """Check whether the columns are one score for the second of two classes."""
+        """Check whether the columns are a single score of the second of two classes."""
         if len(column_names) != 1:
             return False
         return self.accepts_score_of_any_name or column_names[0] in SINGLE_SCORE_NAMES[self.input]

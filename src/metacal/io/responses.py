@@ -148,7 +148,7 @@ def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
 
 
 def _apply_to_each_list(function: Callable[[Any], float], lists: Iterable[list[Any]]) -> Float:
-    """Return the number that a function computes from each list, NaN for an empty list."""
+    """Apply a function to each list, and return NaN for empty lists."""
     return np.array([function(values) if values else math.nan for values in lists])
 
 

@@ -383,7 +383,7 @@ class ResultFolder:
         return recorded_names
 
     def _check_name_is_free(self, name: str, source: str) -> None:
-        """Raise InputError if the name belongs to a result of another source that exists."""
+        """Raise InputError if the name belongs to the result of another existing source."""
         for recorded_name, recorded_result in self.records.items():
             recorded_source = recorded_result.record["source"]
             if recorded_source is None or recorded_name.casefold() != name.casefold():

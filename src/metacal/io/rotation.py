@@ -22,7 +22,7 @@ _MAX_NUMBER_DIGITS = 4
 
 
 class RotationRank(NamedTuple):
-    """Position of a rotated file among files that are named alike, the oldest first.
+    """Rank of a rotated log among logs of the same naming scheme, oldest first.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ def _find_next_of_missing_file(
 
 
 def get_rotation_rank(name: str, base_name: str) -> RotationRank | None:
-    """Return the rank of a rotated file, the oldest first.
+    """Return the rank of a rotated file, in order from oldest to newest.
 
     Return None for any other name.
 

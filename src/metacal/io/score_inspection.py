@@ -53,7 +53,7 @@ _PROBABILITY_WORDS = frozenset(
 _LOGIT_WORDS = frozenset(["logit", "logits", "margin", "decision", "log", "odds"])
 #: Smallest fraction of the predictions that a threshold of the score must reproduce.
 _MIN_REPRODUCED_FRACTION = 0.98
-#: Number of rows from which the direction of a score is compared with the truth.
+#: Minimum number of rows for comparing the direction of a score with the truth.
 _MIN_DIRECTION_ROWS = 50
 #: Area under the ROC curve of a score without relation to the outcome.
 _AREA_OF_RANDOM_SCORE = 0.5
@@ -91,7 +91,7 @@ def find_score_column(inspection: Inspection, truth: TruthColumns) -> str | None
 
 
 def _list_score_candidates(inspection: Inspection, truth: TruthColumns) -> list[ColumnFacts]:
-    """Return the columns of numbers that are neither ids nor used for another purpose."""
+    """List the numeric columns that are neither ids nor used for another purpose."""
     used_names = {
         truth.label_name,
         truth.correctness_name,
@@ -110,7 +110,7 @@ def _list_score_candidates(inspection: Inspection, truth: TruthColumns) -> list[
 def _group_by_likelihood(
     candidates: Sequence[ColumnFacts], label_name: str | None
 ) -> list[list[ColumnFacts]]:
-    """Return four groups of columns that may hold the score, the most likely group first.
+    """Split possible score columns into four groups, from most to least likely.
 
     The groups are the scores that are named after the labels, the other columns with the name of a
     score, the fractions between 0 and 1, and all other numbers. A column may be in several groups.
@@ -284,7 +284,7 @@ def _record_confidence_score(
 
 
 def _check_correctness_values(facts: ColumnFacts) -> None:
-    """Raise AmbiguousFileError unless a column has both a spelling of true and one of false."""
+    """Raise AmbiguousFileError unless a column has both true and false values."""
     if not facts.holds_true_or_false:
         raise AmbiguousFileError(
             f"Cannot tell which values of {facts.name!r} mean correct:"

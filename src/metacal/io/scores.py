@@ -30,7 +30,7 @@ from metacal.spelling import format_option
 
 @dataclass(frozen=True, eq=False)
 class Scores(Columns):
-    """Scores of a file. The table of `Columns` is a single column here.
+    """Scores of a file, whose table is a single column.
 
     Attributes
     ----------
@@ -54,11 +54,11 @@ class Scores(Columns):
 
     @property
     def correct(self) -> NDArray[Any] | None:
-        """Whether each row is correct, or its loss. None if the file has no such column."""
+        """Correctness or loss of each row, or None if the file has no such column."""
         return self.labels
 
     def require_truth(self) -> NDArray[Any]:
-        """Return whether each row is correct, or its loss.
+        """Return the correctness or the loss of each row.
 
         Raise InputError if there are none.
         """
@@ -250,7 +250,7 @@ def _check_truth_keys(
     prediction_key: str | None,
     loss_key: str | None,
 ) -> None:
-    """Raise InputError if more than one parameter says which rows are correct."""
+    """Raise InputError if more than one parameter specifies the correct rows."""
     if loss_key is not None and correct_key is not None:
         raise CombinationError(
             f"{format_option('correct_key')} and {format_option('loss_key')} cannot be combined,"
@@ -336,7 +336,7 @@ def _check_partly_known_losses(
 
 
 def _compare_predictions(request: Request, columns: Columns) -> Columns:
-    """Replace the labels by whether the prediction of each row equals its label.
+    """Replace the labels by booleans that mark correct predictions.
 
     Without predictions, correctness is unknown, so the labels are dropped.
     """

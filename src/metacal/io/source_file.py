@@ -58,7 +58,7 @@ _CopyFunction = Callable[[Request, str], None]
 
 @dataclass(frozen=True)
 class SourceFile:
-    """File that is ready for its reader.
+    """Input file with its detected format, ready to be read.
 
     Attributes
     ----------

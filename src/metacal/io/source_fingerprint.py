@@ -171,6 +171,6 @@ def _drop_checksum(source_stamp: Fingerprint) -> Fingerprint:
 
 
 def _reveals_later_changes(stamp: Fingerprint, now_ns: int) -> bool:
-    """Check whether any later change of a file would have a later file time."""
+    """Check whether later changes of a file would be visible in its file times."""
     last_change_ns = max(stamp["written_ns"], stamp["changed_ns"])
     return bool(now_ns - last_change_ns >= SETTLED_NS)

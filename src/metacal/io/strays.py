@@ -38,7 +38,7 @@ _MAX_LISTED_CLASSES = 10
 
 @dataclass(frozen=True)
 class StrayColumns:
-    """Stray columns of a table.
+    """Columns of a table that are probably not classes.
 
     Attributes
     ----------
@@ -207,5 +207,5 @@ def _find_label_name(names: Sequence[str | int]) -> str | None:
 
 
 def _advise_on_labels(label_name: str) -> str:
-    """Return the advice to name the column of labels, for use after "if"."""
+    """Return a clause that advises the user to name the label column."""
     return f"{label_name!r} holds the labels, pass {format_option('label_key', label_name)}"

@@ -135,7 +135,7 @@ class StreamReader:
             self._layout = self._determine_layout(self.header, self.list_names)
 
     def parse_records(self, line_number: int, content: bytes) -> list[StreamRecord]:
-        """Parse one line, which may hold a list of items.
+        """Parse one line into one record, or into one record per listed item.
 
         If the items have no id of their own, the id of an item is that of the line with the position
         of the item, such as "7[0]". A later line with the same id and list may have their labels.
@@ -188,7 +188,7 @@ class StreamReader:
     def _list_items(
         self, json_object: dict[str, Any], item_list_key: str, line_number: int, content: bytes
     ) -> list[dict[str, Any]]:
-        """Return the items of a list in a JSON object, each with the other entries of the object."""
+        """List the items of a JSON object, each with the entries outside the list."""
         # The position of a line is not unique if files rotate, so its content is part of the name.
         line_name = f"{self.request.path}:{line_number}:{zlib.crc32(content):08x}"
         requested_keys = list_keys_named_by_request(self.request)
@@ -234,7 +234,7 @@ class StreamReader:
         return add_requested_entries(self.request, line_number, json_object, self.probability_key)
 
     def _parse_delimited_line(self, line_number: int, cells: list[str]) -> StreamRecord | None:
-        """Convert the cells of a line of csv or tsv to a record, or adopt them as the header."""
+        """Convert a line of csv or tsv to a record, or use it as the header."""
         is_first_line = line_number == 1
         if is_first_line and cells == self.header:
             return None
@@ -376,7 +376,7 @@ class StreamReader:
         )
 
     def _parse_unit(self, cells: dict[str, Any]) -> str | None:
-        """Return the cluster of a row, or its case if the promise is about cases."""
+        """Return the cluster id of a row, or its case id if the promise is about cases."""
         if self.request.case_key is not None:
             return parse_identifier("case", optional_cell(cells, self.request.case_key))
         return parse_identifier("unit", optional_cell(cells, self.request.unit_key))
@@ -469,7 +469,7 @@ class StreamReader:
         return numbers
 
     def _add_number_of_first_class(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
-        """Add the number of the first class if the row has a score for the second of two."""
+        """Add the number of the first class if a row has only that of the second."""
         request = self.request
         has_two_classes = len(request.classes or ()) == 2
         is_single_score = len(numbers) == 1 and request.accepts_as_single_score(
@@ -483,7 +483,7 @@ class StreamReader:
 
 
 def _append_positions_to_ids(records: list[StreamRecord]) -> list[StreamRecord]:
-    """Append to each id the position of its record among those of the same line, as in "7[0]"."""
+    """Append the position in the line to the id of each record, as in "7[0]"."""
     renamed_records = []
     for position, record in enumerate(records):
         if record.id is None:

@@ -130,7 +130,7 @@ def parse_list(path: str, name: str, value: Any) -> list[Any]:
 
 
 def parse_identifier(role: str, value: Any) -> str | None:
-    """Convert an id or a unit to text, which is the same for all file formats.
+    """Convert an id or a cluster to the same text for all file formats.
 
     Parameters
     ----------

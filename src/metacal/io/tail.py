@@ -110,7 +110,7 @@ class Tail:
         self._file: LogFile | None = None
         self._modification_time_ns = 0
         self._last_note = ""
-        #: Whether a newer file existed when the end of this one was last reached.
+        #: Whether a newer log existed when the end of the open log was last reached.
         self._was_rotated_at_last_end = False
         self._go_to_offset(0)
 
@@ -148,7 +148,7 @@ class Tail:
 
     @property
     def position(self) -> Position | None:
-        """Position after the last line that was returned. None before a file is open."""
+        """Position after the last returned line, or None before a file is open."""
         if self._file is None:
             return self._resume_position
         return Position.in_file(
@@ -162,7 +162,7 @@ class Tail:
 
     @property
     def has_incomplete_line(self) -> bool:
-        """Whether the end of a line has not arrived."""
+        """Whether the last line is still incomplete."""
         return self._splitter.n_buffered_bytes > 0
 
     def _go_to_offset(
@@ -232,7 +232,7 @@ class Tail:
         return []
 
     def _add_note(self, note: str) -> None:
-        """Add a message unless it repeats the last one."""
+        """Add a message unless it equals the last message."""
         if note != self._last_note:
             self.notes.append(note)
         self._last_note = note
@@ -245,7 +245,7 @@ class Tail:
         )
 
     def _open_log(self) -> LogFile | None:
-        """Open the file, or the file of an earlier position. Return None if it is missing."""
+        """Open the log, or resume at an earlier position. Return None if it is missing."""
         current_file = self._open_current_file()
         if self._resume_position is not None:
             return self._resume_at_position(current_file, self._resume_position)
@@ -259,7 +259,7 @@ class Tail:
         return current_file
 
     def _open_current_file(self) -> LogFile | None:
-        """Open the file that has the name of the log now. Return None if it is missing."""
+        """Open the file at the path of the log, or return None if it is missing."""
         try:
             return self._log_file_system.open(self.path)
         except InputError as error:
@@ -342,7 +342,7 @@ class Tail:
         return self._find_other_log(is_copy, only_rotated=True)
 
     def _handle_truncation(self, file: LogFile) -> list[Line]:
-        """Continue in the copy of a truncated file, or at the beginning of the file if none exists.
+        """Continue in the copy of a truncated log, or at the beginning of the log.
 
         Return the incomplete last line from before the truncation, if its end is lost. The next
         call then goes to the beginning of the file.

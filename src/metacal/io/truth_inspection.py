@@ -164,7 +164,7 @@ def _find_correctness_name(inspection: Inspection) -> str | None:
 
 
 def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
-    """Check whether a score is named after a column, as p_churn is after churn."""
+    """Check whether a score is named after a column, for example p_churn after churn."""
     return any(
         facts.name != name
         and facts.numbers is not None
@@ -286,7 +286,7 @@ def _has_value_in_name_of_score(inspection: Inspection, facts: ColumnFacts) -> b
 
 
 def _has_yes_and_no(facts: ColumnFacts) -> bool:
-    """Check whether a column has a positive and a negative value, as yes and no."""
+    """Check whether a column has a positive and a negative value, such as yes and no."""
     distinct_values = facts.distinct_texts
     has_positive_value = (
         len(distinct_values) == 2 and guess_positive_class(distinct_values) is not None
@@ -295,7 +295,7 @@ def _has_yes_and_no(facts: ColumnFacts) -> bool:
 
 
 def _build_name_test(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
-    """Return a function that checks whether the whole name of a column matches a pattern."""
+    """Return a function that matches the whole name of a column with a pattern."""
     return lambda facts: pattern.fullmatch(facts.name) is not None
 
 

@@ -177,7 +177,7 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
 def _find_traffic_beyond_tested_rows(
     traffic: Traffic, *, n_tested_rows: int, n_accepted_rows: int
 ) -> Traffic | None:
-    """Return the counts of all rows, or None if they are those of the tested rows.
+    """Return the counts of all rows, or None if they equal those of tested rows.
 
     A file always contains the counts of all rows, whereas a certificate has them only if some
     rows were not tested.
@@ -265,7 +265,7 @@ def _is_equal(stored: Any, recomputed: Any) -> bool:
 
 
 def note_fact_types(kind: str) -> dict[str, Any]:
-    """Return the type of each fact that a note of a kind contains."""
+    """Return the types of the facts in a kind of note, keyed by fact name."""
     annotations = type_hints(NOTE_TEXTS[kind])
     return {name: fact_type for name, fact_type in annotations.items() if name != "return"}
 

@@ -101,7 +101,7 @@ def _check_needed_labels_exist(certificate: Certificate) -> None:
 
 
 def _check_mean_cost(certificate: Certificate) -> None:
-    """Raise ArtifactError unless a mean cost is present exactly if costs are limited."""
+    """Raise ArtifactError if the mean cost is missing, invalid or unexpected."""
     limits_cost = any(quantity.is_mean_cost for quantity in _list_limited_quantities(certificate))
     mean_cost = certificate.mean_cost
     require(
@@ -113,7 +113,7 @@ def _check_mean_cost(certificate: Certificate) -> None:
 
 
 def _check_some_row_is_correct(certificate: Certificate) -> None:
-    """Raise ArtifactError if a certificate counts correct rows but has none."""
+    """Raise ArtifactError if a certificate that counts correct rows has none."""
     limits_cost = any(quantity.is_mean_cost for quantity in _list_limited_quantities(certificate))
     counts_correct_rows = certificate.has_labels and not limits_cost
     require(
@@ -285,7 +285,7 @@ def _check_subgroup_names(subgroups: SubgroupCertificates, location: str) -> Non
 
 
 def _check_predicted_classes_of_groups(subgroups: SubgroupCertificates, location: str) -> None:
-    """Raise ArtifactError if the two subgroups of a group disagree on its name or predictions.
+    """Raise ArtifactError if the two subgroups of a group contradict each other.
 
     If a promise is about two classes, each group has one subgroup per predicted class. Both must
     name the same group, and the same log-odds above which the second class is predicted.

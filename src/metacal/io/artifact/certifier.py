@@ -203,7 +203,7 @@ def certifier_from_journal(
 
 
 def _build_settings_record(certifier: Certifier, sheet_settings: dict[str, Any]) -> Record:
-    """Return the first record: everything that determines the sample and its test."""
+    """Build the first record, which determines the sample and its test."""
     predictions = certifier.unlabelled_pool.predictions
     if predictions is not None and not isinstance(certifier.score, str):
         raise SavingError(
@@ -261,7 +261,7 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
 def _check_unchanged(
     path: str, certifier: Certifier, promise: Promise | None, options: dict[str, Any]
 ) -> None:
-    """Check that promise and options are those of the journal, or are not given.
+    """Check that the given promise and options match the journal.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ _NO_REJECT_LABEL = -1
 
 @dataclass(frozen=True)
 class SavedContent:
-    """Gate and parameters of the estimator in a file.
+    """Gate and estimator parameters of a saved file.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class SavedContent:
 
 @dataclass(frozen=True)
 class SavedGate:
-    """Entries of a document.
+    """Entries of the document that stores a gate.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class SavedGate:
 
 
 def _list_document_kinds() -> list[str]:
-    """Return all kinds of documents, with those of calibrators that users registered."""
+    """List all kinds of documents, including user-registered calibrators."""
     return [*NAME_BY_GATE_KIND.values(), *list_calibrator_names()]
 
 

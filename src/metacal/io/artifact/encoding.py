@@ -439,7 +439,7 @@ class _JsonScalarType:
 
 
 def _is_float(data: Any) -> bool:
-    """Check whether a JSON value is a number or the text of an infinite one."""
+    """Check whether a JSON value is a number or the text of an infinite number."""
     return type(data) in (int, float) or (type(data) is str and data in _INFINITIES)
 
 

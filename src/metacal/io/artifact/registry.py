@@ -64,10 +64,10 @@ STORABLE_SUBCLASS_LISTERS: dict[Any, Callable[[], Mapping[str, type]]] = {
 #: It is a function because users can register more names at run time.
 ALLOWED_NAME_LISTERS: dict[Any, Callable[[], Iterable[str]]] = {}
 
-#: Entries and their types of the classes whose entries in a file differ from their fields.
+#: Types of the stored entries of each class whose entries differ from its fields.
 FIELD_TYPES: dict[type, dict[str, Any]] = {}
 
-#: Function that constructs an object from its entries, for classes whose constructor cannot.
+#: Function that constructs an instance if the class constructor does not accept the entries.
 CUSTOM_CONSTRUCTOR_OF_CLASS: dict[type, Callable[..., Any]] = {}
 
 #: Stored form of each type that is represented by another type in a file.
@@ -197,7 +197,7 @@ def find_storable_subclasses(annotation: Any) -> Mapping[str, type] | None:
 
 
 def find_allowed_names(annotation: Any) -> Iterable[str] | None:
-    """Return the names that are values of a type, or None if it is not a type of names."""
+    """Return the allowed names of a type, or None if its values are not names."""
     list_names = ALLOWED_NAME_LISTERS.get(annotation)
     if list_names is None:
         return None
@@ -205,7 +205,7 @@ def find_allowed_names(annotation: Any) -> Iterable[str] | None:
 
 
 def find_sibling_classes(cls: type) -> Mapping[str, type] | None:
-    """Return all storable classes with the registered base of a class, by name in a file.
+    """Return the storable classes with the same base as a class, keyed by name.
 
     None if the class has no registered base. A file then does not contain the name of the class.
     """

@@ -190,7 +190,7 @@ def _recipe_to_stored(recipe: Recipe, location: str) -> Any:
 
 
 def _recipe_from_stored(stored_recipe: Any, location: str) -> Recipe:
-    """Convert the stored form of a recipe back."""
+    """Convert the stored form of a recipe to a recipe."""
     parameters = dict(vars(stored_recipe))
     check_n_jobs(parameters["n_jobs"], f"{location}.n_jobs")
     if parameters["classes"] is not None:

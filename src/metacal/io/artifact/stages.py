@@ -106,7 +106,7 @@ def _prepare_source_for_saving(source: Source) -> Source:
 
 
 def _check_score_is_supported(score: str | Score) -> None:
-    """Raise SavingError unless a score has a name or is one of metacal's learned scores."""
+    """Raise SavingError if a file cannot represent a score."""
     if isinstance(score, str):
         return
     score_name = get_score_name(score)
@@ -161,7 +161,7 @@ def build_stages(
 
 
 def _list_certified_stages(certificate: Certificate | None) -> list[_CertifiedStage]:
-    """Return the name, score and threshold of each stage that the certificate requires."""
+    """List the name, score and threshold of each stage that a certificate requires."""
     if certificate is None:
         # A calibrator has one stage, which accepts every row, whatever its score is.
         return [_CertifiedStage(name="", score=None, threshold=math.inf)]
@@ -278,7 +278,7 @@ def _check_logits_source(
 def _check_decision_offset(
     source: LogitsSource, certificate: Certificate | None, location: str
 ) -> None:
-    """Raise ArtifactError unless source and certificate predict the second class alike.
+    """Raise ArtifactError unless source and certificate have equal decision offsets.
 
     With two classes, a row is predicted to be of the second class if its log-odds exceed
     `decision_at`. With more classes, `decision_at` is 0.

@@ -160,7 +160,7 @@ class WatchState:
 
     @classmethod
     def from_watch(cls, watch: Watch) -> WatchState:
-        """Copy what a file stores of a watch, without its gate."""
+        """Copy the state of a watch that a file stores, without its gate."""
         waiting = watch.waiting
         complete_clusters = waiting.complete_clusters
         return cls(
@@ -185,7 +185,7 @@ class WatchState:
         )
 
     def restore_to(self, new_watch: Watch) -> Watch:
-        """Return a copy of a watch without rows that continues from this state."""
+        """Return a copy of a new watch that continues from this state."""
         complete_clusters = CompleteClusters(
             recent_ids=self.recent_cluster_ids,
             n_complete=self.n_complete_clusters,

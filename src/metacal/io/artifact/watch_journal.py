@@ -142,7 +142,7 @@ class ReceivedBatch:
         watch.gaps += self.n_gaps
 
     def _locate_rows_in_lines(self) -> BatchLines | None:
-        """Return which lines are unreadable, and which line contains each row.
+        """Return a mask of unreadable lines, and the line index of each row.
 
         None if the batch does not consist of lines of text.
         """

@@ -208,7 +208,7 @@ def _check_metacal_version(version: Any) -> str:
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
-    """Read a file, but not much more than `max_bytes` bytes of it.
+    """Read a file, up to about `max_bytes` bytes.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ _BATCH_ROWS = 1 << 16
 # Assumed size in bytes of a value of a side column or of a score.
 _SIDE_COLUMN_BYTES = 8
 
-# Tables in memory count as at least this large, in bytes, when the unpacking limit is checked.
+# Minimum size in bytes of a table in memory when the unpacking limit is checked.
 _MIN_IN_MEMORY_BYTES = 1 << 30
 
 # Prefix of the columns in which pandas stores its index.
@@ -282,7 +282,7 @@ def _read_table_and_side_columns(
 
     side_columns : _ColumnChunks
     """
-    # Check the claimed size before allocating, because repeated values compress to nothing.
+    # Check the claimed size before the allocation, because a tiny file can claim a huge table.
     row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(selection.side_column_names)
     check_unpacked_size(path, source.n_rows * row_bytes, source.n_stored_bytes)
     table = np.empty((source.n_rows, layout.n_classes), layout.dtype)

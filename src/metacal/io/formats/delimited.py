@@ -319,7 +319,7 @@ class _Cells:
 
         is_number_column = np.zeros(len(column_names), dtype=bool)
         is_number_column[list(number_column_indices)] = True
-        # Consecutive columns of numbers, and other consecutive columns, are one field of the dtype.
+        # Consecutive columns of the same kind share one field of the dtype.
         later_field_starts = np.flatnonzero(np.diff(is_number_column)) + 1
         field_starts = [0, *later_field_starts.tolist()]
         field_stops = [*field_starts[1:], len(column_names)]
@@ -344,7 +344,7 @@ class _Cells:
         return self._cells_of_field[f"f{field_start}"][:, column_index - field_start]
 
     def iterate_numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Read the rows below the header again, and yield the line number and cells of each row."""
+        """Reread the rows below the header, and yield line numbers and cells."""
         self.file.seek(0)
         reader = csv.reader(self.file, delimiter=self.delimiter)
         next(reader)
@@ -435,7 +435,7 @@ class _Cells:
                 self._check_required_cell(line_number, column_index, row[column_index].strip())
 
     def _check_required_cell(self, line_number: int, column_index: int, text: str) -> None:
-        """Raise InputError if a required cell is empty, or if it should be a number but is not."""
+        """Raise InputError if a required cell is empty or has no valid number."""
         column_name = self.column_names[column_index]
         cell_position = f"{self.path}:{line_number}:{column_index + 1}: column {column_name!r}"
         if not text:

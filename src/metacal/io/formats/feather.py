@@ -292,7 +292,7 @@ def _read_uint32(file: RawFile, offset: int) -> int:
 def _compute_unpacked_bytes(
     file: RawFile, batch_header: _FlatbuffersTable, message: _Message
 ) -> int:
-    """Return the size of a batch's buffers after decompression.
+    """Return the decompressed size in bytes of the buffers of a batch.
 
     Parameters
     ----------

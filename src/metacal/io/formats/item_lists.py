@@ -17,7 +17,7 @@ from metacal.io.nested import get_nested_value
 #: Key that stands for the file and line number of an object without an entry of this name.
 LINE_NAME_KEY = "line"
 
-#: Keys of lists in responses of language models. Their objects are no scored items.
+#: Keys of lists in responses of language models. The objects in them are not scored items.
 _RESPONSE_LISTS = ("choices", "messages", "content", "tool_calls", "top_logprobs", "tokens")
 _ITEM_KEY_PATTERN = re.compile(r"(?P<list_key>[^()\[\]]+)\[\*\](?:\.(.+))?")
 
@@ -148,7 +148,7 @@ def _is_list_of_scored_items(name: str, value: Any) -> bool:
 
 
 def _has_number(item: Mapping[str, Any]) -> bool:
-    """Check whether an object has an entry that is a number and no truth value."""
+    """Check whether an object has an entry that is a number and not a boolean."""
     return any(
         isinstance(value, int | float) and not isinstance(value, bool) for value in item.values()
     )

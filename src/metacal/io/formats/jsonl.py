@@ -134,7 +134,7 @@ def read_first_rows(request: Request, max_rows: int) -> FirstRows:
 
 
 def _flatten_object(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of nested objects by their paths.
+    """Return the entries of nested objects, keyed by their paths.
 
     For a response of a language model, add the mean log-probability of its tokens and its text.
     """
@@ -146,7 +146,7 @@ def _flatten_object(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _iterate_leaves(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each entry of an object that is not itself an object.
+    """Yield the path and the value of each innermost entry of a JSON object.
 
     The path of a nested entry is written as in "a.b".
     """
@@ -158,7 +158,7 @@ def _iterate_leaves(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
 
 def _read_entries(request: Request) -> _Entries:
-    """Read the requested entries of all lines; an entry that a line lacks is None."""
+    """Read the requested entries of all lines, with None for missing entries."""
     selection: ColumnSelection | None = None
     values_by_name: dict[str, list[Any]] = {}
     line_numbers = []
@@ -211,7 +211,7 @@ def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict
 
 
 def _convert_to_object_array(values: Sequence[Any]) -> NDArray[Any]:
-    """Convert values to a 1-D array of objects; a list stays one element."""
+    """Convert values to a 1-D array of objects, with each list as one element."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 
@@ -288,7 +288,7 @@ def add_requested_entries(
 
 
 def list_keys_named_by_request(request: Request) -> list[str | None]:
-    """Return the keys of the entries to read, with None for each key that is not given."""
+    """Return the keys of the entries to read, with None for keys not given."""
     role_keys = [getattr(request, field_name) for field_name in REQUEST_FIELD_OF_ROLE.values()]
     return [
         request.logits_key,

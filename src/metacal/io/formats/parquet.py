@@ -77,7 +77,7 @@ class ParquetTable(StoredTable):
         return self.path, self.layout.columns, self.file_status
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Decode rows start, ..., stop - 1.
+        """Decode the rows from `start` up to but excluding `stop`.
 
         Reading is fast if the rows follow those that the same thread read last.
         """

@@ -53,7 +53,7 @@ def escape_formula(text: str) -> str:
 
 
 def unescape_formula(text: str) -> str:
-    """Return the text that `escape_formula` received.
+    """Undo `escape_formula`, and return the original text.
 
     Examples
     --------
