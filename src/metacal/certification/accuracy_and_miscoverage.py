@@ -31,7 +31,7 @@ from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.statistics import bounds
 
-# Name of the rule in certificates and files if the promises have a confidence level.
+# Name of the rule in certificates if the promises have a confidence level.
 BOTH_CERTIFIED = register_rule(
     "both-half-each",
     "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of"
@@ -43,12 +43,12 @@ BOTH_CERTIFIED = register_rule(
     ),
 )
 
-# Name of the rule in certificates and files if the promises hold in expectation.
+# Name of the rule in certificates if the promises hold in expectation.
 BOTH_EXPECTED = register_rule(
     "both-expected", "both rules in expectation", SAME_SOURCE, ERROR_RATE_RISES_WITH_SCORE
 )
 
-# Distance of two consecutive miscoverages with four decimals.
+# Step between consecutive miscoverages that are rounded to four decimals.
 _MISCOVERAGE_STEP = 1e-4
 
 
@@ -108,11 +108,11 @@ class AccuracyAndMiscoverage:
     def build_pilot_policy(
         self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen for the tests of the accuracy."""
+        """Return the policy that chooses pilot rows for the tests of the accuracy."""
         return self.accuracy_procedure.build_pilot_policy(random_state, declared_score_values)
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Certify the accuracy, and check that its threshold keeps the miscoverage."""
+        """Certify a threshold for the accuracy, and check its miscoverage."""
         delta_per_promise = _compute_delta_per_promise(delta)
         accuracy_certificate = self.accuracy_procedure.certify_promise(rows, delta_per_promise)
         threshold = accuracy_certificate.threshold
@@ -138,7 +138,7 @@ class AccuracyAndMiscoverage:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check that the counts of a certificate support both targets."""
+        """Describe why the counts of a certificate do not support both targets."""
         delta_per_promise = _compute_delta_per_promise(delta)
         contradiction = self.accuracy_procedure.find_contradiction(
             certificate, delta_per_promise, promise
@@ -152,7 +152,7 @@ class AccuracyAndMiscoverage:
     def _build_infeasible_error(
         self, rows: CalibrationRows, n_correct_accepted: int, delta: float | None
     ) -> InfeasibleTargetError:
-        """Build the error for rows that support each promise, but not both."""
+        """Build the error for rows that do not support both targets at once."""
         delta_per_promise = _compute_delta_per_promise(delta)
         n_correct = int(rows.is_correct.sum())
         smallest_miscoverage = _find_smallest_certified_miscoverage(
@@ -178,7 +178,7 @@ class AccuracyAndMiscoverage:
     def _find_highest_accuracy_keeping_miscoverage(
         self, rows: CalibrationRows, delta: float | None
     ) -> float | None:
-        """Find the highest accuracy whose threshold keeps the miscoverage."""
+        """Find the highest certifiable accuracy that respects the miscoverage limit."""
         min_accepted_rows = self._count_rows_to_accept_for_miscoverage(rows, delta)
 
         def keeps_miscoverage(accuracy: float) -> bool:
@@ -191,15 +191,15 @@ class AccuracyAndMiscoverage:
             uncertified_step=math.ceil(ACCURACY_STEPS_PER_UNIT * self.min_accuracy),
             certifies=keeps_miscoverage,
         )
-        no_accuracy_passes = highest_passing_step == 0
-        if no_accuracy_passes:
+        has_no_passing_accuracy = highest_passing_step == 0
+        if has_no_passing_accuracy:
             return None
         return highest_passing_step / ACCURACY_STEPS_PER_UNIT
 
     def _count_rows_accepted_for_accuracy(
         self, rows: CalibrationRows, accuracy: float, delta: float | None
     ) -> int:
-        """Count the rows that are accepted if another accuracy is promised."""
+        """Count the rows that are accepted if the given accuracy is promised."""
         threshold_result = self.accuracy_procedure.find_threshold(
             rows.ranking,
             _compute_delta_per_promise(delta),
@@ -211,13 +211,13 @@ class AccuracyAndMiscoverage:
     def _count_rows_to_accept_for_miscoverage(
         self, rows: CalibrationRows, delta: float | None
     ) -> int:
-        """Count the rows that must be accepted to keep the miscoverage."""
+        """Count the rows that must be accepted to respect the miscoverage limit."""
         sorted_correct_scores = np.sort(rows.scores[rows.is_correct])
         n_correct = len(sorted_correct_scores)
         min_correct_accepted = bounds.smallest_rank_keeping_miscoverage(
             n_correct, self.max_miscoverage, _compute_delta_per_promise(delta)
         )
-        # If there are too few correct rows to reject any of them, this number is n_correct + 1.
+        # With too few correct rows, the smallest count is n_correct + 1, and all rows are accepted.
         threshold = ACCEPT_ALL_ROWS
         if min_correct_accepted <= n_correct:
             threshold = sorted_correct_scores[min_correct_accepted - 1]
@@ -225,27 +225,27 @@ class AccuracyAndMiscoverage:
 
 
 def _compute_delta_per_promise(delta: float | None) -> float | None:
-    """Return half of delta for each of two promises, or None if both hold in expectation."""
+    """Return half of delta, or None if the promises hold in expectation."""
     if delta is None:
         return None
     return delta / 2
 
 
 def _compute_expected_miscoverage(n_correct: int, n_correct_accepted: int) -> float:
-    """Compute the expected miscoverage of a threshold from its accepted correct rows."""
+    """Compute the expected miscoverage from the number of accepted correct rows."""
     return (n_correct + 1 - n_correct_accepted) / (n_correct + 1)
 
 
 def _find_smallest_certified_miscoverage(
     n_correct: int, n_correct_accepted: int, delta: float | None
 ) -> float:
-    """Find the smallest miscoverage that is certified, rounded to four decimals."""
+    """Find the smallest certified miscoverage, rounded up to four decimals."""
     if n_correct_accepted == 0:
         return 1.0
     if delta is None:
-        exact_miscoverage = _compute_expected_miscoverage(n_correct, n_correct_accepted)
+        unrounded_miscoverage = _compute_expected_miscoverage(n_correct, n_correct_accepted)
     else:
-        exact_miscoverage = bounds.miscoverage_quantile(
+        unrounded_miscoverage = bounds.miscoverage_quantile(
             n_correct, n_correct_accepted, level=1.0 - delta
         )
 
@@ -255,7 +255,7 @@ def _find_smallest_certified_miscoverage(
         )
         return n_correct_accepted >= min_correct_accepted
 
-    rounded_miscoverage = ceil_to_4_decimals(exact_miscoverage)
+    rounded_miscoverage = ceil_to_4_decimals(unrounded_miscoverage)
     # Because of rounding errors, the rounded quantile may be slightly too small.
     while rounded_miscoverage < 1.0 and not is_certified(rounded_miscoverage):
         rounded_miscoverage = round(rounded_miscoverage + _MISCOVERAGE_STEP, 4)

@@ -37,7 +37,7 @@ ACCURACY_BAND = register_rule(
     SAME_SOURCE,
 )
 
-# The best targets in an error message are searched at no more thresholds than this.
+# Maximum number of thresholds at which an error message searches for the best targets.
 _MAX_THRESHOLDS_FOR_MESSAGE = 2000
 
 # Relative tolerance for bounds that are recomputed from a file.
@@ -103,11 +103,11 @@ class SimultaneousThreshold:
             return self._build_certificate(rows, certified_threshold, delta)
 
         certificate = self._build_certificate(rows, self.requested_threshold, delta)
-        unsupported_limit = self._describe_unsupported_limit(certificate, delta)
-        if unsupported_limit is not None:
+        unsupported_limit_text = self._describe_unsupported_limit(certificate, delta)
+        if unsupported_limit_text is not None:
             message = (
                 f"The threshold {self.requested_threshold:g} does not support the promise:"
-                f" {unsupported_limit}."
+                f" {unsupported_limit_text}."
                 " Leave out the threshold, or choose a target that a report of these rows"
                 " supports at this threshold."
             )
@@ -119,7 +119,7 @@ class SimultaneousThreshold:
     ) -> Certificate:
         """Build the certificate of a threshold."""
         main_limit, *further_limits = self.promised_limits
-        # If both limits are promised, the accuracy is the main one.
+        # If both limits are promised, the certificate states the accuracy as its main target.
         certificate = build_certificate_for_threshold(
             rows,
             quantity=main_limit.quantity,
@@ -134,7 +134,7 @@ class SimultaneousThreshold:
         return replace(certificate, max_miscoverage=float(miscoverage_limit.target))
 
     def _find_threshold(self, rows: CalibrationRows, delta: float) -> float:
-        """Find a certified threshold, and raise it to just below the next score."""
+        """Find a certified threshold, raised to just below the next score."""
         if self.min_accuracy is None:
             threshold = self._find_threshold_for_miscoverage(rows, delta)
         else:
@@ -145,7 +145,7 @@ class SimultaneousThreshold:
         return rows.ranking.largest_threshold_accepting_exactly(n_accepted)
 
     def _find_threshold_for_miscoverage(self, rows: CalibrationRows, delta: float) -> float:
-        """Find the smallest score of a correct row at which the miscoverage is certified.
+        """Find the smallest threshold that is certified to keep the miscoverage.
 
         The threshold accepts every row if the miscoverage is certified at no score.
         """
@@ -156,8 +156,8 @@ class SimultaneousThreshold:
             thresholds=sorted_correct_scores,
             delta=self._compute_delta_per_limit(delta),
         )
-        keeps_miscoverage = certified_miscoverages <= float(self.max_miscoverage)
-        certified_thresholds = sorted_correct_scores[keeps_miscoverage]
+        is_within_limit = certified_miscoverages <= float(self.max_miscoverage)
+        certified_thresholds = sorted_correct_scores[is_within_limit]
         if len(certified_thresholds) == 0:
             return ACCEPT_ALL_ROWS
         return float(certified_thresholds[0])
@@ -203,18 +203,18 @@ class SimultaneousThreshold:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe a limit that the counts of a certificate do not support, or return None."""
+        """Describe a limit that the counts of a certificate do not support."""
         assert delta is not None
         return self._describe_unsupported_limit(certificate, delta)
 
     def _describe_unsupported_limit(self, certificate: Certificate, delta: float) -> str | None:
-        """Describe a promised limit that the confidence bands do not support, or return None."""
+        """Describe a promised limit that the confidence bands do not support."""
         if self.min_accuracy is not None:
-            unsupported_accuracy = self._describe_unsupported_accuracy(
+            unsupported_accuracy_text = self._describe_unsupported_accuracy(
                 certificate, self.min_accuracy, delta
             )
-            if unsupported_accuracy is not None:
-                return unsupported_accuracy
+            if unsupported_accuracy_text is not None:
+                return unsupported_accuracy_text
         if self.max_miscoverage is not None and not certificate.accepts_everything:
             return self._describe_unsupported_miscoverage(certificate, self.max_miscoverage, delta)
         return None
@@ -222,7 +222,7 @@ class SimultaneousThreshold:
     def _describe_unsupported_accuracy(
         self, certificate: Certificate, min_accuracy: float, delta: float
     ) -> str | None:
-        """Describe an accuracy that the counts of a certificate do not support, or return None."""
+        """Describe why the counts do not support an accuracy, or return None."""
         n_accepted_errors = certificate.n_accepted - certificate.n_correct_accepted
         certified_accuracy = bands.certified_accuracy_from_counts(
             certificate.n_correct_accepted,
@@ -230,7 +230,7 @@ class SimultaneousThreshold:
             certificate.n_rows,
             self._compute_delta_per_limit(delta),
         )
-        # The comparison is negated, so that an accuracy of NaN is a contradiction too.
+        # The comparison with NaN is false, so its negation also detects a NaN accuracy.
         if not certified_accuracy >= min_accuracy * (1.0 - _RELATIVE_TOLERANCE):
             return (
                 f"{n_accepted_errors:,} errors in {certificate.n_accepted:,} accepted rows certify"
@@ -242,12 +242,12 @@ class SimultaneousThreshold:
     def _describe_unsupported_miscoverage(
         self, certificate: Certificate, max_miscoverage: float, delta: float
     ) -> str | None:
-        """Describe a miscoverage that the counts do not support, or return None."""
+        """Describe why the counts do not support a miscoverage, or return None."""
         n_correct_accepted = certificate.n_correct_accepted
         certified_miscoverage = bands.certified_miscoverage_from_counts(
             n_correct_accepted, certificate.n_correct, self._compute_delta_per_limit(delta)
         )
-        # The comparison is negated, so that a miscoverage of NaN is a contradiction too.
+        # The comparison with NaN is false, so its negation also detects a NaN miscoverage.
         if not certified_miscoverage <= max_miscoverage * (1.0 + _RELATIVE_TOLERANCE):
             return (
                 f"{n_correct_accepted:,} accepted of {certificate.n_correct:,} correct rows certify"
@@ -257,7 +257,7 @@ class SimultaneousThreshold:
         return None
 
     def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
-        """Compute the certified pairs of accuracy and miscoverage for an error message."""
+        """Compute the certified pairs of accuracy and miscoverage."""
         candidate_thresholds = find_candidate_thresholds(rows.scores, rows.is_correct)
         index_step = max(1, math.ceil(len(candidate_thresholds) / _MAX_THRESHOLDS_FOR_MESSAGE))
         delta_fraction_per_limit = 1.0 / len(self.promised_limits)
@@ -272,10 +272,10 @@ class SimultaneousThreshold:
     def _build_accuracy_error(
         self, rows: CalibrationRows, min_accuracy: float, delta: float
     ) -> InfeasibleTargetError:
-        """Build the error for rows that support the accuracy at no threshold."""
+        """Build the error for rows that do not support the accuracy at any threshold."""
         frontier = self._compute_frontier(rows, delta)
-        any_miscoverage = 1.0
-        best_accuracy = floor_to_4_decimals(frontier.best_accuracy(any_miscoverage))
+        largest_possible_miscoverage = 1.0
+        best_accuracy = floor_to_4_decimals(frontier.best_accuracy(largest_possible_miscoverage))
         message = (
             f"Cannot certify an accuracy of {min_accuracy:g} at a threshold chosen on these"
             f" {len(rows):,} rows. The highest accuracy that they support at all thresholds at once"

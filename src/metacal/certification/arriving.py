@@ -55,16 +55,16 @@ from metacal.kernels.grid import RELATIVE_GRID
 from metacal.spelling import choose_spelling
 from metacal.statistics import bounds
 
-# Values of `PartialLabels.states`.
+# Codes of incorrect, correct and unlabelled rows in `PartialLabels.states`.
 INCORRECT, CORRECT, UNKNOWN = 0, 1, -1
 
-# By default, as many rows are labelled as may contain this number of errors under the promise.
+# Number of errors that the promise allows among the default number of rows to label.
 _N_ALLOWED_ERRORS_BY_DEFAULT = 40
 
-# Fractions of delta if one extension is declared beforehand.
+# Fractions of delta for the first sample and for the sample after an extension.
 DELTA_FRACTIONS_WITH_EXTENSION = (0.8, 0.2)
 
-# Factor by which an extension increases the number of rows.
+# Factor by which an extension of the sample increases the number of rows.
 EXTENSION_FACTOR = 4
 
 
@@ -127,7 +127,7 @@ class PartialLabels(Evidence):
         return Ranking.from_scores(self.scores, self.states == CORRECT)
 
     def certify(self, promise: CertifiablePromise) -> Certificate:
-        """Certify a promise from the known labels, with missing ones as incorrect."""
+        """Certify a promise, and count every row without a label as incorrect."""
         return certify_labels(promise, self)
 
 
@@ -152,13 +152,13 @@ class LabellingProgress(NamedTuple):
 
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
-    """Find the certified threshold, and the one that missing labels can still reach."""
+    """Find the certified threshold and the threshold that is still reachable."""
     partial_label_procedure = get_procedure_for_partial_labels(promise)
     if partial_label_procedure is None:
         return _assess_if_all_labels_needed(promise, labels)
 
     best_case_ranking = labels.ranking_if_missing_correct
-    reachable_result = partial_label_procedure.find_threshold(
+    best_case_result = partial_label_procedure.find_threshold(
         best_case_ranking, promise.delta, pilot_rows=labels.pilot_rows
     )
     certified_result = _find_threshold_by_known_labels(
@@ -166,9 +166,9 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
     )
     return LabellingProgress(
         threshold=_round_threshold_if_certified(certified_result),
-        reachable_threshold=_round_threshold_if_certified(reachable_result),
+        reachable_threshold=_round_threshold_if_certified(best_case_result),
         n_rows_whose_labels_matter=_count_rows_up_to_highest_passed_rank(
-            best_case_ranking, reachable_result
+            best_case_ranking, best_case_result
         ),
     )
 
@@ -176,14 +176,14 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
 def _count_rows_up_to_highest_passed_rank(
     ranking: Ranking, threshold_result: ThresholdResult
 ) -> int:
-    """Count the rows up to the highest rank that passed a test, with their ties.
+    """Count the rows up to the highest rank that passed a test, including ties.
 
     The labels of later rows cannot change which ranks pass.
     """
     test_sequence = threshold_result.trace
     if threshold_result.threshold is None or test_sequence is None:
         return 0
-    # Rows with equal scores are accepted together, so the labels of a whole block matter.
+    # Rows with equal scores are accepted together, so the whole block of ties is counted.
     last_block = ranking.find_tie_block(test_sequence.highest_passed_rank)
     return int(ranking.tie_block_end_ranks[last_block])
 
@@ -194,7 +194,7 @@ def _find_threshold_by_known_labels(
     delta: float | None,
     target: float | None = None,
 ) -> ThresholdResult:
-    """Find the threshold that is certified by the labels before the first missing one.
+    """Find the threshold certified by the labels before the first missing label.
 
     Only ranks up to the last fully labelled one are tested. Their tests do not depend on the missing
     labels, so these may be counted as correct.
@@ -234,7 +234,7 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
 
 
 def get_procedure_for_partial_labels(promise: CertifiablePromise) -> OneThresholdProcedure | None:
-    """Return the procedure of a promise if it can be certified label by label.
+    """Return the procedure that certifies a promise from partial labels.
 
     Returns None if all labels are needed.
     """
@@ -269,19 +269,19 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
 
 
 def _compute_allowed_error_rate(quantity: Quantity, target: float) -> Fraction:
-    """Compute the largest error rate that a promised limit allows, without rounding."""
+    """Compute the largest error rate that a promised limit allows, as a fraction."""
     exact_target = bounds.to_exact_fraction(target)
     if quantity.has_upper_limit:
-        # The target is itself the largest share of errors.
+        # For an upper limit, the target is the allowed error rate.
         return exact_target
-    # The target is the smallest share without an error.
+    # For a lower limit, the target is 1 minus the allowed error rate.
     return 1 - exact_target
 
 
 def choose_sample_sizes(
     promise: CertifiablePromise, n_labels: int | None, *, n_available: int, may_extend: bool
 ) -> tuple[int, ...]:
-    """Choose how many rows to draw, before and after an extension that the user declared.
+    """Choose the numbers of rows to draw before and after a declared extension.
 
     Parameters
     ----------
@@ -307,32 +307,32 @@ def choose_sample_sizes(
     InputError
         If the requested number is not a positive integer, or exceeds the available rows.
     """
-    n_to_draw = n_labels
-    if n_to_draw is None:
-        n_to_draw = min(default_number_of_labels(promise), n_available)
-    # The type is compared, because a boolean is an instance of int.
-    if type(n_to_draw) is not int or n_to_draw < 1:
+    n_rows_to_draw = n_labels
+    if n_rows_to_draw is None:
+        n_rows_to_draw = min(default_number_of_labels(promise), n_available)
+    # The exact type is compared, because `isinstance(True, int)` is true.
+    if type(n_rows_to_draw) is not int or n_rows_to_draw < 1:
         raise InputError(f"labels must be a positive integer, but got {n_labels!r}.")
-    if n_to_draw > n_available:
+    if n_rows_to_draw > n_available:
         raise TooFewRowsError(
-            f"Cannot draw {n_to_draw:,} rows, because only {n_available:,} rows of the pool have a"
-            " score. Label fewer rows, or use a larger pool."
+            f"Cannot draw {n_rows_to_draw:,} rows, because only {n_available:,} rows of the pool have"
+            " a score. Label fewer rows, or use a larger pool."
         )
     if not may_extend:
-        return (n_to_draw,)
-    n_after_extension = min(EXTENSION_FACTOR * n_to_draw, n_available)
-    return (n_to_draw, n_after_extension)
+        return (n_rows_to_draw,)
+    n_rows_after_extension = min(EXTENSION_FACTOR * n_rows_to_draw, n_available)
+    return (n_rows_to_draw, n_rows_after_extension)
 
 
 def _assess_if_all_labels_needed(
     promise: CertifiablePromise, labels: PartialLabels
 ) -> LabellingProgress:
-    """Determine the labelling progress of a promise that needs the labels of all rows."""
+    """Assess the labelling progress of a promise that needs all labels."""
     n_rows = len(labels.scores)
     try:
         certificate = _certify_complete_labels(promise, labels)
     except InfeasibleTargetError:
-        # As long as labels are missing, the rows may still certify a threshold that accepts all of them.
+        # If labels are missing, the rows may still certify a threshold that accepts every row.
         reachable_threshold = None if labels.is_complete else ACCEPT_ALL_ROWS
         return LabellingProgress(
             threshold=None,
@@ -362,7 +362,7 @@ def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels)
 def _build_infeasible_error(
     procedure: OneThresholdProcedure, labels: PartialLabels, delta: float | None
 ) -> InfeasibleTargetError:
-    """Build the error for labels that certify nothing so far."""
+    """Build the error for labels that do not certify any threshold so far."""
 
     def known_labels_certify(target: float) -> bool:
         threshold_result = _find_threshold_by_known_labels(procedure, labels, delta, target)
@@ -391,7 +391,7 @@ def _build_infeasible_error(
 
 
 def _round_threshold_if_certified(result: ThresholdResult) -> float | None:
-    """Round the certified threshold to a midpoint of the score grid, or return None."""
+    """Round a certified threshold to a midpoint of the score grid."""
     if result.threshold is None:
         return None
     return RELATIVE_GRID.make_robust_to_rounding(result.threshold)

@@ -24,7 +24,7 @@ from metacal.statistics.bounds import ONE_PLUS_ROUNDING_ERROR
 
 
 def find_test_contradiction(promise: CertifiablePromise, certificate: Certificate) -> str | None:
-    """Describe why the counts of a certificate do not pass its test, or return None.
+    """Describe why the counts of a certificate do not pass its test.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def find_test_contradiction(promise: CertifiablePromise, certificate: Certificat
 def find_cluster_test_contradiction(
     promise: CertifiablePromise, certificate: Certificate
 ) -> str | None:
-    """Describe why clustered rows with these counts cannot certify a promise, or return None."""
+    """Describe why the counts of clustered rows cannot certify a promise."""
     procedure = promise.procedure()
     promised_limit = get_clustered_limit(promise, procedure)
     if promised_limit is None or promise.delta is None:
@@ -79,7 +79,7 @@ def find_cluster_test_contradiction(
 def _find_contradiction_in_subgroups(
     promise: CertifiablePromise, scope: EachSubgroup, certificate: Certificate
 ) -> str | None:
-    """Describe why the certificates of subgroups cannot be genuine, or return None."""
+    """Describe why the certificates of the subgroups cannot be genuine."""
     assert promise.delta is not None
     all_certificates = certificate.subgroups
     if (
@@ -123,7 +123,7 @@ def _find_contradiction_in_subgroup(
     significance_level_if_untested: float,
     promise: CertifiablePromise,
 ) -> str | None:
-    """Describe why the certificates of one class or group cannot be genuine.
+    """Describe why the certificates of one subgroup cannot be genuine.
 
     Parameters
     ----------
@@ -153,8 +153,8 @@ def _find_contradiction_in_subgroup(
         significance_level = significance_level_if_untested
     # A procedure for two classes states the promise and the number of required rows of each class
     # even if it rejects all rows, so these two are checked.
-    states_promise_if_all_rejected = isinstance(procedure, TwoClassProcedure)
-    if not accepts_rows and not states_promise_if_all_rejected:
+    is_two_class_procedure = isinstance(procedure, TwoClassProcedure)
+    if not accepts_rows and not is_two_class_procedure:
         return None
     return procedure.find_contradiction_in_subgroup(
         subgroup_certificates,
@@ -166,14 +166,14 @@ def _find_contradiction_in_subgroup(
 def _compute_highest_possible_level(
     scope: EachSubgroup, all_certificates: SubgroupCertificates, delta: float
 ) -> float:
-    """Compute the highest significance level at which a subgroup can have been tested."""
+    """Compute the highest possible significance level of the test of a subgroup."""
     tested_subgroups = _select_tested_subgroups(all_certificates)
     if scope.controls_false_coverage_rate:
         n_tested = len(tested_subgroups)
-        n_with_accepted_rows = sum(map(_accepts_any_row, tested_subgroups))
-        return delta * n_with_accepted_rows / max(1, n_tested)
+        n_accepting_subgroups = sum(map(_accepts_any_row, tested_subgroups))
+        return delta * n_accepting_subgroups / max(1, n_tested)
     if scope.controls_family_wise_error_rate:
-        # Holm's correction shares delta among the subgroups of which at least one test failed.
+        # Holm's correction divides delta among the subgroups with at least one failed test.
         # In a subgroup that accepts every row, all tests have passed.
         max_failed_subgroups = sum(
             not _accepts_every_row(subgroup_certificates)
@@ -218,5 +218,5 @@ def _accepts_every_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -
 
 
 def _get_promise_for_one_subgroup(promise: CertifiablePromise) -> object:
-    """Return the inner promise about each subgroup, or the promise itself without one."""
+    """Return the promise about a single subgroup."""
     return getattr(promise, "promise", promise)

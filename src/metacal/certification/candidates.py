@@ -76,7 +76,7 @@ def find_last_passing_candidate(
     plan: CandidatePlan[Candidate],
     significance_level: float,
 ) -> Candidate | None:
-    """Test the candidates of a plan and return the last one that passed.
+    """Test the candidates of a plan, and return the last candidate that passed.
 
     Parameters
     ----------
@@ -102,11 +102,11 @@ def find_last_passing_candidate(
     for sequence in plan.sequences:
         level_fraction = carried_level_fraction + sequence.level_fraction
         sequence_level = level_fraction * significance_level
-        # If every candidate passes, the level of the sequence is added to that of the next one.
+        # If every candidate passes, the next sequence receives the significance level as well.
         carried_level_fraction = level_fraction
         for candidate in sequence.candidates:
             if not rule.passes(rows, candidate, plan.limit, sequence_level):
-                # A sequence ends at its first failure, and the next one receives no level from it.
+                # A sequence with a failed test passes no significance level on to the next sequence.
                 carried_level_fraction = 0.0
                 break
             last_passing_candidate = candidate

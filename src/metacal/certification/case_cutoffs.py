@@ -62,16 +62,16 @@ from metacal.certification.case_scale import HarmlessnessModel
 from metacal.formulas import Codes, Flags, Float
 from metacal.statistics import bounds
 
-# Fraction of the cases that are tested if the others are pilot cases.
+# Fraction of the cases that are tested if the remaining cases are pilot cases.
 TESTED_CASE_FRACTION = Fraction(4, 5)
 
 # Pseudo-count of the ratio of removed cases to expected harmful items of a type.
-# The larger it is, the more removed cases it takes to correct the model.
+# A larger pseudo-count corrects the model more slowly.
 _PSEUDO_COUNT_OF_CORRECTION = 5.0
 
 
 def compute_max_broken_cases(n_cases: int, limit: float, delta: float | None) -> int:
-    """Compute the largest number of broken cases that certifies a limit, or return -1.
+    """Compute the largest number of broken cases that certifies a limit.
 
     Examples
     --------
@@ -80,13 +80,13 @@ def compute_max_broken_cases(n_cases: int, limit: float, delta: float | None) ->
     >>> compute_max_broken_cases(99, 0.05, None)
     4
     """
-    # Unbroken cases take the place of accepted correct rows.
+    # Unbroken cases correspond to accepted correct rows in the bound on the miscoverage.
     min_unbroken_cases = bounds.smallest_rank_keeping_miscoverage(n_cases, limit, delta)
     return n_cases - min_unbroken_cases
 
 
 def count_tested_cases(n_cases: int, limit: float, delta: float | None) -> int:
-    """Compute the number of cases to test if the other cases are pilot cases.
+    """Compute the number of cases to test if the remaining cases are pilot cases.
 
     At most four fifths of the cases are tested. Of all numbers that allow as many broken cases, it is
     the smallest, so the additional pilot cases cost nothing.
@@ -106,7 +106,7 @@ def count_tested_cases(n_cases: int, limit: float, delta: float | None) -> int:
 def find_single_cutoff(
     harmful_safety: Float, cases: Codes, breaks_at_every_cutoff: Flags, max_broken_cases: int
 ) -> float:
-    """Find the cutoff of one item type that breaks at most a number of cases.
+    """Find the lowest cutoff that breaks at most a given number of cases.
 
     It is the (k+1)-th largest safety, where each case has the safety of its safest harmful item.
 
@@ -136,12 +136,12 @@ def find_single_cutoff(
     [0.9, 0.7, -inf]
     """
     # A case is broken if the cutoff is below the highest safety of its harmful items.
-    highest_harmful_safety_of_cases = np.where(breaks_at_every_cutoff, math.inf, -math.inf)
-    np.maximum.at(highest_harmful_safety_of_cases, cases, harmful_safety)
-    n_cases = len(highest_harmful_safety_of_cases)
+    highest_harmful_safety_by_case = np.where(breaks_at_every_cutoff, math.inf, -math.inf)
+    np.maximum.at(highest_harmful_safety_by_case, cases, harmful_safety)
+    n_cases = len(highest_harmful_safety_by_case)
     if max_broken_cases >= n_cases:
         return CLEAR_EVERY_ITEM
-    decreasing_safety = np.sort(highest_harmful_safety_of_cases)[::-1]
+    decreasing_safety = np.sort(highest_harmful_safety_by_case)[::-1]
     return float(decreasing_safety[max_broken_cases])
 
 
@@ -176,7 +176,7 @@ def find_learned_cutoffs(
     harmlessness_model: HarmlessnessModel,
     max_broken_cases: int,
 ) -> Float:
-    """Find the lowest cutoffs of several item types that break few enough cases.
+    """Find cutoffs of several item types that break at most a number of cases.
 
     The cutoffs are lowered together. Each time they reach a harmful item, its case is removed, until
     one case more than allowed is removed. That case is not broken, because the item that equals its
@@ -221,10 +221,9 @@ def find_learned_cutoffs(
     expected_harmful_by_type = _estimate_harmful_items_by_type(
         pilot_items, harmlessness_model, tested_cases_per_pilot_case
     )
-    n_more_broken_cases_allowed = max_broken_cases - n_always_broken_cases
-    # The cutoffs end at an item of one more case, which they do not break, because an item at its
-    # cutoff is not cleared.
-    for _ in range(n_more_broken_cases_allowed + 1):
+    max_further_broken_cases = max_broken_cases - n_always_broken_cases
+    # An item at its cutoff is not cleared, so the last case lowers the cutoffs without breaking.
+    for _ in range(max_further_broken_cases + 1):
         if not lowered_cutoffs.has_remaining_harmful_item:
             return np.full(n_types, CLEAR_EVERY_ITEM)
         lowered_cutoffs.lower_to_item_of_next_case(harmlessness_model, expected_harmful_by_type)
@@ -233,7 +232,7 @@ def find_learned_cutoffs(
 
 @dataclass(eq=False)
 class _LoweredCutoffs:
-    """Cutoffs that are lowered step by step, with the cases that were removed on the way.
+    """Cutoffs that are lowered step by step, and the cases that were removed.
 
     A case is removed when the cutoffs reach one of its harmful items.
 
@@ -259,7 +258,7 @@ class _LoweredCutoffs:
 
     @property
     def has_remaining_harmful_item(self) -> bool:
-        """Whether any case that is not removed has a harmful item."""
+        """Whether any remaining case has a harmful item."""
         return not bool(np.isneginf(self._find_highest_remaining_safety_by_type()).all())
 
     def lower_to_item_of_next_case(
@@ -267,7 +266,7 @@ class _LoweredCutoffs:
         harmlessness_model: HarmlessnessModel,
         expected_harmful_by_type: list[_ExpectedHarmfulItems],
     ) -> None:
-        """Lower all cutoffs to the safest harmful item that is left, and remove its case.
+        """Lower all cutoffs to the safest remaining harmful item, and remove its case.
 
         The cutoffs of all types have the same corrected log-odds, which are the highest ones of a
         harmful item that is left. One cutoff is the safety of this item.
@@ -284,10 +283,10 @@ class _LoweredCutoffs:
         new_cutoffs = harmlessness_model.convert_log_odds_to_safety(
             corrected_log_odds_by_type[type_of_next_item] + log_correction_by_type
         )
-        # Converting a safety to log-odds and back rounds it, so the safety itself is used here.
+        # The safety is copied, because its conversion to log-odds and back has a rounding error.
         new_cutoffs[type_of_next_item] = highest_safety_by_type[type_of_next_item]
         self._remove_case_of_safest_item(type_of_next_item)
-        # A rounding error must not lower a cutoff below a harmful item of a case that is left.
+        # A rounding error must not lower a cutoff below the harmful item of a remaining case.
         new_cutoffs = np.maximum(new_cutoffs, self._find_highest_remaining_safety_by_type())
         self.cutoffs = np.minimum(self.cutoffs, new_cutoffs)
 
@@ -298,7 +297,7 @@ class _LoweredCutoffs:
         self.n_removed_by_type[type_code] += 1
 
     def _find_highest_remaining_safety_by_type(self) -> Float:
-        """Return the highest safety of a remaining harmful item of each type, or -inf."""
+        """Return the highest safety of the remaining harmful items of each type."""
         for queue in self.harmful_item_queues:
             queue.drop_safest_items_of_removed_cases(self.is_removed_case)
         return np.array([queue.highest_safety for queue in self.harmful_item_queues])
@@ -306,7 +305,7 @@ class _LoweredCutoffs:
     def _compute_log_correction_by_type(
         self, expected_harmful_by_type: list[_ExpectedHarmfulItems]
     ) -> Float:
-        """Compute the log ratio of removed cases to expected harmful items of each type."""
+        """Compute the log ratio of removed cases to expected harmful items per type."""
         n_expected_harmful_by_type = np.array(
             [
                 expected_harmful.compute_number_above(cutoff)
@@ -321,7 +320,7 @@ class _LoweredCutoffs:
 
 @dataclass(eq=False)
 class _HarmfulItemQueue:
-    """Harmful items of one type, the safest first, of which the first ones can be dropped.
+    """Queue of the harmful items of one type, sorted by decreasing safety.
 
     Attributes
     ----------
@@ -343,31 +342,31 @@ class _HarmfulItemQueue:
     def from_items(cls, harmful_items: CaseItems, type_code: int) -> _HarmfulItemQueue:
         """Sort the harmful items of a type by decreasing safety."""
         items_of_type = harmful_items.take(harmful_items.types == type_code)
-        safest_first = np.argsort(-items_of_type.safety, kind="stable")
+        item_order = np.argsort(-items_of_type.safety, kind="stable")
         return cls(
-            decreasing_safety=items_of_type.safety[safest_first],
-            cases=items_of_type.cases[safest_first],
+            decreasing_safety=items_of_type.safety[item_order],
+            cases=items_of_type.cases[item_order],
         )
 
     @property
     def is_empty(self) -> bool:
-        """Whether no item is left."""
+        """Whether the queue has no remaining item."""
         return self.n_dropped_items == len(self.cases)
 
     @property
     def case_of_safest_item(self) -> int:
-        """Case of the safest item that is left."""
+        """Case of the safest remaining item."""
         return int(self.cases[self.n_dropped_items])
 
     @property
     def highest_safety(self) -> float:
-        """Safety of the safest item that is left, or -inf if none is left."""
+        """Safety of the safest remaining item, or -inf if the queue is empty."""
         if self.is_empty:
             return -math.inf
         return float(self.decreasing_safety[self.n_dropped_items])
 
     def drop_safest_items_of_removed_cases(self, is_removed_case: Flags) -> None:
-        """Drop the safest items until one belongs to a case that is not removed."""
+        """Drop items from the front of the queue while their case is removed."""
         while not self.is_empty and is_removed_case[self.case_of_safest_item]:
             self.n_dropped_items += 1
 
@@ -394,8 +393,8 @@ def _estimate_harmful_items_by_type(
     expected_harmful_by_type = []
     for type_code in range(pilot_items.n_types):
         indices_of_type = np.flatnonzero(pilot_items.types == type_code)
-        safest_first = np.argsort(-pilot_items.safety[indices_of_type], kind="stable")
-        sorted_indices = indices_of_type[safest_first]
+        item_order = np.argsort(-pilot_items.safety[indices_of_type], kind="stable")
+        sorted_indices = indices_of_type[item_order]
         cumulative_expected_harmful = np.cumsum(expected_harmful_per_item[sorted_indices])
         expected_harmful_by_type.append(
             _ExpectedHarmfulItems(

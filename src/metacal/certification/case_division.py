@@ -10,7 +10,7 @@ from metacal.certification.case_items import CaseItems, Cases, draw_case_order
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags
 
-# Number of a case that is not among the selected ones.
+# Placeholder for the new number of a case that is not selected.
 _NOT_SELECTED = -1
 
 
@@ -52,7 +52,7 @@ class CaseDivision:
         return int(self.is_counted_by_quantity.sum())
 
     def select_counted_items(self) -> CaseItems:
-        """Return the items of the tested cases that the quantity counts, renumbered from 0."""
+        """Return the items of the tested cases that the quantity counts."""
         counted_cases = np.flatnonzero(self.is_counted_by_quantity)
         return _select_and_renumber_cases(
             self.tested_items, selected_cases=counted_cases, n_cases=len(self.tested_cases)
@@ -117,7 +117,7 @@ def divide_cases(
 def _find_number_of_cases_to_test(
     is_counted_by_quantity: Flags, n_counted_cases_to_test: int
 ) -> int:
-    """Find how many cases to test so that the quantity counts enough of them.
+    """Find the number of cases to test that contains enough counted cases.
 
     All cases are tested if there are not more counted ones than required.
     """
@@ -126,16 +126,16 @@ def _find_number_of_cases_to_test(
         return n_cases
     if n_counted_cases_to_test == 0:
         return 0
-    n_counted_up_to_case = np.cumsum(is_counted_by_quantity)
-    last_tested_index = int(np.searchsorted(n_counted_up_to_case, n_counted_cases_to_test))
+    cumulative_counted_cases = np.cumsum(is_counted_by_quantity)
+    last_tested_index = int(np.searchsorted(cumulative_counted_cases, n_counted_cases_to_test))
     return last_tested_index + 1
 
 
 def _select_and_renumber_cases(items: CaseItems, selected_cases: Codes, n_cases: int) -> CaseItems:
-    """Return the items of the selected cases, which are renumbered from 0."""
-    new_numbers = np.full(n_cases, _NOT_SELECTED)
-    new_numbers[selected_cases] = np.arange(len(selected_cases))
-    new_number_of_items = new_numbers[items.cases]
-    is_selected_item = new_number_of_items != _NOT_SELECTED
+    """Select the items of some cases, and renumber these cases from 0."""
+    new_case_numbers = np.full(n_cases, _NOT_SELECTED)
+    new_case_numbers[selected_cases] = np.arange(len(selected_cases))
+    new_case_by_item = new_case_numbers[items.cases]
+    is_selected_item = new_case_by_item != _NOT_SELECTED
     selected_items = items.take(is_selected_item)
-    return replace(selected_items, cases=new_number_of_items[is_selected_item])
+    return replace(selected_items, cases=new_case_by_item[is_selected_item])

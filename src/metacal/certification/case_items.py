@@ -27,7 +27,7 @@ from metacal.rows.draws import RowDraws
 if TYPE_CHECKING:
     from metacal.certification.rows import CalibrationRows
 
-# Cutoffs that clear every item of a type, or none.
+# Cutoffs on the safety that accept every item of a type, or no item.
 CLEAR_EVERY_ITEM = -math.inf
 CLEAR_NO_ITEM = math.inf
 
@@ -65,7 +65,7 @@ class Cases:
         return replace(self, codes=self.codes[index])
 
     def any_item(self, item_mask: Flags) -> Flags:
-        """Return whether each case has an item that a mask selects.
+        """Check for each case whether a mask selects any of its items.
 
         >>> cases = Cases(np.array([0, 0, 2]), has_correct_item_without_score=np.zeros(3, dtype=bool))
         >>> cases.any_item(np.array([False, True, False]))
@@ -74,12 +74,12 @@ class Cases:
         return self.count_items(item_mask) > 0
 
     def count_items(self, item_mask: Flags) -> Codes:
-        """Count the items of each case that a mask selects."""
+        """Count the items selected by a mask for each case."""
         return np.bincount(self.codes[item_mask], minlength=self.n_cases)
 
 
 def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
-    """Draw a random order of the cases that is independent of their given order.
+    """Draw a random order of the cases that does not depend on their input order.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
     """
     n_items_per_case = np.bincount(cases.codes, minlength=cases.n_cases)
     empty_cases = np.flatnonzero(n_items_per_case == 0)
-    # One row is added for each case without items, so that these cases are drawn too.
+    # One row is added for each case without items, so that the random order contains it.
     n_added_rows = len(empty_cases)
     case_by_row = np.concatenate([cases.codes, empty_cases])
     scores = np.concatenate([rows.scores, np.zeros(n_added_rows)])
@@ -98,16 +98,14 @@ def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
         subgroup_codes = rows.subgroups.codes
     subgroup_codes = np.concatenate([subgroup_codes, np.full(n_added_rows, _NO_SUBGROUP)])
     case_has_unscored_correct_item = cases.has_correct_item_without_score[case_by_row]
-    columns_that_derive_seed = (
+    seed_columns = (
         scores,
         is_correct,
         subgroup_codes,
         case_has_unscored_correct_item,
     )
-    row_draws = RowDraws(
-        columns_that_derive_seed, cluster_codes=case_by_row, random_state=cases.random_state
-    )
-    # Each case is a cluster of rows, and its random number is its position in the order.
+    row_draws = RowDraws(seed_columns, cluster_codes=case_by_row, random_state=cases.random_state)
+    # The random number of a case is its position in the random order.
     random_position_by_row = row_draws.draw_cluster_numbers(purpose="division of cases")
     case_order = np.empty(cases.n_cases, dtype=np.intp)
     case_order[random_position_by_row] = case_by_row
@@ -157,5 +155,5 @@ class CaseItems:
         return self.take(case_mask[self.cases])
 
     def find_cleared(self, cutoffs: Float) -> Flags:
-        """Return whether each item is cleared by the cutoffs of the types."""
+        """Return a mask of the items with a safety above the cutoff of their type."""
         return self.safety > cutoffs[self.types]

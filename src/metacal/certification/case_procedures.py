@@ -43,20 +43,20 @@ from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.statistics import bounds
 
-# Assumption of all rules about cases.
+# Assumption of every rule that certifies a promise about cases.
 SAME_SOURCE_OF_CASES = (
     "new cases come from the same source as the calibration cases, which the scores were not"
     " trained on; items of one case may depend on each other"
 )
 
-# Name of the rule for one type of items.
+# Name of the rule in certificates for a single type of items.
 CASE_ORDER_STATISTIC = register_rule(
     "case-order-statistic",
     "order statistic of the cases, each by its one item that breaks it first",
     SAME_SOURCE_OF_CASES,
 )
 
-# Name of the rule for several types of items.
+# Name of the rule in certificates for several types of items.
 CASE_BLOCKS = register_rule(
     "case-blocks",
     "statistically equivalent blocks of cases (Tukey 1947), on a scale of the item types that learns"
@@ -92,13 +92,13 @@ class CaseProcedure(ABC):
 
     @property
     def limits_accepted_errors(self) -> bool:
-        """Whether incorrect accepted items break the promise, and not correct rejected ones."""
+        """Whether accepted errors break the promise, instead of rejected correct items."""
         return not self.quantity.limits_only_rejections
 
     def build_pilot_policy(
         self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return None, because whole cases are withheld instead of pilot rows."""
+        """Return None, because the procedure chooses pilot cases instead of pilot rows."""
         return None
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
@@ -109,9 +109,9 @@ class CaseProcedure(ABC):
         certificate = self._certify_items(rows, cases, items, delta)
         case_counts = certificate.cases
         assert case_counts is not None
-        # Without pilot cases no draw influences the certificate, so the seed is not recorded.
-        is_independent_of_seed = case_counts.n_pilot == 0
-        if cases.random_state is None or is_independent_of_seed:
+        # Without pilot cases, the certificate does not depend on the seed.
+        has_no_pilot_cases = case_counts.n_pilot == 0
+        if cases.random_state is None or has_no_pilot_cases:
             return certificate
         return record_design(certificate, CertificationDesign(random_state=cases.random_state))
 
@@ -124,7 +124,7 @@ class CaseProcedure(ABC):
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check that the counts of cases support the target."""
+        """Describe why the counts of cases do not support the target."""
         case_counts = certificate.cases
         if case_counts is None:
             return "it has no counts of cases"
@@ -201,7 +201,7 @@ class CaseCutoffProcedure(CaseProcedure):
     def _find_cutoffs(
         self, division: CaseDivision, max_broken_cases: int, *, has_several_types: bool
     ) -> Float:
-        """Find the cutoff of each item type."""
+        """Find the cutoff on the safety for each item type."""
         # Cases that the quantity does not count have no harmful item, so no cutoff breaks them.
         counted_items = division.select_counted_items()
         breaks_at_every_cutoff = division.breaks_at_every_cutoff[division.is_counted_by_quantity]
@@ -226,17 +226,17 @@ class CaseCutoffProcedure(CaseProcedure):
     def _build_too_few_cases_error(
         self, n_counted: int, delta: float | None, *, needs_pilot_cases: bool
     ) -> InfeasibleTargetError:
-        """Build the error for too few cases to certify anything, even without an error."""
+        """Build the error for too few cases to certify the target without an error."""
         tested_cases_needed = bounds.correct_rows_needed(self.max_violation_rate, delta)
         cases_needed = tested_cases_needed
-        n_testable = n_counted
+        n_testable_cases = n_counted
         if needs_pilot_cases:
             cases_needed = math.ceil(tested_cases_needed / TESTED_CASE_FRACTION)
-            n_testable = math.floor(n_counted * TESTED_CASE_FRACTION)
-        # Broken cases take the place of rejected correct rows in the bound on the miscoverage.
+            n_testable_cases = math.floor(n_counted * TESTED_CASE_FRACTION)
+        # Broken cases correspond to rejected correct rows in the bound on the miscoverage.
         best_violation_rate = 1.0
-        if n_testable > 0:
-            best_violation_rate = bounds.smallest_certifiable_miscoverage(n_testable, delta)
+        if n_testable_cases > 0:
+            best_violation_rate = bounds.smallest_certifiable_miscoverage(n_testable_cases, delta)
         return build_too_few_cases_error(
             self.quantity,
             self.target,
@@ -244,13 +244,13 @@ class CaseCutoffProcedure(CaseProcedure):
             n_cases=n_counted,
             best_violation_rate=best_violation_rate,
             cases_needed=cases_needed,
-            n_pilot=n_counted - n_testable,
+            n_pilot=n_counted - n_testable_cases,
         )
 
     def _find_contradiction_in_counts(
         self, certificate: Certificate, delta: float | None
     ) -> str | None:
-        """Describe why so many broken cases do not certify the limit, or return None."""
+        """Describe why the number of broken cases does not certify the limit."""
         case_counts = certificate.cases
         assert case_counts is not None
         is_certified = bounds.certifies_violation_rate(

@@ -1,4 +1,4 @@
-"""Logistic model of harmless items, which makes the scores of several types comparable.
+"""Logistic model that makes the scores of several item types comparable.
 
 Scores of different types mean different things: 0.8 may be nearly always right for a date, and a
 guess for an address. The model converts the safety of an item to its *harmless log-odds*, the
@@ -21,36 +21,36 @@ from scipy.special import expit, logit
 from metacal.certification.case_items import CLEAR_EVERY_ITEM, CLEAR_NO_ITEM, CaseItems
 from metacal.formulas import Codes, Flags, Float
 
-# Before the fit, the feature of each type is brought to this mean and standard deviation.
-# They are typical of log-odds, so that the priors suit scores in any unit.
+# Mean and standard deviation to which the feature of each type is rescaled before the fit.
+# Both values are typical of log-odds, so that the priors suit scores in any unit.
 _TYPICAL_LOG_ODDS_MEAN = 2.0
 _TYPICAL_LOG_ODDS_STD = 2.0
 
-# Standard deviations of the normal prior of the intercept and of the slope of a type.
-# The prior mean is the fit to all types together.
+# Prior standard deviations of the intercept and the slope of one item type.
+# The mean of the prior is the fit to the items of all types.
 _PRIOR_STD_OF_INTERCEPT_AND_SLOPE = (1.5, 0.5)
 
-# Standard deviations of the same prior if the user declares that all types have one scale.
-# In a simulation with 30 types of one scale, this prior accepts 56% of the items. The prior for
-# types with different scales accepts 52%.
+# Prior standard deviations if the user declares that all types have the same scale.
+# In a simulation with 30 types of the same scale, the narrow prior accepts 56% of the items.
+# The prior for types with different scales accepts 52% of the items.
 _SAME_SCALE_PRIOR_STD = (0.3, 0.1)
 
-# The fit to all types together has a weak prior, so that it exists if no item is harmful.
+# Weak prior of the fit to all types, so that the fit exists even if no item is harmful.
 _COMMON_PRIOR_INTERCEPT = 0.0
 _COMMON_PRIOR_SLOPE = 0.5
 _COMMON_PRIOR_STD = 3.0
 
-# Log-odds are clipped to those of one in a million and its complement.
+# Log-odds are clipped to those of the probabilities 1e-6 and 1 - 1e-6.
 _LARGEST_LOG_ODDS = float(logit(1.0 - 1e-6))
 
-# Smallest slope, because the harmless log-odds must rise with the safety.
+# Lower bound on the slope, so that the log-odds rise with the safety.
 _MIN_SLOPE = 0.05
 
-# Largest number of Newton steps, and largest change of a coefficient in one step.
+# Maximum number of Newton steps, and maximum change of a coefficient per step.
 _MAX_NEWTON_STEPS = 25
 _LARGEST_NEWTON_STEP = 2.0
 
-# Newton's method ends if no coefficient changes by this much.
+# Newton's method stops if the largest change of a coefficient is below this tolerance.
 _NEWTON_TOLERANCE = 1e-10
 
 # Smallest denominator, to avoid a division by zero.
@@ -90,7 +90,7 @@ class HarmlessnessModel:
 
     @property
     def n_types(self) -> int:
-        """Number of types."""
+        """Number of item types."""
         return len(self.slopes)
 
     def compute_harmless_log_odds(self, safety: Float, types: Codes) -> Float:
@@ -99,7 +99,7 @@ class HarmlessnessModel:
         return self.intercepts[types] + self.slopes[types] * features
 
     def convert_log_odds_to_safety(self, harmless_log_odds: float | Float) -> Float:
-        """Compute the safety at which an item of each type has these harmless log-odds.
+        """Compute the safety of each type that corresponds to given log-odds.
 
         The items of a type with higher log-odds are those whose safety is above the returned one.
         The log-odds may be one number, or one for each type.
@@ -111,8 +111,7 @@ class HarmlessnessModel:
             safety = -expit(-features)
         else:
             safety = expit(features)
-        # The features of items are clipped, so none lies above the largest log-odds or below the
-        # smallest.
+        # Features at the clipping bounds correspond to cutoffs that accept no item or every item.
         clears_no_item = features >= _LARGEST_LOG_ODDS
         clears_every_item = features < -_LARGEST_LOG_ODDS
         safety[clears_no_item] = CLEAR_NO_ITEM
@@ -160,7 +159,7 @@ def fit_harmlessness_model(items: CaseItems, *, same_scale: bool) -> Harmlessnes
 
 
 def _fit_coefficients_by_type(features: Float, items: CaseItems, *, same_scale: bool) -> Float:
-    """Fit a logistic regression for each item type, with a prior from all types.
+    """Fit a logistic regression per item type, with a prior fitted to all types.
 
     Returns
     -------
@@ -188,7 +187,7 @@ def _fit_coefficients_by_type(features: Float, items: CaseItems, *, same_scale: 
 
 
 def _find_safety_unit(safety: Float) -> SafetyUnit:
-    """Find whether the safety is a probability, a negated one, or neither."""
+    """Determine whether the safety is a probability or a negated probability."""
     if len(safety) == 0:
         return SafetyUnit.ARBITRARY
     if safety.min() >= 0.0 and safety.max() <= 1.0:
@@ -199,7 +198,7 @@ def _find_safety_unit(safety: Float) -> SafetyUnit:
 
 
 def _convert_safety_to_feature(safety: Float, safety_unit: SafetyUnit) -> Float:
-    """Compute the feature of the logistic model: the safety, or its clipped log-odds."""
+    """Convert the safety of items to the feature of the logistic model."""
     if safety_unit is SafetyUnit.ARBITRARY:
         return safety
     if safety_unit is SafetyUnit.PROBABILITY:
@@ -230,7 +229,7 @@ def _compute_mean_and_std_by_type(
     for type_code in np.unique(items.types):
         features_of_type = features[items.types == type_code]
         means[type_code] = features_of_type.mean()
-        # The spread of a type with equal scores is unknown, so that of all types is used.
+        # A type with equal scores has no spread, so the standard deviation of all types is used.
         if features_of_type.std() > 0.0:
             stds[type_code] = features_of_type.std()
     return means, stds

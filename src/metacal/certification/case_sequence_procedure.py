@@ -1,4 +1,4 @@
-"""Certification of a promise about cases by tests of a sequence of cutoffs.
+"""Certification of promises about cases by testing a sequence of cutoffs.
 
 `case_sequences` has the tests and their proofs. Terms are defined in `case_items`.
 """
@@ -35,14 +35,14 @@ from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Float
 from metacal.statistics import betting, bounds
 
-# Name of the rule for the errors among automated cases.
+# Name of the rule that limits the share of automated cases with an error.
 CASE_SEQUENCE = register_rule(
     "case-sequence",
     "exact binomial tests of the automated cases, in a sequence of thresholds that other cases fixed",
     SAME_SOURCE_OF_CASES,
 )
 
-# Name of the rule for the mean number of errors of a case.
+# Name of the rule that limits the mean number of errors per case.
 CASE_BETS = register_rule(
     "case-bets",
     "bets on the errors of each case, in a sequence of thresholds that other cases fixed"
@@ -50,14 +50,14 @@ CASE_BETS = register_rule(
     SAME_SOURCE_OF_CASES,
 )
 
-# Fraction of the cases that are tested if the share of automated cases with an error is limited.
-# The other third are pilot cases, because the sequence ends early if its first cutoffs are poor.
+# Fraction of the cases to test if the share of automated cases with an error is limited.
+# Poor first cutoffs end the sequence early, so a third of the cases are pilot cases.
 _TESTED_FRACTION_FOR_EXACT_TESTS = Fraction(2, 3)
 
-# Fraction of the cases that are tested if the mean number of errors is limited.
+# Fraction of the cases to test if the mean number of errors is limited.
 _TESTED_FRACTION_FOR_BETS = Fraction(17, 20)
 
-# An error message names the strictest supported limit among the multiples of this number.
+# Step between the limits that are tried to find the strictest supported limit.
 _LIMIT_STEP = 1e-3
 
 
@@ -76,7 +76,7 @@ class CaseSequenceProcedure(CaseProcedure):
 
     @property
     def limits_mean_errors(self) -> bool:
-        """Whether the mean number of errors is limited, and not the share of broken cases."""
+        """Whether the mean number of errors per case is limited."""
         return self.max_counted_errors is not None
 
     @property
@@ -99,7 +99,7 @@ class CaseSequenceProcedure(CaseProcedure):
         return math.log1p(betting.MAX_STAKE_FRACTION * mean_loss_limit / (1.0 - mean_loss_limit))
 
     def _count_cases_needed(self, delta: float) -> int:
-        """Count the calibration cases with which the test passes if no case has an error."""
+        """Compute the number of cases needed to pass the test without any error."""
         if self.limits_mean_errors:
             required_log_capital = -math.log(delta)
             n_tested = math.ceil(required_log_capital / self._max_log_gain_per_bet)
@@ -110,16 +110,16 @@ class CaseSequenceProcedure(CaseProcedure):
     def _certify_items(
         self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None
     ) -> Certificate:
-        """Divide the cases, test a sequence of cutoffs, and certify the last that pass."""
+        """Certify the last cutoffs that pass in a sequence of tests."""
         assert delta is not None
-        every_case = np.ones(cases.n_cases, dtype=bool)
-        no_case = np.zeros(cases.n_cases, dtype=bool)
+        all_cases_mask = np.ones(cases.n_cases, dtype=bool)
+        no_cases_mask = np.zeros(cases.n_cases, dtype=bool)
         division = divide_cases(
             rows,
             items,
             cases,
-            is_counted_by_quantity=every_case,
-            breaks_at_every_cutoff=no_case,
+            is_counted_by_quantity=all_cases_mask,
+            breaks_at_every_cutoff=no_cases_mask,
             n_counted_cases_to_test=math.floor(cases.n_cases * self._tested_case_fraction),
         )
         cutoffs = self._find_cutoffs(division, self.target, delta)
@@ -145,7 +145,7 @@ class CaseSequenceProcedure(CaseProcedure):
         )
 
     def _find_cutoffs(self, division: CaseDivision, limit: float, delta: float) -> Float | None:
-        """Plan a sequence of cutoffs, and return the last that pass before a failure."""
+        """Return the last cutoffs that pass before the first failed test."""
         if len(division.pilot_items.safety) == 0 or len(division.tested_cases) == 0:
             return None
         if self.limits_mean_errors:
@@ -195,7 +195,7 @@ class CaseSequenceProcedure(CaseProcedure):
     def _passes_exact_test(
         self, division: CaseDivision, cutoffs: Float, limit: float, delta: float
     ) -> bool:
-        """Test whether few enough of the automated cases have an error, by an exact test."""
+        """Test whether the share of automated cases with an error keeps the limit."""
         tested_items = division.tested_items
         is_cleared = tested_items.find_cleared(cutoffs)
         n_automated = len(np.unique(tested_items.cases[is_cleared]))
@@ -205,7 +205,7 @@ class CaseSequenceProcedure(CaseProcedure):
     def _passes_bets(
         self, division: CaseDivision, cutoffs: Float, limit: float, delta: float
     ) -> bool:
-        """Test whether the mean number of errors of a case keeps the limit, by bets."""
+        """Test by bets whether the mean number of errors per case keeps the limit."""
         assert self.max_counted_errors is not None
         tested_items = division.tested_items
         is_error = tested_items.find_cleared(cutoffs) & tested_items.is_harmful
@@ -215,7 +215,7 @@ class CaseSequenceProcedure(CaseProcedure):
         return passes_mean_error_test(n_errors_per_case, self.max_counted_errors, limit, delta)
 
     def _find_strictest_limit(self, division: CaseDivision, delta: float) -> float | None:
-        """Find the strictest limit at which some cutoffs pass, by bisection."""
+        """Find the strictest limit that some cutoffs pass, by bisection."""
         loosest_limit = 1.0
         if self.max_counted_errors is not None:
             loosest_limit = float(self.max_counted_errors)
@@ -228,7 +228,7 @@ class CaseSequenceProcedure(CaseProcedure):
         certified_step = n_steps - 1
         if not certifies_step(certified_step):
             return None
-        # Limits are whole multiples of a step, so the returned limit is one that was tried.
+        # The bisection runs over integer steps, so that the returned limit has been tested.
         uncertified_step = int(self.target / _LIMIT_STEP)
         while certified_step - uncertified_step > 1:
             middle_step = (uncertified_step + certified_step) // 2
@@ -241,15 +241,15 @@ class CaseSequenceProcedure(CaseProcedure):
     def _find_contradiction_in_counts(
         self, certificate: Certificate, delta: float | None
     ) -> str | None:
-        """Describe why the counts of cases cannot have passed the test, or return None."""
+        """Describe why the counts of cases cannot have passed the test."""
         case_counts = certificate.cases
         assert case_counts is not None
         assert delta is not None
         if self.limits_mean_errors:
-            counts_can_pass_test = self._could_pass_bets(case_counts, certificate.mean_cost, delta)
+            could_pass_test = self._could_pass_bets(case_counts, certificate.mean_cost, delta)
         else:
-            counts_can_pass_test = self._could_pass_exact_test(case_counts, delta)
-        if counts_can_pass_test:
+            could_pass_test = self._could_pass_exact_test(case_counts, delta)
+        if could_pass_test:
             return None
         return (
             f"{case_counts.n_broken:,} {self.quantity.violations_text}, of"
@@ -265,16 +265,16 @@ class CaseSequenceProcedure(CaseProcedure):
         return p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta
 
     def _could_pass_bets(self, counts: CaseCounts, mean_errors: float | None, delta: float) -> bool:
-        """Check whether the counts allow that bets certified the mean number of errors."""
+        """Check whether bets on these cases could certify the mean number of errors."""
         assert self.max_counted_errors is not None
         if mean_errors is None or mean_errors > self.target * bounds.ONE_PLUS_ROUNDING_ERROR:
             return False
-        # A broken case has at least one error, and at most the largest number that counts.
-        lowest_mean = counts.n_broken / counts.n_counted
-        highest_mean = self.max_counted_errors * lowest_mean
+        # A broken case has between 1 and `max_counted_errors` errors.
+        min_mean_errors = counts.n_broken / counts.n_counted
+        max_mean_errors = self.max_counted_errors * min_mean_errors
         is_possible_mean = (
-            lowest_mean <= mean_errors * bounds.ONE_PLUS_ROUNDING_ERROR
-            and mean_errors <= highest_mean * bounds.ONE_PLUS_ROUNDING_ERROR
+            min_mean_errors <= mean_errors * bounds.ONE_PLUS_ROUNDING_ERROR
+            and mean_errors <= max_mean_errors * bounds.ONE_PLUS_ROUNDING_ERROR
         )
         required_log_capital = -math.log(bounds.ONE_PLUS_ROUNDING_ERROR * delta)
         max_log_capital = counts.n_counted * self._max_log_gain_per_bet

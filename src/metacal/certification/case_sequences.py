@@ -46,7 +46,7 @@ from metacal.statistics import bounds, replicating_bets
 # Largest number of cutoffs in a sequence.
 _MAX_CUTOFFS_IN_SEQUENCE = 200
 
-# The first cutoffs automate this many times as many cases as a test without errors needs to pass.
+# Ratio of the cases automated by the first cutoffs to the fewest cases that can pass a test.
 _FIRST_AUTOMATED_CASES_FACTOR = 2.0
 
 
@@ -82,23 +82,23 @@ def plan_cutoff_sequence(
         pilot_items.safety, pilot_items.types
     )
     n_items = len(harmless_log_odds)
-    safest_first = np.argsort(-harmless_log_odds, kind="stable")
+    item_order = np.argsort(-harmless_log_odds, kind="stable")
     min_cleared_items = _find_number_of_items_to_clear(
-        pilot_items.cases[safest_first],
+        pilot_items.cases[item_order],
         n_automated_cases=math.ceil(min_automated_fraction * n_pilot_cases),
     )
-    numbers_to_clear = np.linspace(min_cleared_items, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(
+    cleared_item_counts = np.linspace(min_cleared_items, n_items, _MAX_CUTOFFS_IN_SEQUENCE).astype(
         np.intp
     )
-    partial_numbers_to_clear = np.unique(numbers_to_clear[numbers_to_clear < n_items])
-    # To clear the m safest items, the cutoff is the log-odds of the next item, which has index m.
-    decreasing_log_odds = harmless_log_odds[safest_first]
-    cutoff_log_odds = decreasing_log_odds[partial_numbers_to_clear]
+    partial_item_counts = np.unique(cleared_item_counts[cleared_item_counts < n_items])
+    # The cutoff that accepts the m safest items is the log-odds of the item with index m.
+    decreasing_log_odds = harmless_log_odds[item_order]
+    cutoff_log_odds = decreasing_log_odds[partial_item_counts]
     distinct_log_odds = dict.fromkeys(cutoff_log_odds.tolist())
     cutoff_sequence = [
         harmlessness_model.convert_log_odds_to_safety(log_odds) for log_odds in distinct_log_odds
     ]
-    # The last cutoffs clear every item.
+    # The last cutoffs of the sequence accept every item.
     cutoff_sequence.append(np.full(harmlessness_model.n_types, CLEAR_EVERY_ITEM))
     return [
         np.where(harmlessness_model.type_has_pilot_items, cutoffs, CLEAR_NO_ITEM)
@@ -107,7 +107,7 @@ def plan_cutoff_sequence(
 
 
 def _find_number_of_items_to_clear(case_by_rank: Codes, n_automated_cases: int) -> int:
-    """Find how many of the safest items must be cleared to automate a number of cases.
+    """Find the number of safest items to accept to automate a number of cases.
 
     A case is automated by its first cleared item. If there are fewer cases with items, all items
     must be cleared.
@@ -128,9 +128,9 @@ def _find_number_of_items_to_clear(case_by_rank: Codes, n_automated_cases: int) 
     n_cases_with_items = len(index_of_safest_item_by_case)
     if n_automated_cases > n_cases_with_items:
         return len(case_by_rank)
-    increasing_indices = np.sort(index_of_safest_item_by_case)
+    sorted_indices = np.sort(index_of_safest_item_by_case)
     index_of_last_case = max(n_automated_cases, 1) - 1
-    return int(increasing_indices[index_of_last_case]) + 1
+    return int(sorted_indices[index_of_last_case]) + 1
 
 
 def compute_first_automated_fraction(limit: float, delta: float, n_tested_cases: int) -> float:
@@ -150,7 +150,7 @@ def drop_cutoffs_before_likeliest_to_pass(
     limit: float,
     tested_cases_per_pilot_case: float,
 ) -> list[Float]:
-    """Drop the cutoffs of a sequence that come before those most likely to pass.
+    """Drop the first cutoffs of a sequence, up to those most likely to pass.
 
     The sequence stops at its first failure, and the strictest cutoffs automate few cases, so a single
     error there could end it.
@@ -184,22 +184,24 @@ def drop_cutoffs_before_likeliest_to_pass(
     for cutoffs in sequence:
         is_cleared = pilot_items.find_cleared(cutoffs)
         cases_of_cleared_items = pilot_items.cases[is_cleared]
-        # A case is unbroken if all of its cleared items are harmless.
+        # The probability that a case is unbroken is a product over its accepted items.
         log_unbroken_probabilities = np.bincount(
             cases_of_cleared_items, log_harmless_probabilities[is_cleared]
         )
         n_automated_pilot_cases = len(np.unique(cases_of_cleared_items))
-        expected_automated = tested_cases_per_pilot_case * n_automated_pilot_cases
+        expected_automated_cases = tested_cases_per_pilot_case * n_automated_pilot_cases
         expected_broken_pilot_cases = float(-np.expm1(log_unbroken_probabilities).sum())
-        expected_broken = tested_cases_per_pilot_case * expected_broken_pilot_cases
-        std_at_limit = math.sqrt(max(expected_automated, 1.0) * limit * (1.0 - limit))
-        standardized_margins.append((limit * expected_automated - expected_broken) / std_at_limit)
-    likeliest_index = int(np.argmax(standardized_margins))
-    return sequence[likeliest_index:]
+        expected_broken_cases = tested_cases_per_pilot_case * expected_broken_pilot_cases
+        std_at_limit = math.sqrt(max(expected_automated_cases, 1.0) * limit * (1.0 - limit))
+        standardized_margins.append(
+            (limit * expected_automated_cases - expected_broken_cases) / std_at_limit
+        )
+    index_of_largest_margin = int(np.argmax(standardized_margins))
+    return sequence[index_of_largest_margin:]
 
 
 def find_last_passing(sequence: list[Float], passes: Callable[[Float], bool]) -> Float | None:
-    """Return the last cutoffs that pass before the first ones that fail, or None."""
+    """Return the last cutoffs that pass before the first failure, or None."""
     last_passing_cutoffs = None
     for cutoffs in sequence:
         if not passes(cutoffs):
@@ -211,7 +213,7 @@ def find_last_passing(sequence: list[Float], passes: Callable[[Float], bool]) ->
 def passes_automated_error_test(
     n_automated: int, n_broken: int, limit: float, delta: float
 ) -> bool:
-    """Test whether at most a share `limit` of the automated cases breaks.
+    """Test whether the share of broken cases among automated ones keeps a limit.
 
     >>> passes_automated_error_test(22, 0, 0.1, 0.1), passes_automated_error_test(21, 0, 0.1, 0.1)
     (True, False)
@@ -225,7 +227,7 @@ def passes_automated_error_test(
 def passes_mean_error_test(
     n_errors_per_case: Codes, max_counted_errors: int, limit: float, delta: float
 ) -> bool:
-    """Test by bets whether cases have at most a limited number of errors on average.
+    """Test by bets whether the mean number of errors per case keeps a limit.
 
     More errors of a case than `max_counted_errors` count as this many.
 
@@ -255,7 +257,7 @@ def passes_mean_error_test(
     """
     case_losses = np.minimum(n_errors_per_case, max_counted_errors) / max_counted_errors
     mean_loss_limit = limit / max_counted_errors
-    # A betting test can pass although the observed mean exceeds the limit, so the mean is checked.
+    # The observed mean is checked, because a betting test may pass even if the mean is too high.
     if case_losses.mean() > mean_loss_limit:
         return False
     return replicating_bets.certifies_mean_below(

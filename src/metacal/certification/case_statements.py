@@ -1,4 +1,4 @@
-"""Errors for cases that do not support a promise, or do not fit it."""
+"""Error messages about the cases of a promise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metacal.errors import CasesError, InfeasibleTargetError, InputError
 from metacal.spelling import choose_spelling
 from metacal.statistics import bounds
 
-# If a promise has no delta, the confidence bound in the message has this error probability.
+# Error probability of the confidence bound in a message if the promise has no delta.
 _DEFAULT_DELTA = 0.1
 
 
@@ -30,7 +30,7 @@ def build_too_few_cases_error(
     *,
     n_pilot: int,
 ) -> InfeasibleTargetError:
-    """Build the error for too few cases to certify anything, even without an error.
+    """Build the error for too few cases to certify the target without an error.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def build_too_few_cases_error(
 def build_uncovered_items_error(
     quantity: Quantity, target: float, delta: float | None, n_cases: int, n_uncovered: int
 ) -> InfeasibleTargetError:
-    """Build the error for too many cases with a true item that has no score.
+    """Build the error for too many cases with a correct item without a score.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def build_no_passing_cutoffs_error(
     cases_needed: int,
     strictest_limit: float | None,
 ) -> InfeasibleTargetError:
-    """Build the error for cases on which not even the strictest cutoffs pass.
+    """Build the error for cases on which the strictest cutoffs fail.
 
     Parameters
     ----------
@@ -177,13 +177,13 @@ def build_no_passing_cutoffs_error(
 
 
 def build_missing_cases_error(promise: object) -> InputError:
-    """Build the error for a promise about cases without the case of each row."""
-    spelled_option = choose_spelling(
+    """Build the error for a promise about cases if the cases are missing."""
+    cases_option = choose_spelling(
         "ScoreGate(promise).fit(score, correct, cases=document_id)", "--case-key NAME"
     )
     return CasesError(
         f"{type(promise).__name__} is a promise about cases, but the rows have no cases. Pass the"
-        f" case of each row: {spelled_option}."
+        f" case of each row: {cases_option}."
     )
 
 

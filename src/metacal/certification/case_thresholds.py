@@ -84,16 +84,16 @@ def convert_cutoffs_to_thresholds(cutoffs: Float, *, limits_accepted_errors: boo
     True
     """
     if limits_accepted_errors:
-        # The safety is the negated uncertainty, so "safety > cutoff" is "uncertainty < -cutoff".
+        # The safety is the negated uncertainty: "safety > cutoff" means "uncertainty < -cutoff".
         thresholds = [_find_threshold_accepting_below(-cutoff) for cutoff in cutoffs.tolist()]
     else:
-        # The safety is the uncertainty, and items with uncertainty <= cutoff are accepted.
+        # The safety equals the uncertainty, and items with an uncertainty <= cutoff are accepted.
         thresholds = [RELATIVE_GRID.make_robust_to_rounding(cutoff) for cutoff in cutoffs.tolist()]
     return np.array(thresholds)
 
 
 def _find_threshold_accepting_below(uncertainty: float) -> float:
-    """Find the threshold that accepts exactly the items with a lower uncertainty.
+    """Find the threshold that accepts the items with an uncertainty below a value.
 
     If the uncertainty is infinite, every item or no item is accepted.
     """
@@ -208,7 +208,7 @@ def _build_type_certificates(
             (type_name,), threshold=threshold, **threshold_outcome._asdict()
         )
         type_certificates.append(type_certificate)
-    # Types are stored as groups. One promise holds for all of them, so delta is not divided.
+    # Item types are stored as groups. They share one promise, so delta is not divided.
     return SubgroupCertificates(
         by="group", delta_sharing="together", items=tuple(type_certificates)
     )
@@ -217,7 +217,7 @@ def _build_type_certificates(
 def _count_tested_cases(
     quantity: Quantity, case_outcomes: CaseOutcomes, is_tested_case: Flags, division: CaseDivision
 ) -> CaseCounts:
-    """Count the tested cases, and how many of them break the promise."""
+    """Count the tested cases and the cases that break the promise."""
     n_broken, n_counted = quantity.count_violations(
         case_outcomes.accept[is_tested_case], case_outcomes.correct[is_tested_case]
     )
@@ -235,7 +235,7 @@ def _count_tested_cases(
 
 
 def _compute_mean_errors(case_outcomes: CaseOutcomes, is_tested_case: Flags) -> float | None:
-    """Compute the mean number of errors of a tested case, if it is limited."""
+    """Compute the mean number of errors per tested case."""
     if case_outcomes.losses is None:
         return None
     n_errors_per_case = case_outcomes.losses.if_accepted[is_tested_case]

@@ -59,7 +59,7 @@ class CertifiablePromise(Protocol):
 
     @property
     def scope(self) -> EachSubgroup | None:
-        """Scope of a promise for each subgroup. None for all rows together."""
+        """Scope of a promise about subgroups, or None for a promise about all rows."""
 
     def procedure(self) -> Procedure:
         """Return the procedure that certifies the rows."""
@@ -106,7 +106,7 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
 
 
 def check_cases_column(promise: CertifiablePromise, rows: CalibrationRows) -> None:
-    """Raise an error if cases are missing, or if the promise does not use them."""
+    """Raise an error if the case column is missing or not used by the promise."""
     has_cases = rows.cases is not None
     if not is_about_cases(promise):
         if has_cases:
@@ -125,7 +125,7 @@ def is_about_cases(promise: CertifiablePromise) -> bool:
 
 
 def as_subgroup_procedure(procedure: Procedure) -> SubgroupProcedure:
-    """Check that a procedure can certify subgroups, and return it with this type."""
+    """Return the procedure as a subgroup procedure, or raise an error."""
     assert hasattr(procedure, "find_contradiction_in_subgroup")
     return procedure  # type: ignore[return-value]
 
@@ -148,7 +148,7 @@ def _certify_clusters(
     promise: CertifiablePromise, procedure: Procedure, rows: CalibrationRows
 ) -> Certificate:
     """Certify a promise about clustered rows by bets on whole clusters."""
-    # Most promises do not need these bets, which import a tenth of the package.
+    # The module of the bets is imported here, because most promises do not need it.
     from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
 
     promised_limit = get_clustered_limit(promise, procedure)
@@ -204,7 +204,7 @@ def _certify_clusters(
 def _certify_subgroups(
     procedure: SubgroupProcedure, scope: EachSubgroup, rows: CalibrationRows, delta: float
 ) -> Certificate:
-    """Certify a promise for each subgroup, and build the certificate of all subgroups."""
+    """Certify a promise for each subgroup, and build the joint certificate."""
     subgroups = scope.split(procedure, rows, delta)
     subgroup_tests = scope.certify_subgroups(procedure, subgroups, delta)
     n_tested = sum(test.significance_level is not None for test in subgroup_tests)
@@ -229,7 +229,7 @@ def _certify_subgroups(
         raise _build_no_subgroup_error(procedure, all_certificates, delta, n_rows=len(rows))
 
     main_limit = procedure.get_main_limit(rows)
-    # Only subgroups have thresholds that accept rows, so a row without a subgroup is rejected.
+    # The overall threshold rejects every row that belongs to no subgroup.
     certificate = build_certificate(
         quantity=main_limit.quantity,
         target=main_limit.target,
@@ -245,7 +245,7 @@ def _certify_subgroups(
 
 
 def _combine_designs(subgroup_tests: Sequence[SubgroupTest]) -> CertificationDesign:
-    """Combine the designs of the tests of all subgroups."""
+    """Combine the certification designs of all subgroups."""
     subgroup_results = [test.result for test in subgroup_tests if test.result is not None]
     return CertificationDesign(
         tests_score_values=any(result.design.tests_score_values for result in subgroup_results),
@@ -291,14 +291,14 @@ def _count_accepted_rows(
         subgroup_certificates = certificates_by_subgroup_code[subgroup_code]
         subgroup_thresholds = [certificate.threshold for certificate in subgroup_certificates]
         thresholds_by_subgroup.append(subgroup_thresholds)
-        # The predicted class changes at the same log-odds for all thresholds of a subgroup.
+        # The thresholds of a subgroup share the log-odds at which the predicted class changes.
         decision_log_odds_by_subgroup.append(subgroup_certificates[0].decision_log_odds)
 
     subgroup_by_row = rows.subgroups.codes
     decision_columns = procedure.compute_decision_columns(
         rows, decision_log_odds=np.array(decision_log_odds_by_subgroup)[subgroup_by_row]
     )
-    # The thresholds of a subgroup are a row of this table, in the order of its certificates.
+    # Each row of the table contains the thresholds of one subgroup.
     threshold_table = np.array(thresholds_by_subgroup)
     threshold_by_row = threshold_table[subgroup_by_row, decision_columns.threshold_indices]
     is_accepted = accept_up_to_threshold(decision_columns.uncertainty, threshold_by_row)
@@ -311,7 +311,7 @@ def _build_no_subgroup_error(
     delta: float,
     n_rows: int,
 ) -> InfeasibleTargetError:
-    """Build the error for rows that certify the promise for no subgroup."""
+    """Build the error for rows that do not certify the promise for any subgroup."""
     rows_needed = [
         certificate.rows_needed
         for certificate in all_certificates.items

@@ -31,14 +31,14 @@ CHEAPEST_CANDIDATES = register_rule(
     SAME_SOURCE,
 )
 
-# Fractions of delta for the bounds on the cost of accepted rows and on the coverage.
+# Fractions of delta for the bound on the accepted cost and the bound on the coverage.
 _COST_DELTA_FRACTION = 0.8
 _COVERAGE_DELTA_FRACTION = 0.2
 
-# Number of candidate ranks at equal steps.
+# Number of equal steps between the evenly spaced candidate ranks.
 _N_EVEN_STEPS = 24
 
-# Exponents k of further candidates, which reject n / 2**k rows.
+# Further candidates reject n / 2**k of the n rows for these exponents k.
 _REJECTED_EXPONENTS = range(5, 13)
 
 
@@ -114,7 +114,7 @@ class CheapestThreshold:
         n_rows = loss_ranking.error_ranking.n_rows
         max_prediction_cost = self.costs.max_prediction_cost
         candidate_ranks = choose_candidate_ranks(n_rows)
-        # A candidate accepts whole blocks of rows with equal scores, up to its rank.
+        # Rows with equal scores are accepted together, so a candidate accepts whole blocks.
         block_end_ranks = loss_ranking.error_ranking.tie_block_end_ranks
         n_accepted_blocks = np.searchsorted(block_end_ranks, candidate_ranks, side="right")
         n_rows_up_to_block = np.append(0, block_end_ranks)
@@ -124,7 +124,7 @@ class CheapestThreshold:
         review_costs = self.review_cost * (n_rows - n_accepted)
         mean_costs = (cumulative_costs[n_accepted] + review_costs) / n_rows
 
-        # One more error is assumed, because a few rows without an error do not show a low error rate.
+        # One additional error is assumed, because a few correct rows do not imply a low error rate.
         cost_of_one_more_error = np.where(n_accepted > 0, max_prediction_cost / n_rows, 0.0)
         cheapest_index = int(np.argmin(mean_costs + cost_of_one_more_error))
         return int(n_accepted[cheapest_index]), mean_costs[cheapest_index]
@@ -156,7 +156,7 @@ class CheapestThreshold:
             notes=notes,
         )
         certificate = replace(certificate, mean_cost=float(mean_cost))
-        # Only unequal costs are bounded by bets, whose random order depends on the seed.
+        # The seed matters only for bets, which bound the cost if errors have unequal costs.
         cost_is_bounded_by_bets = n_accepted > 0 and not self.costs.has_equal_error_costs
         if not cost_is_bounded_by_bets:
             return certificate
@@ -165,7 +165,7 @@ class CheapestThreshold:
     def _bound_accepted_cost(
         self, loss_ranking: LossRanking, n_accepted: int, delta: float
     ) -> float:
-        """Bound the mean cost of the accepted rows from above, for all candidates at once."""
+        """Compute an upper bound on the mean cost of the accepted rows."""
         n_rows = loss_ranking.error_ranking.n_rows
         if self.costs.has_equal_error_costs:
             n_errors = int((loss_ranking.losses_by_rank[:n_accepted] > 0.0).sum())
@@ -183,7 +183,7 @@ class CheapestThreshold:
     def _bound_cost_of_errors(
         self, n_errors: int, n_accepted: int, n_rows: int, delta: float
     ) -> float:
-        """Bound the mean cost of the accepted rows from above if all errors cost the same."""
+        """Bound the mean cost of the accepted rows if all errors have the same cost."""
         max_error_rate = 0.0
         if n_accepted > 0:
             max_error_rate = bounds.clopper_pearson_upper(
@@ -194,34 +194,34 @@ class CheapestThreshold:
     def _bound_mean_cost(
         self, n_rows: int, n_accepted: int, accepted_cost_bound: float, delta: float
     ) -> float:
-        """Bound the mean cost of all rows from above."""
+        """Compute an upper bound on the mean cost of all rows."""
         if n_accepted == 0:
             return self.review_cost
         if n_accepted == n_rows:
             return accepted_cost_bound
-        # The band depends on the order of the scores alone, so ranks from 0 serve as scores.
+        # The band depends only on the order of the scores, so ranks replace the scores.
         ranks_as_scores = np.arange(float(n_rows))
         coverage_band = DistributionBand(ranks_as_scores)
         highest_accepted_score = np.array([n_accepted - 1.0])
-        # The band has a lower and an upper side, which divide its share of delta evenly.
+        # The lower and the upper side of the band each use half of its share of delta.
         delta_per_side = _COVERAGE_DELTA_FRACTION * delta / 2
-        # The cost is largest at the lowest coverage if accepting is cheaper than review.
+        # If accepting is cheaper than review, the cost is largest at the lowest coverage.
         if accepted_cost_bound < self.review_cost:
-            bounds_on_coverage = coverage_band.lower_bound_on_cdf(
+            coverage_bounds = coverage_band.lower_bound_on_cdf(
                 highest_accepted_score, delta_per_side
             )
         else:
-            bounds_on_coverage = coverage_band.upper_bound_on_cdf(
+            coverage_bounds = coverage_band.upper_bound_on_cdf(
                 highest_accepted_score, delta_per_side
             )
-        (bound_on_coverage,) = bounds_on_coverage
+        (coverage_bound,) = coverage_bounds
         added_cost_if_accepted = accepted_cost_bound - self.review_cost
-        return float(self.review_cost + bound_on_coverage * added_cost_if_accepted)
+        return float(self.review_cost + coverage_bound * added_cost_if_accepted)
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why a certificate does not support its cost bound, or return None."""
+        """Describe why the counts of a certificate do not support its cost bound."""
         assert delta is not None
         n_rows = certificate.n_rows
         n_accepted = certificate.n_accepted
@@ -252,7 +252,7 @@ class CheapestThreshold:
 
 
 def choose_candidate_ranks(n_rows: int) -> list[int]:
-    """Return the candidate ranks, one of which becomes the threshold.
+    """Return the ranks of the candidate thresholds.
 
     They are 0 (reject all rows), equal steps, ranks that reject few rows, and n (accept all rows).
 
@@ -269,7 +269,7 @@ def choose_candidate_ranks(n_rows: int) -> list[int]:
 
 
 def _guess_mean_loss(relative_review_cost: float) -> float:
-    """Guess the mean loss of the accepted rows as half of the cost of a review."""
+    """Guess that the mean loss of the accepted rows is half of the review cost."""
     return min(0.5, 0.5 * relative_review_cost)
 
 
@@ -279,7 +279,7 @@ def _compute_delta_per_candidate(n_rows: int, delta: float) -> float:
 
 
 def _describe_unsupported_cost(stated_cost: float, certifiable_cost: float) -> str:
-    """Describe that the counts do not certify the cost in a certificate."""
+    """Describe a certified cost that the counts of the certificate do not support."""
     return (
         f"these rows do not certify a cost of at most {stated_cost:g} a row, but"
         f" {certifiable_cost:g}"

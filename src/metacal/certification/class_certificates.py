@@ -48,11 +48,12 @@ def build_class_certificate(
     SubgroupCertificate
         Threshold and counts, without a promise.
     """
-    # A subgroup has one threshold for each predicted class, in the order of the classes.
+    # Each predicted class has its own threshold, so the threshold index is the class code.
     predicted_codes = decision_columns.threshold_indices
-    is_predicted = predicted_codes == predicted_class_code
+    is_predicted_as_class = predicted_codes == predicted_class_code
     class_ranking = Ranking.from_scores(
-        decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
+        decision_columns.uncertainty[is_predicted_as_class],
+        decision_columns.correct[is_predicted_as_class],
     )
     largest_threshold = class_ranking.largest_threshold_accepting_at_most(max_accepted)
     threshold = RELATIVE_GRID.make_robust_to_rounding(largest_threshold)
@@ -111,7 +112,7 @@ def add_class_promise(
 def _compute_rows_needed(
     certificate: SubgroupCertificate, class_promise: ClassPromise, level_of_promise: float
 ) -> int | None:
-    """Compute how many rows certify a class promise if no row is accepted, else None."""
+    """Compute the rows needed for a class promise, or None if rows are accepted."""
     rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
     if not rejects_all_rows:
         return None
@@ -123,7 +124,7 @@ def _compute_rows_needed(
 def add_best_targets(
     class_certificates: tuple[SubgroupCertificate, ...], shortfalls: Sequence[ClassShortfall]
 ) -> tuple[SubgroupCertificate, ...]:
-    """Add the best certifiable target of each uncertified promise to the certificates."""
+    """Add the best certifiable target to certificates without a certified promise."""
     best_target_by_class = {
         shortfall.predicted_class: shortfall.best_target for shortfall in shortfalls
     }
@@ -136,14 +137,14 @@ def add_best_targets(
 
 
 def get_predicted_class(certificate: SubgroupCertificate) -> Name:
-    """Return the class that the rows of a certificate are predicted as."""
+    """Return the predicted class of the rows of a certificate."""
     if certificate.predicted_class is None:
         return certificate.names[0]
     return certificate.predicted_class
 
 
 class _StatedPromise(NamedTuple):
-    """Promise that the certificate of a class states. All fields are None without one."""
+    """Promise in the certificate of a class, with None in all fields if it is absent."""
 
     quantity: Quantity | None = None
     target: float | None = None
@@ -188,7 +189,7 @@ def states_class_promise(
         return stated_promise == no_promise
     level_of_promise = class_promise.compute_level_of_promise(significance_level)
     if certificate.delta:
-        # Rows that were tested have the level of their test in the certificate.
+        # For tested rows, the certificate records the significance level of the test.
         level_of_promise = certificate.delta
     positive_code = class_promise.get_positive_code(class_names)
     expected_promise = _StatedPromise(
@@ -203,7 +204,7 @@ def states_class_promise(
 def count_members_of_class(
     certificate: SubgroupCertificate, other_certificate: SubgroupCertificate
 ) -> Counts:
-    """Count the rows of a class as the correct ones, whatever their predicted class.
+    """Count all rows, the rows of a class, and the rows accepted as this class.
 
     Parameters
     ----------
@@ -219,7 +220,7 @@ def count_members_of_class(
         All rows, the rows of the class of `certificate`, and the rows accepted as this class.
     """
     n_rows = certificate.n_rows + other_certificate.n_rows
-    # With two classes, an incorrect row belongs to the class that was not predicted.
+    # In a binary problem, an incorrect row belongs to the class that was not predicted.
     n_members_predicted_as_other_class = other_certificate.n_rows - other_certificate.n_correct
     n_members_of_class = certificate.n_correct + n_members_predicted_as_other_class
     return Counts(

@@ -25,11 +25,11 @@ from metacal.certification.sides import ClassPromise
 from metacal.formulas import Codes
 from metacal.statistics import bounds
 
-# Error curves suit rankings in which most rows are correct. For a class with a smaller share than
-# this, the number of rows needed is estimated by resampling instead.
+# Smallest share of a class for which error curves estimate the number of rows needed.
+# Error curves suit rankings of mostly correct rows, so resampling is used for rarer classes.
 _MIN_SHARE_FOR_ERROR_CURVES = 0.2
 
-# Resampling more rows than this takes seconds, so the number of rows is not estimated.
+# Maximum number of rows to resample, because resampling more rows takes seconds.
 _MAX_ROWS_TO_RESAMPLE = 30_000
 
 
@@ -91,7 +91,7 @@ def find_class_shortfall(
     significance_level: float,
     class_code: int,
 ) -> ClassShortfall:
-    """Find the best value that the rows certify, and about how many rows are needed.
+    """Find the best target that the rows certify, and estimate the rows needed.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _find_best_target(
     class_code: int,
     class_share: float,
 ) -> float | None:
-    """Find the target nearest to the promised one that the rows certify for a class.
+    """Find the certifiable target that is nearest to the promised target.
 
     The search is over the share of the reference rows that do not violate the promise, so a larger
     share is a stricter promise. It is the target of a precision or a recall, and the complement of the
@@ -186,7 +186,7 @@ def _find_best_target(
 
     lowest_share = 0.0
     if is_precision:
-        # Accepting every row would keep a lower target, and such targets are refused.
+        # A precision below the share of the class would be met by accepting every row.
         precision_of_all_rows = class_share
         lowest_share = precision_of_all_rows
     promised_share = complement_if_upper_limit(class_promise.target)
@@ -212,14 +212,14 @@ def _estimate_rows_needed(
     class_code: int,
     class_share: float,
 ) -> int | None:
-    """Estimate how many rows of both classes would certify the promise."""
+    """Estimate the number of rows of both classes that certifies the promise."""
     is_precision = class_promise.is_precision
     if is_precision and class_share >= _MIN_SHARE_FOR_ERROR_CURVES:
         return _estimate_rows_by_error_curves(
             class_promise, rows, pilot_rows, significance_level, class_code
         )
     if not is_precision:
-        # A recall or a false-positive rate is a share of the rows of the other class.
+        # A recall or a false-positive rate is computed from the rows of the other class.
         n_rows_of_other_class_needed = class_promise.compute_required_rows(significance_level)
         share_of_other_class = 1.0 - class_share
         if share_of_other_class == 0.0:
@@ -241,7 +241,7 @@ def _estimate_rows_by_error_curves(
     significance_level: float,
     class_code: int,
 ) -> int | None:
-    """Estimate how many rows certify a precision, from fitted error curves."""
+    """Estimate the rows needed to certify a precision from fitted error curves."""
     class_ranking = rows.rank_for_class(class_code)
     threshold_result = class_promise.certify(class_ranking, significance_level, pilot_rows)
     level_of_promise = class_promise.compute_level_of_promise(significance_level)
@@ -257,7 +257,7 @@ def _estimate_rows_by_resampling(
     significance_level: float,
     class_code: int,
 ) -> int | None:
-    """Estimate how many rows certify a promise by drawing rows with replacement."""
+    """Estimate the rows needed to certify a promise by resampling the rows."""
     indices_by_score = np.argsort(rows.scores, kind="stable")
 
     def sample_certifies_promise(drawn_positions: Codes) -> bool:

@@ -38,7 +38,7 @@ class ClusterCounts:
     max_reference_rows: int
 
     def compute_values_to_compare_with_limit(self, limit: float) -> Float:
-        """Compute a number in [0, 1] for each cluster, to bet on its mean.
+        """Compute one value in [0, 1] per cluster for a betting test of the mean.
 
         The expected value of this number is at most `limit` if and only if the rate
         of violations is at most `limit`. The promise is thus a statement about the
@@ -87,13 +87,13 @@ class ClusterCounts:
             return not rate_is_above_limit
 
         def rate_is_below(limit: float) -> bool:
-            # The mean is below the limit if 1 minus the mean is above 1 minus the limit.
+            # The mean x is below the limit if 1 - x is above 1 - limit.
             cluster_values = self.compute_values_to_compare_with_limit(limit)
             return betting.certifies_mean_above(
                 1.0 - cluster_values, 1.0 - limit, significance_level=tail_probability
             )
 
-        # Each of the two functions is false for small limits and true for large ones.
+        # Both functions are monotonic in the limit, so bisection finds where they become true.
         lower_bracket = betting.bracket_first_true(rate_may_be_at_most)
         upper_bracket = betting.bracket_first_true(rate_is_below)
         return lower_bracket.largest_false, upper_bracket.smallest_true
@@ -177,7 +177,7 @@ def count_violations_per_cluster(
         )
 
     share_of_violations = n_violations / np.maximum(n_reference_rows, 1.0)
-    # Each cluster with reference rows counts as one row, of which a share is a violation.
+    # Each cluster with reference rows has a total weight of one row.
     has_reference_row = np.minimum(n_reference_rows, 1.0)
     return ClusterCounts(
         n_violations=share_of_violations,
@@ -187,6 +187,6 @@ def count_violations_per_cluster(
 
 
 def _count_per_cluster(clusters: Clusters, row_mask: Flags) -> Float:
-    """Count the rows of each cluster that a mask selects."""
+    """Count the rows selected by a mask for each cluster."""
     n_rows_by_cluster = np.bincount(clusters.codes[row_mask], minlength=clusters.n_clusters)
     return n_rows_by_cluster.astype(np.float64)

@@ -38,7 +38,7 @@ class _SequenceStart:
     level_fraction: float
 
 
-# Test sequences, from the earliest starting threshold to the latest.
+# Starts of the test sequences, from the lowest threshold to the highest.
 _SEQUENCE_STARTS = (
     _SequenceStart(capital_margin=4.0, level_fraction=0.9),
     _SequenceStart(capital_margin=10.0, level_fraction=0.1),
@@ -51,7 +51,7 @@ def choose_thresholds(pilot_rows: CalibrationRows) -> list[float]:
     n_quantiles = min(_MAX_FINITE_THRESHOLDS, n_rows)
     quantile_ranks = np.unique(np.linspace(1, n_rows, n_quantiles).astype(np.intp))
     sorted_scores = np.sort(pilot_rows.scores)
-    # Ranks start at 1 and array indices at 0.
+    # The ranks start at 1, but array indices start at 0.
     quantiles = np.unique(sorted_scores[quantile_ranks - 1])
     return [*quantiles.tolist(), ACCEPT_ALL_ROWS]
 
@@ -64,7 +64,7 @@ def build_increasing_sequences(
     limit: float,
     significance_level: float,
 ) -> tuple[CandidateSequence[float], ...]:
-    """Divide the thresholds into sequences that start where a test is likely to pass.
+    """Divide the thresholds into sequences that start at thresholds likely to pass.
 
     A low threshold accepts too few rows for its test to pass, and the first failure
     ends a sequence. Each sequence therefore starts at a threshold whose test would
@@ -98,13 +98,13 @@ def build_increasing_sequences(
     )
     last_index = len(increasing_thresholds) - 1
     previous_start_index = 0
-    # Dictionaries keep insertion order, so the keys are in increasing order.
+    # The start indices are inserted in increasing order, which the dictionary keeps.
     level_fraction_by_start: dict[int, float] = {}
     for sequence_start in _SEQUENCE_STARTS:
         sequence_level = sequence_start.level_fraction * significance_level
         required_log_capital = -math.log(sequence_level)
         log_capital_with_margin = sequence_start.capital_margin * required_log_capital
-        # The log capital rises with the threshold.
+        # The log capital increases with the threshold, so binary search applies.
         first_index_reaching_margin = int(
             np.searchsorted(log_capital_by_threshold, log_capital_with_margin)
         )
@@ -138,7 +138,7 @@ def _estimate_error_free_log_capital(
     n_test_clusters: int,
     limit: float,
 ) -> Float:
-    """Estimate the log capital at each threshold, assuming no accepted row is a violation.
+    """Estimate the log capital at each threshold if no row is a violation.
 
     A bet on a cluster with A accepted rows and no violation multiplies the capital by about
     1 + limit A / S, where S is the largest number of rows of a cluster. Because log(1 + x) is about
@@ -164,7 +164,7 @@ def _estimate_error_free_log_capital(
     """
     assert pilot_rows.clusters is not None
     if pilot_rows.clusters.uses_cluster_means:
-        # A cluster counts as one row. It has an accepted row as soon as its lowest score is accepted.
+        # Each cluster counts as one row, and is accepted if its lowest score is accepted.
         scores_of_counted_rows = _find_lowest_score_per_cluster(pilot_rows)
         max_counted_rows_per_cluster = 1
     else:
@@ -180,9 +180,9 @@ def _estimate_error_free_log_capital(
 
 
 def _find_lowest_score_per_cluster(rows: CalibrationRows) -> Float:
-    """Return the lowest score of each cluster, in increasing order of cluster code."""
+    """Return the lowest score of each cluster, in the order of the cluster codes."""
     assert rows.clusters is not None
-    # Sort by cluster code, then by score, and take the first row of each cluster.
+    # After sorting by cluster and score, the first row of a cluster has its lowest score.
     row_order = np.lexsort((rows.scores, rows.clusters.codes))
     sorted_codes = rows.clusters.codes[row_order]
     sorted_scores = rows.scores[row_order]

@@ -89,7 +89,7 @@ WHOLE_CLUSTERS_RULE = register_rule(
     SAME_SOURCE,
 )
 
-# One pilot cluster is chosen for this many clusters.
+# Ratio of the number of clusters to the number of pilot clusters.
 _CLUSTERS_PER_PILOT_CLUSTER = 10
 
 # Smallest number of pilot clusters.
@@ -98,7 +98,7 @@ _MIN_PILOT_CLUSTERS = 5
 # Number of bisection steps in the search for the highest certifiable accuracy.
 _N_BISECTION_STEPS = 12
 
-# The highest certifiable accuracy is rounded down to four decimal places.
+# The highest certifiable accuracy is rounded down to a multiple of 1 / 10,000.
 _ROUNDING_STEPS_PER_UNIT = 10_000.0
 
 
@@ -135,7 +135,7 @@ class ClusterBettingRule:
         limit: float,
         significance_level: float,
     ) -> CandidatePlan[float]:
-        """Choose the thresholds and the order in which they are tested.
+        """Choose the thresholds to test and the order of the tests.
 
         The plan depends only on the pilot clusters. The hypotheses are therefore
         fixed before the test clusters are read, as fixed-sequence testing requires.
@@ -159,9 +159,9 @@ class ClusterBettingRule:
         CandidatePlan
         """
         increasing_thresholds = choose_thresholds(pilot_rows)
-        accepting_more_is_safe = self.quantity.limits_only_rejections
-        if accepting_more_is_safe:
-            # The largest threshold is the one that is most likely to pass, so it is tested first.
+        limits_only_rejections = self.quantity.limits_only_rejections
+        if limits_only_rejections:
+            # If only rejections are limited, the largest threshold is the most likely to pass.
             decreasing_thresholds = tuple(increasing_thresholds[::-1])
             test_sequence = CandidateSequence(level_fraction=1.0, candidates=decreasing_thresholds)
             return CandidatePlan(limit=limit, sequences=(test_sequence,))
@@ -205,12 +205,12 @@ class ClusterBettingRule:
         """
         cluster_counts = cluster_counter.count(threshold)
 
-        # A betting test can pass although the observed rate exceeds the limit, so check the rate.
+        # The observed rate is checked, because a betting test may pass even if the rate is too high.
         max_violations = limit * cluster_counts.n_reference_rows.sum()
         observed_rate_exceeds_limit = cluster_counts.n_violations.sum() > max_violations
         if observed_rate_exceeds_limit:
             return False
-        # The mean of these values is below the limit exactly if the rate of violations is.
+        # The mean of the cluster values is below the limit if and only if the violation rate is.
         cluster_values = cluster_counts.compute_values_to_compare_with_limit(limit)
         return replicating_bets.certifies_mean_below(cluster_values, limit, significance_level)
 
@@ -283,7 +283,7 @@ class ClusterBettingRule:
         max_cluster_size: int,
         uses_cluster_means: bool,
     ) -> bool:
-        """Check two necessary conditions for a certificate with these counts.
+        """Check whether a certificate with these counts is possible.
 
         A file stores totals but not the counts of each cluster, so the test cannot
         be repeated. This method checks two necessary conditions: the observed rate
@@ -315,14 +315,14 @@ class ClusterBettingRule:
         n_reference_rows = self.count_reference_rows(counts)
         n_violations = self.count_violations(counts)
 
-        # The factor tolerates the rounding errors of another version of SciPy.
+        # The comparison tolerates rounding errors of other SciPy versions.
         max_violations = ONE_PLUS_ROUNDING_ERROR * limit * n_reference_rows
         if not uses_cluster_means and n_violations > max_violations:
             return False
 
         max_rows_per_cluster = max_cluster_size
         if uses_cluster_means:
-            # Each cluster counts as one row. The capital is largest if it has only one reference row.
+            # If each cluster counts as one row, a cluster has at most one reference row.
             max_rows_per_cluster = 1
         max_log_capital = _bound_log_capital(
             limit, n_reference_rows=n_reference_rows, max_rows_per_cluster=max_rows_per_cluster
@@ -331,7 +331,7 @@ class ClusterBettingRule:
         return ONE_PLUS_ROUNDING_ERROR * max_log_capital >= required_log_capital
 
     def count_reference_rows(self, counts: Counts) -> int:
-        """Return the number of reference rows, the denominator of the limited rate."""
+        """Return the number of reference rows, the denominator of the violation rate."""
         if not self.quantity.limits_only_rejections:
             return counts.n_accepted
         if self.quantity.needs_labels:
@@ -339,7 +339,7 @@ class ClusterBettingRule:
         return counts.n_rows
 
     def count_violations(self, counts: Counts) -> int:
-        """Return the number of violations, the numerator of the limited rate."""
+        """Return the number of violations, the numerator of the violation rate."""
         if not self.quantity.limits_only_rejections:
             return counts.n_accepted - counts.n_correct_accepted
         if self.quantity.needs_labels:
@@ -348,7 +348,7 @@ class ClusterBettingRule:
 
 
 def _bound_log_capital(limit: float, *, n_reference_rows: int, max_rows_per_cluster: int) -> float:
-    r"""Compute an upper bound on the log capital that bets on clusters can reach.
+    r"""Compute an upper bound on the log capital of bets on clusters.
 
     A bet of stake s on a cluster with A reference rows and no violation multiplies the capital by
     1 + s limit A / S, where S is the largest number of rows of a cluster. Because s < 1 / (1 - limit)
@@ -383,7 +383,7 @@ def split_pilot_clusters(
     n_pilot_clusters = max(n_clusters // _CLUSTERS_PER_PILOT_CLUSTER, _MIN_PILOT_CLUSTERS)
     n_pilot_clusters = min(n_pilot_clusters, n_clusters - 1)
 
-    # The clusters are numbered in random order, so the first ones are a random choice.
+    # The cluster numbers are in random order, so the lowest numbers are a random sample.
     random_cluster_numbers = rows.clusters.codes
     is_pilot_row = random_cluster_numbers < n_pilot_clusters
     return rows.take(is_pilot_row), rows.take(~is_pilot_row)

@@ -44,12 +44,12 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     n_accepted_as_first = result.count_accepted(_FIRST_CLASS_CODE)
     n_accepted_as_second = result.count_accepted(_SECOND_CLASS_CODE)
     separating_scores = _compute_separating_scores(rows.scores)
-    # Rows with the lowest scores are accepted as the first class, and must lie below the point.
+    # The lowest scores are accepted as the first class, so they must lie below the point.
     lowest_decision_point = -np.inf
     if n_accepted_as_first > 0:
         n_lowest_scores = n_accepted_as_first
         lowest_decision_point = separating_scores[n_lowest_scores]
-    # Rows with the highest scores are accepted as the second class, and must lie above the point.
+    # The highest scores are accepted as the second class, so they must lie above the point.
     highest_decision_point = np.inf
     if n_accepted_as_second > 0:
         n_lower_scores = len(rows) - n_accepted_as_second
@@ -58,7 +58,7 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
 
 
 def _compute_separating_scores(scores: Float) -> Float:
-    """Compute scores that separate the k lowest scores from the others, for each k.
+    """Compute, for each k, a score that separates the k lowest scores from the rest.
 
     The entry with index k is the midpoint between the k-th and the next higher score. The first entry
     lies below all finite scores, and the last one above them.

@@ -24,21 +24,21 @@ from metacal.formulas import Float
 
 
 class _WeightedValue(NamedTuple):
-    """Value of a parameter of the binormal model, with its prior weight."""
+    """Parameter value of the binormal model, with its prior weight."""
 
     value: float
     prior_weight: float
 
 
-# Shares of the rows at which an error curve is evaluated, closer among the most certain rows.
+# Grid of row shares for the error curves, which is finer for the most certain rows.
 ROW_SHARE_GRID = np.concatenate(
     [[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)]
 )
 
-# Error rates e of the error curves.
+# Grid of the error rate e of the binormal model.
 _ERROR_RATES = np.geomspace(2e-4, 0.9, 72)
 
-# Values of the distance d in the binormal model. Their prior is normal.
+# Values of the distance d in the binormal model, with normal prior weights.
 _PRIOR_MEAN_OF_DISTANCE = 1.6
 _PRIOR_STD_OF_DISTANCE = 0.8
 _DISTANCES = tuple(
@@ -69,19 +69,19 @@ _LATENT_SCORES = np.linspace(-7.0, 9.0, 800)
 # Smallest probability of an error or of a correct row, so that its logarithm is finite.
 _MIN_PROBABILITY = 1e-9
 
-# Smallest weight of an error curve that is used, as a fraction of the largest weight.
+# Error curves with a lower weight, relative to the largest weight, are ignored.
 _MIN_RELATIVE_WEIGHT = 0.005
 
-# Error rates are used if they lie within this many standard errors of the observed one.
+# Maximum distance from the observed error rate, in standard errors.
 _MAX_STANDARD_ERRORS = 4.0
 
-# Margin on a logarithmic scale, so that the range of error rates is never empty.
+# Margin on the log error rate, so that the range of error rates is never empty.
 _LOG_RATE_MARGIN = 0.1
 
-# Largest value of the lowest error rate that is used.
+# Upper bound on the lowest error rate of the range.
 _MAX_LOWEST_RATE = 0.5
 
-# Approximate number of error rates that are used.
+# Approximate number of error rates in the range that are evaluated.
 _N_USED_RATES = 16
 
 
@@ -112,7 +112,7 @@ class ErrorCurves:
 
 @dataclass(frozen=True, eq=False)
 class WeightedErrorCurves:
-    """Error curves weighted by how well they explain the present rows.
+    """Error curves, weighted by how well they explain the observed errors.
 
     Attributes
     ----------
@@ -142,13 +142,13 @@ def build_binormal_error_curves() -> ErrorCurves:
         prior_weights.append(
             distance.prior_weight * error_std.prior_weight * hidden_share.prior_weight
         )
-    # The first axis is the error rate, and the second one the shape.
+    # The first axis is the error rate, and the second axis is the curve shape.
     cumulative_error_shares = np.swapaxes(np.array(curves_by_shape), 0, 1)
     return build_error_curves(cumulative_error_shares, np.array(prior_weights))
 
 
 def _compute_binormal_curves(distance: float, error_std: float, hidden_share: float) -> list[Float]:
-    """Compute the curve of the binormal model for each of `_ERROR_RATES`.
+    """Compute the binormal error curve at each error rate of a grid.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def _compute_binormal_curves(distance: float, error_std: float, hidden_share: fl
 
 
 def build_error_curves(cumulative_error_shares: Float, prior_weights: Float) -> ErrorCurves:
-    """Precompute the log-probabilities of errors and correct rows along error curves.
+    """Compute the log-probabilities of errors and correct rows along error curves.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def build_error_curves(cumulative_error_shares: Float, prior_weights: Float) -> 
 
 
 def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> WeightedErrorCurves:
-    """Weight error curves by how likely they make the errors of a ranking.
+    """Weight error curves by the likelihood of the errors of a ranking.
 
     Curves with a small weight are dropped. A row in a step with error rate p adds log(1 - p) to the
     log-likelihood of a curve, and an error adds log(p / (1 - p)) to that.
@@ -212,10 +212,10 @@ def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> Weighted
         np.append(0, ranking.tie_block_end_ranks),
         np.append(0, ranking.cumulative_errors),
     )
-    # The first axis of the curves is the error rate. Measured curves have only one error rate.
+    # Measured curves have only one error rate, so the first axis has length 1.
     plausible_rate_indices = slice(None)
-    has_candidate_error_rates = len(error_curves.cumulative_error_shares) > 1
-    if has_candidate_error_rates:
+    has_several_error_rates = len(error_curves.cumulative_error_shares) > 1
+    if has_several_error_rates:
         n_errors = n_errors_up_to_share[-1]
         plausible_rate_indices = _select_plausible_error_rates(n_errors, n_rows)
 
@@ -235,8 +235,8 @@ def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> Weighted
 
 
 def _select_plausible_error_rates(n_errors: float, n_rows: int) -> slice:
-    """Select the indices of about 16 of `_ERROR_RATES` near the observed error rate."""
-    # Half an error is added, so that the rate is positive even if there is no error.
+    """Select the indices of about 16 error rates near the observed error rate."""
+    # Half an error is added, so that the observed rate is always positive.
     observed_rate = (n_errors + 0.5) / (n_rows + 1.0)
     relative_standard_error = math.sqrt((1.0 - observed_rate) / (n_rows * observed_rate))
     range_factor = math.exp(_MAX_STANDARD_ERRORS * relative_standard_error + _LOG_RATE_MARGIN)

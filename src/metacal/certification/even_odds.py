@@ -6,16 +6,16 @@ import numpy as np
 
 from metacal.formulas import Flags, Float
 
-# Standard deviation of the normal prior of intercept and slope, if scores have variance 1.
+# Prior standard deviation of the intercept and the slope for standardized scores.
 _PRIOR_STD = 3.0
 
 # Number of Newton steps of the logistic regression.
 _N_NEWTON_STEPS = 50
 
-# Largest absolute log-odds for which the logistic function is evaluated.
+# Maximum absolute value of the log-odds, to avoid an overflow of the exponential.
 _MAX_LOG_ODDS = 30.0
 
-# Smallest slope of the regression, to avoid a division by zero.
+# Lower bound on the slope, to avoid a division by zero.
 _MIN_SLOPE = 1e-6
 
 
@@ -57,13 +57,13 @@ def find_even_odds_score(scores: Float, is_positive: Flags) -> float:
         std = 1.0
     intercept, fitted_slope = _fit_logistic_regression((clipped_scores - mean) / std, is_positive)
     slope = max(float(fitted_slope), _MIN_SLOPE)
-    # The log-odds intercept + slope * (score - mean) / std are 0 at even odds.
+    # Even odds solve intercept + slope * (score - mean) / std = 0.
     even_odds_score = mean - std * intercept / slope
     return float(np.clip(even_odds_score, lower_limit, upper_limit))
 
 
 def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
-    """Fit a ridge-penalised logistic regression, and return its intercept and slope."""
+    """Return the intercept and slope of a ridge-penalised logistic regression."""
     design_matrix = np.column_stack([np.ones(len(feature)), feature])
     coefficients = np.array([0.0, 1.0])
     for _ in range(_N_NEWTON_STEPS):
@@ -73,7 +73,7 @@ def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
         variances = probabilities * (1.0 - probabilities)
         hessian = (design_matrix * variances[:, None]).T @ design_matrix + np.eye(2) / _PRIOR_STD**2
         newton_step = np.linalg.solve(hessian, gradient)
-        # A step of more than 1 is shortened to 1, so that Newton's method does not diverge.
+        # Newton steps are limited to a length of 1, so that the method does not diverge.
         largest_step = float(np.abs(newton_step).max())
         coefficients = coefficients - newton_step / max(1.0, largest_step)
     return coefficients

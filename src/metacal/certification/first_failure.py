@@ -21,10 +21,10 @@ from metacal.certification.rank_tests import find_certain_passes
 from metacal.certification.ranking import ErrorRuns, Ranking
 from metacal.certification.test_sequences import RankRange
 
-# Number of error runs that are tested in one vectorised step.
+# Number of error runs per vectorised step.
 _N_RUNS_PER_CHUNK = 4096
 
-# Largest number of unordered blocks that one search finds, so that few cells are counted again.
+# Maximum number of unordered blocks per search, so that few blocks are counted again.
 MAX_BLOCKS_PER_RECOUNT = 1024
 
 
@@ -86,22 +86,22 @@ def find_first_failure(
         if failed_rank is not None:
             return FirstFailure(failed_rank, unordered_blocks)
         if len(unordered_blocks) >= MAX_BLOCKS_PER_RECOUNT:
-            # The caller requests a recount of these blocks and repeats the search.
+            # The caller recounts the unordered blocks and repeats the search.
             break
-    # No test is known to fail, although a test in an unordered block may.
+    # No test is known to fail, but a test inside an unordered block may fail.
     return FirstFailure(rank_range.stop_rank, unordered_blocks)
 
 
 def _iterate_runs_that_may_fail(
     error_runs: ErrorRuns, rank_range: RankRange, significance_level: float
 ) -> Iterator[int]:
-    """Yield the index of each error run with a rank whose test may fail."""
+    """Yield the indices of the error runs that may contain a failed test."""
     first_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.start_rank)) - 1
     stop_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.stop_rank - 1))
     for chunk_start in range(first_run, stop_run, _N_RUNS_PER_CHUNK):
         chunk_stop = min(chunk_start + _N_RUNS_PER_CHUNK, stop_run)
         run_indices = np.arange(chunk_start, chunk_stop)
-        # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
+        # The p-value of a run is largest at its last error, so one test covers the whole run.
         last_error_ranks = (
             error_runs.n_rows_before[run_indices] + error_runs.n_leading_errors[run_indices]
         )
@@ -117,7 +117,7 @@ def _iterate_runs_that_may_fail(
 
 @dataclass
 class _FailureFinder:
-    """Search for the first tested rank of an error run that fails.
+    """Search for the first rank of an error run at which a test fails.
 
     The runs must be searched in increasing order.
 
@@ -142,7 +142,7 @@ class _FailureFinder:
     cached_tested_rank: int = 0
 
     def find_first_failed_rank(self, run_index: int) -> int | None:
-        """Find the lowest rank of a run at which a test fails, or return None if all pass."""
+        """Find the lowest rank of a run at which a test fails, or return None."""
         failed_rank = self._find_failed_rank_among_errors(run_index)
         if failed_rank is not None:
             return failed_rank
@@ -150,7 +150,7 @@ class _FailureFinder:
         n_rows_before_run = int(error_runs.n_rows_before[run_index])
         n_errors_of_run = int(error_runs.n_leading_errors[run_index])
         if n_errors_of_run == 0:
-            # Only the first run of a ranking has no errors. It starts at its first correct row.
+            # Only the first run of a ranking can have no errors, so it starts at a correct row.
             first_rank = n_rows_before_run + 1
         else:
             first_rank = n_rows_before_run + n_errors_of_run
@@ -159,7 +159,7 @@ class _FailureFinder:
     def find_first_failed_rank_after_block(
         self, run_index: int, unordered_block: int
     ) -> int | None:
-        """Find the lowest rank after the unordered cell of a run at which a test fails."""
+        """Find the lowest rank after an unordered block at which a test fails."""
         cell_end_rank = int(self.ranking.tie_block_end_ranks[unordered_block])
         return self._find_failed_rank_after_errors(run_index, first_rank=cell_end_rank)
 
@@ -181,7 +181,7 @@ class _FailureFinder:
             n_errors_in_run = rank - n_rows_before_run
             return rank_tests.p_value(n_errors_before_run + n_errors_in_run, rank)
 
-        # Each further error raises the p-value, so the error ranks that pass come first.
+        # Each additional error raises the p-value, so bisection finds the first failed rank.
         n_passing_ranks = bisect_right(
             error_ranks_in_range, self.significance_level, key=compute_p_value
         )
@@ -194,7 +194,7 @@ class _FailureFinder:
         return None
 
     def _find_failed_rank_after_errors(self, run_index: int, *, first_rank: int) -> int | None:
-        """Find the rank of a run, from `first_rank` on, at which a test fails.
+        """Find the lowest rank of a run from `first_rank` on at which a test fails.
 
         From `first_rank` on, the rows contain all errors of the run. Each correct row lowers the
         p-value, so only the lowest tested rank can fail.
@@ -218,7 +218,7 @@ class _FailureFinder:
         return None
 
     def _find_next_tested_rank(self, min_rank: int) -> int:
-        """Find the lowest rank from `min_rank` on at which a test is made."""
+        """Find the lowest tested rank that is at least `min_rank`."""
         if self.cached_tested_rank < min_rank:
             rank_tests = self.rank_range.rank_tests
             self.cached_tested_rank = rank_tests.lowest_tested_rank_at_least(min_rank)

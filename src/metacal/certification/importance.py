@@ -48,7 +48,7 @@ class Importance:
 
     @classmethod
     def from_importance_argument(cls, importance: Importance | ArrayLike) -> Importance:
-        """Convert `importance=`, which may be an array of weights, to `Importance`."""
+        """Convert the `importance` argument to an `Importance` object."""
         if isinstance(importance, Importance):
             return importance
         return cls(importance)
@@ -170,7 +170,7 @@ class Importance:
         >>> round(float(weights[labels == 1].mean() / weights[labels == 0].mean()))
         4
         """
-        # SciPy's optimizers are slow to import, and most users never estimate weights.
+        # `scipy.optimize` is imported here, because it is slow to import and rarely needed.
         from scipy.optimize import nnls
 
         calibration_table = validate.read_logits(logits, input)
@@ -209,7 +209,7 @@ class Importance:
         return "given"
 
     def compute_keep_probabilities(self, n_rows: int) -> Float:
-        """Compute the probability with which rejection sampling keeps each row."""
+        """Compute the probability that rejection sampling keeps each row."""
         row_weights = check_row_weights(self.weights, n_rows, name="importance")
         assert row_weights is not None
         largest_observed_weight = row_weights.max()
@@ -258,7 +258,7 @@ def _compute_confusion_shares(predicted_codes: Codes, label_codes: Codes, n_clas
 def _check_target_classes_occur(
     target_shares: Mapping[Any, float], observed_classes: Sequence[Any]
 ) -> None:
-    """Raise an error if a class with a positive share in the target has no row."""
+    """Raise an error if a class of the target distribution has no row."""
     observed_class_set = set(observed_classes)
     for class_name, share in target_shares.items():
         if share > 0.0 and class_name not in observed_class_set:

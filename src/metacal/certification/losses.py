@@ -41,7 +41,7 @@ from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Codes, Float
 from metacal.statistics import betting, bounds
 
-# Name of the rule that bets on losses.
+# Name of the rule in certificates if bets on the losses certify the limit.
 LOSS_BETTING_RULE = register_rule(
     "loss-betting",
     "bets on the loss of the rows up to each of a fixed sequence of ranks, with fallback shares of"
@@ -49,7 +49,7 @@ LOSS_BETTING_RULE = register_rule(
     SAME_SOURCE,
 )
 
-# Name of the rule that rounds losses at random and tests them exactly.
+# Name of the rule in certificates if randomly rounded losses are tested exactly.
 ROUNDED_LOSSES_RULE = register_rule(
     "rounded-losses",
     "each loss rounded at random to 0 or 1, then exact binomial tests in a fixed sequence of ranks"
@@ -57,7 +57,7 @@ ROUNDED_LOSSES_RULE = register_rule(
     SAME_SOURCE,
 )
 
-# Name of the rule for a mean loss in expectation.
+# Name of the rule in certificates if the limit holds in expectation.
 EXPECTED_LOSS_RULE = register_rule(
     "expected-loss",
     "largest prefix of the ranking with (loss + largest) <= limit (rows + 1)",
@@ -65,13 +65,13 @@ EXPECTED_LOSS_RULE = register_rule(
     ACCURACY_FALLS_WITH_SCORE,
 )
 
-# Number of candidates that are tried in the search for the smallest limit that the rows support.
+# Number of candidate limits in the search for the smallest supported limit.
 _N_CANDIDATE_LIMITS = 25
 
-# Number of bisection steps between two candidate limits, which give three digits of the limit.
+# Number of bisection steps between candidate limits, for three digits of precision.
 _N_BISECTION_STEPS = 9
 
-# Number of digits to which the smallest supported limit is rounded up.
+# Number of significant digits of the smallest supported limit, which is rounded up.
 _N_DIGITS_OF_LIMIT = 3
 
 # Relative difference up to which two mean losses count as equal.
@@ -135,7 +135,7 @@ class MeanLossLimit:
 
     @property
     def max_loss(self) -> float:
-        """Largest loss of a row."""
+        """Largest possible loss of a row."""
         return self.costs.max_row_cost
 
     @property
@@ -146,7 +146,7 @@ class MeanLossLimit:
     def build_pilot_policy(
         self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, if tests run in a sequence."""
+        """Return the policy that chooses pilot rows, or None if no test needs them."""
         if not self.runs_test_sequence:
             return None
         return PilotPolicy(random_state=random_state, declared_score_values=declared_score_values)
@@ -179,7 +179,7 @@ class MeanLossLimit:
         return record_design(certificate, design)
 
     def _build_loss_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
-        """Rank the rows, and choose between binomial tests of their losses and bets on them.
+        """Rank the rows, and choose binomial tests of the losses or bets on them.
 
         The type of the losses decides about the tests, not their values. It is known before any
         loss is read, so that one test is made. If exact tests were used whenever the losses happen
@@ -197,11 +197,11 @@ class MeanLossLimit:
         binomial_rule_name = None
         if delta is not None:
             binomial_rule_name = self._choose_binomial_rule_name(row_losses, n_rows=len(rows))
-        tests_errors_as_losses = binomial_rule_name == FIXED_SEQUENCE_RULE
-        tests_rounded_losses = binomial_rule_name == ROUNDED_LOSSES_RULE
-        if tests_errors_as_losses:
+        losses_are_errors = binomial_rule_name == FIXED_SEQUENCE_RULE
+        losses_are_rounded = binomial_rule_name == ROUNDED_LOSSES_RULE
+        if losses_are_errors:
             loss_ranking = replace(loss_ranking, error_ranking=rows.ranking)
-        elif tests_rounded_losses:
+        elif losses_are_rounded:
             uniform_numbers = row_draws.draw_uniform_numbers("rounded losses")
             error_ranking = _rank_rows_with_rounded_losses(rows, relative_losses, uniform_numbers)
             loss_ranking = replace(loss_ranking, error_ranking=error_ranking)
@@ -234,7 +234,7 @@ class MeanLossLimit:
             return sampled_tests.certifies_limit(self.relative_limit)
 
         if loss_tests.uses_binomial_tests:
-            # Each loss is 0 or 1, so the limit is the largest allowed share of rows with a loss.
+            # If each loss is 0 or 1, the limit is the largest allowed share of errors.
             min_accuracy = 1.0 - self.relative_limit
             rows_needed = estimate_rows_needed_for_accuracy(error_ranking, min_accuracy, delta)
             ruled_out_thresholds = find_ruled_out_thresholds(error_ranking, min_accuracy, delta)
@@ -259,14 +259,14 @@ class MeanLossLimit:
         )
 
     def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
-        """Find the smallest limit that the rows certify, rounded up to three digits."""
-        # A larger limit is not always easier to certify, because it may change which rows are tested.
-        # So limits are tried from the smallest, and then bisected below the first certified one.
+        """Find the smallest limit that the rows certify, to three significant digits."""
+        # Candidate limits are tried in increasing order, because a larger limit may change the tests
+        # and is not always easier to certify. The first certified limit is refined by bisection.
         largest_failed_limit = self.relative_limit
         smallest_certified_limit = 1.0
         candidate_limits = np.geomspace(self.relative_limit, 1.0, _N_CANDIDATE_LIMITS)
-        limits_between_ends = candidate_limits[1:-1].tolist()
-        for candidate_limit in limits_between_ends:
+        inner_limits = candidate_limits[1:-1].tolist()
+        for candidate_limit in inner_limits:
             if loss_tests.certifies_limit(candidate_limit):
                 smallest_certified_limit = candidate_limit
                 break
@@ -286,13 +286,13 @@ class MeanLossLimit:
             return None
         if not loss_tests.certifies_limit(rounded_up_limit / self.max_loss):
             return None
-        # Six digits remove the rounding error of the product, such as 0.30000000000000004.
+        # Six digits remove a floating-point error such as 0.30000000000000004.
         return float(f"{rounded_up_limit:.6g}")
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why the recorded mean loss cannot certify the limit, or return None."""
+        """Describe why the mean loss in a certificate cannot certify the limit."""
         n_accepted = certificate.n_accepted
         mean_loss = certificate.mean_cost
         if mean_loss is None or n_accepted == 0:
@@ -315,7 +315,7 @@ class MeanLossLimit:
         )
 
     def mean_loss_follows_from_error_count(self, certificate: Certificate) -> bool:
-        """Check whether the mean loss in a certificate follows from its number of errors."""
+        """Check whether the number of errors determines the mean loss."""
         if self.mean_follows_from_error_count is None:
             return certificate.rule == FIXED_SEQUENCE_RULE
         return self.mean_follows_from_error_count
@@ -334,22 +334,22 @@ class MeanLossLimit:
             )
         min_possible_errors = n_accepted - certificate.n_correct_accepted
         if certificate.rule == ROUNDED_LOSSES_RULE:
-            # The certificate does not record how losses were rounded, so all may have become 0.
+            # The certificate does not record rounded losses, so all of them may be 0.
             min_possible_errors = 0
         min_p_value = bounds.binomial_p_value(min_possible_errors, n_accepted, self.relative_limit)
         return bool(min_p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta)
 
     def _keeps_limit_in_expectation(self, n_accepted: int, mean_loss: float) -> bool:
         """Check whether the accepted rows keep the limit in expectation."""
-        # The next row is unknown, so the rule in expectation counts it with the largest loss.
-        loss_with_one_more_row = mean_loss * n_accepted + self.max_loss
-        n_rows_with_one_more = n_accepted + 1
-        max_loss_of_rows = bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * n_rows_with_one_more
-        return loss_with_one_more_row <= max_loss_of_rows
+        # The loss of the next row is unknown, so the largest loss is assumed.
+        total_loss_with_next_row = mean_loss * n_accepted + self.max_loss
+        n_rows_with_next = n_accepted + 1
+        max_total_loss = bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * n_rows_with_next
+        return total_loss_with_next_row <= max_total_loss
 
     def _can_bets_certify_limit(self, n_rows: int, delta: float) -> bool:
-        """Check whether bets on some rows can certify the limit if no row has a loss."""
-        # The capital grows most if no row has a loss and each bet stakes the largest fraction.
+        """Check whether bets can certify the limit if every loss is zero."""
+        # The capital grows most if every loss is zero and each bet stakes the largest fraction.
         max_log_gain_per_bet = math.log1p(
             betting.MAX_STAKE_FRACTION * self.relative_limit / (1.0 - self.relative_limit)
         )
@@ -391,7 +391,7 @@ class _LossTests:
     losses_are_rare: bool
 
     def count_acceptable_rows(self, relative_limit: float) -> int:
-        """Count the rows that may be accepted if the mean loss must keep a limit."""
+        """Count the rows that may be accepted under a limit on the mean loss."""
         if self.delta is None:
             return count_expected_loss_rows(self.loss_ranking, relative_limit)
         if self.uses_binomial_tests:
@@ -408,7 +408,7 @@ class _LossTests:
         )
 
     def build_planning_design(self, relative_limit: float) -> CertificationDesign:
-        """Record how many rows were only read to plan the tests."""
+        """Return the certification design, with the number of rows used for planning."""
         if self.delta is None:
             return CertificationDesign()
         if not self.uses_binomial_tests:
@@ -424,11 +424,11 @@ class _LossTests:
         return threshold_result.design
 
     def certifies_limit(self, relative_limit: float) -> bool:
-        """Check whether any row may be accepted at a limit."""
+        """Check whether the tests certify a limit by accepting any row."""
         return self.count_acceptable_rows(relative_limit) > 0
 
     def resample(self, increasing_row_indices: Codes) -> _LossTests:
-        """Return the same tests of a bootstrap sample of the ranked rows.
+        """Return the loss tests of a bootstrap sample of the ranked rows.
 
         Parameters
         ----------
@@ -436,17 +436,15 @@ class _LossTests:
             Position of each sampled row in the ranking, in increasing order.
         """
         sampled_losses = self.loss_ranking.losses_by_rank[increasing_row_indices]
-        # The sampled rows are in order of score, so their positions serve as distinct scores.
+        # The sampled rows are sorted by score, so their positions replace the scores.
         sampled_scores = np.arange(float(len(sampled_losses)))
         sampled_ranking = LossRanking.from_scores(sampled_scores, sampled_losses, bet_order_seed=0)
-        # The pilot rows stay the same in every sample, because they only plan the tests.
-        pilot_rows_without_ties = self.pilot_rows
-        if pilot_rows_without_ties is not None:
-            # The sampled scores are distinct, so ranks are tested instead of score values.
-            pilot_rows_without_ties = replace(
-                pilot_rows_without_ties, requires_score_value_tests=False
-            )
-        return replace(self, loss_ranking=sampled_ranking, pilot_rows=pilot_rows_without_ties)
+        # The pilot rows are not resampled, because they only serve to plan the tests.
+        pilot_rows = self.pilot_rows
+        if pilot_rows is not None:
+            # The sampled scores have no ties, so ranks are tested instead of score values.
+            pilot_rows = replace(pilot_rows, requires_score_value_tests=False)
+        return replace(self, loss_ranking=sampled_ranking, pilot_rows=pilot_rows)
 
 
 def _rank_rows_with_rounded_losses(
