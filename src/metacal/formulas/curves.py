@@ -52,7 +52,7 @@ def piecewise(xp: Operations, fitted: Any, x: Any) -> Any:
 
 @formula
 def shared_curve(xp: Operations, fitted: Any, x: Any) -> Any:
-    """Compute q_k = curve(p_k), one curve for all classes, normalised to sum 1."""
+    """Compute q_k = curve(p_k) with one curve for all classes, normalised to sum 1."""
     p = tempered_softmax(xp, x, fitted.inverse_temperature)
     return _normalise(xp, x, evaluate_curves(xp, fitted, p), fallback=p)
 
@@ -142,7 +142,7 @@ def _two_class_log_odds(xp: Operations, x: Any, *, first_is_positive: bool) -> A
 def _evaluate_monotone_curves(
     xp: Operations, fitted: Any, field_suffix: str, curve_input: Any
 ) -> Any:
-    """Evaluate some piecewise-linear curves of a monotone map at one point per row.
+    """Evaluate piecewise-linear curves of a monotone map at one point per row.
 
     Parameters
     ----------
@@ -268,13 +268,13 @@ def log_probabilities_and_complements(xp: Operations, x: Any) -> tuple[Any, Any]
     exponentials = exponentiate_gaps(xp, x)
     others_sum = exponentials.others_sum
     log_total = xp.log1p(others_sum)
-    # Both tables were created by `exponentiate_gaps`, so they may be changed in place.
+    # The tables are temporary results of `exponentiate_gaps`, so they may be overwritten.
     log_p = exponentials.gaps
     log_p -= log_total
     p_of_others = exponentials.other_exponentials
     p_of_others /= 1.0 + others_sum
     minus_log_complement = -xp.log1p(-p_of_others)
-    # The complement of the predicted class is S / (1 + S), which 1 - p would round.
+    # The complement of the confidence is S / (1 + S), because 1 - p loses digits.
     predicted_entry = xp.minimum(log_total - xp.log(others_sum), MAX_LOG_ODDS)
     log_p = xp.maximum(log_p, -MAX_LOG_ODDS)
     minus_log_complement = xp.replace_class_entry(

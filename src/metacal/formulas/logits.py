@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LARGEST_FINITE_MASK = -9984.0
 #: Any finite logit up to this number can be a mask, such as `finfo.min`.
 LARGEST_ARBITRARY_MASK = -(2.0**49)
-#: Larger numbers that programs use as a mask, some of them rounded to bfloat16.
+#: Numbers above `LARGEST_ARBITRARY_MASK` that programs use as masks, some rounded to bfloat16.
 KNOWN_MASKS = (
     -1e4,
     -1e5,
@@ -146,7 +146,7 @@ def replace_zero_probabilities(xp: Operations, p: Any) -> Any:
 
 
 def limit_logits(block: NDArray[Any]) -> NDArray[Any]:
-    """Bring huge logits within `MAX_LOGIT_SIZE` without changing their softmax.
+    """Shift huge logits within `MAX_LOGIT_SIZE` without changing their softmax.
 
     If the largest logit of a row is out of reach, it is subtracted from the row. Logits
     below -1e100 then become -1e100; -inf stays.
@@ -178,12 +178,12 @@ def limit_logits(block: NDArray[Any]) -> NDArray[Any]:
 
 
 def scale_logits(block: NDArray[Any], inverse_temperature: float) -> NDArray[np.float64]:
-    """Compute b x in float64, with huge logits brought within reach first."""
+    """Compute b x in float64, after shifting huge logits into a finite range."""
     return np.asarray(np.multiply(limit_logits(block), inverse_temperature, dtype=np.float64))
 
 
 def limit_logits_formula(xp: Operations, x: Any, reach: float = MAX_LOGIT_SIZE) -> Any:
-    """Bring huge logits within reach, as a formula.
+    """Shift huge logits into a finite range, as a formula.
 
     It equals `limit_logits` and runs in every runtime.
     """

@@ -67,7 +67,7 @@ class Operations:
 
     def logistic(self, x: Any) -> Any:
         """Compute 1 / (1 + e^-x)."""
-        # Imported here so that computing a score does not load SciPy.
+        # SciPy is imported here, because scores do not need it and importing it takes time.
         from scipy.special import expit
 
         return expit(x)
@@ -80,7 +80,7 @@ class Operations:
         return exponentials
 
     def where(self, condition: Any, if_true: Any, if_false: Any) -> Any:
-        """Choose elementwise `if_true` if the flag is true, else `if_false`.
+        """Choose `if_true` where the flag is true, else `if_false`.
 
         Parameters
         ----------
@@ -106,19 +106,19 @@ class Operations:
         return self.minimum(self.maximum(x, low), high)
 
     def sum(self, table: Any) -> Any:
-        """Sum over the classes, as a column."""
+        """Return the sum over the classes as a column."""
         return table.sum(axis=1, keepdims=True)
 
     def max(self, table: Any) -> Any:
-        """Return the largest value over the classes, as a column."""
+        """Return the maximum over the classes as a column."""
         return table.max(axis=1, keepdims=True)
 
     def min(self, table: Any) -> Any:
-        """Return the smallest value over the classes, as a column."""
+        """Return the minimum over the classes as a column."""
         return table.min(axis=1, keepdims=True)
 
     def argmax(self, table: Any) -> Any:
-        """Return the index of the largest class as a column; the lowest on a tie."""
+        """Return the index of the largest value of each row, the first one for ties."""
         return table.argmax(axis=1)[:, None]
 
     def replace_class_entry(self, table: Any, class_index: Any, value: Any) -> Any:
@@ -147,7 +147,7 @@ class Operations:
 
     def find_unmasked(self, x: Any) -> Any:
         """Return flags of the unmasked classes, or True if no class is masked."""
-        # The minimum is NaN if the table holds a NaN, and the comparison is then false.
+        # If the table contains NaN, its minimum is NaN and the comparison is false.
         has_no_mask = bool(x.min(initial=0.0) > -np.inf)
         return has_no_mask or x > -np.inf
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from metacal.formulas.operations import Operations, formula
 
-#: Upper limit of the smallest probability, because float16's smallest normal is too large.
+#: Upper limit of the probability floor, because the smallest normal float16 is too large.
 _MAX_FLOOR = 2.0**-24
 
 
@@ -47,7 +47,7 @@ def probability_limits(info: Any) -> tuple[float, float]:
 
 @formula
 def limit_probabilities(xp: Operations, x: Any, table: Any) -> Any:
-    """Move the probabilities 0 and 1 of unmasked classes strictly between 0 and 1.
+    """Clip probabilities of unmasked classes strictly between 0 and 1.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def limit_probabilities(xp: Operations, x: Any, table: Any) -> Any:
     is_unmasked = xp.find_unmasked(x)
     has_several_classes = xp.count_true(is_unmasked, table) > 1
     smallest_probability, largest_probability = probability_limits(xp.finfo(table))
-    # Without masks `has_floor` is one column, which avoids a pass over the table.
+    # If no class is masked, `has_floor` is a single column, which avoids a pass over the table.
     has_floor = is_unmasked & has_several_classes
     table = xp.where((table < smallest_probability) & has_floor, smallest_probability, table)
     return xp.where((table > largest_probability) & has_several_classes, largest_probability, table)

@@ -97,8 +97,8 @@ class Torch(Operations):
     def find_last_knots_below(
         self, knots: Tensor, offsets: Tensor, max_knots: int, points: Tensor
     ) -> Tensor:
-        # A binary search runs for all entries at the same time.
-        # Curve k has the knots from `offsets[k]` to `offsets[k + 1]`.
+        # The binary search runs for all entries in parallel.
+        # The knots of curve k start at `offsets[k]` and end before `offsets[k + 1]`.
         first_knots = offsets[:-1]
         ends_of_curves = offsets[1:]
         knot_index = first_knots + torch.zeros_like(points, dtype=torch.int64)

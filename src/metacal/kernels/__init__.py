@@ -36,8 +36,8 @@ from metacal.kernels.columns import confidence_log_odds as _confidence_log_odds_
 from metacal.kernels.row_ranges import run_on_row_ranges
 
 host_kernels, reason_for_kernels = choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
-#: Whether the C kernels are used, which take blocks of any size. The kernels in NumPy need small
-#: blocks, whose intermediate results fit into the cache.
+#: Whether the C kernels are used, which take blocks of any size.
+#: The NumPy kernels need blocks whose intermediate results fit into the cache.
 uses_c_kernels = hasattr(host_kernels, "is_readable_without_copy")
 
 
@@ -50,7 +50,7 @@ def is_device_tensor(table: Any) -> bool:
 
 @cache
 def device_kernels() -> ModuleType:
-    """Import the kernels for tensors; called only if there is a tensor, so torch is installed."""
+    """Import and return the kernels for torch tensors."""
     return import_module("metacal.kernels.torch")
 
 
@@ -132,7 +132,7 @@ def confidence_log_odds(
                 torch, row_statistics, b_of_statistics, b, uniform_weight
             ).cpu()
         )
-    # The C kernel would copy columns that are not contiguous.
+    # Columns must be contiguous, because the C kernel would otherwise copy them.
     kernels = host_kernels if row_statistics.flags.c_contiguous else numpy_kernels
     log_odds = np.empty(row_statistics.shape[1])
     write_row_range = partial(
@@ -148,12 +148,12 @@ def confidence_log_odds(
 
 
 def reads_tensors(function: Callable[..., Any]) -> bool:
-    """Check whether a function of a block, possibly a partial, takes tensors as well as arrays."""
+    """Check whether a function of a block takes tensors as well as arrays."""
     return getattr(getattr(function, "func", function), "reads_tensors", False)
 
 
 def can_pass_whole_blocks(function: Callable[..., Any], table: Any) -> bool:
-    """Check whether a function, possibly a partial, takes whole blocks of a table.
+    """Check whether a function takes whole blocks of a table.
 
     Such a function takes `rows`, the indices of the rows to use, and if it computes sums, the
     `strip_ends`. The C kernels do so for arrays that they can read without a copy, and for stored
@@ -233,7 +233,7 @@ def write_mixture(
     out: Array,
     extra_term: Any = None,
 ) -> None:
-    """Write w·softmax(b·x) + ε/K + extra term into `out` without changing predictions.
+    """Write w·softmax(b·x) + ε/K plus an extra term, and preserve all predictions.
 
     Parameters
     ----------
@@ -255,10 +255,10 @@ def write_mixture(
     extra_term : array of shape (n_rows, n_classes), default=None
         Term to add.
     """
-    # Unlike `min`, `fmin` finds -inf also if the block contains NaN.
+    # `fmin` ignores NaN, so -inf is found even if the block contains NaN.
     has_masked_classes = np.fmin.reduce(block, axis=None) == -np.inf
     if has_masked_classes:
-        # `out` may be the block itself, so the mask is read first.
+        # The mask is computed first, because `out` may be the block itself.
         is_possible = block > -np.inf
     predictions = host_kernels.predict_classes(block)
     host_kernels.softmax(block, inverse_temperature, out)
@@ -274,7 +274,7 @@ def write_mixture(
 
 
 def ensure_predictions_are_largest(predictions: Codes, out: Array) -> None:
-    """Make the predicted class the most probable one in rows where rounding has tied it.
+    """Break ties that rounding has caused, in favour of the predicted class.
 
     Its probability becomes the next floating-point number above the largest one.
     """
@@ -293,7 +293,7 @@ def try_writing_clipped_probabilities(
     uniform_weight: float = 0.0,
     curve: Any = None,
 ) -> bool:
-    """Write probabilities that are not 0 or 1, in one pass over the block.
+    """Write clipped probabilities in one pass over the block.
 
     The result is that of `mixture_softmax` or `softmax_with_curve`, then `clip_probabilities`.
 
@@ -336,7 +336,7 @@ def try_computing_confidences(
     curve: Any = None,
     rows: Codes | None = None,
 ) -> Float | None:
-    """Compute the probability of the predicted class of each row, without a table of probabilities.
+    """Compute the probability of the predicted class of each row.
 
     Parameters
     ----------
@@ -421,7 +421,7 @@ class FormulaKernel:
 
     @property
     def takes_whole_blocks(self) -> bool:
-        """Whether it takes blocks of any size."""
+        """Whether the kernel takes blocks of any size."""
         return self.host_kernel is not None and uses_c_kernels
 
     def __call__(self, block: Any, **options: Any) -> Any:
@@ -436,7 +436,7 @@ class FormulaKernel:
 
 
 def _replace_formula(formula: Callable[..., Any], host: Callable[..., Any]) -> FormulaKernel:
-    """Build the kernel of a formula, and use it wherever the formula is evaluated with NumPy."""
+    """Build the kernel of a formula, and register it for NumPy arrays."""
     NUMPY.kernels[formula] = lambda xp, table: host(table)[:, None]
     return FormulaKernel(formula, host)
 

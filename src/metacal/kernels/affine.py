@@ -21,7 +21,7 @@ import numpy as np
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.formulas.logits import limit_logits
 
-#: Function from a block of logits to features, and to the mask of -inf entries (None if there are
+#: Function from a block of logits to features and the mask of -inf entries (None if there are
 #: none).
 ComputeFeatures = Callable[[Array], tuple[Float, Flags | None]]
 
@@ -58,13 +58,13 @@ def write_features(block: Array, out: Array, compute_features: ComputeFeatures) 
 
 
 def copy_precomputed_features(block: Array) -> tuple[Float, Flags | None]:
-    """Copy features that `write_features` computed, and find their masked classes."""
+    """Copy precomputed features, and return the mask of their -inf entries."""
     table = np.array(block, dtype=np.float64, order="C")
     return table, _fill_masked(table)
 
 
 def _fill_masked(table: Float) -> Flags | None:
-    """Replace -inf by the mean of the other entries of the row; return the mask of -inf."""
+    """Replace -inf by the mean of the finite entries of the row; return the mask."""
     if table.min() > -np.inf:
         return None
     is_masked = np.isneginf(table)
@@ -155,7 +155,7 @@ def sum_curvatures(
     feature_scale: float,
     theta: Float,
 ) -> Float:
-    """Sum over rows the curvatures that the preconditioner needs.
+    """Sum the curvatures for the preconditioner over rows.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def sum_squared_features(
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Values of softmax(z) for z = A u + c minus its largest entry.
+    """Exponentials and sums of softmax(A u + c), relative to the largest score.
 
     Attributes
     ----------
@@ -296,7 +296,7 @@ def _evaluate_model(
 
 
 def _is_diagonal(theta: Float) -> bool:
-    """Check whether parameters belong to a diagonal matrix: one row of slopes and the intercepts."""
+    """Check whether the parameters are those of a diagonal matrix."""
     return len(theta) == 2
 
 

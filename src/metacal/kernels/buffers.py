@@ -21,9 +21,9 @@ _MAX_BUFFER_BYTES = 1 << 21
 _FLOAT16_TO_FLOAT32_SHIFT = np.int32(13)
 #: Mask of the sign, exponent and fraction bits of a shifted float16.
 _SHIFTED_FLOAT16_MASK = np.int32(-1879056384)
-#: Factor that corrects the exponent, whose zero is another one in float32 than in float16.
+#: Factor that corrects for the different exponent biases of float16 and float32.
 _EXPONENT_CORRECTION = np.float32(2.0**112)
-#: Number that results from the infinity of float16. NaN results in larger numbers.
+#: Result of converting the infinity of float16. NaN gives larger results.
 _WIDENED_INFINITY = np.float32(65536.0)
 
 
@@ -42,7 +42,7 @@ class ThreadBuffers(threading.local):
         self.memory_by_name: dict[str, NDArray[np.uint8]] = {}
 
     def get_array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an uninitialised contiguous array in the memory of this name."""
+        """Return an uninitialised contiguous array in the buffer of this name."""
         dtype = np.dtype(dtype)
         n_bytes = prod(shape) * dtype.itemsize
         if n_bytes > _MAX_BUFFER_BYTES:
@@ -58,7 +58,7 @@ thread_buffers = ThreadBuffers()
 
 
 def widen_float16(block: Array) -> Array:
-    """Convert float16 to float32, which NumPy processes faster; return other types unchanged.
+    """Convert float16 to float32, and return arrays of other types unchanged.
 
     The conversion is exact and takes a quarter of the time of NumPy's. Sign, exponent and fraction
     are moved to their places in a float32, and a product corrects the exponent, also of subnormal

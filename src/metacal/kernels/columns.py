@@ -1,4 +1,4 @@
-"""Formulas that need only a few statistics of each row instead of all logits.
+"""Formulas of a few statistics per row, without the logits themselves.
 
 One pass over the table computes the statistics, so the formulas need no further pass. They work on
 arrays and tensors, because NumPy and torch have the operations under the same names: `library` is
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
     N_POSSIBLE,
     IS_CORRECT,
 ) = range(8)
-#: Smallest ratio of the predicted class to any other class, so that there is never a tie.
+#: Smallest ratio of the predicted class's probability to any other, so that there is no tie.
 MIN_PREDICTION_RATIO = 1.0 + 1e-6
 #: Largest exponent of `exp` that does not overflow.
 MAX_EXPONENT = 700.0
@@ -236,7 +236,7 @@ class Curve:
 
     @cached_property
     def heights(self) -> NDArray[np.float64]:
-        """s at each knot."""
+        """Value of the spline at each knot."""
         rises = 0.5 * (self.slopes[1:] + self.slopes[:-1]) * np.diff(self.knots)
         return self.intercept + np.append(0.0, np.cumsum(rises))
 
@@ -247,7 +247,7 @@ class Curve:
 
     @cached_property
     def packed_pieces(self) -> NDArray[np.float64]:
-        """The curve as one array of numbers, for the kernels in Triton.
+        """Array that encodes the curve for the Triton kernels.
 
         Four numbers of each piece between two knots follow: left knot, width, slope at the left knot,
         and half of the change of the slope per unit of length. The kernels in Triton read these.
@@ -281,7 +281,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class RowMap:
-    """Map whose probabilities follow from few numbers of each row, for one pass over a table.
+    """Map that a kernel can evaluate in one pass over the logits.
 
     The map is (1 - ε)·softmax(b·x) + ε/K. With a curve, the largest probability is then mapped by
     the curve, as in `compute_curve_factors`.
@@ -311,7 +311,7 @@ def compute_curve_factors(
     uniform_weight: float,
     curve_value: Callable[[Any], Any],
 ) -> tuple[Any, Any, Any]:
-    """Compute the numbers of each row with which a curve changes its probabilities.
+    """Compute the factors with which a curve rescales the probabilities of each row.
 
     The probabilities p = softmax(b·x) are first mixed with the uniform distribution. The predicted
     class then gets the probability σ(s(z)), where z is the log-odds of its mixed probability and s

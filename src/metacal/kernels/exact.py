@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.kernels.buffers import thread_buffers
 
-#: Coarse and fine unit. A probability is the sum of a multiple of each.
+#: Coarse and fine unit. A probability is a multiple of the first plus a multiple of the second.
 UNITS = (2.0**-30, 2.0**-62)
 #: Largest number of probabilities whose exact sums fit into int64.
 MAX_SUMMANDS = 1 << 31
-#: A larger entry is not a probability. It is clipped, so that `MAX_SUMMANDS` entries fit.
+#: Upper limit to which entries are clipped, so that `MAX_SUMMANDS` of them fit into int64.
 _MAX_ENTRY = 2.0
 #: Numbers c for which (x + c) - c rounds x to whole units: a float64 of the size of c has no finer
 #: bits.
@@ -27,7 +27,7 @@ _ROUNDING_OFFSETS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
 def split_into_units(block: Array) -> Iterator[Float]:
-    """Yield each entry rounded to coarse units, then the remainder rounded to fine units.
+    """Yield the coarse part of each entry, then the fine part of the remainder.
 
     The entries must lie in [0, 1], apart from rounding. The arrays are buffers that the next call
     overwrites.
@@ -39,7 +39,7 @@ def split_into_units(block: Array) -> Iterator[Float]:
     """
     rounded_block: Float = thread_buffers.get_array("units", block.shape, np.float64)
     remainder: Float = thread_buffers.get_array("remainder of units", block.shape, np.float64)
-    # Converting once is faster than a sum that converts its operands.
+    # The block is converted once, because a sum of mixed types converts its operands each time.
     np.copyto(remainder, block)
     coarse_offset, fine_offset = _ROUNDING_OFFSETS
     np.add(remainder, coarse_offset, out=rounded_block)
@@ -60,7 +60,7 @@ def units_to_integers(values: Float, unit: float) -> NDArray[np.int64]:
 def add_probabilities_in_units(
     block: Array, is_accepted: Flags, edges: Float, class_sums: Float, cell_sums: NDArray[np.int64]
 ) -> None:
-    """Add probabilities of rejected and of accepted rows to sums that have no rounding error.
+    """Add probabilities of rejected and of accepted rows to exact sums.
 
     The C kernel in `fused.py` does the same in one pass.
 

@@ -24,18 +24,18 @@ from metacal.kernels.fused_columns import rank_keys as rank_keys
 from metacal.kernels.fused_columns import try_to_rank_scores as try_to_rank_scores
 from metacal.kernels.grid import Grid
 
-#: Indices of rows in a block. None stands for all rows.
+#: Type of row indices in a block. None means all rows.
 RowIndices = Codes | None
 
 #: Names of the scores; the C code identifies a score by its index in this tuple.
 _SCORE_NAMES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
-#: Limits that hold for all probabilities.
+#: Lower and upper limit that leave every probability unchanged.
 _NO_LIMITS = (0.0, np.inf)
 #: Code that `_fused.first_bad_row` returns in place of a row if every row is valid, but a logit may
 #: stand for a mask.
 _MAY_BE_MASKED = -2
 
-# The extension has short names for these functions.
+# The C extension has shorter names for these functions.
 clip_rows = _fused.inside
 write_mixture_or_curve = _fused.lifted
 write_ensemble_label_probabilities = _fused.members
@@ -86,7 +86,7 @@ def write_limited_probabilities(
     limits: tuple[float, float],
     out: Array,
 ) -> None:
-    """Write probabilities and bring them between two limits, in one pass.
+    """Write probabilities and clip them to two limits, in one pass.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def compute_confidences(
 
 
 def _write_probabilities(write: Callable[[Array], None], out: Array) -> None:
-    """Let the C code write into `out`, or into a buffer if it cannot address `out`."""
+    """Write into `out` in C, through a buffer if C cannot address `out`."""
     if is_readable_without_copy(out):
         write(out)
         return
@@ -331,7 +331,7 @@ def write_scores_and_correctness(
 def add_probabilities_in_units(
     block: Array, is_accepted: Flags, edges: Float, class_sums: Float, cell_sums: NDArray[np.int64]
 ) -> None:
-    """Add the probabilities of a block exactly, as `kernels.exact.add_probabilities_in_units` does."""
+    """Add the probabilities of a block to sums without rounding error."""
     decisions = np.ascontiguousarray(is_accepted, dtype=bool)
     _fused.class_units(
         _as_readable(block), decisions, edges, class_sums.reshape(-1), cell_sums.reshape(-1)
@@ -339,7 +339,7 @@ def add_probabilities_in_units(
 
 
 def round_to_grid(values: Float, grid: Grid) -> Float:
-    """Round each value to the nearest grid point, as `Grid.round` does."""
+    """Round each value to the nearest grid point."""
     result = np.empty(len(values))
     _fused.rounded(as_column(values), grid.n_dropped_bits, grid.even_below, result)
     return result
@@ -413,7 +413,7 @@ def ensemble_label_probabilities(
 
 
 def inspect_logits(block: Array) -> tuple[int | None, bool]:
-    """Validate a block in one pass: return the first invalid row, and whether there may be masks."""
+    """Find the first invalid row of a block, and whether it may contain masks."""
     row_or_code = _fused.first_bad_row(_as_readable(block))
     invalid_row = row_or_code if row_or_code >= 0 else None
     may_hold_masks = row_or_code == _MAY_BE_MASKED
@@ -463,12 +463,12 @@ entropy, one_minus_max_probability, negative_margin, free_energy = (
 
 
 def _count_rows(block: Array, rows: RowIndices) -> int:
-    """Return the number of rows to use."""
+    """Return the number of selected rows."""
     return len(block) if rows is None else len(rows)
 
 
 def _as_readable(block: Array) -> Array:
-    """Return a block of native floats that the C code can read, a copy if necessary."""
+    """Return a block that the C code can read, converted or copied if necessary."""
     if block.dtype.kind != "f" or block.dtype.itemsize > 8:
         block = block.astype(np.float64)
     elif not block.dtype.isnative:

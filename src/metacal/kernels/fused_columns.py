@@ -14,13 +14,13 @@ from metacal.formulas import Flags, Float
 from metacal.kernels import _fused
 from metacal.kernels.grid import Grid
 
-# The extension has short names for these functions.
+# The C extension has shorter names for these functions.
 write_ranking = _fused.blocks
 try_to_pack_keys = _fused.keys
 
 
 def try_to_rank_scores(scores: Float, is_correct: Flags) -> tuple[Float, Any, Any, Any] | None:
-    """Rank rows as `kernels.keys.rank_scores` does; return None if a score uses its last bit."""
+    """Rank rows by their scores, or return None if a score uses its last bit."""
     keys = np.empty(len(scores), dtype=np.int64)
     is_correct = np.ascontiguousarray(is_correct, dtype=bool)
     is_packed = try_to_pack_keys(as_column(scores), is_correct, keys)
@@ -112,7 +112,7 @@ def count_in_cells(
     counts: NDArray[np.int64],
     summary: NDArray[np.int64],
 ) -> None:
-    """Add rows to the counts of their cells in place, as `kernels.keys.CellCounter.add` does."""
+    """Add rows to the counts of their cells in place."""
     is_correct = np.ascontiguousarray(is_correct, dtype=bool)
     _fused.count_in_cells(as_column(scores), is_correct, packed_ranges.reshape(-1), counts, summary)
 

@@ -17,9 +17,9 @@ from metacal.formulas.gp import BUMP_RADIUS, center_rows, latent
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY, Operations
 
-#: Ways to remove the constant of a row that softmax ignores.
+#: Ways to centre the logits of a row, which does not change their softmax.
 CENTRES = ("mean", "log_softmax")
-#: Distance from the end of the grid that keeps every position below the last grid point.
+#: Distance from the end of the grid at which positions are clipped, below the last grid point.
 _POSITION_MARGIN = 1.000001
 
 
@@ -96,7 +96,7 @@ class TabulatedProcess:
 
 @dataclass(frozen=True, eq=False)
 class _Prediction:
-    """Tempered logits of a block, their places on the grid, and their probabilities.
+    """Tempered logits of a block, with their grid positions and probabilities.
 
     Attributes
     ----------
@@ -305,7 +305,7 @@ def _covariance_sums(
 
 
 def _distribute_over_grid(lower_index: Codes, fraction: Float, mass: Float, n_points: int) -> Float:
-    """Distribute each mass over the two neighbouring grid points, as linear interpolation does."""
+    """Distribute each mass linearly over the two neighbouring grid points."""
     upper_mass = mass * fraction
     mass_on_grid = np.bincount(lower_index, mass - upper_mass, minlength=n_points)
     mass_on_grid[1:] += np.bincount(lower_index, upper_mass, minlength=n_points)[:-1]

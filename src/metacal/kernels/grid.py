@@ -39,7 +39,7 @@ _ALL_BITS = 0xFFFFFFFFFFFFFFFF
 
 @dataclass(frozen=True)
 class Grid:
-    """Floats with `bits` bits after the leading one, and with even steps near zero.
+    """Grid of floats with `bits` bits after the leading bit, evenly spaced near zero.
 
     The even steps are multiples of even_below·2^-bits. The largest float stands for the next power of
     two, which is not a float.
@@ -96,7 +96,7 @@ class Grid:
             magnitudes.min() >= self.even_below and magnitudes.max() < _LARGEST_FLOAT / 2
         ):
             return result
-        # Some value is small, very large, or NaN, for which the comparisons are false.
+        # A NaN makes these comparisons false, so it takes the slow path like small and large values.
         is_small = magnitudes < self.even_below
         n_steps = raw_values[is_small] / self.step
         nearest = np.rint(n_steps)
@@ -125,7 +125,7 @@ class Grid:
         return math.copysign(midpoint, threshold)
 
     def find_largest_threshold_rejecting(self, score: float) -> float:
-        """Return the midpoint below a rounded score, the largest one that rejects the score."""
+        """Return the midpoint below a score, the largest threshold that rejects it."""
         return self.make_robust_to_rounding(math.nextafter(score, -math.inf))
 
 

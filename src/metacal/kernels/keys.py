@@ -30,7 +30,7 @@ RankedScores = tuple[Float, Codes, Codes, Codes]
 #: Largest number of cells of one pass. Two counts of eight bytes per cell take 64 MiB. The operating
 #: system allocates only the pages of cells that are used.
 MAX_CELLS = 1 << 22
-#: Largest key. The smallest key is one below its negative.
+#: Largest key, which is the largest int64.
 _MAX_KEY = int(np.iinfo(np.int64).max)
 _SIGN_BIT = np.int64(np.iinfo(np.int64).min)
 _LAST_BIT = np.int64(1)
@@ -44,7 +44,7 @@ _LOWEST_CELL, _HIGHEST_CELL, _BITWISE_OR_OF_KEYS, _N_MISSING_SCORES = range(4)
 
 
 def scores_to_keys(scores: Any) -> Keys:
-    """Return an integer per score with a < b iff key(a) < key(b); NaN has a meaningless key."""
+    """Convert scores to integers in the same order. The key of NaN is arbitrary."""
     bits = np.asarray(scores, dtype=np.float64).view(np.int64)
     return np.where(bits < 0, _SIGN_BIT - bits, bits)
 
@@ -101,7 +101,7 @@ def rank_scores(scores: Any, is_correct: Any) -> RankedScores:
         else:
             ranking = _rank_sorted_scores(*_unpack_keys(sorted_keys))
     elif can_use_c_kernel:
-        # None if a score is not on the grid.
+        # The result is None if a score is not on the grid.
         ranking = kernels.host_kernels.try_to_rank_scores(scores, is_correct)
     if ranking is None:
         ranking = _rank_sorted_scores(*_sort_scores(scores, is_correct))
@@ -118,7 +118,7 @@ def _rank_sorted_scores(sorted_scores: Float, is_correct: Flags) -> RankedScores
 
 
 def _sort_scores(scores: Float, is_correct: Flags) -> tuple[Float, Flags]:
-    """Return the scores in order, incorrect rows first among equal ones, and the correctness."""
+    """Sort rows by score, with incorrect rows first among equal scores."""
     uses_last_bit = (scores.view(np.int64) & _LAST_BIT).any()
     if uses_last_bit:
         order = np.lexsort((is_correct, scores))
@@ -129,7 +129,7 @@ def _sort_scores(scores: Float, is_correct: Flags) -> tuple[Float, Flags]:
 
 
 def pack_keys(library: Any, scores: Any, is_correct: Any) -> Any:
-    """Return integers in the order of scores on a grid, with the correctness in the last bit.
+    """Pack scores and correctness into integers that sort by score.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def pack_keys(library: Any, scores: Any, is_correct: Any) -> Any:
 
 
 def _unpack_keys(keys: Keys) -> tuple[Float, Flags]:
-    """Return the score and the correctness in each key of `pack_keys`; the keys are overwritten."""
+    """Unpack keys into scores and correctness, and overwrite the keys."""
     is_correct = (keys & _LAST_BIT).astype(bool)
     keys &= ~_LAST_BIT
     bits = np.where(keys < 0, keys ^ (_ALL_BUT_SIGN - 1), keys)
@@ -246,7 +246,7 @@ class KeyPartition:
         return (last_cells + np.uint64(1)).astype(np.int64)
 
     def find_cells(self, keys: Keys) -> Keys:
-        """Return the cell index of each key, -1 for a key outside of all ranges."""
+        """Return the cell index of each key, or -1 for a key outside all ranges."""
         range_index = np.searchsorted(self.first_keys, keys, side="right") - 1
         is_inside = (range_index >= 0) & (keys <= self.last_keys[range_index])
         offsets = (keys - self.first_keys[range_index]).view(np.uint64)
@@ -348,7 +348,7 @@ class CellCountSum:
 
 
 class CellCounter:
-    """Counter of correct and incorrect rows in cells; it uses the C kernel if it is built.
+    """Counter of correct and incorrect rows in each cell of the scores.
 
     Parameters
     ----------
@@ -380,7 +380,7 @@ class CellCounter:
             self._add_with_numpy(scores, correct)
 
     def _add_with_numpy(self, scores: Float, correct: Flags) -> None:
-        """Count the rows of a block as the C kernel does."""
+        """Count the rows of a block with NumPy."""
         keys = scores_to_keys(scores)
         cells = self._partition.find_cells(keys)
         is_inside = cells >= 0

@@ -48,7 +48,7 @@ def _work_type(block: Array) -> np.dtype[Any]:
     return np.dtype(np.float64 if block.dtype.itemsize == 8 else np.float32)
 
 
-# Invalid rows lead to inf - inf, and gaps beyond the range of the type become -inf.
+# Warnings are suppressed, because invalid rows give inf - inf and large gaps overflow to -inf.
 @np.errstate(invalid="ignore", over="ignore")
 def _gaps_and_largest(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Return the gaps d = x - max x of each row in a buffer, and max x of shape (n_rows, 1)."""
@@ -136,7 +136,7 @@ def entropy(block: Array) -> Float:
     with np.errstate(invalid="ignore"):
         others_moment = np.einsum("ij,ij->i", exponentials, gaps)
     if np.isnan(others_moment).any():
-        # A masked class gave 0 · (-inf), which must be 0.
+        # The term of a masked class is 0, but 0 · (-inf) gives NaN.
         np.maximum(gaps, _UNDERFLOW_EXPONENT[gaps.dtype], out=gaps)
         others_moment = np.einsum("ij,ij->i", exponentials, gaps)
     return _nan_for_invalid_rows(np.log1p(others_sum) - others_moment / (1.0 + others_sum), largest)
@@ -212,7 +212,7 @@ def softmax_with_curve(
         Buffer for the result.
     """
     n_possible = np.full(len(block), block.shape[1])
-    # Unlike `min`, `fmin` finds -inf also if the block contains NaN.
+    # `fmin` ignores NaN, so -inf is found even if the block contains NaN.
     has_masked_classes = np.fmin.reduce(block, axis=None) == -np.inf
     if has_masked_classes:
         is_masked = block == -np.inf
@@ -223,7 +223,7 @@ def softmax_with_curve(
     out[rows, predictions] = 0.0
     others_sum = out.sum(axis=1, dtype=np.float64)
     second_largest = out.max(axis=1).astype(np.float64)
-    # For a row with one possible class, the formula divides by 0.
+    # Warnings are suppressed, because a row with one possible class leads to a division by 0.
     with np.errstate(divide="ignore", invalid="ignore"):
         scale, shift, prediction_p = compute_curve_factors(
             np, others_sum, second_largest, 1.0 / n_possible, uniform_weight, curve.value
@@ -269,7 +269,7 @@ def tempered_loss_and_derivatives(
     total = terms.sum(axis=class_axis).astype(np.float64)
     first_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
     if np.isnan(first_sum).any():
-        # A masked class gave 0 · (-inf), which must be 0.
+        # The term of a masked class is 0, but 0 · (-inf) gives NaN.
         lowest_exponent = exponents.dtype.type(_UNDERFLOW_EXPONENT[exponents.dtype])
         np.maximum(exponents, lowest_exponent, out=exponents)
         first_sum = _multiply_in_place(_exp_in_buffer(exponents), exponents).sum(axis=class_axis)
@@ -327,12 +327,12 @@ def temperature_statistics(block: Array, labels: Codes, inverse_temperature: flo
     others_sum = terms.sum(axis=class_axis).astype(np.float64) + n_other_largest
     moments = []
     for power in (1, 2, 3, 4):
-        # This multiplies the terms by b·d again, so they are e^{bd}·(bd)^power.
+        # Each multiplication by b·d raises the power by one: terms = e^{bd}·(bd)^power.
         moment_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
         moments.append(moment_sum / ((1.0 + others_sum) * inverse_temperature**power))
     is_correct = predict_classes(block) == labels
     statistics = (others_sum, *cumulants(*moments), label_gaps, n_possible, is_correct)
-    # The values of a column are contiguous.
+    # The columns are stored contiguously for later passes.
     columns = np.empty((len(statistics), len(block)))
     for column, values in zip(columns, statistics):
         column[:] = values
@@ -387,7 +387,7 @@ def inspect_logits(block: Array) -> tuple[int | None, bool]:
         if not is_valid.all():
             return int(is_valid.argmin()), False
     if float16_bits is not None:
-        # The bits of negative numbers increase with their size.
+        # The bit patterns of negative floats increase with their absolute value.
         may_be_mask = (float16_bits >= _BITS_OF_LARGEST_MASK) & (
             float16_bits < _BITS_OF_MINUS_INFINITY
         )

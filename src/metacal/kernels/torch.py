@@ -139,12 +139,12 @@ def mixture_loss_and_derivatives(
 
 
 def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
-    """Return for each row whether its true class is not masked."""
+    """Return a mask of the rows whose true class is not masked."""
     return block.gather(1, labels[:, None])[:, 0] > -math.inf
 
 
 def move_to_device_of(values: Any, table: Tensor) -> Tensor:
-    """Move an array or a tensor to the device of a table, and return it as a tensor."""
+    """Convert an array or a tensor to a tensor on the device of a table."""
     if isinstance(values, Tensor):
         return values.detach().to(table.device)
     array = np.require(values, requirements=["C_CONTIGUOUS", "ALIGNED"])
@@ -188,7 +188,7 @@ def empty_probabilities(table: Tensor) -> Tensor:
 
 
 def overlaps_partially(table: Any, out: Tensor) -> bool:
-    """Check whether two tables share some memory, but are not the same view of it."""
+    """Check whether two tables overlap in memory without being the same view."""
     if not isinstance(table, Tensor) or table.device != out.device:
         return False
     table_start, table_stop = _memory_range(table)
@@ -207,7 +207,7 @@ def _memory_range(table: Tensor) -> tuple[int, int]:
 
 
 def move_valid_column_numbers(labels: Any, table: Tensor) -> Tensor | None:
-    """Move labels that are valid column numbers to the device; return None for other labels."""
+    """Move class indices to the device, or return None if a label is not one."""
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
         labels = labels.astype(np.int64, copy=False)
     elif not isinstance(labels, Tensor) or labels.dtype not in _INTEGER_TYPES:
@@ -233,7 +233,7 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
 
     Unlike on the host, -inf counts as a possible mask.
     """
-    # With an infinite threshold, the codes only tell which rows have to be inspected.
+    # At an infinite threshold every valid row is accepted, so other codes mark rows to inspect.
     codes = triton_acceptance.acceptance_codes(
         table, "negative_margin", threshold=math.inf, largest_mask=LARGEST_FINITE_MASK
     )
@@ -242,7 +242,7 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
     smallest, largest = torch.aminmax(table, dim=1)
     is_invalid = ~torch.isfinite(largest)
     may_hold_masks = (smallest <= LARGEST_FINITE_MASK).any()
-    # Copying both flags to the host as one number waits for the device only once.
+    # Both flags are copied to the host as one number, to wait for the device only once.
     two_flags = int(2 * is_invalid.any() + may_hold_masks)
     has_invalid_row = bool(two_flags & 2)
     invalid_row = int(is_invalid.to(torch.uint8).argmax()) if has_invalid_row else None

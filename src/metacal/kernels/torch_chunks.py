@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-#: Elements of a chunk of rows. A temporary tensor of float64 takes 256 MB.
+#: Number of elements of a chunk of rows, whose temporary float64 tensors take 256 MB each.
 CHUNK_ELEMENTS = 1 << 25
 
 
@@ -29,5 +29,5 @@ def iterate_chunks(block: Tensor) -> Iterator[slice]:
 
 def predict_chunk(block: Tensor) -> Tensor:
     """Return the predictions of a chunk of rows, the lowest index for ties."""
-    # torch.argmax may return any of several equal logits, so the mask of largest ones is searched.
+    # `torch.argmax` may return any of several tied classes, so the first tied class is searched.
     return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)

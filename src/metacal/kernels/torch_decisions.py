@@ -180,7 +180,7 @@ def _map_chunk(chunk: Tensor, row_map: RowMap, *, with_limits: bool) -> Tensor:
     dtype = work_type(chunk)
     other_exponentials = chunk.to(dtype, copy=True).sub_(largest.to(dtype))
     predictions = is_largest.to(torch.uint8).argmax(dim=1, keepdim=True)
-    # The sum omits the predicted class, which preserves the digits of confident rows.
+    # The sum omits the predicted class to avoid cancellation in confident rows.
     other_exponentials.mul_(row_map.inverse_temperature).exp_().scatter_(1, predictions, 0.0)
     others_sum = other_exponentials.sum(dim=1, keepdim=True, dtype=torch.float64)
     others_sum = torch.where(torch.isfinite(largest), others_sum, math.nan)
@@ -202,7 +202,7 @@ def _map_chunk(chunk: Tensor, row_map: RowMap, *, with_limits: bool) -> Tensor:
 def _row_factors(
     other_exponentials: Tensor, others_sum: Tensor, n_possible: Tensor, row_map: RowMap
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the numbers of each row that turn exponentials into probabilities.
+    """Compute the factors that convert the exponentials of each row to probabilities.
 
     Parameters
     ----------
@@ -261,6 +261,6 @@ def limit_chunk(p: Tensor, is_possible: Tensor, n_possible: Tensor) -> Tensor:
     tensor of shape (n_rows, n_classes)
     """
     smallest, largest = probability_limits(torch.finfo(p.dtype))
-    # The only possible class of a row keeps 1, and masked classes keep 0.
+    # The limits do not apply to masked classes or to the only possible class of a row.
     is_limited = is_possible.logical_and_(n_possible > 1)
     return torch.where(is_limited, p.clamp(smallest, largest), p)

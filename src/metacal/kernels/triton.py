@@ -35,7 +35,7 @@ except ImportError:
     triton = tl = None
 
     def jit(function: Callable) -> Callable:
-        """Return the function unchanged; without Triton it is never called."""
+        """Return the function unchanged, in place of `triton.jit`."""
         return function
 
 
@@ -166,7 +166,7 @@ class _Layout:
         self.unit_elements = math.gcd(n_classes, block.stride(0), 16)
 
     def launch(self, kernel: Any, block: Tensor, **kernel_arguments: Any) -> bool:
-        """Start a kernel; return False if Triton cannot read the block or cannot run."""
+        """Launch a kernel, or return False if Triton cannot run or read the block."""
         if not can_fuse(block):
             return False
         n_rows, n_classes = block.shape
@@ -188,7 +188,7 @@ class _Layout:
 
 
 def launch_kernel(kernel: Any, n_programs: int, table: Tensor, **kernel_arguments: Any) -> bool:
-    """Start a kernel on the device of its first argument.
+    """Launch a kernel on the device of its first argument.
 
     If Triton fails, warn, return False, and do not use Triton again.
 

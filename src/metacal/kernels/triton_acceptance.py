@@ -80,7 +80,7 @@ def acceptance_codes(
         _acceptance_kernel,
         block,
         codes=codes,
-        # Triton needs some number in place of a missing argument.
+        # Triton does not accept None, so a placeholder is passed for a missing argument.
         largest_mask=0.0 if largest_mask is None else largest_mask,
         threshold_bits=float_bits(threshold),
         KIND=score,

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
 # mypy: allow-incomplete-defs, allow-any-generics
-"""Kernel in Triton that `triton_decisions.py` starts."""
+"""Triton kernel of calibrated probabilities and gate decisions."""
 
 from __future__ import annotations
 

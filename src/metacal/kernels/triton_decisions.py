@@ -30,13 +30,13 @@ from metacal.kernels.columns import Curve, RowMap
 from metacal.kernels.triton import _Layout, _split_float, float_bits
 from metacal.kernels.triton_decision_kernel import decision_kernel
 
-#: Curves that have been copied to a device.
+#: Cache of the curves that were copied to a device.
 _device_curves: WeakKeyDictionary[Curve, dict[torch.device, Tensor]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class DecisionBuffers:
-    """Columns that the kernel writes beside the probabilities, one entry per row.
+    """Columns that the kernel writes in addition to the probabilities.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ def _launch_decision_kernel(
         max_register_classes=fused.MAX_REGISTER_CLASSES,
         uses_double=score not in ("none", "negative_margin"),
     )
-    # Triton needs some tensor and some number in place of missing arguments.
+    # Triton does not accept None, so placeholders are passed for missing arguments.
     columns: dict[str, Any] = dict.fromkeys(
         ("scores", "predictions", "confidence", "acceptance_codes"), out
     )
@@ -226,7 +226,7 @@ def _launch_decision_kernel(
 
 
 def _map_kind(row_map: RowMap) -> str:
-    """Return the name of the kind of a map in the kernel."""
+    """Return the name by which the kernel identifies the kind of a map."""
     if row_map.curve is not None:
         return "curve"
     return "softmax" if row_map.uniform_weight == 0.0 else "mixture"

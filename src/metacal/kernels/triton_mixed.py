@@ -51,7 +51,7 @@ def temperature_statistics(
     block: Tensor, labels: Tensor, inverse_temperature: float
 ) -> Tensor | None:
     """Compute the statistics of `numpy.temperature_statistics`, shape (n_rows, 8)."""
-    # Each column is contiguous, as later passes over the columns need them.
+    # The columns are stored contiguously for later passes.
     columns = torch.empty((8, len(block)), dtype=torch.float64, device=block.device)
     layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES, has_many_sums=True)
     was_launched = _launch_row_statistics_kernel(
@@ -106,7 +106,7 @@ def _launch_row_statistics_kernel(
     -------
     bool
     """
-    # Triton needs some tensor in place of missing weights.
+    # Triton does not accept None, so another tensor is passed if there are no weights.
     unused_tensor = out
     b_high, b_low = _split_float(b)
     return layout.launch(

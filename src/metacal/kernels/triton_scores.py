@@ -69,7 +69,7 @@ def _launch_score_kernel(
     predictions_out: Tensor | None,
     largest_mask: float | None,
 ) -> bool:
-    """Start the kernel of scores.
+    """Launch the kernel that computes ranking scores.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def _launch_score_kernel(
     """
     needs_sums = kind not in ("predicted", "negative_margin")
     layout = _Layout(block, max_register_classes=fused.MAX_REGISTER_CLASSES, uses_double=needs_sums)
-    # Triton needs some tensor and some number in place of missing arguments.
+    # Triton does not accept None, so placeholders are passed for missing arguments.
     unused_tensor = out
     unused_number = 0.0
     return layout.launch(

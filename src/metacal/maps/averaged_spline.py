@@ -44,7 +44,7 @@ class _SplinePrior:
     slope_change_precision: float
 
 
-#: Priors from loose to nearly the identity. A precision of 10 is a typical deviation of about 0.3.
+#: Priors from weak to strong. At a precision of 10, the spline deviates by about 0.3 from the identity.
 _PRIORS = (
     _SplinePrior(median_value_precision=1.0, mean_slope_precision=1.0, slope_change_precision=1.0),
     _SplinePrior(
@@ -167,7 +167,7 @@ def fit_averaged_splines(
     ]
     numbers_of_knots = {len(knots) for knots in knots_of_samples}
     if len(numbers_of_knots) > 1:
-        # Ties have merged knots of some samples, so the problems differ in size.
+        # Samples with ties can have fewer knots, and problems of different size cannot be stacked.
         return [
             fit_averaged_splines([sample], n_knots=n_knots, grid_spacing=grid_spacing)[0]
             for sample in samples
@@ -207,7 +207,7 @@ def _fit_averaged_parameters(
     array of shape (n_samples, n_knots + 1)
         Non-negative slopes, then the intercept.
     """
-    # One problem per pair of a sample and a prior; the priors of a sample are neighbours.
+    # There is one problem per pair of a sample and a prior. Problems of the same sample are adjacent.
     n_samples = len(samples)
     n_priors = len(_PRIORS)
     n_knots = len(knots_of_samples[0])
@@ -265,7 +265,7 @@ def _group_rows_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows
             row_weights=row_weights,
         )
     first_point_index = math.floor(-_MAX_LOG_ODDS / grid_spacing)
-    # The last interval also needs its right end.
+    # The grid has one more point than intervals, because the last interval needs a right end.
     last_point_index = math.floor(_MAX_LOG_ODDS / grid_spacing) + 1
     weight_of_point, correct_weight_of_point = kernels.host_kernels.bin_linearly(
         sample.log_odds,
@@ -375,7 +375,7 @@ def _compute_stacked_derivatives(
     Derivatives
         Derivatives of n_samples * n_priors problems.
     """
-    # Arrays get the axes (sample, prior, row). All priors of a sample share its rows.
+    # The arrays have the axes (sample, prior, row), because all priors of a sample share its rows.
     correct = samples.correct[:, None, :]
     row_weights = samples.row_weights[:, None, :]
     n_samples = len(samples.design)
@@ -400,14 +400,14 @@ def _compute_prior_precisions(knots: Float, sample: _GroupedRows) -> Float:
 
     A prior with precision k on a linear function c·θ of the parameters adds k c cᵀ.
     """
-    # Linear functions of the parameters: value at the median, mean slope, changes of slope.
+    # The prior is on three linear functions: value at the median, mean slope, and changes of slope.
     n_knots = len(knots)
     n_parameters = n_knots + 1
     median_log_odds = compute_weighted_quantiles(sample.log_odds, sample.row_weights, 1)
     median_value_coefficients = np.append(build_spline_design(knots, median_log_odds)[0], 1.0)
     mean_slope_coefficients = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
     slope_change_coefficients = np.diff(np.eye(n_knots, n_parameters), axis=0)
-    # Precision matrices c cᵀ, each of which a prior multiplies by its own precision k.
+    # Each unit matrix is c cᵀ. A prior of precision k has the precision matrix k c cᵀ.
     unit_median_value_matrix = np.outer(median_value_coefficients, median_value_coefficients)
     unit_mean_slope_matrix = np.outer(mean_slope_coefficients, mean_slope_coefficients)
     unit_slope_change_matrix = slope_change_coefficients.T @ slope_change_coefficients

@@ -114,7 +114,7 @@ def fit_top_label_bbq(
 
 def fit_bbq_curve(distinct_points: DistinctPoints) -> PiecewiseCurve:
     """Fit the averaged step function of one class in O(N log N) time."""
-    # The bins of all binnings are in one array, one binning after another.
+    # Arrays over bins hold the bins of all binnings, one binning after another.
     binnings = build_equal_mass_binnings(distinct_points.weight)
     n_bins_of_binning = binnings.n_bins_of_binning
     weight_of_bin = _sum_by_bin(distinct_points.weight, binnings)
@@ -163,7 +163,7 @@ def _average_histograms(
     -------
     PiecewiseCurve
     """
-    # A step of the average ends wherever a bin of some binning ends.
+    # The averaged histogram has a step boundary wherever a bin of any binning ends.
     is_used_bin = np.repeat(posterior_of_binning > 0.0, binnings.n_bins_of_binning)
     last_point_of_step = np.unique(binnings.last_point_of_bin[is_used_bin])
     average_frequency_of_step = np.zeros(len(last_point_of_step))
@@ -177,7 +177,7 @@ def _average_histograms(
         )
         frequency_of_step = frequency_of_bin[bins][bin_of_step]
         average_frequency_of_step += posterior_of_binning[binning] * frequency_of_step
-    # The bins include their right end, so a step begins after the last point of the previous one.
+    # Bins include their right end, so each step begins after the last point of the previous step.
     last_probability_of_step = distinct_points.probability[last_point_of_step]
     return PiecewiseCurve(
         knots=np.append(0.0, last_probability_of_step[:-1]),
@@ -239,7 +239,7 @@ def _choose_numbers_of_bins(total_weight: float) -> Codes:
 
 
 def _drop_repeated_binnings(last_points_of_binnings: list[Codes]) -> Binnings:
-    """Join binnings into one array each, leaving out those that equal the previous one."""
+    """Concatenate the binnings, and drop a binning that equals the previous one."""
     distinct_binnings = [last_points_of_binnings[0]]
     for previous, current in pairwise(last_points_of_binnings):
         if not np.array_equal(previous, current):

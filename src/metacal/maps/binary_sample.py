@@ -29,14 +29,14 @@ class BinarySample:
 
 @dataclass(frozen=True)
 class ClassFrequency:
-    """Frequency r of positive rows and its weight e in the average."""
+    """Fraction of positive rows, r, and its mixture weight, e."""
 
     value: float
     weight: float
 
 
 def is_mostly_positive(sample: BinarySample) -> bool:
-    """Check whether positive rows outweigh negative ones. Log-odds break a tie."""
+    """Check whether positive rows outweigh negative rows; log-odds break a tie."""
     total_weight = float(sample.weights.sum())
     excess_weight = float(sample.weights @ sample.is_positive) - 0.5 * total_weight
     if excess_weight == 0.0:
@@ -45,7 +45,7 @@ def is_mostly_positive(sample: BinarySample) -> bool:
 
 
 def count_effective_rows(weights: Float) -> float:
-    """Return the number of rows the weights stand for.
+    """Return the number of rows that the sample weights represent.
 
     It is their sum, or the effective sample size (Σw)² / Σw² if that is larger, which is
     the case for weights that are fractions.

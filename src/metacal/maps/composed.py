@@ -41,9 +41,9 @@ from metacal.rows.stored import ConvertedTable
 
 _Map = TypeVar("_Map", bound=Map)
 
-#: Largest size of a table in memory whose log-probabilities are held in memory as well.
+#: Largest number of entries of an in-memory table whose log-probabilities are also kept in memory.
 _MAX_ENTRIES_FROM_MEMORY = 1 << 25
-#: Largest size of a table on disk whose log-probabilities are held in memory.
+#: Largest number of entries of a table on disk whose log-probabilities are kept in memory.
 _MAX_ENTRIES_FROM_DISK = 1 << 22
 #: Methods of the default pair, which are fitted and applied together.
 DEFAULT_PAIR = ("uniform-temperature", "spline")
@@ -83,7 +83,7 @@ class ComposedMap(CombinedMap):
 
     @property
     def temperature_and_spline_maps(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
-        """Both maps of the default pair, or None if the maps are others."""
+        """Maps of the default pair, or None for a composition of other maps."""
         first = self.first
         then = self.then
         if not isinstance(first, UniformTemperatureMap) or not isinstance(then, SplineMap):
@@ -94,14 +94,14 @@ class ComposedMap(CombinedMap):
 
     @property
     def single_pass_map(self) -> RowMap | None:
-        """Default pair as a map that a device computes in one pass, None for other maps."""
+        """Default pair as a single-pass map for a device, or None for other maps."""
         if self.temperature_and_spline_maps is None:
             return None
         temperature_map, spline = self.temperature_and_spline_maps
         return RowMap(temperature_map.inverse_temperature, temperature_map.uniform, spline.curve)
 
     def check(self) -> None:
-        """Raise InputError unless both are maps for the same number of classes."""
+        """Raise InputError unless both maps have the same number of classes."""
         if not (isinstance(self.first, Map) and isinstance(self.then, Map)):
             raise InputError(
                 f"first and then must be fitted maps, but got {self.first!r} and {self.then!r}."
@@ -125,7 +125,7 @@ class ComposedMap(CombinedMap):
         )
 
     def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
-        """Write probabilities without 0 and 1 in one pass, if a kernel supports the map."""
+        """Write clipped probabilities in one pass if a kernel supports the map."""
         if self.temperature_and_spline_maps is None:
             return False
         temperature_map, spline = self.temperature_and_spline_maps
@@ -237,7 +237,7 @@ def make_softmax_map(n_classes: int) -> Map:
     array([[0.787, 0.107, 0.107]])
     """
     if n_classes == 2:
-        # More than two classes do not need the monotone map.
+        # The monotone map is needed for two classes only.
         from metacal.maps.monotone import make_identity_monotone_map
 
         return make_identity_monotone_map()
@@ -299,14 +299,14 @@ def compute_log_probability_rows(first_map: Map, rows: Rows) -> Rows:
 
 
 def compute_log_probabilities(fitted: Map, block: NDArray[Any]) -> Float:
-    """Compute log fitted(x) in float64, -inf only for masked classes."""
+    """Compute log-probabilities in float64, with -inf only for masked classes."""
     log_probabilities = np.empty(block.shape)
     _write_log_probabilities(fitted, block, log_probabilities)
     return log_probabilities
 
 
 def _write_log_probabilities(fitted: Map, block: NDArray[Any], out: NDArray[Any]) -> None:
-    """Write log fitted(x) of a block of logits into `out`."""
+    """Write the log-probabilities of a block of logits into `out`."""
     logits = np.asarray(block, dtype=np.float64)
     is_masked = None
     if logits.min(initial=0.0) == -np.inf:

@@ -118,7 +118,7 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
     distinct_uncertainties, distinct_index, n_ties = np.unique(
         uncertainty, return_inverse=True, return_counts=True
     )
-    # Each uncertainty is replaced by the log-odds of its mean rank, highest for certain rows.
+    # The spline is fitted to the log-odds of mean ranks, which are highest for certain rows.
     fraction_below = (np.cumsum(n_ties) - 0.5 * n_ties) / n_rows
     rank_log_odds_of_distinct = np.log1p(-fraction_below) - np.log(fraction_below)
     rank_log_odds = rank_log_odds_of_distinct[distinct_index.ravel()]

@@ -44,7 +44,7 @@ class RowQuality:
 
     @classmethod
     def with_capped_loss(cls, loss: Float, confidence: Float) -> RowQuality:
-        """Build the quality from losses that may be NaN or infinite."""
+        """Build an instance from losses that may be NaN or infinite."""
         finite_loss = np.where(np.isnan(loss), _MAX_LOSS, loss)
         return cls(loss=np.minimum(finite_loss, _MAX_LOSS), confidence=confidence)
 
@@ -236,7 +236,7 @@ def _compute_quality_by_fold(
         )
         if spline_log_odds is None:
             return RowQuality.with_capped_loss(-np.log(p_true), confidence=1.0 - p_not_predicted)
-        # The spline changes the confidence. Every other class keeps its share of the rest.
+        # The spline changes the confidence. The other classes keep their shares of the remainder.
         loss_if_correct = np.log1p(np.exp(-spline_log_odds))
         loss_of_incorrectness = np.log1p(np.exp(spline_log_odds))
         loss_if_incorrect = loss_of_incorrectness + np.log(p_not_predicted) - np.log(p_true)

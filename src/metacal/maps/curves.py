@@ -35,8 +35,8 @@ from metacal.formulas.operations import NUMPY, Operations
 from metacal.formulas.temperature import tempered_softmax
 from metacal.maps.map import Map, TemperedMap
 
-#: Number of rounding errors by which the knots of a step function are shifted up. A probability
-#: that should equal a knot then belongs to the same step in every runtime.
+#: Number of rounding errors by which the knots of a step function are shifted up.
+#: The shift assigns a probability that equals a knot to the same step in every runtime.
 _SHIFT_IN_ROUNDING_ERRORS = 8.0
 #: Largest relative rounding error of a double.
 _UNIT_ROUNDOFF = 2.0**-53
@@ -112,7 +112,7 @@ class CurvesMap(TemperedMap):
         later_indices = np.flatnonzero(has_predecessor)
         knot = knots[later_indices]
         previous_knot = knots[later_indices - 1]
-        # Two steps may begin at zero, because the first one may be for p = 0 only.
+        # Two knots may be zero, because the first step may contain only the probability 0.
         is_second_step_from_zero = (knot == 0.0) & (previous_knot == 0.0) & is_step
         is_valid_successor = (knot > previous_knot) | is_second_step_from_zero
         are_knots_in_range = ((knots >= 0.0) & (knots <= 1.0)).all()
@@ -126,7 +126,7 @@ class CurvesMap(TemperedMap):
 
     @cached_property
     def rounding_tolerant_knots(self) -> Float:
-        """Knots with which a rounding error cannot move a probability to another step.
+        """Knots, shifted so that rounding errors cannot change the step of a probability.
 
         A probability up to and including a knot belongs to the step before it. The knots of a
         step function are therefore shifted up by more than the rounding error of a
@@ -231,7 +231,7 @@ class TopLabelMap(OneCurveMap):
 
 
 def get_one_vs_rest_columns(table: NDArray[Any]) -> NDArray[Any]:
-    """Return the columns of the classes that have a curve: all, or the second of two."""
+    """Return the columns with a curve: all, or only the second of two classes."""
     return table[:, 1:] if table.shape[1] == 2 else table
 
 
@@ -275,7 +275,7 @@ def evaluate_curve(knots: Float, values: Float, interpolation: str, points: Floa
 
 
 def _evaluate_curves(_xp: Operations, fitted: CurvesMap, points: Float) -> Float:
-    """Evaluate curve k at column k of the points, faster than the general formula.
+    """Evaluate curve k at column k of the points.
 
     Curve k has the knots and values from `offsets[k]` to `offsets[k + 1]`.
     """
@@ -295,7 +295,7 @@ def _evaluate_curves(_xp: Operations, fitted: CurvesMap, points: Float) -> Float
 def _compute_tempered_softmax(
     _xp: Operations, x: NDArray[Any], inverse_temperature: float
 ) -> Float:
-    """Compute the formula `tempered_softmax` by the softmax kernel."""
+    """Compute the formula `tempered_softmax` with the softmax kernel."""
     return softmax(x, inverse_temperature)
 
 

@@ -300,7 +300,7 @@ def _fit_brier_inverse_temperature(sample: LabelledRows, start: float) -> float:
     start_log_b = float(np.log(start))
     start_slope = compute_slope(start_log_b)
     near_log_b = start_log_b
-    # The bracket moves downhill from the starting point until the slope changes its sign.
+    # The bracket is extended downhill from the starting point until the slope changes sign.
     for distance in _BRACKET_DISTANCES:
         far_log_b = start_log_b - float(np.sign(start_slope)) * distance
         slope_changes_sign = compute_slope(far_log_b) * start_slope < 0.0

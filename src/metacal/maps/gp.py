@@ -63,7 +63,7 @@ _MAX_SAMPLE_ENTRIES = 1 << 20
 _TAIL_MASS = 1e-3
 #: Remaining gain of the bound, in nats over all rows, at which the final fit stops.
 _TOLERANCE = 1e-6
-#: Remaining gain of the bound at which the fits stop that only compare kernels.
+#: Remaining gain of the bound at which a fit stops that only compares kernels.
 _COMPARISON_TOLERANCE = 1e-2
 #: Number of points at which the slope of the latent function is checked.
 _N_SLOPE_POINTS = 4096

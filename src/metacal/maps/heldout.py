@@ -40,11 +40,11 @@ from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import make_generator
 from metacal.rows.executors import start_in_thread_or_defer
 
-#: Largest number of sampled rows. It is halved for maps that are refitted on each fold.
+#: Largest number of sampled rows, halved for maps that are refitted on each fold.
 _MAX_ROWS = 4_000
 #: Largest number of table entries in the sampled rows, halved for maps that are refitted.
 _MAX_ENTRIES = 1 << 21
-#: Seed of the random sample of rows. It is fixed, so that the comparison is reproducible.
+#: Seed of the random sample of rows, fixed so that comparisons are reproducible.
 _SAMPLING_SEED = 0
 #: Smallest number of rows for which the comparison is informative.
 _MIN_ROWS = 100
@@ -129,7 +129,7 @@ def is_fast_to_refit(fitted: Map, n_classes: int) -> bool:
 
 
 def _never_suffices(in_sample_quality: OutOfFoldQuality) -> bool:
-    """Return False: cross-fitting is required for any in-sample quality."""
+    """Return False, because in-sample quality is never a substitute for cross-fitting."""
     return False
 
 
@@ -184,7 +184,7 @@ def compute_out_of_fold_quality(
     temperature_map = find_temperature_map(fitted)
     max_rows = _get_max_sampled_rows(rows)
     if temperature_map is None:
-        # The map is refitted on each fold. Half the rows keep the time similar.
+        # Half as many rows are sampled, because the map is refitted on each fold.
         max_rows //= 2
     n_sampled_rows = min(len(rows), max_rows)
     if n_sampled_rows < _MIN_ROWS:
@@ -205,7 +205,7 @@ def compute_out_of_fold_quality(
 
 
 def prefetch_out_of_fold_sample(rows: Rows) -> None:
-    """Start to draw, in another thread, the sample for `compute_out_of_fold_quality`.
+    """Start drawing the sample for `compute_out_of_fold_quality` in another thread.
 
     The drawn positions stay in a cache. Drawing them takes as long as several reads of a column.
     Without another thread, nothing is drawn here.
@@ -294,7 +294,7 @@ def _compare_by_statistics(
             return in_sample_quality
     fold_of_row = _assign_folds(softmax_statistics, sample.labels)
     with warnings.catch_warnings():
-        # The fit on all rows has issued the same warnings already.
+        # The fit on all rows has already issued the same warnings.
         warnings.simplefilter("ignore", MetacalWarning)
         calibrated_quality = compute_cross_fitted_quality(
             fitted, temperature_map, tempered_statistics, fold_of_row
@@ -326,7 +326,7 @@ def _find_predicted_codes(sample: _HostSample, correct: Float) -> Codes:
 
 
 def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQuality | None:
-    """Compare a map with the softmax by refitting it. Return None if a fit fails."""
+    """Refit a map on folds to compare it with the softmax; None if a fit fails."""
     host_rows = sample.rows.to_host()
     softmax_statistics = collect_statistics_on_host(
         host_rows, sample.labels, sample.weights, inverse_temperature=1.0
@@ -339,7 +339,7 @@ def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQualit
                 refit, host_rows, sample.labels, sample.weights, fold_of_row
             )
         except MetacalError:
-            # A fold without any correct prediction, for example, does not allow a fit.
+            # A fit can fail, for example on a fold without any correct prediction.
             return None
     return _build_out_of_fold_quality(sample.positions, comparison)
 
@@ -397,7 +397,7 @@ def _sort_rows_by_confidence(softmax_statistics: RowStatistics, labels: Codes) -
     equals_next = np.append(equals_previous[1:], False)
     tied_ranks = np.flatnonzero(equals_previous | equals_next)
     tied_rows = sorted_rows[tied_ranks]
-    # `lexsort` sorts by the last key first. All rows of a tie share that key.
+    # `lexsort` uses the last key as the primary key, so the other keys only order ties.
     sort_keys = [
         labels[tied_rows],
         softmax_statistics.label_gap_to_max[tied_rows],

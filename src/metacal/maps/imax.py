@@ -158,7 +158,7 @@ def find_most_informative_bin_ends(weight: Float, positive: Float, n_bins: int) 
     """
     n_cells = len(weight)
     entropy_of_bin = _compute_bin_entropies(weight, positive)
-    # Entry j is the lowest entropy of the cells 0 to j in bins, at first in one bin.
+    # Entry j is the lowest entropy of any binning of the cells 0 to j, initially with one bin.
     lowest_entropy_up_to = entropy_of_bin[0]
     # Entry j of each array is the first cell of the bin that ends at cell j.
     first_cells_by_n_bins = [np.zeros(n_cells, dtype=np.intp)]
@@ -224,7 +224,7 @@ def _sum_by_log_odds_cell(column: BinaryColumn) -> _CellSums:
     with np.errstate(divide="ignore"):
         log_odds = np.log(probability) - np.log1p(-probability)
     n_cells = 2 * _MAX_LOG_ODDS * _CELLS_PER_UNIT
-    # Cells include their right end, like the steps of the map.
+    # Cells include their right end, because the steps of the map do so too.
     unbounded_cell = np.ceil((log_odds + _MAX_LOG_ODDS) * _CELLS_PER_UNIT) - 1
     last_cell = n_cells - 1
     cell_of_row = np.clip(unbounded_cell, 0, last_cell).astype(np.intp)

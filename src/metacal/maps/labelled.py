@@ -123,7 +123,7 @@ class LabelledRows:
         )
 
     def load_into_memory(self) -> LabelledRows:
-        """Copy a table on disk into memory if it fits, because fitting reads it often."""
+        """Copy a table on disk into memory if it fits."""
         table = self.rows.table
         if not isinstance(table, StoredTable) or not table.fits_in_memory(len(self.labels)):
             return self

@@ -139,7 +139,7 @@ class _CurveWeights:
         return self.total - self.positive
 
     def compute_smoothed_log_odds(self) -> Float:
-        """Compute the log-odds of a positive row, with one row added on either side."""
+        """Compute the log-odds of the positive class with one extra row of each outcome."""
         return np.asarray(np.log((self.positive + 1.0) / (self.negative + 1.0)))
 
 
@@ -248,7 +248,7 @@ def fit_beta_calibration(
     prior_precision = np.eye(len(identity_theta)) * _BETA_PRIOR_PRECISION
     start_theta = prior_means.copy()
     if beta_variant.has_intercept:
-        # The start is the curve that is constant at the frequency of the class.
+        # The fit starts from a constant curve, the frequency of the class.
         start_theta[:, :-1] = 0.0
         start_theta[:, -1] = curve_weights.compute_smoothed_log_odds()
 
@@ -361,7 +361,7 @@ def _compute_curve_weights(block: NDArray[Any], weights: Weights) -> Float:
 
 
 def _find_positive_rows(block: NDArray[Any], labels: Codes) -> Flags:
-    """Return a mask by row and curve: is the class of the curve the true class?"""
+    """Return a mask of the rows (by curve) whose true class is that of the curve."""
     return get_one_vs_rest_columns(labels[:, None] == np.arange(block.shape[1]))
 
 

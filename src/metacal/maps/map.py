@@ -89,7 +89,7 @@ class Map(ABC):
             kernels.ensure_predictions_are_largest(predictions, out)
 
     def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
-        """Write probabilities without 0 and 1 in one pass, if a kernel supports the map.
+        """Write clipped probabilities in one pass if a kernel supports the map.
 
         Returns
         -------
@@ -135,10 +135,10 @@ class Map(ABC):
 
     @property
     def single_pass_map(self) -> RowMap | None:
-        """Equal map that a device can compute in one pass over a table, None if there is none."""
+        """Equivalent map that a device can compute in one pass, or None."""
         return None
 
-    def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
+    def check(self) -> None:  # noqa: B027 a few maps have nothing to check
         """Raise InputError unless the fields are valid."""
 
     def __post_init__(self) -> None:
@@ -206,9 +206,9 @@ class Map(ABC):
 
     @staticmethod
     def _write_on_device(rows: Rows, single_pass_map: RowMap, probabilities: Any) -> None:
-        """Write the probabilities of a table on a device, and validate its values if necessary."""
+        """Write the probabilities of a table on a device, and validate its logits."""
         device_kernels = kernels.device_kernels()
-        # Values that are overwritten cannot be validated any more.
+        # Logits that are overwritten in place must be validated before the first write.
         is_in_place = rows.table.data_ptr() == probabilities.data_ptr()
         if rows.is_unvalidated and not is_in_place:
             was_written = device_kernels.write_probabilities_if_valid(

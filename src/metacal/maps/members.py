@@ -281,7 +281,7 @@ class _MemberFitter:
         """Compose a fitted map with the map of its input member."""
         if member.input_member is not None:
             return ComposedMap(self.maps[member.input_member], fitted)
-        # New rows can contain outliers even if the rows of the fit contain none.
+        # New rows can contain outliers even if the training rows contain none.
         return ensure_min_uniform_component(fitted, len(self.sample.rows), self.sample.weights)
 
 
@@ -308,7 +308,7 @@ def _fit_method(member: Member, input_sample: LabelledRows) -> Map:
 
 
 def _limit_rows(sample: LabelledRows, member: Member) -> LabelledRows:
-    """Return fewer rows of a large table for a Gaussian process, else all rows."""
+    """Return a subset of a large table for a Gaussian process, else all rows."""
     if member.method != "gaussian-process":
         return sample
     max_rows = max(

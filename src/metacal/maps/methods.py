@@ -287,7 +287,7 @@ def register(method: Method) -> None:
 
 
 def get_all_methods() -> dict[str, Method]:
-    """Return the methods by name, followed by the automatic ones."""
+    """Return a dict of methods by name, followed by automatic selections."""
     return {**METHODS, **AUTOMATIC_METHODS}
 
 

@@ -137,12 +137,12 @@ class MonotoneMap(TemperedMap):
 
     @property
     def n_classes(self) -> int | None:
-        """2 if the map was fitted for two classes, otherwise None (any number)."""
+        """Number of classes: 2 for a two-class map, None for a map of any number."""
         return 2 if self.two_classes else None
 
     @property
     def preserves_accuracy(self) -> bool:
-        """True for three or more classes. For two classes it depends on the curve."""
+        """Whether predictions never change. For two classes, this depends on the curve."""
         return not self.two_classes
 
     def check(self) -> None:

@@ -105,7 +105,7 @@ class RowStatistics:
         )
 
     def compute_log_exp_sums(self, inverse_temperatures: Float) -> Float:
-        """Compute log Σ e^{b d} of each row for its own b near b₀, with d = x - max x."""
+        """Compute log Σ e^{b d} of each row, where d = x - max x and b is near b₀."""
         log_exp_sums, _, _ = log_partition(
             np, self.columns, b_change=inverse_temperatures - self.inverse_temperature
         )
@@ -137,7 +137,7 @@ class RowStatistics:
         is_correct = self.columns[IS_CORRECT]
         if isinstance(is_correct, np.ndarray):
             return is_correct
-        # Flags are copied to the host in an eighth of the time.
+        # Booleans take an eighth of the time to copy to the host.
         return np.asarray(to_numpy(is_correct > 0.0), dtype=np.float64)
 
     def drop_masked_labels(self) -> RowStatistics:

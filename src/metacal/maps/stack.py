@@ -261,7 +261,7 @@ def fit_weighted_stack(
         )
         losses = _compute_mean_losses(names, out_of_fold)
     else:
-        # The first candidate is used alone. One row of probability one gives it all the weight.
+        # The first candidate gets all the weight, because the only row gives it probability one.
         names = names[:1]
         out_of_fold = _OutOfFoldProbabilities(table=np.ones((1, 1)), weights=None)
         losses = {}
@@ -305,7 +305,7 @@ def _choose_n_splits(sample: LabelledRows) -> int:
     n_classes = sample.rows.n_classes
     if n_classes > _MANY_CLASSES and n_rows <= _MIN_HELD_OUT_ROWS:
         return _N_FOLDS_MANY_CLASSES
-    # For two classes the candidates are similar, so more training rows change little.
+    # For two classes the candidates are similar, so larger training folds change little.
     if n_rows <= _FEW_ROWS and n_classes > 2:
         return _N_FOLDS_FEW_ROWS
     return _N_FOLDS
@@ -322,7 +322,7 @@ def _compute_mean_losses(
 
 
 def _get_candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePriors:
-    """Return the priors of the candidates. Methods that are no member have none."""
+    """Return the priors of the candidates. Other methods have no handicap."""
     members = [MEMBERS.get(name, Member(name)) for name in names]
     return _CandidatePriors(
         handicaps=np.array([member.compute_handicap(n_classes) for member in members]),
@@ -460,7 +460,7 @@ def _compute_true_class_probability(fitted: Map, block: NDArray[Any], labels: Co
 
 
 def _copy_if_small(sample: LabelledRows) -> LabelledRows:
-    """Copy the logits into a separate table if it is small, because it is read often."""
+    """Copy the logits of a few rows into a separate table."""
     rows = sample.rows
     if len(rows) * rows.n_classes > _MAX_COPIED_ENTRIES:
         return sample

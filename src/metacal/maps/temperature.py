@@ -80,7 +80,7 @@ class TemperatureMap(TemperedMap):
 
     @property
     def single_pass_map(self) -> RowMap:
-        """Equal map that a device can compute in one pass over a table."""
+        """Equivalent map that a device can compute in one pass."""
         return RowMap(self.inverse_temperature)
 
     def write_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> None:
@@ -88,7 +88,7 @@ class TemperatureMap(TemperedMap):
         kernels.softmax(block, self.inverse_temperature, out)
 
     def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
-        """Write probabilities without 0 and 1 in one pass, if a kernel supports the map."""
+        """Write clipped probabilities in one pass if a kernel supports the map."""
         return kernels.try_writing_clipped_probabilities(block, self.inverse_temperature, out)
 
     def try_computing_confidences(
@@ -99,7 +99,7 @@ class TemperatureMap(TemperedMap):
 
 
 class _MaskedLabelError(Exception):
-    """The loss is infinite because the true class of some row is masked."""
+    """Error for an infinite loss, caused by a row whose true class is masked."""
 
 
 def fit_temperature(rows: Rows, labels: Codes, weights: Weights = None) -> TemperatureMap:
@@ -157,7 +157,7 @@ def fit_temperature_to_sample(
     try:
         return _fit_on_growing_samples(sample, margin, tolerance)
     except _MaskedLabelError:
-        # Finding the rows with a masked true class takes a pass, so it is done only if needed.
+        # Rows with a masked true class are searched only after a failure, because this takes a pass.
         return _fit_on_growing_samples(
             sample.drop_unusable_rows(), margin, tolerance, masked_labels_dropped=True
         )
@@ -267,7 +267,7 @@ def _sum_loss_derivatives(sample: LabelledRows, masked_labels_dropped: bool, b: 
 
 
 def _choose_sample_strides(n_rows: int, n_classes: int) -> list[int]:
-    """Return the decreasing strides of the samples, the last of which is 1.
+    """Return decreasing strides of nested samples, the last of which is 1.
 
     Examples
     --------
@@ -369,7 +369,7 @@ def _find_minimum(
         next_inverse_temperature = inverse_temperature - step
         step_leaves_bracket = not low < next_inverse_temperature < high
         if step_leaves_bracket:
-            # The bound is tried before the bracket is halved, as the solution may lie there.
+            # The bound is tried before the bracket is halved, because the solution may be at the bound.
             bound_downhill = upper_bound if slope < 0.0 else lower_bound
             is_bound_untried = bound_downhill in (low, high)
             middle_of_bracket = float(np.sqrt(low * high))

@@ -51,7 +51,7 @@ from metacal.rows import Rows
 MAX_UNIFORM = 1.0 - 2.0**-10
 #: Approximate number of rows on which the starting points are compared.
 _FIRST_SAMPLE_ROWS = 1_000
-#: Largest number of rows used. They determine T to a relative error of 1e-4.
+#: Largest number of rows used for the fit, enough for a relative error of T of 1e-4.
 _MAX_ROWS = 1 << 21
 
 
@@ -80,7 +80,7 @@ class UniformTemperatureMap(TemperedMap):
 
     @property
     def single_pass_map(self) -> RowMap:
-        """Equal map that a device can compute in one pass over a table."""
+        """Equivalent map that a device can compute in one pass."""
         return RowMap(self.inverse_temperature, self.uniform)
 
     def check(self) -> None:
@@ -99,7 +99,7 @@ class UniformTemperatureMap(TemperedMap):
             kernels.mixture_softmax(block, self.inverse_temperature, self.uniform, out)
 
     def try_writing_clipped_probabilities(self, block: NDArray[Any], out: NDArray[Any]) -> bool:
-        """Write probabilities without 0 and 1 in one pass, if a kernel supports the map."""
+        """Write clipped probabilities in one pass if a kernel supports the map."""
         return kernels.try_writing_clipped_probabilities(
             block, self.inverse_temperature, out, uniform_weight=self.uniform
         )
@@ -174,7 +174,7 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     )
     search_result.minimum.warn_unless_converged("temperature scaling with a uniform part")
     if is_sampled:
-        # Without samples, the fit of the plain temperature has issued the same warnings.
+        # If there are no samples, the fit of the plain temperature has issued the same warnings.
         _warn_about_fit(search_result, box)
     log_b, uniform = search_result.minimum.point
     fitted = UniformTemperatureMap(float(np.exp(log_b)), float(uniform))

@@ -29,13 +29,13 @@ _LARGE_UNIFORM = 1.0 / 20.0
 _SHARPENING_FACTOR = 3.0
 #: Largest distance in log b over which the statistics of one pass are used.
 _MAX_LOG_B_DISTANCE = 0.5
-#: The error of a search is estimated by this power of its last step in log b.
+#: Power of the last step in log b that estimates the error of a search.
 _ERROR_ORDER = 4
-#: A search on a small table stops at this estimated error.
+#: Estimated error at which a search on a small table stops.
 _MAX_ERROR = 1e-10
-#: A search on all rows stops at this error if it starts from the minimum of a sample.
+#: Estimated error at which a search on all rows stops if it starts from a sample's minimum.
 _MAX_ERROR_AFTER_SAMPLE = 1e-7
-#: A search on a sample stops at this error.
+#: Estimated error at which a search on a sample stops.
 _SAMPLE_MAX_ERROR = 1e-4
 #: Expected decrease of the mean loss at which Newton steps on a sample stop.
 _SAMPLE_NEWTON_TOLERANCE = 1e-5
@@ -212,7 +212,7 @@ def _search_from_several_starts(
 def _evaluate_plain_temperature(
     compute_row_statistics: ComputeRowStatistics, plain_inverse_temperature: float, box: Float
 ) -> SearchResult:
-    """Compute the loss without a uniform component, as if a search had ended there.
+    """Compute the loss without a uniform component, in the form of a search result.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ _N_MERGED_BLOCKS = 400
 
 @dataclass(frozen=True, eq=False)
 class WeightedErrorBlocks(ErrorBlocks):
-    """Error blocks of rows whose positive weights are not whole numbers.
+    """Error blocks of rows with arbitrary positive weights.
 
     All numbers of rows and errors are sums of weights.
     """
@@ -133,7 +133,7 @@ class RankingCounts:
         first_blocks = np.concatenate([unmerged_blocks, first_blocks_of_merged])
         # Gap b precedes block b, so a gap remains if its block is the first of a merged block.
         remaining_gaps = np.append(first_blocks, n_blocks)
-        # All other gaps lie inside a merged block, and their correct rows become rows of the block.
+        # All other gaps lie inside a merged block, so their correct rows are counted in the block.
         n_correct_in_inner_gaps = self.n_correct_in_gaps[:-1].copy()
         n_correct_in_inner_gaps[first_blocks] = 0.0
         n_correct = self.n_correct_in_blocks + n_correct_in_inner_gaps
@@ -234,7 +234,7 @@ class WeightedResamples:
         total_rows = observed.total_rows + first_weight
         if adds_correct_row_last:
             total_rows = total_rows + self.unseen_last_weight
-        # The first row is an error block of its own. A correct row needs no block.
+        # The unseen incorrect row forms the first block. The unseen correct row needs no block.
         rows_before_first = np.zeros_like(first_weight)
         return WeightedErrorBlocks(
             total_rows=total_rows,
@@ -260,7 +260,7 @@ class WeightedResamples:
                 rows_through_block=rows_through,
                 n_errors=observed.n_errors,
             )
-        # The last row is an error block of its own.
+        # The unseen incorrect row forms the last block.
         total_rows_with_last = total_rows + self.unseen_last_weight
         return WeightedErrorBlocks(
             total_rows=total_rows_with_last,
@@ -300,7 +300,7 @@ class AreaStatistic:
         return self.compute_area(self.ranking.get_error_blocks(row_weights))
 
     def compute_bounding_areas(self, resamples: WeightedResamples) -> tuple[Float, Float]:
-        """Compute the areas that unseen rows lower, and those that unseen rows raise."""
+        """Compute a lower and an upper bound of the area by adding unseen rows."""
         unfavourable_blocks = resamples.add_unfavourable_rows(
             adds_correct_row_last=self.needs_unseen_last_row
         )

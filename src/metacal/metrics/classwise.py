@@ -139,7 +139,7 @@ class ClassGaps:
         # second rejected and accepted rows.
         self._class_gap_units = np.zeros((2, 2, n_classes), dtype=np.int64)
 
-        # The cells of the first bin are not used.
+        # The cells of the first bin are ignored, because their gaps follow from the class totals.
         self._cell_gap_units = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
 
         # Float sums of recent rows are subtracted from `_class_gap_units` before they are inexact.
@@ -174,7 +174,7 @@ class ClassGaps:
         np.add.at(cell_gaps, (decision_codes, label_cells), _COARSE_UNITS_PER_ONE)
 
     def _flush_before_adding(self, n_rows: int) -> None:
-        """Flush the pending float sums if `n_rows` more rows would make them inexact."""
+        """Flush pending float sums that `n_rows` more rows would make inexact."""
         if self._n_pending_rows + n_rows > _MAX_EXACT_ROWS:
             self._flush_probability_sums()
         self._n_pending_rows += n_rows
@@ -265,7 +265,7 @@ def build_classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Stat
         is_sample_itself = len(row_weights) == 1 and (row_weights == 1).all()
         if not is_sample_itself:
             return compute_ece_of_resamples(row_weights)
-        # Integer sums give the sample the same bits for any order of the rows.
+        # The estimate is computed from integer sums, so the order of the rows has no effect.
         class_gaps = ClassGaps(table.n_classes, n_bins)
         class_gaps.add(table)
         return np.array([class_gaps.value()])
@@ -300,7 +300,7 @@ class _ResampledClasswiseEce:
             entry_rows=entries.row_index,
         )
         self._compute_label_counts = GroupSums(table.label_codes, table.n_classes)
-        # Cells are ordered by class, so the cells of a class are consecutive.
+        # The cells of a class are consecutive, because cells are ordered by class.
         class_of_cell = used_cells // n_bins
         self._classes_above_first_bin, self._first_cells_of_classes = np.unique(
             class_of_cell, return_index=True

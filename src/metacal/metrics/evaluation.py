@@ -202,7 +202,7 @@ def evaluate_scores(
     """
     metrics = registry.list_evaluated_metrics(TOP_LABEL)
     if confidence is None:
-        # Only calibration errors read the confidence, so the zeros have no effect.
+        # The confidence is set to zeros, because only calibration errors read it.
         metrics = [metric for metric in metrics if not metric.calibration_error]
         confidence = np.zeros(len(ranking_score))
     top_labels = TopLabel(confidence, correct.astype(np.float64))
@@ -276,7 +276,7 @@ def evaluate_columns(
             accepted_intervals = accepted_columns.compute_intervals(resampling, n_bins)
             release_freed_memory(n_rows * n_classes)
 
-    # The metrics of the gate and of all rows share their resamples, so that they are drawn once.
+    # Metrics of the gate and of all rows share resamples, which are drawn only once.
     gate_metrics = _prepare_gate_metrics(top_labels, is_accepted, correct, score)
     prepared_metrics = [*columns.prepare_metrics(n_bins), *gate_metrics]
     correct_of_known_predictions = top_labels.correct
@@ -365,7 +365,7 @@ def _read_correctness(top_labels: TopLabel, correct: ArrayLike | None) -> Flags:
 
 
 def _has_uniform_rejected_rows(table: CheckedTable, is_accepted: Flags) -> bool:
-    """Check whether there are rejected rows, and all of them have 1/K in every class."""
+    """Check whether all rejected rows have the uniform probabilities 1/K."""
     check_same_length(proba=table.row_maxima, accept=is_accepted)
     if is_accepted.all():
         return False

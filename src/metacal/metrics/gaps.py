@@ -154,7 +154,7 @@ def build_sup_ece_statistic(top_labels: TopLabel) -> Statistic:
     """
     confidence_ranks = rank_distinct_values(top_labels.confidence)
     residuals = top_labels.correct - top_labels.confidence
-    # A row with a unique confidence is a bin of its own, so its gap needs no sum over rows.
+    # A row with a unique confidence forms its own bin, whose gap is the residual of the row.
     n_rows_of_rank = np.bincount(confidence_ranks)
     is_unique = n_rows_of_rank[confidence_ranks] == 1
     absolute_residuals_of_unique_rows = np.where(is_unique, np.abs(residuals), 0.0)

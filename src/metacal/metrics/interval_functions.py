@@ -80,7 +80,7 @@ def interval(
     _check_options(metric, registered_metric.name, options)
     validate_data = registered_metric.input
     if validate_data is None:
-        # A metric of decisions is a proportion, counted from the data as they were passed.
+        # Metrics of decisions are proportions, so only successes and trials are counted.
         successes_and_trials = _NO_TRIALS
         if registered_metric.compute_counts is not None:
             successes_and_trials = registered_metric.compute_counts(*data, **options) or _NO_TRIALS

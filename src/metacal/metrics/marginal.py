@@ -1,4 +1,4 @@
-r"""Marginal check: is the confidence right for the rows predicted as each class?
+r"""Marginal check: test whether confidence matches accuracy for each predicted class.
 
 A confidence that is right on average over all rows may be too high for one predicted class and too
 low for another. This happens if the offset of a class is wrong. Calibration errors of the top label
@@ -260,7 +260,7 @@ def check_predicted_classes(
     classes: Sequence[Any] | Array | None,
     fitted: bool,
 ) -> MarginalCheck:
-    """Test whether confidence matches accuracy for each predicted class, on columns.
+    """Run the marginal check on columns of confidence and correctness.
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ def _decompose(covariance: Float) -> tuple[Float, Float]:
 
 @cache
 def _find_blas() -> Any:
-    """Return the control of the threads of BLAS. Finding the library takes a millisecond."""
+    """Return the cached controller of the BLAS threads."""
     # scikit-learn depends on threadpoolctl, so the module is installed.
     threadpoolctl = import_module("threadpoolctl")
     return threadpoolctl.ThreadpoolController().select(user_api="blas")
@@ -370,7 +370,7 @@ def _number_classes(predicted: Codes) -> Codes:
     largest_column = len(predicted)
     if predicted.min(initial=0) < 0 or predicted.max(initial=0) > largest_column:
         return np.unique(predicted, return_inverse=True)[1]
-    # Columns are counted faster than they are sorted.
+    # Counting the columns is faster than sorting them.
     occurs = np.bincount(predicted) > 0
     number_of_column = np.cumsum(occurs) - 1
     return np.asarray(number_of_column[predicted])
@@ -446,7 +446,7 @@ def _remove_gaps_explained_by_confidence(
     n_cells = len(gaps)
     row_variance = confidence * (1.0 - confidence)
     bin_of_row, n_bins = _assign_bins_of_equal_variance(confidence, row_variance)
-    # Per bin: the variance I and the gap S. Per cell and bin: the variance C.
+    # Each bin has a variance I and a gap S, and each pair of cell and bin has a variance C.
     bin_variance = np.bincount(bin_of_row, weights=row_variance, minlength=n_bins)
     bin_variance = np.maximum(bin_variance, _SMALLEST_DIVISOR)
     bin_gaps = np.bincount(bin_of_row, weights=correct - confidence, minlength=n_bins)
@@ -472,7 +472,7 @@ def _sort_stably(values: Float) -> Codes:
 
 
 def _assign_bins_of_equal_variance(confidence: Float, row_variance: Float) -> tuple[Codes, int]:
-    """Assign the rows to bins of the confidence with nearly equal variances.
+    """Assign the rows to confidence bins with nearly equal variances.
 
     Returns
     -------

@@ -42,7 +42,7 @@ class Ranking:
         self.correct = correct
         score_ranks = rank_distinct_values(score)
         is_incorrect = ~correct
-        # Only blocks with an incorrect row are counted one by one.
+        # Only blocks that contain an incorrect row are counted separately.
         error_block_ranks = np.unique(score_ranks[is_incorrect])
         n_blocks = len(error_block_ranks)
         next_block = np.searchsorted(error_block_ranks, score_ranks)
@@ -181,7 +181,7 @@ def read_ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[Float, F
     return scores, is_correct
 
 
-# All resamples of a sample have the same number of rows, so the cache is hit often.
+# The result is cached, because all resamples of a sample have the same number of rows.
 @lru_cache(maxsize=2)
 def _compute_harmonic_numbers(n: int) -> Float:
     """Return the harmonic numbers H_0 to H_n."""

@@ -20,8 +20,8 @@ from metacal.metrics.toplabel import CheckedTable, checked_table, read_top_label
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What the interval of a metric is computed from: the successes and trials of a proportion, or a
-#: statistic to resample. A bare value has no interval.
+#: Input of an interval: successes and trials of a proportion, or a statistic to resample.
+#: A plain value has no interval.
 CountsStatisticOrValue = tuple[int, int] | Statistic | float
 
 

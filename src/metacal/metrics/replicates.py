@@ -31,7 +31,7 @@ from metacal.rows import report_finished_rows
 _BATCH_ELEMENTS = 1 << 22
 _MAX_BATCH_RESAMPLES = 64
 #: Smallest number of rows at which batches of floats have fewer resamples and more elements.
-#: From this number on, 8 resamples fill the cache with their results.
+#: With this many rows, the results of 8 resamples fill the cache.
 _MANY_ROWS = 1 << 14
 #: Limits of a batch of float64 weights: its number of elements, and its number of resamples.
 _FLOAT_BATCH_ELEMENTS = 1 << 18
@@ -167,7 +167,7 @@ def compute_replicates(
         for float_weights in split_into_float_batches(row_weights):
             for name, target in float_batch_targets.items():
                 values_by_batch[name].append(target.statistic(float_weights))
-    # The empty array is for statistics without any batch.
+    # The empty array is the result of a statistic without batches.
     return {
         name: np.concatenate([np.empty(0), *batches]) for name, batches in values_by_batch.items()
     }

@@ -167,7 +167,7 @@ class Resampling:
         return self.make_point_estimate(exact_interval.estimate)
 
     def make_point_estimate(self, value: float = nan) -> Interval:
-        """Build an interval without ends from a value, which is NaN if unknown."""
+        """Build an interval that has an estimate but no limits."""
         return Interval(estimate=value, low=nan, high=nan, level=self.level, method=NO_INTERVAL)
 
     def resample_statistics(
@@ -279,7 +279,7 @@ class Resampling:
                 estimates[name], replicates_by_name[name], target
             )
 
-        # A positive low end claims miscalibration, which chance alone must not explain.
+        # A positive lower limit indicates miscalibration, so chance must be ruled out as its cause.
         calibration_error_targets = {}
         for name, target in targets.items():
             if target.is_calibration_error and intervals[name].low > 0:
@@ -416,8 +416,8 @@ def _collect_resampling_targets(
 def _draw_bootstrap_weights(
     n_resamples: int, n_rows: int, random: np.random.Generator
 ) -> Iterator[Weights]:
-    """Yield how often each resample contains each row, in batches of resamples."""
-    # Draws are the same for both types, and int32 takes half the time.
+    """Yield the count of each row in each resample, in batches of resamples."""
+    # The draws are equal for both types, but int32 takes half the time.
     index_type = np.int32 if n_rows <= _MAX_INT32_ROWS else np.int64
 
     def draw_weights() -> Weights:

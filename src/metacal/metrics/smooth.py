@@ -34,7 +34,7 @@ _MIN_CELLS_PER_BANDWIDTH = 16
 
 #: Factors (πk)²/2, with which smoothing multiplies cosine coefficient k by exp(-σ² (πk)²/2).
 _HALF_SQUARED_FREQUENCIES = 0.5 * (np.pi * np.arange(MESH_CELLS + 1)) ** 2
-#: Tolerances of the fixed point. Resamples vary a thousand times more than the tolerance for them.
+#: Tolerances of the fixed point. The second one, for resamples, is far below their variation.
 _SAMPLE_TOLERANCE = 1e-8
 _RESAMPLE_TOLERANCE = 1e-6
 #: Largest number of steps of the secant search.

@@ -156,7 +156,7 @@ class CheckedTable:
             block_rows = possibly_tied_rows[start : start + n_block_rows]
             block = self.full_table[self._row_indices[block_rows]]
             is_top_class = block == self.row_maxima[block_rows, None]
-            # Most blocks have no tie. Then each row has exactly one top class.
+            # In most blocks no row has a tie, so each row has exactly one top class.
             if np.count_nonzero(is_top_class) > len(block_rows):
                 n_top_classes = is_top_class.sum(axis=1)
                 correct[block_rows] /= n_top_classes
@@ -236,7 +236,7 @@ def checked_table(
     if type(proba) in (np.ndarray, np.memmap):
         row_maxima = _compute_maxima_if_valid(proba)
     if row_maxima is None:
-        # The full validation accepts other forms of input, or raises a specific error.
+        # The full validation handles other forms of input, and raises specific errors.
         if validate.has_one_score_per_row(proba):
             proba = validate.scores_to_two_columns(proba, "probabilities")
         table = validate.check_probabilities(proba, advice=_ADVICE)

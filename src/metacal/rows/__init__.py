@@ -46,18 +46,18 @@ from metacal.rows.strips import get_rows_per_run as get_rows_per_run
 from metacal.rows.tasks import describe_table_of_piece, run_in_order
 from metacal.rows.validate import check_logits, to_numpy
 
-#: Function of the rows of a block, and of the columns of these rows.
+#: Type of functions of a block of rows and of columns with one entry per row.
 BlockFunction = Callable[..., NDArray[Any]]
 #: Default number of elements of a block, the unit of work of an executor.
 BLOCK_ELEMENTS = 1 << 20
-#: Largest number of blocks that other processes work on at a time.
+#: Largest number of blocks that are submitted to other processes at a time.
 _MAX_BLOCKS_AT_WORK = 256
 #: Largest number of blocks that are at work or wait for an earlier block, as a multiple of the blocks
 #: at work.
 _MAX_PENDING_PER_BLOCK_AT_WORK = 4
 #: Largest size in bytes of a sample of rows that other processes read for this process.
 _MAX_SAMPLE_BYTES_FROM_WORKERS = 1 << 28
-#: Largest number of accumulators that work in other processes at a time.
+#: Largest number of accumulators that run in other processes at a time.
 _MAX_ACCUMULATORS_AT_WORK = 32
 
 
@@ -144,7 +144,7 @@ class Rows(Strips):
         return self.copy_with(table=check_logits(self.table, executor=self.executor))
 
     def mark_as_validated(self) -> Rows:
-        """Return these rows as validated, because a kernel has found no invalid row."""
+        """Return a copy of these rows that is marked as validated."""
         return self.copy_with() if self.is_unvalidated else self
 
     def select(self, mask: Flags) -> Rows:
@@ -185,7 +185,7 @@ class Rows(Strips):
         return Rows(sample, executor=self.executor)
 
     def _can_be_sampled_by_workers(self, n_sampled_rows: int) -> bool:
-        """Check whether other processes read a stored table, and can return such a sample."""
+        """Check whether other processes read the table, and a sample is small enough."""
         if not isinstance(self.table, StoredTable) or not is_remote(self.executor):
             return False
         n_sample_bytes = n_sampled_rows * self.n_classes * self.table.dtype.itemsize
@@ -329,7 +329,7 @@ class Rows(Strips):
         *other_columns: NDArray[Any],
         allows_any_block_size: bool = False,
     ) -> NDArray[Any]:
-        """Let a function write its results for each strip into columns.
+        """Apply a function that writes its results for each strip into columns.
 
         Parameters
         ----------
@@ -363,14 +363,14 @@ class Rows(Strips):
             return out
         local_rows = self
         if not isinstance(self.executor, ThreadPoolExecutor):
-            # Another process would write into its own copy of `out`.
+            # Other processes cannot write into `out`, because they would get a copy.
             local_rows = self.copy_with(executor=None)
         for _ in local_rows._run_on_blocks(fill_task, columns):
             pass
         return out
 
     def _fill_columns_in_other_processes(self, fill_task: Task, columns: Columns) -> None:
-        """Let other processes write into copies of columns, and copy the results back.
+        """Fill columns in other processes, and copy the results back.
 
         One-dimensional columns are sent with their values, which the task may read. The workers
         allocate the others.

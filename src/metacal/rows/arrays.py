@@ -16,13 +16,12 @@ from metacal.formulas import Flags, Float
 
 #: Integers beyond this limit may be equal after conversion to float64.
 _MAX_EXACT_INTEGER = 1 << 53
-#: Smallest valid fraction. A smaller one is a mistake.
+#: Smallest valid fraction. A smaller value is probably a mistake.
 _MIN_FRACTION = 1e-15
 
 _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
-#: Largest exponent, in absolute value, of the largest weight. If it is exceeded, all weights are
-#: multiplied by a power of two, so that sums and squares neither overflow nor vanish. Weights that
-#: count rows or money are never changed.
+#: Largest absolute value of the binary exponent of the largest weight.
+#: More extreme weights are scaled by a power of two, so that squares neither overflow nor vanish.
 _MAX_WEIGHT_EXPONENT = 64
 #: Advice about masked entries, by the name of the argument.
 _UNMASK_ADVICE_BY_NAME = {
@@ -211,7 +210,7 @@ def check_row_weights(
     largest_exponent = int(np.frexp(array.max())[1])
     if abs(largest_exponent) <= _MAX_WEIGHT_EXPONENT:
         return array
-    # All weights are multiplied by the same power of two.
+    # The weights are scaled by a power of two, which has no rounding error.
     target_exponent = int(np.sign(largest_exponent)) * _MAX_WEIGHT_EXPONENT
     return np.ldexp(array, target_exponent - largest_exponent)
 

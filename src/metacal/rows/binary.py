@@ -36,7 +36,7 @@ def has_one_score_per_row(table: Any) -> bool:
         return False
     if isinstance(table, list | tuple):
         return bool(table) and all(isinstance(item, int | float | np.number) for item in table)
-    # Reading the shape of a nested tensor raises RuntimeError.
+    # A nested tensor of torch raises RuntimeError when its shape is read.
     try:
         shape = tuple(table.shape)
     except (AttributeError, TypeError, RuntimeError):
@@ -126,7 +126,7 @@ def find_two_classes(
     array = check_labels(labels)
     dtype_kind = array.dtype.kind
     distinct_labels = np.unique(array)
-    # Booleans, and the numbers 0 and 1, stand for both classes even if only one of them occurs.
+    # Labels that are booleans, or 0 and 1, imply both classes even if only one class occurs.
     is_boolean = dtype_kind == "b"
     if is_boolean or (dtype_kind == "f" and np.isin(distinct_labels, (0.0, 1.0)).all()):
         distinct_labels = np.array([0, 1], dtype=array.dtype)

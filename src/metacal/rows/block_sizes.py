@@ -20,8 +20,8 @@ from metacal.rows.strips import READ_ELEMENTS, RowSubset, Strips, get_rows_per_r
 _BLOCKS_PER_THREAD = 4
 #: Smallest number of elements of a block that is worth a thread.
 _MIN_THREAD_BLOCK_ELEMENTS = 1 << 19
-#: Factor by which blocks are enlarged for the C kernels if there are no threads. Calling a kernel
-#: from Python takes as long as thousands of elements within the kernel.
+#: Factor by which blocks are enlarged for the C kernels if there are no threads.
+#: Large blocks amortise the time of calling a kernel from Python.
 _C_KERNEL_BLOCK_FACTOR = 16
 #: Largest number of blocks of a table for other processes, unless the table is very large.
 _N_REMOTE_BLOCKS = 256
@@ -90,7 +90,7 @@ def _choose_n_thread_blocks(n_elements: int, n_threads: int) -> int:
 def choose_rows_per_accumulator(
     n_table_rows: int, n_classes: int, executor: Executor | None
 ) -> int:
-    """Choose the number of rows that one accumulator processes, a multiple of a run.
+    """Choose the number of rows that one accumulator processes.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from metacal.rows.tasks import NoWorkersError
 
 #: Number of times that a piece is submitted again after all of its workers were lost.
 #: Dask tries up to four workers per submission (`distributed.scheduler.allowed-failures`).
-#: Another piece on the same workers may be the cause of their loss.
+#: A piece is submitted again because another piece on the same workers may have killed them.
 RESUBMISSIONS = 2
 #: Number of times that Dask repeats a piece after an error, for example a disk failure.
 RETRIES = 3
@@ -31,7 +31,7 @@ _POLL_SECONDS = 2.0
 
 
 class _LostError(BrokenExecutor):
-    """Error about a piece that was lost with its workers."""
+    """Error for a piece of work that was lost together with its Dask workers."""
 
 
 class ClusterExecutor(Executor):
@@ -136,7 +136,7 @@ class ClusterExecutor(Executor):
                     f"No worker of the cluster at {self._address} answered within {PATIENCE:g} s"
                 )
         finally:
-            # The future is still running if the wait was cancelled or there are no workers.
+            # The future is still pending if the wait was cancelled or if there are no workers.
             if not gather.done():
                 gather.add_done_callback(_retrieve_exception)
                 await self._cancel(future)
@@ -164,7 +164,7 @@ class ClusterExecutor(Executor):
 
     @property
     def _is_closed(self) -> bool:
-        """Whether the client was closed, by its owner or after it lost the scheduler."""
+        """Whether the Dask client is closed."""
         return self._client.status in ("closing", "closed")
 
     def _build_connection_error(self) -> NoWorkersError:

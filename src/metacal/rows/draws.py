@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
-#: Constant in every seed, so that no other use of a seed gives the same numbers.
+#: Constant that is mixed into every seed, so that `default_rng(seed)` gives other numbers.
 _SEED_SALT = 0x6D657461
 
 
@@ -103,7 +103,7 @@ class RowDraws:
         self._cluster_codes = cluster_codes
 
     def draw_row_order(self, purpose: str) -> NDArray[np.intp]:
-        """Draw a random order of the rows; draws for different purposes are independent."""
+        """Draw a random permutation of the rows."""
         random_words = self._draw_words(purpose, len(self._hashes))
         random_order = _argsort_with_stable_ties(random_words)
         return self._canonical_rows[random_order]
@@ -116,7 +116,7 @@ class RowDraws:
         return uniform_numbers
 
     def draw_cluster_numbers(self, purpose: str) -> NDArray[np.intp]:
-        """Number the clusters in random order, and return the cluster number of each row."""
+        """Number the clusters in random order, and return the number for each row."""
         assert self._cluster_codes is not None
         n_clusters = len(self._canonical_cluster_ranks)
         random_order = _argsort_with_stable_ties(self._draw_words(purpose, n_clusters))
@@ -131,7 +131,7 @@ class RowDraws:
         return uniform_number
 
     def derive_seed(self, purpose: str) -> int:
-        """Derive a seed from data in an order that does not depend on the rows."""
+        """Derive a seed from the data, independent of the order of the rows."""
         return int(self._draw_words(purpose, 1)[0])
 
     @cached_property
@@ -152,7 +152,7 @@ class RowDraws:
 
     @cached_property
     def _canonical_cluster_ranks(self) -> NDArray[np.intp]:
-        """Rank of each cluster in an order that depends on its rows, not on its number."""
+        """Rank of each cluster in an order that depends only on the rows of the clusters."""
         ranks = np.empty(len(self._cluster_hashes), dtype=np.intp)
         ranks[_argsort_with_stable_ties(self._cluster_hashes)] = np.arange(len(ranks))
         return ranks

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ExecutorLike: TypeAlias = "Executor | Client"
 _Value = TypeVar("_Value")
 
-#: Number of threads that help calling threads without a pool of their own.
+#: Number of threads of the shared pool for callers without a pool.
 _N_HELPER_THREADS = 2
 
 
@@ -65,7 +65,7 @@ def open_executor(
     if n_threads == 1:
         yield None
         return
-    # Creating threads is slow, so a pool is used again after the context.
+    # The pool is kept for later contexts, because creating threads is slow.
     idle_pools = _idle_pools.setdefault(n_threads, [])
     # Another thread could take the last pool between a test of the list and `pop`.
     try:
@@ -176,14 +176,14 @@ def start_in_thread_or_defer(
         future = executor.submit(task, *arguments)
         return future.result
     if not may_use_helper_thread:
-        # The calling thread runs the task when it calls the returned function.
+        # If no helper thread may be used, the caller runs the task when it requests the result.
         return partial(task, *arguments)
     return _get_helper_pool().submit(task, *arguments).result
 
 
 @cache
 def _get_helper_pool() -> ThreadPoolExecutor:
-    """Return the threads that help a calling thread without a pool of its own."""
+    """Return the shared thread pool for callers without a pool."""
     return ThreadPoolExecutor(_N_HELPER_THREADS, "metacal-helper")
 
 
@@ -240,7 +240,7 @@ def report_progress_to(callback: Callable[[int], object] | None) -> AbstractCont
 
 
 def report_finished_rows(n_rows: int) -> None:
-    """Report to the progress callback that more rows are finished."""
+    """Report newly finished rows to the progress callback."""
     callback = _progress_callback.get()
     if callback is not None:
         callback(n_rows)

@@ -21,7 +21,7 @@ from metacal.rows.reject_labels import default_reject_label as default_reject_la
 from metacal.rows.reject_labels import replace_rejected_labels as replace_rejected_labels
 from metacal.spelling import choose_spelling, format_option
 
-#: Code of a missing label, which also marks missing labels in the input if it is no class.
+#: Code of a missing label, accepted in the input unless it is the label of a class.
 NO_LABEL = -1
 #: Pattern of integers without leading zeros, with at most as many digits as int64.
 _INTEGER_TEXT = re.compile("0|-?[1-9][0-9]{0,18}")
@@ -64,7 +64,7 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
     if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
         array = array.astype(np.str_)
     valid_dtype_kinds = "iubU"
-    # The labels of two classes may be floats, such as 0.0 and 1.0.
+    # Binary labels may be floats, such as 0.0 and 1.0.
     are_two_classes = array.ndim == 1 and len(array) == 2
     if are_two_classes:
         valid_dtype_kinds += "f"
@@ -102,7 +102,7 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
             "Class names must be a flat list of strings or of integers, but got"
             f" {shorten_values(values)}."
         )
-    # A list is used, because an array would store every name at the width of the longest.
+    # The names are kept in a list, because an array would store each at the width of the longest.
     texts = [str(name) for name in class_names]
     if all(is_integer_text(text) for text in texts):
         return tuple(int(text) for text in texts)
@@ -171,7 +171,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
 
 
 def _raise_unordered_names(names: NDArray[Any], n_classes: int) -> NoReturn:
-    """Raise InputError about labels that are names, if the classes of the columns are unknown."""
+    """Raise InputError for labels that are strings if the classes are unknown."""
     hint = choose_spelling("For a scikit-learn model, pass classes=model.classes_.", "")
     if n_classes == 2:
         hint = choose_spelling(hint, "For a single score column, pass --positive NAME instead.")
@@ -254,7 +254,7 @@ def find_indices_of_names(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[
         classes.dtype == object and isinstance(classes[0], str)
     )
     if (labels.dtype.kind == "U") != are_names:
-        # A number is never equal to a name, so already the first label is unknown.
+        # The first label is unknown, because numbers and strings are never equal.
         unknown_row = 0 if len(labels) else None
         return np.zeros(len(labels), dtype=np.intp), unknown_row
     sorting_order = np.argsort(classes, kind="stable")
@@ -399,7 +399,7 @@ def _raise_if_missing(is_missing_row: Flags, noun: str) -> None:
 
 
 def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:
-    """Raise InputError about a label that is not one of the classes."""
+    """Raise InputError for a label that is not one of the classes."""
     n_classes = len(classes)
     label = labels[row].item()
     if np.array_equal(classes, np.arange(n_classes)):

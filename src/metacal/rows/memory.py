@@ -17,7 +17,7 @@ import numpy as np
 #: Size in bytes of the array that `make_allocator_keep_freed_memory` frees.
 #: glibc keeps freed blocks up to the size of the largest block freed so far.
 _KEPT_BLOCK_BYTES = 8 << 20
-#: Smallest number of table elements for which `malloc_trim`, which takes milliseconds, pays off.
+#: Smallest number of table elements for which `malloc_trim` is worth its few milliseconds.
 _LARGE_TABLE_ELEMENTS = 1 << 22
 
 

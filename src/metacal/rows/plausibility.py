@@ -194,7 +194,7 @@ def _as_array(rows: Any) -> Float:
 
 
 def _are_clearly_logits(rows: Float) -> bool:
-    """Check whether rows have a value above 1, a fraction, and are not identical."""
+    """Check whether rows differ and contain a fraction and a value above 1."""
     if not rows.max(initial=-np.inf) > _MAX_PROBABILITY:
         return False
     return not _are_integers(rows) and not _are_rows_identical(rows)
@@ -218,7 +218,7 @@ def _is_one_probability(sample: Float) -> bool:
 
 def _are_integers(sample: Float) -> bool:
     """Check whether every value is a whole number or -inf, which marks a masked class."""
-    # In most tables, the first row has a fraction, and the others need no test.
+    # The first row is tested alone, because it suffices for most tables.
     is_first_row_whole = (sample[0] == np.rint(sample[0])).all()
     return bool(is_first_row_whole and (sample == np.rint(sample)).all())
 

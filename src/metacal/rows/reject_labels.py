@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.formulas import Flags
 
-#: Candidates for the default label of numeric classes. The first that is no class is used.
+#: Candidates for the default reject label of numeric classes, in order of preference.
 _DEFAULT_NUMBERS = (-1, 0, -2, -3)
 _DEFAULT_NAME = "rejected"
 

@@ -108,14 +108,16 @@ def _as_words(column: NDArray[np.generic]) -> NDArray[np.uint64]:
     """Return the values of a column as 64-bit words, equal words for equal values."""
     if column.dtype.kind in "bui":
         return column.astype(np.uint64)
-    values = column.astype(np.float64) + 0.0  # adding 0.0 turns -0.0 into 0.0
+    values = (
+        column.astype(np.float64) + 0.0
+    )  # Adding 0.0 converts -0.0 to 0.0, because equal values must have equal hashes.
     values[np.isnan(values)] = np.nan
     return values.view(np.uint64)
 
 
 def _apply_splitmix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply one step of SplitMix64 to each word."""
-    # All steps share a buffer, because a new array per step takes longer than the computation.
+    # All steps share a buffer, because allocating an array takes longer than a step.
     mixed = words + _SPLITMIX64_INCREMENT
     shifted = np.empty_like(mixed)
     *earlier_shifts, last_shift = _SPLITMIX64_SHIFTS

@@ -23,11 +23,11 @@ from metacal.spelling import choose_spelling
 FLAG_OF_VERDICT: dict[str, bool] = {
     **dict.fromkeys(("true", "yes", "1", "pass", "passed", "right", "correct"), True),
     **dict.fromkeys(("false", "no", "0", "fail", "failed", "wrong", "incorrect"), False),
-    # Databases and spreadsheets in other languages write these spellings.
+    # Databases and localised spreadsheets export these spellings.
     **dict.fromkeys(("y", "t", "ja", "wahr", "oui", "vrai", "si", "sí", "verdadero"), True),
     **dict.fromkeys(("n", "f", "nein", "falsch", "non", "faux", "falso"), False),
 }
-#: Accepted spellings of true and false that are words, not the numbers 0 and 1.
+#: Accepted spellings of true and false, without the numbers 0 and 1.
 _VERDICTS_IN_WORDS = FLAG_OF_VERDICT.keys() - {"0", "1"}
 _REQUIRED_SPELLINGS = "true or false, 1 or 0, yes or no, pass or fail"
 #: Largest number of characters of a value in a message.

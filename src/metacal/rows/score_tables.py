@@ -104,7 +104,7 @@ class LabelledEntries:
         )
 
     def without_unlabelled_rows(self) -> LabelledEntries:
-        """Leave out each row in which an entry has a score and no label.
+        """Drop each row in which an entry has a score but no label.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class LabelledEntries:
         row_has_gap = n_gaps > 0
         if row_has_gap.all():
             raise build_all_unlabelled_error(self.n_rows, "rows")
-        # An entry without a score needs no label, because it is left out anyway.
+        # An entry without a score is dropped, so it needs no label.
         is_kept = ~row_has_gap[self.row_of_entry] & ~self.lacks_label
         return replace(self.take(is_kept), n_rows_left_out=int(row_has_gap.sum()))
 

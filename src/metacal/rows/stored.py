@@ -1,4 +1,4 @@
-"""Tables that stay in their file: slices of rows are read as arrays.
+"""Tables that are read from a file slice by slice.
 
 `Rows`, `validate` and the estimators accept a `StoredTable` in place of an array. They only slice it
 by rows, so they need memory for one block, whatever the size of the table.
@@ -47,7 +47,7 @@ class StoredTable:
         self.dtype = np.dtype(dtype)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows `start` to `stop` as an array that is not written by anything else."""
+        """Return rows `start` to `stop` as an array that later reads do not overwrite."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class StoredTable:
             return values[..., columns]
         if values.ndim == 1:
             return values[columns]
-        # NumPy pairs an array of rows with an array of columns entry by entry.
+        # NumPy would pair the row indices with the column indices one by one.
         return values[np.arange(len(values)), columns]
 
     def select_columns(self, columns: Sequence[int]) -> StoredTable:
@@ -351,7 +351,7 @@ class JoinedTable(StoredTable):
             first_row = max(start - table_start, 0)
             stop_row = min(stop, self._table_starts[table_index + 1]) - table_start
             row_ranges.append(_RowsOfTable(table_index, first_row, stop_row))
-        # An empty range is read from the first table, so that its type and columns are known.
+        # An empty range is read from the first table, so that the result has its type and columns.
         if not row_ranges:
             return [_RowsOfTable(table_index=0, first_row=0, stop_row=0)]
         return row_ranges

@@ -28,15 +28,15 @@ from metacal.kernels.buffers import thread_buffers
 from metacal.rows.arrays import to_numpy
 from metacal.rows.stored import StoredTable
 
-#: Elements of a strip. Half a megabyte in float64 fits into the cache of a core.
+#: Number of elements of a strip, which takes half a megabyte in float64 and fits into the cache.
 STRIP_ELEMENTS = 1 << 16
-#: Elements of a stored table that are read at once. Each worker holds one block in memory.
+#: Number of elements of a stored table that each worker reads at once.
 READ_ELEMENTS = 1 << 17
-#: Elements of a block that a function gets undivided. The cache holds a few tables of this size.
+#: Number of elements of an undivided block. A few tables of this size fit into the cache.
 _WHOLE_BLOCK_ELEMENTS = 1 << 18
 #: Elements of a strip of a table on a device. Long strips need few kernel launches.
 DEVICE_STRIP_ELEMENTS = 1 << 30
-#: Elements of a strip on a device if there is a row mask. Each strip is then copied.
+#: Number of elements of a strip on a device if a row mask requires a copy of each strip.
 DEVICE_COPY_ELEMENTS = 1 << 26
 #: Number of rows of a run, rounded down to whole strips. A run has at least one strip.
 _MIN_RUN_ROWS = 4096
@@ -378,7 +378,7 @@ class Strips:
         fn: Callable[..., None],
         passes_whole_blocks: bool,
     ) -> None:
-        """Let fn write into the columns, with one call per strip or one call for the span."""
+        """Apply fn, which writes into the columns, to each strip or to the span."""
         if passes_whole_blocks:
             block = self._select_block(columns, span)
             fn(block.table, *block.columns)
@@ -394,7 +394,7 @@ class Strips:
         fill_columns: Task,
         entry_types: tuple[EntryType, ...],
     ) -> Columns:
-        """Let a task write into copies of the columns of a span, and return the copies.
+        """Run a task that writes into copies of columns, and return the copies.
 
         Parameters
         ----------
@@ -431,5 +431,5 @@ Task = Callable[[Strips, Columns, Span], Any]
 
 
 def _slice_columns(columns: Columns, column_slice: slice) -> Columns:
-    """Slice each column; a column that is None stays None."""
+    """Slice each column, and keep None for a missing column."""
     return tuple(None if column is None else column[column_slice] for column in columns)

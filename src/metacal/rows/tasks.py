@@ -86,7 +86,7 @@ class _SubmittedPieces:
 
     @property
     def has_pending_pieces(self) -> bool:
-        """Whether any submitted piece is at work, or finished and not removed."""
+        """Whether any submitted piece of work is running or not yet removed."""
         return bool(self.piece_of_future)
 
     def wait_for_any_completion(self) -> None:
@@ -94,14 +94,14 @@ class _SubmittedPieces:
         self._completion_signals.get()
 
     def find_finished(self, *, in_order: bool) -> Future[Any] | None:
-        """Return a finished future, or None. In order, consider only the first one."""
+        """Return a finished future, or None if there is none."""
         candidates = list(self.piece_of_future)
         if in_order:
             candidates = candidates[:1]
         return next((future for future in candidates if future.done()), None)
 
     def remove(self, finished_future: Future[Any]) -> Piece:
-        """Remove a finished future from the pending ones, and return its piece."""
+        """Remove a finished future, and return its piece of work."""
         self.running_futures.discard(finished_future)
         return self.piece_of_future.pop(finished_future)
 
@@ -264,7 +264,7 @@ def _iterate_source_names(table: Any) -> Iterator[str]:
         if isinstance(name, str):
             yield name
             return
-    # A table that converts or selects the rows of another table has the names of that table.
+    # A table that converts or selects rows of another table has that table's file names.
     for attribute in ("source", "file", "table"):
         inner_table = getattr(table, attribute, None)
         if inner_table is not None:

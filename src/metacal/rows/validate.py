@@ -45,7 +45,7 @@ from metacal.spelling import format_option
 
 #: Elements per block of a validation pass. A block fits into the cache.
 BLOCK_ELEMENTS = 1 << 17
-#: Elements per block, and smallest number of elements of a table, if threads share a pass.
+#: Number of elements per block if threads share a pass, and smallest table that they share.
 _THREAD_BLOCK_ELEMENTS = 1 << 20
 _MIN_THREADED_ELEMENTS = 1 << 21
 
@@ -216,7 +216,7 @@ def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any
     tolerance = _SUM_TOLERANCE_BY_DTYPE[dtype_name]
     blocks: Iterable[tuple[int, NDArray[Any]]] = iterate_blocks(array, BLOCK_ELEMENTS)
     if kernels.is_device_tensor(array):
-        # Only the first invalid row is copied to the host, for the message.
+        # The first invalid row is copied to the host for the error message.
         invalid_row = kernels.device_kernels().find_invalid_probability_row(array, tolerance)
         blocks = []
         if invalid_row is not None:

@@ -28,5 +28,5 @@ if TYPE_CHECKING:
     from metacal.scores.registry import NamedScore as NamedScore
     from metacal.scores.registry import register_score as register_score
 else:
-    # Type checkers do not see this branch, so that a misspelt name is an error for them.
+    # The branch is hidden from type checkers, so that they report a misspelt name.
     __getattr__, _ = make_lazy_attributes(__name__)

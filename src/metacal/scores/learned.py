@@ -37,7 +37,7 @@ from metacal.rows import Rows, validate
 from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import make_generator
 
-#: Largest size of the gap to the largest logit. The gap to a masked class has this size.
+#: Largest absolute gap to the largest logit, also used as the gap of a masked class.
 MAX_LOGIT_GAP = 100.0
 #: Largest size of a standardised feature; larger ones are clipped.
 MAX_STANDARDISED_FEATURE = 10.0
@@ -176,7 +176,7 @@ class Ranker(ABC):
     penalty: float = 1.0
 
     n_classes_ = 0
-    #: The score is a sum of terms of either sign, so its rounding error is absolute.
+    #: Grid with absolute steps, because the score is a sum of terms of either sign.
     grid = ABSOLUTE_GRID
 
     @property

@@ -249,7 +249,7 @@ def _compute_score_and_correctness_on_device(
     device_kernels = kernels.device_kernels()
 
     def compute_rounded_columns(kernel: Callable[..., Any], rows_to_score: Rows) -> Columns:
-        # The device has all operations in its queue before a check of the scores waits for it.
+        # The scores are checked last, because reading the result waits for the device.
         score_and_correctness: Any = rows_to_score.compute_column(
             kernel, label_codes, keep_on_device=True
         )
@@ -367,7 +367,7 @@ def compute_score_and_predictions(
     -------
     array of shape (n_rows,)
     """
-    # The kernels that take whole blocks find the predictions in the same pass.
+    # Kernels that take whole blocks return the predictions in the same pass.
     kernel_computes_predictions = getattr(score_kernel, "takes_whole_blocks", False)
     is_writable_by_kernel = predictions_out.dtype == np.int64 and predictions_out.flags.c_contiguous
     if kernel_computes_predictions and is_writable_by_kernel:
