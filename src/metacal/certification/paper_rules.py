@@ -123,11 +123,11 @@ class PaperAccuracy:
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the largest score at which the estimated accuracy reaches the target."""
-        mean_score_of_bins, accuracy_up_to_bins = coverage_accuracy_curve(
+        bin_mean_scores, bin_accuracies = coverage_accuracy_curve(
             rows.scores, rows.is_correct, self.n_bins
         )
         # The estimated accuracy never rises from bin to bin, so the first bin has the highest.
-        highest_accuracy = float(accuracy_up_to_bins[0])
+        highest_accuracy = float(bin_accuracies[0])
         if highest_accuracy < self.min_accuracy:
             message = (
                 f"The paper's estimate of the accuracy is below {self.min_accuracy:g} at every"
@@ -136,7 +136,7 @@ class PaperAccuracy:
             )
             raise InfeasibleTargetError(message, target=self.min_accuracy, best=highest_accuracy)
         threshold = _find_largest_score_with_accuracy(
-            self.min_accuracy, mean_score_of_bins, accuracy_up_to_bins
+            self.min_accuracy, bin_mean_scores, bin_accuracies
         )
         return _build_certificate_without_guarantee(
             rows,

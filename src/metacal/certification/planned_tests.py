@@ -117,8 +117,8 @@ def _test_rank_ranges(
     every_test_passed = len(rank_ranges) > 0
     # Fractions of the significance level that the preceding range may pass on to the next range. The set
     # has both outcomes as long as it is open whether the preceding range fails.
-    no_fraction = Fraction(0)
-    possible_carried_fractions = {no_fraction}
+    zero_fraction = Fraction(0)
+    possible_carried_fractions = {zero_fraction}
     failures: list[_Failure] = []
     unordered_blocks: set[int] = set()
     for rank_range in rank_ranges:
@@ -137,12 +137,12 @@ def _test_rank_ranges(
                 every_test_passed = False
                 rank_tests = replace(rank_range.rank_tests, significance_level=range_level)
                 failures.append(_Failure(first_failure.rank, rank_tests))
-                next_carried_fractions.add(no_fraction)
+                next_carried_fractions.add(zero_fraction)
             else:
                 next_carried_fractions.add(level_fraction)
                 if first_failure.unordered_blocks:
                     # A range passes no fraction on if a test in an unordered block fails.
-                    next_carried_fractions.add(no_fraction)
+                    next_carried_fractions.add(zero_fraction)
             last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(
                 first_rank_not_passed
             )

@@ -122,7 +122,7 @@ class SubgroupResult:
 
 
 class DecisionColumns(NamedTuple):
-    """Columns by which a gate decides rows.
+    """Columns from which a gate decides whether to accept each row.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class SubgroupProcedure(Procedure, Protocol):
     def compute_decision_columns(
         self, rows: CalibrationRows, decision_log_odds: float | Float
     ) -> DecisionColumns:
-        """Return the columns by which a gate decides the rows."""
+        """Compute the columns from which a gate decides whether to accept each row."""
 
     def find_contradiction_in_subgroup(
         self,

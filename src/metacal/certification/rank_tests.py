@@ -202,14 +202,14 @@ def find_certain_passes(
     squared_deviations = expected_minus_observed_errors * expected_minus_observed_errors
     has_fewer_errors_than_expected = expected_minus_observed_errors > 0.0
     # A Chernoff bound exp(-t² / 2μ) of at most the level is the condition t² >= -2 log(level) μ.
-    passes = has_fewer_errors_than_expected & (
+    is_certain_pass = has_fewer_errors_than_expected & (
         squared_deviations * _ONE_MINUS_ROUNDING_ERROR
         >= -2.0 * math.log(level_less_rounding_error) * expected_errors
     )
-    needs_p_value = has_fewer_errors_than_expected & ~passes
+    needs_p_value = has_fewer_errors_than_expected & ~is_certain_pass
     p_values = bounds.binomial_p_value(n_errors[needs_p_value], ranks[needs_p_value], error_rate)
-    passes[needs_p_value] = p_values <= level_less_rounding_error
-    return passes
+    is_certain_pass[needs_p_value] = p_values <= level_less_rounding_error
+    return is_certain_pass
 
 
 def passes_in_expectation(n_errors: Codes, ranks: Codes, accuracy: float) -> Flags:

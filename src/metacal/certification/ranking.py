@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Evidence(ABC):
-    """Base class of objects that promises are certified from, such as row counts.
+    """Base class of evidence for promises, such as calibration rows or row counts.
 
     Examples are counts of rows, labels that arrive one by one, and the predictions of two models.
     """

@@ -83,8 +83,8 @@ class Losses:
         (array([5.]), array([5., 1.]))
         """
         # The mask function of a quantity requires an array of correctness, but a mean loss ignores it.
-        any_correctness = np.zeros_like(is_accepted)
-        _, is_counted = quantity.mask_function(is_accepted, any_correctness)
+        unused_correctness = np.zeros_like(is_accepted)
+        _, is_counted = quantity.mask_function(is_accepted, unused_correctness)
         row_losses = np.where(is_accepted, self.if_accepted, self.if_rejected)
         return row_losses[is_counted]
 

@@ -184,7 +184,8 @@ def find_smallest_sample_size(
     Returns
     -------
     int or None
-        Number of rows to two digits, or None if too many rows would be needed.
+        Number of rows to two digits that certifies the target with probability `TARGET_CHANCE`, or
+        None if too many rows would be needed.
     """
     pass_chances_of_present_rows = _compute_best_pass_chances(
         error_curves.cumulative_error_shares, plan_tests(n_rows), n_rows

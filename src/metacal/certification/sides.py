@@ -107,7 +107,7 @@ class ClassPromise:
         positive_code = self.get_positive_code(class_names)
         if self.is_about_predicted_positives:
             return positive_code
-        # The codes of the two classes are 0 and 1.
+        # The classes have the codes 0 and 1, so this is the code of the other class.
         return 1 - positive_code
 
     def is_trivially_kept(self, rows: CalibrationRows) -> bool:

@@ -97,7 +97,7 @@ def warn_about_too_few_rows(
     delta: float | None,
     n_required_rows: int,
 ) -> Note:
-    """Warn that the rows are too few to reject any of them, and return the note.
+    """Warn that there are too few rows to reject any row, and return the note.
 
     Parameters
     ----------

@@ -224,17 +224,17 @@ def _convert_tolerated_errors_to_delta(
         n_rows, allowed_error_rate, significance_level=level_fraction * delta
     )
     tuned_rank = min(n_rows, tests_at_tuned_delta.lowest_rank_passing_with(n_errors_at_tuned_delta))
-    fewer_errors = max(0, tests_at_delta.max_passing_errors(tuned_rank))
-    more_errors = fewer_errors + 1
-    rank_with_fewer_errors = tests_at_delta.lowest_rank_passing_with(fewer_errors)
-    rank_with_more_errors = tests_at_delta.lowest_rank_passing_with(more_errors)
+    lower_error_count = max(0, tests_at_delta.max_passing_errors(tuned_rank))
+    higher_error_count = lower_error_count + 1
+    rank_with_fewer_errors = tests_at_delta.lowest_rank_passing_with(lower_error_count)
+    rank_with_more_errors = tests_at_delta.lowest_rank_passing_with(higher_error_count)
     # The distances of the ranks from the tuned rank are compared on a logarithmic scale.
     is_nearer_to_more_errors = (
         tuned_rank * tuned_rank >= rank_with_fewer_errors * rank_with_more_errors
     )
     if is_nearer_to_more_errors:
-        return more_errors
-    return fewer_errors
+        return higher_error_count
+    return lower_error_count
 
 
 @lru_cache(maxsize=512)

@@ -217,12 +217,12 @@ class TwoClassProcedure:
         """
         class_promises = list(self.get_promises_by_class(rows.class_names).values())
         precisions = [promise for promise in class_promises if promise.is_precision]
-        promises_that_may_divide_delta = class_promises
+        counted_promises = class_promises
         if precisions:
-            promises_that_may_divide_delta = precisions
+            counted_promises = precisions
         return [
             class_promise.compute_row_requirement(rows, significance_level)
-            for class_promise in promises_that_may_divide_delta
+            for class_promise in counted_promises
         ]
 
     def certify_subgroup(
