@@ -12,7 +12,7 @@ from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, Expecte
 from metacal.certification.rules.fixed_sequence import FIXED_SEQUENCE_RULE, FixedSequenceRule
 from metacal.promises.promise import SubgroupPromise
 
-# Names of two rules for a cascade: the first without people, the last with people.
+# Names of the rules for a cascade without human review and with human review.
 CASCADE_RULES = (
     register_rule(
         "cascade-binomial",
@@ -62,7 +62,7 @@ class MinAccuracy(SubgroupPromise):
     cascade_rules: ClassVar = CASCADE_RULES
 
     def procedure(self) -> OneThresholdProcedure:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         if self.delta is None:
             return OneThresholdProcedure(SELECTIVE_ACCURACY, self.beta, ExpectedPrefixRule())
         return OneThresholdProcedure(SELECTIVE_ACCURACY, self.beta, FixedSequenceRule())

@@ -19,10 +19,10 @@ from metacal.formulas import Codes, Float
 if TYPE_CHECKING:
     from metacal.promises.cascade import MaxLoss
 
-# Coefficient c of c N^(2/3), the number of labels of N rows that costs least in total.
-# `benchmarks.answers` measures it.
+# About c N^(2/3) labels for N rows cost least in total. This constant is the coefficient c.
+# `benchmarks.answers` measures the coefficient.
 _CHEAPEST_LABEL_COUNT_COEFFICIENT = 0.7
-# Smallest number of bad answers to expect among the labelled rows, if their share is at the limit.
+# At least this many bad answers are expected among labelled rows if their share is the limit.
 _MIN_EXPECTED_BAD_ANSWERS = 6
 
 
@@ -64,7 +64,7 @@ class BadAnswerTest:
     def compute_p_value(
         self, n_bad: int, n_tested: int, *, corrects_tested_rows: bool = False
     ) -> float:
-        """Compute the p-value of "more answers are bad than the limit allows".
+        """Compute the p-value of the null hypothesis that too many answers are bad.
 
         It is the probability of at most `n_bad` bad answers among the tested rows. Over the
         hypothesis, this probability is largest just above the limit.
@@ -85,11 +85,11 @@ class BadAnswerTest:
             # Without a pool, the number of bad answers among the tested rows is binomial.
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
         n_testable_rows = self.pool_size - self.n_pilot_rows
-        max_allowed_bad_count = math.floor(self.max_bad_share * self.pool_size)
-        min_violating_bad_count = max_allowed_bad_count + 1
+        allowed_bad_count = math.floor(self.max_bad_share * self.pool_size)
+        min_violating_bad_count = allowed_bad_count + 1
         if corrects_tested_rows:
-            # Bad answers of tested rows are corrected. So the limit is exceeded only if the pool
-            # has as many bad answers in addition to them.
+            # Bad answers to tested rows are corrected, so only the bad answers to untested rows
+            # count against the limit.
             n_corrected_answers = n_bad
             min_violating_bad_count += n_corrected_answers
         return _compute_hypergeometric_cdf(
@@ -109,7 +109,7 @@ class BadAnswerTest:
     def find_max_passing_bad_count(
         self, n_tested: int, *, corrects_tested_rows: bool = False
     ) -> int | None:
-        """Find the largest number of bad rows that passes the test, None if none does."""
+        """Find the largest number of bad rows with which the test passes, or None."""
         max_passing_count = None
         for n_bad in range(n_tested + 1):
             if not self.passes(
@@ -122,7 +122,7 @@ class BadAnswerTest:
     def find_min_tested_rows(
         self, n_bad: int, n_available: int, *, corrects_tested_rows: bool = False
     ) -> int:
-        """Find how many rows must be tested so that `n_bad` bad rows pass the test.
+        """Find the smallest number of tested rows with which `n_bad` bad rows pass.
 
         Parameters
         ----------
@@ -137,17 +137,17 @@ class BadAnswerTest:
         -------
         int
         """
-        smallest_size = n_bad + 1
-        candidate_sizes = range(smallest_size, n_available)
-        # The p-value falls as more rows are tested, so the sizes that fail come first.
-        n_failing_sizes = bisect_left(
-            candidate_sizes,
+        min_sample_size = n_bad + 1
+        sample_sizes = range(min_sample_size, n_available)
+        # The p-value falls as the sample grows, so the failing sample sizes come first.
+        n_failing_sample_sizes = bisect_left(
+            sample_sizes,
             True,
             key=lambda n_tested: self.passes(
                 n_bad=n_bad, n_tested=n_tested, corrects_tested_rows=corrects_tested_rows
             ),
         )
-        return smallest_size + n_failing_sizes
+        return min_sample_size + n_failing_sample_sizes
 
 
 def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
@@ -166,19 +166,19 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     """
     max_bad_share = promise.epsilon
     test = BadAnswerTest(max_bad_share, significance_level=promise.delta)
-    # The labels and the calls lost to an inaccurate threshold cost least in total at c N^(2/3).
+    # About c N^(2/3) labels minimize the cost of labels plus that of an inaccurate threshold.
     cheapest_label_count = _CHEAPEST_LABEL_COUNT_COEFFICIENT * n_rows ** (2 / 3)
     min_label_count = _MIN_EXPECTED_BAD_ANSWERS / max_bad_share
     n_labels = min(n_rows, math.ceil(max(cheapest_label_count, min_label_count)))
     max_passing_bad_count = test.find_max_passing_bad_count(n_labels)
     if max_passing_bad_count is None:
         return n_labels
-    # A test of fewer rows may allow as many bad answers, so that the other labels are not needed.
+    # If a test of fewer rows allows as many bad answers, the remaining labels are not needed.
     return test.find_min_tested_rows(n_bad=max_passing_bad_count, n_available=n_labels)
 
 
 def compute_rows_needed_without_bad_answer(max_bad_share: float, significance_level: float) -> int:
-    """Compute how many tested rows pass the binomial test if no answer is bad.
+    """Compute the number of rows that pass the binomial test if no answer is bad.
 
     The p-value of n rows without a bad answer is (1 - max_bad_share) ** n.
 
@@ -193,7 +193,7 @@ def compute_rows_needed_without_bad_answer(max_bad_share: float, significance_le
 def _compute_hypergeometric_cdf(
     k: int, *, population_size: int, n_marked: int, n_draws: int
 ) -> float:
-    """Compute the hypergeometric probability of at most k marked rows among the draws.
+    """Compute the hypergeometric probability of drawing at most k marked rows.
 
     Examples
     --------

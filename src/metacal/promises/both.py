@@ -77,7 +77,7 @@ class Both(Promise):
     rules: ClassVar = (BOTH_CERTIFIED, BOTH_EXPECTED)
 
     def procedure(self) -> AccuracyAndMiscoverage:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         return AccuracyAndMiscoverage(self.alpha, self.beta, in_expectation=self.delta is None)
 
 
@@ -132,14 +132,14 @@ class AfterLooking(Promise):
         if self.alpha is None and self.beta is None:
             raise InputError("AfterLooking requires alpha, beta or both, but got neither.")
         super().__post_init__()
-        # A band needs a confidence level, so delta must not be None.
+        # A confidence band needs a confidence level, so delta must not be None.
         check_fraction("delta", self.delta)
 
     @property
     def rule(self) -> str:
-        """Name of the rule, which depends on the limits."""
+        """Name of the certification rule, which depends on the limits."""
         return self.procedure().rule_name
 
     def procedure(self) -> SimultaneousThreshold:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         return SimultaneousThreshold(self.alpha, self.beta, self.threshold)

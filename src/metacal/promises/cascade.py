@@ -28,7 +28,7 @@ from metacal.promises.promise import Promise
 from metacal.statistics import bounds
 from metacal.statistics.noninferiority import NUISANCE_LEVEL_FRACTION, certifies_noninferiority
 
-# Name of the rule that tests the difference of two error rates, from labels.
+# Name of the rule that uses labels to test the difference between two error rates.
 LOSS_DIFFERENCE_RULE = register_rule(
     "cascade-difference",
     "exact tests of the difference of two error rates at fixed thresholds, in a fixed sequence "
@@ -38,7 +38,7 @@ LOSS_DIFFERENCE_RULE = register_rule(
 
 
 def _register_agreement_rule(*, has_pool: bool, has_one_threshold: bool) -> str:
-    """Register a rule that tests how often a cascade and its last model differ."""
+    """Register a rule that tests how often a cascade and its last model disagree."""
     rule_name = "cascade-joint" if has_one_threshold else "cascade-path"
     distribution_name = "binomial"
     assumption_about_rows = SAME_SOURCE_OF_BOTH
@@ -56,10 +56,10 @@ def _register_agreement_rule(*, has_pool: bool, has_one_threshold: bool) -> str:
     return register_rule(rule_name, rule_description, assumption_about_rows)
 
 
-# Number of paths of thresholds that are tested if several models have a threshold. They share delta.
+# If several models have a threshold, this many paths of thresholds are tested and share delta.
 N_THRESHOLD_PATHS = 2
 
-# Names of the rules that need no labels. The key is (has_pool, has_one_threshold).
+# Map from (has_pool, has_one_threshold) to the name of a rule that needs no labels.
 _AGREEMENT_RULES = {
     (has_pool, has_one_threshold): _register_agreement_rule(
         has_pool=has_pool, has_one_threshold=has_one_threshold
@@ -70,7 +70,7 @@ _AGREEMENT_RULES = {
 
 
 def get_agreement_rule(*, has_pool: bool, has_one_threshold: bool) -> str:
-    """Return the name of a rule that tests how often the answers of models differ.
+    """Return the name of the rule that tests how often the models disagree.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class MaxLoss(Promise):
     cascade_rules: ClassVar = (LOSS_DIFFERENCE_RULE,)
 
     def rules_allowed_in(self, certificate: Certificate) -> tuple[str, ...]:
-        """Return the names of the rules that may have certified a cascade's loss."""
+        """Return the names of the rules that can certify the loss of a cascade."""
         stages = certificate.stages
         if stages is None:
             return ()
@@ -133,14 +133,14 @@ class MaxLoss(Promise):
         return agreement_rules
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
-        """Return the limit on the loss, or on the disagreement if no label was used."""
+        """Return the limit on the loss, or on the disagreement rate without labels."""
         stages = certificate.stages
-        only_agreement_was_observed = (
+        is_certified_without_labels = (
             stages is not None
             and not stages.has_human_review
             and certificate.rule != LOSS_DIFFERENCE_RULE
         )
-        limited_quantity = DISAGREEMENT if only_agreement_was_observed else LOSS
+        limited_quantity = DISAGREEMENT if is_certified_without_labels else LOSS
         return ((limited_quantity, float(self.epsilon)),)
 
     def procedure(self) -> CascadeLoss:
@@ -158,7 +158,7 @@ class CascadeLoss:
     epsilon: float
 
     def certify_promise(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Raise InputError, because the rows are those of one model."""
+        """Raise InputError, because the promise needs predictions of several models."""
         raise UnsupportedPromiseError(
             "MaxLoss compares two models, so it requires a cascade. Fit a Cascade with this"
             " promise, or promise MinAccuracy(0.97)."
@@ -167,24 +167,24 @@ class CascadeLoss:
     def build_pilot_policy(
         self, random_state: int | None = None, declared_score_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return None, because rows of one model are not certified."""
+        """Return None, because no pilot rows are drawn for a single model."""
         return None
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Describe why the counts of a cascade do not support the loss, or return None."""
+        """Return why the counts of a cascade contradict the promised loss, or None."""
         assert delta is not None
         stages = certificate.stages
         if stages is None:
             return "a loss is promised of a cascade alone"
         if certificate.rule == LOSS_DIFFERENCE_RULE:
-            max_error_rate_difference = self.epsilon
+            max_loss = self.epsilon
             is_supported = certifies_noninferiority(
                 n_only_first_incorrect=stages.n_only_cascade_wrong or 0,
                 n_only_second_incorrect=stages.n_only_reference_wrong or 0,
                 n=certificate.n_rows,
-                margin=max_error_rate_difference,
+                margin=max_loss,
                 level=bounds.ONE_PLUS_ROUNDING_ERROR * delta,
                 nuisance_level=NUISANCE_LEVEL_FRACTION * delta,
             )
@@ -197,10 +197,10 @@ class CascadeLoss:
     def _supports_agreement_rule(
         self, certificate: Certificate, stages: Stages, delta: float
     ) -> bool:
-        """Check whether the number of bad answers passes the test of an agreement rule."""
-        # Only labels show that an answer is better than that of the last model. This rule uses none.
-        states_better_answers = bool(stages.n_only_reference_wrong)
-        if states_better_answers:
+        """Check whether the models disagree rarely enough to pass the test of the rule."""
+        # Without labels, no answer can be shown to be better than that of the last model.
+        claims_better_answers = bool(stages.n_only_reference_wrong)
+        if claims_better_answers:
             return False
         n_tested_rows = certificate.n_rows
         has_one_threshold = certificate.rule in (
@@ -208,7 +208,7 @@ class CascadeLoss:
             get_agreement_rule(has_pool=True, has_one_threshold=True),
         )
         if has_one_threshold:
-            # A single threshold needs no path, so all of delta and all labelled rows are for its test.
+            # With a single threshold, one test uses all of delta and all labelled rows.
             significance_level = delta
             n_untested_pilot_rows = 0
         else:
@@ -235,5 +235,5 @@ def _get_bad_answer_count(stages: Stages) -> int:
     """Return the number of answers that differ from those of the last model or people."""
     if stages.n_disagreements is not None:
         return stages.n_disagreements
-    # If people answer last, they count as correct, so each error of a model is bad.
+    # Human answers count as correct, so each error of a model is a bad answer.
     return stages.n_only_cascade_wrong or 0

@@ -45,7 +45,7 @@ class PairedPredictions:
         return len(self.small_score)
 
     def take(self, index: Codes) -> PairedPredictions:
-        """Return the rows at some positions."""
+        """Return the rows at the given positions."""
         selected_columns = {field.name: getattr(self, field.name)[index] for field in fields(self)}
         return PairedPredictions(**selected_columns)
 
@@ -90,7 +90,7 @@ class OutcomeCounts(NamedTuple):
 
 
 def count_outcomes(rows: PairedPredictions, candidate: Candidate) -> OutcomeCounts:
-    """Count the answers and the errors of each model at some thresholds.
+    """Count the answers and the errors of each model at the given thresholds.
 
     Examples
     --------
@@ -130,9 +130,9 @@ class _PilotSizePolicy(NamedTuple):
         return min(self.max_rows, max(self.min_rows, math.ceil(self.share * n_rows)))
 
 
-# Number of pilot rows without labels. A few suffice to choose thresholds of the small model.
+# Unlabelled pilot rows only choose thresholds of the small model, so few rows suffice.
 _UNLABELLED_PILOT_POLICY = _PilotSizePolicy(share=0.05, min_rows=20, max_rows=500)
-# Number of pilot rows with labels. They estimate error rates, which takes more rows.
+# Labelled pilot rows estimate error rates, which takes more rows than unlabelled pilot rows.
 _LABELLED_PILOT_POLICY = _PilotSizePolicy(share=0.2, min_rows=20, max_rows=5000)
 
 
@@ -166,14 +166,14 @@ class CascadePlan:
         return self.separate_pilot_scores is not None
 
 
-# Default options: without people, and with pilot rows that choose the thresholds.
+# By default, a cascade has no human review, and pilot rows choose its thresholds.
 DEFAULT_PLAN = CascadePlan()
 
 
 def draw_pilot_rows(
     small_score: Float, large_score: Float, models_agree: Flags, plan: CascadePlan
 ) -> Codes:
-    """Draw random pilot rows, which choose thresholds and are left out of the tests.
+    """Draw random indices of the rows that choose thresholds and are not tested.
 
     The draw depends on no label, because `labels_needed` must know the tested rows before there are
     labels.
@@ -207,7 +207,7 @@ def draw_pilot_rows(
 def split_pilot_rows(
     rows: PairedPredictions, plan: CascadePlan
 ) -> tuple[PairedPredictions, PairedPredictions]:
-    """Split rows into pilot rows and tested rows.
+    """Split rows at random into rows for choosing thresholds and rows for testing.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ def split_pilot_rows(
     pilot_index = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
     n_pilot = len(pilot_index)
     n_tested = n_rows - n_pilot
-    # Most of the rows must be left for the tests.
+    # More than half of the rows must be left for the tests.
     if n_tested <= n_pilot:
         raise TooFewRowsError(
             f"Certifying this cascade requires more than {2 * n_pilot} rows, but got"
@@ -248,7 +248,7 @@ def split_pilot_rows(
 
 
 def _make_unlabelled_pilot(small_score: Float) -> PairedPredictions:
-    """Build pilot rows that have only scores of the small model, and no labels."""
+    """Build unlabelled pilot rows from the scores of the small model alone."""
     small_score = np.asarray(small_score, dtype=np.float64)
     if small_score.ndim != 1 or len(small_score) == 0 or np.isnan(small_score).any():
         raise CascadeError("thresholds_from must have at least one row, and a score in every row.")

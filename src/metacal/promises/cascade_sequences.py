@@ -29,7 +29,7 @@ _N_THRESHOLDS = 100
 # Number of candidate thresholds of each model if both the small and the large model have one.
 _N_THRESHOLDS_PER_MODEL = 40
 
-# Tests of an accuracy begin at the threshold where the small model answers this share of the rows.
+# Accuracy tests begin at the threshold where the small model answers this share of the rows.
 _SMALL_MODEL_SHARE_AT_FIRST_TEST = 0.4
 # Fraction of delta for the first test sequence. The rest of delta is for the second sequence.
 _DELTA_FRACTION_OF_FIRST_SEQUENCE = 0.9
@@ -53,7 +53,7 @@ class CandidateSequence(NamedTuple):
 def build_loss_sequences(
     pilot_rows: PairedPredictions, small_score_grid: Grid
 ) -> list[CandidateSequence]:
-    """Build the test sequence of a loss: the small model answers ever more rows."""
+    """Build a test sequence in which the small model answers more and more rows."""
     thresholds = _compute_quantile_thresholds(
         pilot_rows.small_score, n_thresholds=_N_THRESHOLDS, grid=small_score_grid
     )
@@ -70,18 +70,18 @@ def build_accuracy_sequences(
     cascade is there about as accurate as the large model, or more. The second one starts where the
     small model answers no row.
     """
-    rising_thresholds = _compute_quantile_thresholds(
+    ascending_thresholds = _compute_quantile_thresholds(
         pilot_rows.small_score, n_thresholds=_N_THRESHOLDS, grid=small_score_grid
     )
     start_threshold = float(
         np.quantile(pilot_rows.small_score, _SMALL_MODEL_SHARE_AT_FIRST_TEST, method="lower")
     )
-    index_of_start = bisect_left(rising_thresholds, start_threshold)
+    start_index = bisect_left(ascending_thresholds, start_threshold)
     candidates_below_start = [
-        Candidate(small_threshold=threshold) for threshold in rising_thresholds[:index_of_start]
+        Candidate(small_threshold=threshold) for threshold in ascending_thresholds[:start_index]
     ]
     candidates_from_start = [
-        Candidate(small_threshold=threshold) for threshold in rising_thresholds[index_of_start:]
+        Candidate(small_threshold=threshold) for threshold in ascending_thresholds[start_index:]
     ]
     large_model_alone = Candidate(small_threshold=-math.inf)
     first_sequence = CandidateSequence(
@@ -150,9 +150,9 @@ def build_review_sequences(
     >>> sequence.delta_fraction, len(sequence.candidates) > 10
     (1.0, True)
     """
-    small_score_grid, large_grid = score_grids
+    small_score_grid, large_score_grid = score_grids
     small_thresholds = _compute_pair_thresholds(pilot_rows.small_score, small_score_grid)
-    large_thresholds = _compute_pair_thresholds(pilot_rows.large_score, large_grid)
+    large_thresholds = _compute_pair_thresholds(pilot_rows.large_score, large_score_grid)
     n_pilot = len(pilot_rows)
     answer_counts = _sum_over_answered_rows(
         pilot_rows,
@@ -179,10 +179,10 @@ def build_review_sequences(
     n_sent_to_large_column = (n_pilot - answer_counts.of_small_model)[:, None]
     n_sent_to_people_table = n_pilot - n_answered_table
     cost_table = n_sent_to_large_column + review_cost * n_sent_to_people_table
-    tested_per_pilot_row = n_tested / n_pilot
+    n_tested_per_pilot_row = n_tested / n_pilot
     expected_p_value_table = compute_expected_p_value(
-        n_answered=tested_per_pilot_row * n_answered_table,
-        n_errors=tested_per_pilot_row * n_errors_table,
+        n_answered=n_tested_per_pilot_row * n_answered_table,
+        n_errors=n_tested_per_pilot_row * n_errors_table,
         min_accuracy=min_accuracy,
     )
 
@@ -223,8 +223,8 @@ def _find_pareto_front(*, risks: Float, costs: Float, is_allowed: Flags) -> list
     pareto_front: list[tuple[int, int]] = []
     lowest_cost = math.inf
     # `np.lexsort` sorts by its last key first, so entries are sorted by risk and then by cost.
-    flat_indices_by_rising_risk = np.lexsort((costs.ravel(), risks.ravel()))
-    for flat_index in flat_indices_by_rising_risk:
+    flat_indices_by_risk = np.lexsort((costs.ravel(), risks.ravel()))
+    for flat_index in flat_indices_by_risk:
         row_index, column_index = divmod(int(flat_index), costs.shape[1])
         if is_allowed[row_index, column_index] and costs[row_index, column_index] < lowest_cost:
             lowest_cost = float(costs[row_index, column_index])
@@ -241,7 +241,7 @@ def _compute_quantile_thresholds(scores: Float, *, n_thresholds: int, grid: Grid
 
 
 def _compute_pair_thresholds(scores: Float, grid: Grid) -> Float:
-    """Return the thresholds of one model of a pair, from -inf (accept no row) to +inf."""
+    """Return ascending thresholds of one model, from -inf (accept no row) to +inf."""
     thresholds = _compute_quantile_thresholds(
         scores, n_thresholds=_N_THRESHOLDS_PER_MODEL, grid=grid
     )
@@ -263,7 +263,7 @@ class _SumsOverAnsweredRows(NamedTuple):
     of_large_model: Float
 
     def sum_both_models(self) -> Float:
-        """Return the sums over the rows that either model answers, by threshold pair."""
+        """Return, for each threshold pair, the sum over the rows that a model answers."""
         return self.of_small_model[:, None] + self.of_large_model
 
 
@@ -292,8 +292,8 @@ def _sum_over_answered_rows(
     """
     n_small_thresholds = len(small_thresholds)
     n_large_thresholds = len(large_thresholds)
-    # A model accepts a row at its first threshold that is not below the score, and at later ones.
-    # The index is the number of thresholds if the model never accepts the row.
+    # A model accepts a row at every threshold from the first that is not below its score.
+    # If the model never accepts the row, the first index equals the number of thresholds.
     first_small_index = np.searchsorted(small_thresholds, rows.small_score)
     first_large_index = np.searchsorted(large_thresholds, rows.large_score)
     small_sum_by_first_index = np.bincount(
@@ -307,10 +307,10 @@ def _sum_over_answered_rows(
         sum_by_first_index_pair, (first_small_index, first_large_index), value_if_large_answers
     )
     sums_if_large_accepts = sum_by_first_index_pair.cumsum(axis=large_axis)
-    sums_over_this_and_later_small_index = np.flip(
+    reverse_cumulative_sums = np.flip(
         np.flip(sums_if_large_accepts, small_axis).cumsum(axis=small_axis), small_axis
     )
-    # At threshold i, the small model rejects the rows with a first index of i + 1 or more.
-    sums_if_small_rejects_and_large_accepts = sums_over_this_and_later_small_index[1:]
-    large_sums = sums_if_small_rejects_and_large_accepts[:, :n_large_thresholds]
+    # At threshold i, the small model rejects the rows whose first accepting index exceeds i.
+    sums_if_large_answers = reverse_cumulative_sums[1:]
+    large_sums = sums_if_large_answers[:, :n_large_thresholds]
     return _SumsOverAnsweredRows(of_small_model=small_sums, of_large_model=large_sums)

@@ -47,7 +47,7 @@ class CascadeTest(ABC):
         plan: CascadePlan,
         score_grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
-        """Build the sequences of candidates from the pilot rows.
+        """Build the sequences of candidate thresholds from the pilot rows.
 
         Parameters
         ----------
@@ -68,11 +68,11 @@ class CascadeTest(ABC):
     def find_rows_needing_labels(
         self, tested_rows: PairedPredictions, small_threshold: float
     ) -> Flags:
-        """Return a mask of the tested rows whose label the test of a threshold needs."""
+        """Return a mask of the rows whose labels are needed to test a threshold."""
 
     @abstractmethod
     def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
-        """Check whether the counts of a candidate certify the promise at a level."""
+        """Check whether the counts certify the promise at a significance level."""
 
     @abstractmethod
     def make_infeasible_error(
@@ -83,7 +83,7 @@ class CascadeTest(ABC):
         significance_level: float,
         has_human_review: bool,
     ) -> InfeasibleTargetError:
-        """Build the error for a cascade whose first candidate fails the test.
+        """Build the error for a cascade whose first candidate thresholds fail the test.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class LossTest(CascadeTest):
         plan: CascadePlan,
         score_grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
-        """Build the sequence in which the small model answers ever more rows."""
+        """Build a test sequence in which the small model answers more and more rows."""
         if plan.has_human_review:
             raise UnsupportedPromiseError(
                 "MaxLoss does not support people, because the large model predicts all rows that"
@@ -127,13 +127,13 @@ class LossTest(CascadeTest):
     def find_rows_needing_labels(
         self, tested_rows: PairedPredictions, small_threshold: float
     ) -> Flags:
-        """Return a mask of the rows of the small model on which the models disagree."""
+        """Return a mask of the rows that the small model answers unlike the large model."""
         return ~tested_rows.models_agree & accept_up_to_threshold(
             tested_rows.small_score, small_threshold
         )
 
     def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
-        """Check whether the counts show a loss of at most epsilon."""
+        """Check whether the counts certify a loss of at most epsilon."""
         return self._certifies_max_loss(
             self.promise.epsilon,
             counts,
@@ -162,14 +162,14 @@ class LossTest(CascadeTest):
         significance_level: float,
         has_human_review: bool,
     ) -> InfeasibleTargetError:
-        """Build the error with the best certifiable loss and the number of rows needed."""
+        """Build the error that states the smallest certifiable loss and the rows needed."""
         max_loss = self.promise.epsilon
         smallest_loss = self._find_smallest_certifiable_loss(
             counts, n_tested=n_tested, significance_level=significance_level
         )
-        best_text = "these rows support no larger loss either"
+        smallest_loss_text = "these rows support no larger loss either"
         if smallest_loss is not None:
-            best_text = (
+            smallest_loss_text = (
                 f"the smallest these rows support {self.promise.confidence_phrase} is"
                 f" {smallest_loss:.4f}"
             )
@@ -185,7 +185,7 @@ class LossTest(CascadeTest):
             advice = f"use at least {n_needed_if_never_worse:,} rows"
             rows_needed = n_needed_if_never_worse
         message = (
-            f"Cannot certify a loss of {max_loss:g} for this cascade; {best_text} (the small model"
+            f"Cannot certify a loss of {max_loss:g} for this cascade; {smallest_loss_text} (the small model"
             f" answers {counts.n_small:,} of {n_tested:,} rows, {counts.n_worse:,} worse than the"
             f" large model and {counts.n_better:,} better). Raise the limit, or {advice}."
         )
@@ -245,14 +245,14 @@ class AccuracyTest(CascadeTest):
                 review_cost=plan.review_cost,
                 score_grids=score_grids,
             )
-        # Without people, the large model answers all other rows, so it has no threshold.
+        # Without human review, the large model rejects no row, so it has no threshold.
         small_score_grid, _ = score_grids
         return build_accuracy_sequences(pilot_rows, small_score_grid)
 
     def find_rows_needing_labels(
         self, tested_rows: PairedPredictions, small_threshold: float
     ) -> Flags:
-        """Return a mask of all rows, because an accuracy needs every label."""
+        """Return a mask of all rows, because an accuracy test needs every label."""
         return np.ones(len(tested_rows), dtype=bool)
 
     def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
@@ -289,7 +289,7 @@ def make_accuracy_error(
     significance_level: float,
     has_human_review: bool,
 ) -> InfeasibleTargetError:
-    """Build the error for a cascade whose first tested thresholds fail.
+    """Build the error for a cascade whose first thresholds fail the accuracy test.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ def make_accuracy_error(
         n_correct = n_answered - n_errors
         lower_bound = bounds.clopper_pearson_lower(n_correct, n_answered, significance_level)
         certified_accuracy = floor_to_4_decimals(lower_bound)
-    best_target = certified_accuracy if certified_accuracy > 0.0 else None
+    best_accuracy = certified_accuracy if certified_accuracy > 0.0 else None
     review_advice = ""
     if not has_human_review:
         review_advice = "send rows that no model accepts to review, "
@@ -321,11 +321,11 @@ def make_accuracy_error(
         f" {certified_accuracy:.4f} {promise.confidence_phrase}. Lower the target, use more rows,"
         f" {review_advice}or use a better large model."
     )
-    return InfeasibleTargetError(message, target=promise.beta, best=best_target)
+    return InfeasibleTargetError(message, target=promise.beta, best=best_accuracy)
 
 
 def make_cascade_test(promise: MaxLoss | MinAccuracy) -> CascadeTest:
-    """Return the test of a promise about a cascade."""
+    """Return the statistical test for a promise about a cascade."""
     if isinstance(promise, MaxLoss):
         return LossTest(promise)
     return AccuracyTest(promise)

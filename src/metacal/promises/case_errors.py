@@ -31,19 +31,19 @@ from metacal.errors import InputError, UnsupportedPromiseError
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_choice, check_fraction
 
-# Largest number of errors of a case that may be declared.
+# Users may declare at most this number as the largest number of errors per case.
 _MAX_LARGEST = 10**6
 
 
 class CasePromise(Promise):
     """Base class of the promises about cases."""
 
-    # Whether the scores of all item types have one scale.
+    # Whether the scores of all item types are on the same scale.
     same_scale: bool
 
     @property
     def largest_number_of_errors(self) -> int | None:
-        """Largest number of errors that counts in a case, if their mean is limited."""
+        """Largest number of errors that counts in a case, or None without such a cap."""
         return None
 
 
@@ -110,7 +110,7 @@ class MaxCaseErrors(CasePromise):
 
     @property
     def limits(self) -> Limits:
-        """The limited quantity and its limit."""
+        """Quantity that the promise limits, with its limit."""
         return ((self._quantity, float(self.limit)),)
 
     @property
@@ -127,11 +127,11 @@ class MaxCaseErrors(CasePromise):
 
     @property
     def _quantity(self) -> Quantity:
-        """The limited quantity."""
+        """Quantity that the promise limits."""
         return AUTOMATED_CASE_ERRORS if self.among == "automated" else CASE_ERRORS
 
     def procedure(self) -> CaseCutoffProcedure | CaseSequenceProcedure:
-        """Return the procedure that certifies the items of cases."""
+        """Return the procedure that certifies the promise on cases of items."""
         procedure = CaseCutoffProcedure if self.among == "all" else CaseSequenceProcedure
         return procedure(self._quantity, self.limit, same_scale=self.same_scale)
 
@@ -189,7 +189,7 @@ class MinCaseRecall(CasePromise):
         return (CASE_ORDER_STATISTIC, CASE_BLOCKS)
 
     def procedure(self) -> CaseCutoffProcedure:
-        """Return the procedure that certifies the items of cases."""
+        """Return the procedure that certifies the promise on cases of items."""
         return CaseCutoffProcedure(CASE_RECALL, self.target, same_scale=self.same_scale)
 
 
@@ -256,7 +256,7 @@ class MaxErrorsPerCase(CasePromise):
         return self.largest
 
     def procedure(self) -> CaseSequenceProcedure:
-        """Return the procedure that certifies the items of cases."""
+        """Return the procedure that certifies the promise on cases of items."""
         return CaseSequenceProcedure(
             ERRORS_PER_CASE, self.limit, same_scale=self.same_scale, max_counted_errors=self.largest
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metacal.certification.row_losses import Losses
 
 
-# The confidence level of each of several intervals is rounded to this many decimals.
+# Bonferroni-corrected confidence levels are rounded to this many decimals.
 _LEVEL_DECIMALS = 12
 
 
@@ -34,7 +34,7 @@ def judge(
     clusters: Clusters | None = None,
     overlap_with_fit: OverlapWithFit | None = None,
 ) -> Verdict:
-    """Judge whether labelled rows keep or refute the promise of a certificate.
+    """Judge whether a certified promise is kept or refuted on labelled rows.
 
     If there are several limits, their intervals hold together at the confidence level (Bonferroni).
     A promise that is kept is thus refuted with probability at most (1 - confidence_level) / 2.
@@ -110,7 +110,7 @@ def _judge_subgroups(
     row_subgroups: NDArray[Any] | None,
     clusters: Clusters | None,
 ) -> Verdict:
-    """Judge the promise of each subgroup that has rows, the smallest p-value first."""
+    """Return the verdict on each subgroup with rows, in the order of p-values."""
     subgroups = certificate.subgroups
     assert subgroups is not None
     if correct is None:
@@ -132,8 +132,10 @@ def _judge_subgroups(
     )
     if not measured_subgroups:
         quantity, target = certificate.limits[0]
-        no_row = np.zeros_like(accept)
-        empty_measurement = Measurement.from_rows(quantity, target, accept=no_row, correct=no_row)
+        empty_mask = np.zeros_like(accept)
+        empty_measurement = Measurement.from_rows(
+            quantity, target, accept=empty_mask, correct=empty_mask
+        )
         return Verdict.from_measurement(empty_measurement, confidence_level)
     measured_subgroups.sort(
         key=lambda measured: measured.measurement.compute_p_value(confidence_level)
@@ -183,13 +185,13 @@ def _measure_subgroups_with_rows(
 
 
 def _get_shown_name(subgroup: SubgroupCertificate, subgroups: SubgroupCertificates) -> str | None:
-    """Return the class or group of a subgroup, or None for a side of all rows."""
+    """Return the printed name of a subgroup, or None if it needs no name."""
     if subgroups.is_two_sided_without_groups:
         return None
     return subgroup.name_without_side
 
 
 def _compute_bonferroni_level(confidence_level: float, *, n_intervals: int) -> float:
-    """Compute the Bonferroni confidence level of one of several joint intervals."""
+    """Compute the Bonferroni-corrected confidence level of each joint interval."""
     error_probability_per_interval = (1.0 - confidence_level) / n_intervals
     return round(1.0 - error_probability_per_interval, _LEVEL_DECIMALS)

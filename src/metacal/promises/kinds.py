@@ -13,7 +13,7 @@ from metacal.errors import InputError
 from metacal.lazy import import_object, read_typed_imports
 
 if TYPE_CHECKING:
-    # `PROMISES` is built from these imports, so that type checkers know each promise as well.
+    # `PROMISES` is built from these imports, which also show each promise to type checkers.
     from metacal.promises.accuracy import MinAccuracy as MinAccuracy
     from metacal.promises.both import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from metacal.promises.two_sided import MinRecall as MinRecall
     from metacal.promises.two_sided import TwoSided as TwoSided
 
-# Class of each promise, as "module:Class". The key is the name of the promise in files.
+# Map from the name of a promise in saved files to its class, as "module:Class".
 PROMISES: dict[str, str] = {
     **read_typed_imports(__name__),
     "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
@@ -86,5 +86,5 @@ def find_promise_modules() -> dict[str, str]:
 
 
 def load_promise_classes() -> dict[str, type[Promise]]:
-    """Import all promises, and return their classes keyed by the name in files."""
+    """Import all promise classes, and return them by their names in saved files."""
     return {name: import_object(place) for name, place in PROMISES.items()}

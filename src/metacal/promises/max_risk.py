@@ -38,12 +38,12 @@ from metacal.promises.promise import Promise
 from metacal.rows import Rows
 from metacal.rows.arrays import check_fraction, to_numpy
 
-# If a table of costs has more classes than this, only its size is printed.
+# A cost table with more classes than this is not printed, only its size.
 _MAX_PRINTED_CLASSES = 4
 
 
 def get_largest_cost(promise: Promise | None) -> float | None:
-    """Return the largest cost of a row under a promise, None if it limits no cost."""
+    """Return the largest cost of a row, or None if the promise limits no cost."""
     return promise.largest if isinstance(promise, CostPromise) else None
 
 
@@ -87,14 +87,14 @@ class CostPromise(Promise):
         return self.costs.losses_from_correctness(correct)
 
     def mean_loss_follows_from_error_count(self, certificate: Certificate) -> bool:
-        """Check whether the mean loss in a certificate follows from its number of errors."""
+        """Check whether the number of errors determines the mean loss of a certificate."""
         procedure = self.procedure()
         if not isinstance(procedure, MeanLossLimit):
             return False
         return procedure.mean_loss_follows_from_error_count(certificate)
 
     def check_cost_table_size(self, n_classes: int) -> None:
-        """Raise InputError if the cost matrix has another number of classes."""
+        """Raise InputError if the cost matrix does not have `n_classes` classes."""
         error_costs = self.wrong
         if isinstance(error_costs, float):
             return
@@ -275,7 +275,7 @@ class MaxCost(CostPromise):
 
     @property
     def rule(self) -> str:
-        """Name of the rule. A single cost of every error is a promise of accuracy."""
+        """Name of the rule, which is an accuracy rule if all errors cost the same."""
         if self.delta is not None and has_uniform_costs(self.wrong):
             return FIXED_SEQUENCE_RULE
         return super().rule
@@ -348,7 +348,7 @@ class Cheapest(CostPromise):
 
     @property
     def limits(self) -> Limits:
-        """The limited quantity. Its limit is infinite until rows are certified."""
+        """Quantity that the promise limits. Its limit is infinite until rows are certified."""
         return ((COST_PER_ROW, math.inf),)
 
     def procedure(self) -> CheapestThreshold:

@@ -77,7 +77,7 @@ class Measurement:
         losses: Losses | None = None,
         clusters: Clusters | None = None,
     ) -> Measurement:
-        """Measure a promised quantity on rows.
+        """Measure a promised quantity on labelled rows.
 
         Parameters
         ----------
@@ -128,11 +128,11 @@ class Measurement:
                 f"The test of the {quantity} of a cascade requires the predictions of all models."
                 " Pass the tables of all models."
             )
-        # The loss of a row is 1 if the cascade answers it worse, -1 if better, and 0 otherwise.
-        loss_compared_with_last_model = losses.if_accepted
-        n_rows = len(loss_compared_with_last_model)
-        n_worse = int((loss_compared_with_last_model > 0.0).sum())
-        n_better = int((loss_compared_with_last_model < 0.0).sum())
+        # The loss is 1 if only the cascade is wrong, -1 if only the last model is, and 0 otherwise.
+        loss_differences = losses.if_accepted
+        n_rows = len(loss_differences)
+        n_worse = int((loss_differences > 0.0).sum())
+        n_better = int((loss_differences < 0.0).sum())
         return cls(
             quantity=quantity,
             target=target,
@@ -146,7 +146,7 @@ class Measurement:
     def _measure_share(
         cls, quantity: Quantity, target: float, accept: Flags, correct: Flags | None
     ) -> Measurement:
-        """Measure a share of independent rows."""
+        """Measure a share of rows, such as an error rate, on independent rows."""
         n_events, n_rows = quantity.count_events(accept, correct)
         n_violations, _ = quantity.count_violations(accept, correct)
         share = None
@@ -163,7 +163,7 @@ class Measurement:
         correct: Flags | None,
         clusters: Clusters,
     ) -> Measurement:
-        """Measure a share of the rows, where rows of the same cluster are dependent."""
+        """Measure a share of rows that may depend on each other within clusters."""
         n_violations, n_rows = quantity.count_violations(accept, correct)
         cluster_counts = count_violations_per_cluster(quantity, clusters, accept, correct)
         share = cluster_counts.violation_rate
@@ -187,7 +187,7 @@ class Measurement:
         correct: Flags | None,
         losses: Losses | None,
     ) -> Measurement:
-        """Measure the mean cost of the rows that count, as a test by bets needs it."""
+        """Measure the mean cost of the counted rows, with data for a betting test."""
         if quantity.needs_labels:
             quantity.check_labels(correct)
         if losses is None:
@@ -195,14 +195,14 @@ class Measurement:
                 f"The test of the {quantity} requires the cost of each row. Pass losses."
             )
         costs_in_row_order = losses.get_counted_losses(quantity, accept)
-        # The bets are in random order, because sorted costs would look like drift.
+        # A betting test needs a random order of rows, because sorted costs would look like drift.
         draws = RowDraws(seed_columns=(costs_in_row_order,))
         costs = costs_in_row_order[draws.draw_row_order(purpose="order of bets")]
         relative_costs = costs / losses.max_loss
         mean_cost = None
         if len(costs) > 0:
             mean_cost = float(costs.mean())
-        # If every cost is 0 or the largest cost, an exact binomial test replaces the bets.
+        # If every cost is 0 or the largest cost, an exact binomial test replaces the betting test.
         relative_costs_for_bets = None if losses.is_all_or_nothing else relative_costs
         n_rows_with_cost = int((costs > 0.0).sum())
         return cls(
@@ -273,7 +273,7 @@ class Measurement:
         return min(low_in_cost_units, self.value), max(high_in_cost_units, self.value)
 
     def _compute_error_difference_interval(self, confidence_level: float) -> tuple[float, float]:
-        """Compute the interval of the difference between two error rates by an exact test."""
+        """Compute an exact confidence interval for the difference of two error rates."""
         assert self.n_better is not None
         return difference_interval(
             n_only_first_incorrect=self.n_bad,
@@ -283,7 +283,7 @@ class Measurement:
         )
 
     def _compute_binomial_interval(self, tail_probability: float) -> tuple[float, float]:
-        """Compute the interval of Clopper and Pearson for a share of independent rows."""
+        """Compute the Clopper-Pearson interval for a share of independent rows."""
         n_events = self.n_bad
         bad_rows_are_events = self.quantity.has_upper_limit
         if not bad_rows_are_events:
@@ -295,9 +295,9 @@ class Measurement:
     def _compute_relative_cost_interval(self, tail_probability: float) -> tuple[float, float]:
         """Compute a betting interval for the mean of costs in [0, 1]."""
         assert self.relative_costs is not None
-        guessed_mean = min(0.5, self.max_bad_share)
-        low = betting.mean_lower_bound(self.relative_costs, tail_probability, guessed_mean)
-        high = betting.mean_upper_bound(self.relative_costs, tail_probability, guessed_mean)
+        mean_guess = min(0.5, self.max_bad_share)
+        low = betting.mean_lower_bound(self.relative_costs, tail_probability, mean_guess)
+        high = betting.mean_upper_bound(self.relative_costs, tail_probability, mean_guess)
         return low, high
 
     def _compute_cluster_interval(self, tail_probability: float) -> tuple[float, float]:
@@ -343,7 +343,7 @@ class Measurement:
         return self._compute_binomial_p_value()
 
     def _compute_error_difference_p_value(self, significance_level: float) -> float:
-        """Compute the p-value of an exact test of the difference between two error rates."""
+        """Compute the exact p-value for the difference between two error rates."""
         assert self.n_better is not None
         n_worse = self.n_bad
         return p_value_of_noninferiority(
@@ -355,7 +355,7 @@ class Measurement:
         )
 
     def _compute_cluster_p_value(self, significance_level: float) -> float:
-        """Compute the p-value of bets on whole clusters."""
+        """Compute the p-value of a betting test that bets on whole clusters."""
         assert self.cluster_counts is not None
         limit = self.max_bad_share
         cluster_values = self.cluster_counts.compute_values_to_compare_with_limit(limit)
@@ -364,7 +364,7 @@ class Measurement:
         )
 
     def _compute_relative_cost_p_value(self, significance_level: float) -> float:
-        """Compute the p-value of bets against a mean of costs in [0, 1]."""
+        """Compute the p-value of a betting test on the mean of costs in [0, 1]."""
         assert self.relative_costs is not None
         limit_is_always_kept = self.max_bad_share >= 1.0
         if limit_is_always_kept:
@@ -374,7 +374,7 @@ class Measurement:
         )
 
     def _compute_binomial_p_value(self) -> float:
-        """Compute the probability of at least `n_bad` bad rows if the limit is just kept."""
+        """Compute the probability of at least `n_bad` bad rows if their rate is the limit."""
         if self.n_bad == 0:
             return 1.0
         # P(Bin(n, p) >= k) is the regularized incomplete beta function I_p(k, n - k + 1).

@@ -11,7 +11,7 @@ from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rules.order_statistics import RejectionRateRule
 from metacal.promises.promise import Promise, SubgroupPromise
 
-# Names of four rules: about correct rows or about all rows, with a delta or in expectation.
+# Names of the rules for correct rows and for all rows, with a delta and in expectation.
 UMBRELLA = register_rule(
     "umbrella", "umbrella order statistic of the correct scores (Tong, Feng & Li 2018)", SAME_SOURCE
 )
@@ -62,7 +62,7 @@ class MaxMiscoverage(SubgroupPromise):
     rules: ClassVar = (UMBRELLA, EXPECTED_RANK)
 
     def procedure(self) -> OneThresholdProcedure:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         return OneThresholdProcedure(
             MISCOVERAGE, self.alpha, RejectionRateRule("correct", self.rule)
         )
@@ -115,5 +115,5 @@ class MaxReview(Promise):
     rules: ClassVar = (UMBRELLA_OF_ALL, EXPECTED_RANK_OF_ALL)
 
     def procedure(self) -> OneThresholdProcedure:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         return OneThresholdProcedure(REVIEW, self.share, RejectionRateRule("all", self.rule))

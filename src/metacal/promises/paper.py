@@ -45,7 +45,7 @@ class _WithoutGuarantee(Promise):
 
     @property
     def split_seed(self) -> int | None:
-        """Seed of the split, None if it is derived from the rows or from a generator."""
+        """Integer seed of the random split, or None if `random_state` is not an integer."""
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return None
@@ -53,7 +53,7 @@ class _WithoutGuarantee(Promise):
     def select_map_training_rows(
         self, is_available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
-        """Return a mask of the accepted rows among the available rows.
+        """Return a mask of the available rows that the threshold accepts.
 
         These are the "samples whose scores are smaller than r* among the second part" (line 6 of
         Algorithm 1, line 7 of Algorithm 2). Under the paper's Assumption 1 no score equals r*, so
@@ -91,7 +91,7 @@ class MaxMiscoverage(_WithoutGuarantee):
     rules: ClassVar = (ALGORITHM_1,)
 
     def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """Return masks of the rows for the threshold and for the calibrator.
+        """Return two masks: rows that choose the threshold, and rows for the calibrator.
 
         The rows for the threshold are correct: the first part "has only negative samples".
         """
@@ -101,7 +101,7 @@ class MaxMiscoverage(_WithoutGuarantee):
         )
 
     def procedure(self) -> PaperMiscoverage:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         return PaperMiscoverage(self.alpha)
 
     def select_map_training_rows(
@@ -159,21 +159,21 @@ class MinCoverageAccuracy(_WithoutGuarantee):
             )
 
     def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """Return masks of at most 500 random rows for the threshold, and of the others."""
+        """Return masks of at most 500 random threshold rows and of the calibrator rows."""
         all_rows = np.arange(len(correct))
         return _draw_threshold_rows(
             all_rows, correct=correct, score=score, random_state=self.random_state
         )
 
     def procedure(self) -> PaperAccuracy:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         return PaperAccuracy(self.beta, self.n_bins)
 
 
 def _draw_threshold_rows(
     candidate_indices: Codes, *, correct: Flags, score: Float | None, random_state: Any
 ) -> tuple[Flags, Flags]:
-    """Draw a random tenth of some rows, at most 500 rows, to choose the threshold.
+    """Draw a random tenth of the rows, at most 500, to choose the threshold.
 
     All other rows are for the calibrator, also rows that were no candidates.
 
@@ -210,8 +210,8 @@ def _draw_threshold_rows(
     else:
         rng = make_generator(random_state)
         drawn_indices = rng.choice(candidate_indices, size=n_drawn, replace=False)
-    is_for_threshold = np.zeros(len(correct), dtype=bool)
-    is_for_threshold[drawn_indices] = True
+    is_threshold_row = np.zeros(len(correct), dtype=bool)
+    is_threshold_row[drawn_indices] = True
     # The calibrator is fitted on all rows that do not choose the threshold.
-    is_for_calibrator = ~is_for_threshold
-    return is_for_threshold, is_for_calibrator
+    is_calibrator_row = ~is_threshold_row
+    return is_threshold_row, is_calibrator_row

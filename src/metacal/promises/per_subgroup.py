@@ -59,7 +59,7 @@ class Per(Promise):
 
     @property
     def delta(self) -> float:  # type: ignore[override]
-        """Delta of the inner promise, which the subgroups share."""
+        """Failure probability of the inner promise, which the subgroups share."""
         return float(self.promise.delta)
 
     @property
@@ -85,7 +85,7 @@ class Per(Promise):
 
     @property
     def positive_classes(self) -> tuple[Name | None, ...]:
-        """Positive classes of the inner promise, empty if it is not about one of two classes."""
+        """Positive classes of the inner promise. Empty if it is not about one class."""
         positive_classes: tuple[Name | None, ...] = self.promise.positive_classes
         return positive_classes
 
@@ -102,7 +102,7 @@ class Per(Promise):
         return self.promise._expected_limits(certificate)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters and, if `deep`, those of the inner promise."""
+        """Return the parameters, with those of the inner promise if `deep` is true."""
         params = super().get_params()
         if deep and hasattr(self.promise, "get_params"):
             for name, value in self.promise.get_params().items():

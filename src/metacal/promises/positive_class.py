@@ -22,7 +22,7 @@ PromiseType = TypeVar("PromiseType", bound=Promise)
 def apply_positive_class(
     promise: PromiseType, positive: Name | None, *, positive_is_class_of_high_scores: bool = False
 ) -> PromiseType:
-    """Apply the positive class of an estimator to a promise that names none.
+    """Set the positive class of an estimator on a promise that names no class.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def _build_missing_class_error(promise: Promise, class_names: Sequence[Name]) ->
     first_class, second_class = class_names
     first_option = format_option("positive", str(first_class))
     second_option = format_option("positive", str(second_class))
-    # On the command line there is a single option, so the message does not say where to pass it.
+    # The command line has only one such option, so the message does not name its target.
     where_to_pass = choose_spelling(
         python_spelling=" to the promise or to the estimator", command_spelling=""
     )

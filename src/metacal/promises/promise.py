@@ -48,14 +48,13 @@ class Promise(ABC):
     files to name the promise.
     """
 
-    # For each parameter with a limit, the quantity that it limits. Certificates keep this order.
+    # Map from each parameter with a limit to the quantity that it limits, in certificate order.
     quantities: ClassVar[Mapping[str, Quantity]]
 
-    # Rule that certifies with a delta, then the rule that holds in expectation. The latter is left
-    # out if the promise has no such rule.
+    # Name of the rule with a delta, followed by that of the rule in expectation if there is one.
     rules: ClassVar[Sequence[str]]
 
-    # Rule for a cascade without human review, then the rule for a cascade with human review.
+    # Names of the rules for a cascade without human review and with human review.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
 
     # Name of the calibrator that the promise prescribes, or None if it prescribes none.
@@ -128,7 +127,7 @@ class Promise(ABC):
 
     @property
     def positive_classes(self) -> tuple[Name | None, ...]:
-        """Positive class of each promise about one class, None for the second class.
+        """Positive class of each promise about one class. None means the second class.
 
         It is empty if the promise is not about one of two classes.
         """
@@ -142,13 +141,13 @@ class Promise(ABC):
         return self
 
     def find_count_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe how the counts of a certificate contradict the promise, or return None."""
+        """Return how the counts of a certificate contradict the promise, or None."""
         from metacal.certification.audit import find_test_contradiction
 
         return find_test_contradiction(self, certificate)
 
     def compute_losses(self, rows: Rows, labels: Any) -> Losses | None:
-        """Compute the cost of each prediction, or return None if the promise limits no costs.
+        """Compute the cost of each prediction, or return None if costs are not limited.
 
         Parameters
         ----------
@@ -179,11 +178,11 @@ class Promise(ABC):
 
     @property
     def possible_rules(self) -> tuple[str, ...]:
-        """Names of all rules that may certify the promise on rows of one model."""
+        """Names of all rules that may certify the promise for a single model."""
         return (self.rule,)
 
     def get_cascade_rule(self, *, has_human_review: bool) -> str:
-        """Return the name of the rule for a cascade, with or without people."""
+        """Return the name of the rule for a cascade, with or without human review."""
         if has_human_review:
             return self.cascade_rules[-1]
         return self.cascade_rules[0]
@@ -228,7 +227,7 @@ class Promise(ABC):
         return None
 
     def split_rows(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """Return masks of the rows for the threshold and of the rows for the calibrator.
+        """Return two masks: rows that choose the threshold, and rows for the calibrator.
 
         By default all rows serve both purposes, because the score does not depend on labels.
 
@@ -306,7 +305,7 @@ class Promise(ABC):
         return type(self)(**{**current_params, **params})
 
     def contradiction(self, certificate: Certificate) -> str | None:
-        """Describe how a certificate from a file contradicts the promise, or return None.
+        """Return how a loaded certificate contradicts the promise, or None.
 
         Rule, limits and counts are recomputed from one another (`metacal.certification.audit`).
 
@@ -339,17 +338,17 @@ class Promise(ABC):
         )
 
     def _find_design_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe why a fit cannot have had the stated folds, clusters or scores."""
+        """Return why the folds, clusters or scores of a certificate are impossible."""
         design = certificate.design
         max_folds = certificate.n_rows
         if self._tests_only_part_of_rows:
-            # All rows were scored in folds, but the certificate counts only the rows of the split.
-            # So it does not limit the number of folds.
+            # The rows of the split do not limit the number of folds, because all rows are scored
+            # in folds, but the certificate counts only the rows of the split.
             max_folds = max(max_folds, design.n_folds)
         return design.find_contradiction(max_folds=max_folds, delta=self.delta)
 
     def _find_term_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe why a certificate states another promise than this one, or return None."""
+        """Return why the terms of a certificate differ from the promise, or None."""
         certificate_counts_cases = certificate.cases is not None
         counts_other_unit = certificate_counts_cases != self.counts_cases
         if counts_other_unit or not self._has_same_terms(certificate):
@@ -357,7 +356,7 @@ class Promise(ABC):
         return None
 
     def _find_rule_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe why the rule of a certificate is not one of the promise, or return None."""
+        """Return why the rule of a certificate cannot certify the promise, or None."""
         allowed_rule_names = self.rules_allowed_in(certificate)
         if certificate.design.counts_whole_clusters:
             from metacal.certification.clusters import WHOLE_CLUSTERS_RULE
@@ -368,15 +367,15 @@ class Promise(ABC):
         return "the rule is none that this promise uses"
 
     def _find_test_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe why the counts do not pass the test of the promise, or return None."""
-        # Only certificates from files are tested again, so a fit does not import the tests.
+        """Return why the counts fail the test of the promise, or None."""
+        # The import is local, because only loaded certificates are tested again.
         from metacal.certification.audit import (
             find_cluster_test_contradiction,
             find_test_contradiction,
         )
 
         design = certificate.design
-        # If several scores were tested, each had a fraction of delta.
+        # If several scores were tested, each test had a fraction of delta.
         promise_at_tested_delta = self.with_delta_fraction(design.delta_fraction)
         if design.counts_whole_clusters:
             return find_cluster_test_contradiction(promise_at_tested_delta, certificate)
@@ -388,7 +387,7 @@ class Promise(ABC):
         return self.guarantee == "none"
 
     def _find_row_count_contradiction(self, certificate: Certificate) -> str | None:
-        """Describe a contradiction between the row counts of a certificate, or return None."""
+        """Return how the row counts of a certificate contradict each other, or None."""
         design = certificate.design
         cases = certificate.cases
         has_pilot_cases = cases is not None and cases.n_pilot > 0
@@ -406,17 +405,17 @@ class Promise(ABC):
         if not contradiction:
             contradiction = find_score_value_contradiction(certificate)
         if not contradiction:
-            can_plan_tests_on_rows = self.procedure().build_pilot_policy() is not None
+            has_pilot_policy = self.procedure().build_pilot_policy() is not None
             contradiction = find_planning_row_contradiction(
-                certificate, can_plan_tests_on_rows=can_plan_tests_on_rows
+                certificate, can_plan_tests_on_rows=has_pilot_policy
             )
         if not contradiction:
-            # A sequential procedure requests labels one by one, and stops before it has all.
+            # A sequential procedure requests labels one by one, and may stop before all are known.
             from metacal.certification.arriving import get_procedure_for_partial_labels
 
-            requests_labels_one_by_one = get_procedure_for_partial_labels(self) is not None
+            is_sequential = get_procedure_for_partial_labels(self) is not None
             contradiction = find_label_contradiction(
-                certificate, allows_missing_labels=requests_labels_one_by_one
+                certificate, allows_missing_labels=is_sequential
             )
         return contradiction
 

@@ -16,11 +16,11 @@ from metacal.formulas import Flags, Float
 # With this many pilot rows, observed errors and fitted probabilities have the same weight.
 _EQUAL_WEIGHT_ROWS = 500
 
-# Ridge penalties of the logistic regression. Without them, slopes diverge if errors are rare.
+# Ridge penalties keep the slopes of the logistic regression finite if errors are rare.
 _INTERCEPT_PENALTY = 1e-6
 _SLOPE_PENALTY = 0.1
 
-# Newton's method takes at most this many steps, of limited size, and stops at a small step.
+# Limits of Newton's method: the number of steps, their size, and the step size at which it stops.
 _MAX_NEWTON_STEPS = 30
 _MAX_STEP_SIZE = 2.0
 _STEP_TOLERANCE = 1e-8
@@ -44,8 +44,8 @@ def estimate_error_probabilities(scores: Float, correct: Flags) -> Float:
     n_rows = len(scores)
     weight_of_observed_error = n_rows / (n_rows + _EQUAL_WEIGHT_ROWS)
     fitted_probabilities = fit_error_probabilities(scores, correct)
-    weighted_errors = weight_of_observed_error * ~correct
-    return weighted_errors + (1.0 - weight_of_observed_error) * fitted_probabilities
+    weighted_observed_errors = weight_of_observed_error * ~correct
+    return weighted_observed_errors + (1.0 - weight_of_observed_error) * fitted_probabilities
 
 
 def fit_error_probabilities(scores: Float, correct: Flags) -> Float:

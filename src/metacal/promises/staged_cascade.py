@@ -83,7 +83,7 @@ from metacal.promises.threshold_paths import PilotScores, find_answering_model
 from metacal.rows.draws import RowDraws
 from metacal.statistics import bounds
 
-# Share of the labelled rows that choose thresholds as pilot rows and are not tested.
+# This share of the labelled rows chooses the thresholds and is left out of the tests.
 _PILOT_SHARE = 0.2
 # Smallest number of pilot rows, whatever the number of labelled rows.
 _MIN_PILOT_ROWS = 20
@@ -103,7 +103,7 @@ class AnswerCounts(NamedTuple):
     n_bad: int
 
     def certifies_accuracy(self, min_accuracy: float, *, significance_level: float) -> bool:
-        """Check whether the counts certify an accuracy, if bad answers are wrong answers."""
+        """Check whether the numbers of answers and of wrong answers certify an accuracy."""
         if self.n_answered == 0:
             return False
         p_value = bounds.binomial_p_value(self.n_bad, self.n_answered, 1.0 - min_accuracy)
@@ -195,7 +195,7 @@ class CascadeScores(Evidence):
         )
 
     def _certify_loss(self, promise: MaxLoss) -> Certificate:
-        """Certify the cheapest thresholds with few enough bad answers."""
+        """Certify the cheapest thresholds with a share of bad answers below the limit."""
         random_row_order = self._draw_row_order()
         n_labelled = len(random_row_order)
         n_pilot = 0
@@ -203,7 +203,7 @@ class CascadeScores(Evidence):
             n_pilot = _compute_pilot_size(n_labelled)
         n_testable = n_labelled - n_pilot
         bad_answer_test = self._build_bad_answer_test(promise, n_pilot=n_pilot)
-        # Behind a single threshold, the tested rows of a pool get the answer of the last model.
+        # With a single threshold, the tested rows of a pool get the answer of the last model.
         max_bad_rows = bad_answer_test.find_max_passing_bad_count(
             n_testable, corrects_tested_rows=self.has_one_threshold
         )
@@ -241,7 +241,7 @@ class CascadeScores(Evidence):
         significance_level = promise.delta
         tests_threshold_paths = not self.has_one_threshold
         if tests_threshold_paths:
-            # A false pass along any path breaks the promise, so the paths share delta.
+            # A false pass on any path breaks the promise, so each path has an equal part of delta.
             significance_level = promise.delta / N_THRESHOLD_PATHS
         pool_size = None
         if self.is_finite_pool:
@@ -256,7 +256,7 @@ class CascadeScores(Evidence):
         )
 
     def _certify_accuracy(self, promise: MinAccuracy) -> Certificate:
-        """Certify the cheapest thresholds whose answers pass the test of accuracy."""
+        """Certify the cheapest thresholds whose answers pass the accuracy test."""
         split = self._split_rows()
         pilot = self._select_pilot(split.pilot_rows)
         if self.has_one_threshold:
@@ -264,7 +264,7 @@ class CascadeScores(Evidence):
         else:
             tolerated_bad_share = 0.0
             if self.has_human_review:
-                # The accuracy is that of the answers of models, so 1 - beta of them may be wrong.
+                # An accuracy of at least beta allows a share 1 - beta of the answers to be wrong.
                 tolerated_bad_share = 1.0 - promise.beta
             paths = self._build_threshold_paths(pilot, tolerated_bad_share)
         significance_level = (promise.delta or 0.0) / len(paths)
@@ -309,7 +309,7 @@ class CascadeScores(Evidence):
         *,
         significance_level: float,
     ) -> _PathTest:
-        """Test the points of a path in order, up to the first that fails.
+        """Test the threshold vectors of a path in order, up to the first failure.
 
         Parameters
         ----------
@@ -328,14 +328,14 @@ class CascadeScores(Evidence):
         -------
         _PathTest
         """
-        index_of_start = pilot.find_point_with_smallest_expected_p_value(
+        start_index = pilot.find_point_with_smallest_expected_p_value(
             path,
             min_accuracy=promise.beta,
             n_tested=len(tested_rows),
             has_human_review=self.has_human_review,
         )
         certified_points: list[Float] = []
-        for thresholds in path[index_of_start:]:
+        for thresholds in path[start_index:]:
             counts = self.count_answers(thresholds, tested_rows)
             if not counts.certifies_accuracy(promise.beta, significance_level=significance_level):
                 return _PathTest(certified_points, failed_counts=counts)
@@ -367,7 +367,7 @@ class CascadeScores(Evidence):
     def _build_threshold_paths(
         self, pilot: PilotScores, tolerated_bad_share: float
     ) -> list[list[Float]]:
-        """Build the two paths of threshold vectors that are tested, from pilot rows."""
+        """Build the two paths of threshold vectors to test, from pilot rows."""
         return [
             pilot.build_common_rank_path(),
             pilot.build_price_path(tolerated_bad_share, uses_joint_risk=self.uses_joint_risk),
@@ -379,14 +379,14 @@ class CascadeScores(Evidence):
         bad_scores = np.sort(self.uncertainty[tested_rows, 0][is_bad])
         if len(bad_scores) <= max_bad_rows:
             return np.array([math.inf])
-        first_excess_score = bad_scores[max_bad_rows]
-        just_below = float(np.nextafter(first_excess_score, -np.inf))
-        return np.array([RELATIVE_GRID.make_robust_to_rounding(just_below)])
+        first_rejected_bad_score = bad_scores[max_bad_rows]
+        threshold = float(np.nextafter(first_rejected_bad_score, -np.inf))
+        return np.array([RELATIVE_GRID.make_robust_to_rounding(threshold)])
 
     def _find_last_passing_point(
         self, path: list[Float], tested_rows: Codes, *, max_bad_rows: int
     ) -> Float:
-        """Return the last point of a path before models give too many bad answers."""
+        """Return the last threshold vector of a path before too many answers are bad."""
         last_passing_point = np.full(self.n_gated_models, -math.inf)
         for thresholds in path:
             if self.count_answers(thresholds, tested_rows).n_bad > max_bad_rows:
@@ -412,7 +412,7 @@ class CascadeScores(Evidence):
         return find_answering_model(self.uncertainty[rows], thresholds)
 
     def select_bad_flags(self, rows: Codes) -> Flags:
-        """Return a table of flags: whether the answer of each model to each row is bad.
+        """Return a boolean array of shape (rows, models) that is true for bad answers.
 
         Its last column is for the last model, or for people.
         """
@@ -421,12 +421,12 @@ class CascadeScores(Evidence):
         has_column_of_last_model = n_model_columns > self.n_gated_models
         if has_column_of_last_model:
             return is_bad_by_model
-        # The last model agrees with itself, and people count as correct: none of their answers is bad.
+        # The last answer is never bad, because it is compared with itself or given by people.
         is_last_answer_bad = np.zeros(len(is_bad_by_model), dtype=bool)
         return np.column_stack([is_bad_by_model, is_last_answer_bad])
 
     def count_answers(self, thresholds: Float, rows: Codes) -> AnswerCounts:
-        """Count the rows that models answer at the given thresholds, and the bad answers."""
+        """Count the answered rows and the bad answers at the given thresholds."""
         answering_model_index = self.find_answering_model(thresholds, rows)
         is_bad_by_model = self.select_bad_flags(rows)
         is_bad_answer = is_bad_by_model[np.arange(len(rows)), answering_model_index]
@@ -437,12 +437,12 @@ class CascadeScores(Evidence):
 
 
 def _compute_pilot_size(n_rows: int) -> int:
-    """Compute how many of the labelled rows become pilot rows."""
+    """Compute the number of labelled rows that choose the thresholds."""
     return max(_MIN_PILOT_ROWS, math.ceil(_PILOT_SHARE * n_rows))
 
 
 def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
-    """Return the first counts with an answered row, or else the last counts."""
+    """Return the first counts with at least one answered row, or else the last."""
     for counts in failed_counts:
         if counts.n_answered > 0:
             return counts
@@ -452,7 +452,7 @@ def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
 def _make_loss_error(
     promise: MaxLoss, bad_answer_test: BadAnswerTest, *, n_tested: int
 ) -> InfeasibleTargetError:
-    """Build the error of a loss that cannot be certified on so few labelled rows."""
+    """Build the error for too few labelled rows to certify a loss."""
     max_bad_share = bad_answer_test.max_bad_share
     rows_needed = compute_rows_needed_without_bad_answer(
         max_bad_share, bad_answer_test.significance_level

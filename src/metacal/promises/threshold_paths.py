@@ -84,7 +84,7 @@ class PilotScores:
         return _snap_distinct_thresholds(thresholds)
 
     def build_price_path(self, tolerated_bad_share: float, *, uses_joint_risk: bool) -> list[Float]:
-        """Build the path of thresholds that cost least at each price of a bad answer.
+        """Build a path of the cheapest thresholds, one point per price of a bad answer.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class PilotScores:
         return thresholds
 
     def _optimize_by_coordinate_descent(self, tolerated_bad_share: float) -> Float:
-        """Compute cheap thresholds for each price by changing one model at a time.
+        """Optimize thresholds for each price of a bad answer, one model at a time.
 
         A model's risk is estimated from all scores up to its own, for the rows that reach it.
         """
@@ -205,7 +205,7 @@ class PilotScores:
         """
         n_labelled_rows = n_tested + self.n_rows
         n_tested_per_pilot_row = n_labelled_rows / self.n_rows - 1.0
-        # The last model, or people, have no score. Their observed errors stand for probabilities.
+        # The last answer has no score, so its observed errors replace error probabilities.
         error_probability_by_model = self.is_bad.astype(np.float64)
         for model_index in range(self.n_gated_models):
             error_probability_by_model[:, model_index] = estimate_error_probabilities(
@@ -249,7 +249,7 @@ def _find_cheapest_accepted_count(
     rows_by_rising_score: Codes,
     cost_by_answering_model: Float,
 ) -> int:
-    """Find how many rows one model should accept, so that all answers cost least.
+    """Find the number of rows that one model accepts at the smallest total cost.
 
     The thresholds of the other models stay fixed.
 

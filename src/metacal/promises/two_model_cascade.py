@@ -96,7 +96,7 @@ class TwoModelEvidence(Evidence):
     score_grids: tuple[Grid, Grid] = (RELATIVE_GRID, RELATIVE_GRID)
 
     def certify(self, promise: Promise) -> Certificate:
-        """Certify the last candidate that passes, which answers most rows or costs least."""
+        """Certify the last candidate in the test sequences that passes its test."""
         cascade_test = make_cascade_test(check_cascade_promise(promise))
         pilot_rows, tested_rows = split_pilot_rows(self.rows, self.plan)
         sequences = cascade_test.build_sequences(
@@ -189,7 +189,7 @@ class TwoModelEvidence(Evidence):
             notes=notes,
         )
         certificate = replace(certificate, has_labels=has_all_labels, stages=stages)
-        # Only the draw of pilot rows uses the seed, so the seed is recorded if rows were drawn.
+        # The seed is recorded only if pilot rows were drawn, because nothing else uses a seed.
         random_state = None
         if stages.n_pilot_rows > 0:
             random_state = self.plan.random_state
@@ -259,24 +259,24 @@ def _test_sequences(
     tested_rows: PairedPredictions,
     sequences: Sequence[CandidateSequence],
 ) -> _SequenceResult:
-    """Test the candidates of each sequence up to the first that fails.
+    """Test the candidates of each sequence in order, up to the first failure.
 
     A later sequence is tested only if no candidate of the earlier ones passed. If labels are
     missing, the tests end early, which is valid whatever was observed before.
     """
     delta = cascade_test.promise.delta
     assert delta is not None
-    last_passed: Candidate | None = None
+    last_passing_candidate: Candidate | None = None
     highest_tested_threshold = -math.inf
     for sequence in sequences:
         significance_level = sequence.delta_fraction * delta
         for candidate in sequence.candidates:
             n_missing_labels = _count_missing_labels(cascade_test, tested_rows, candidate)
             if n_missing_labels > 0:
-                if last_passed is None:
+                if last_passing_candidate is None:
                     raise _build_missing_labels_error(n_missing_labels)
                 return _SequenceResult(
-                    last_passed, highest_tested_threshold, ran_out_of_labels=True
+                    last_passing_candidate, highest_tested_threshold, ran_out_of_labels=True
                 )
             highest_tested_threshold = max(highest_tested_threshold, candidate.small_threshold)
             candidate_passes = cascade_test.passes(
@@ -286,22 +286,24 @@ def _test_sequences(
             )
             if not candidate_passes:
                 break
-            last_passed = candidate
-        if last_passed is not None:
+            last_passing_candidate = candidate
+        if last_passing_candidate is not None:
             break
-    return _SequenceResult(last_passed, highest_tested_threshold, ran_out_of_labels=False)
+    return _SequenceResult(
+        last_passing_candidate, highest_tested_threshold, ran_out_of_labels=False
+    )
 
 
 def _count_missing_labels(
     cascade_test: CascadeTest, tested_rows: PairedPredictions, candidate: Candidate
 ) -> int:
-    """Count the rows without a label that the test of a candidate needs."""
+    """Count the unlabelled rows whose labels are needed to test a candidate."""
     needs_label = cascade_test.find_rows_needing_labels(tested_rows, candidate.small_threshold)
     return int((needs_label & ~tested_rows.has_label).sum())
 
 
 def _build_missing_labels_error(n_missing_labels: int) -> MissingLabelsError:
-    """Build the error for a first candidate whose test needs missing labels."""
+    """Build the error for labels that are missing in the test of the first candidate."""
     return MissingLabelsError(
         f"{n_missing_labels:,} rows have no label, although the two models disagree on them and the"
         " small model is most confident. Label these rows. Rows on which the models agree do not"

@@ -35,7 +35,7 @@ class SidePromise(SubgroupPromise):
 
     rules: ClassVar = (TWO_SIDED, TWO_SIDED)
 
-    # Whether the promise is about rows predicted positive. If not, it is about predicted negatives.
+    # True for a promise about predicted positives, False for one about predicted negatives.
     is_about_predicted_positives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class SidePromise(SubgroupPromise):
         return replace(self, positive=positive)
 
     def build_class_promise(self) -> ClassPromise:
-        """Return the promise in the form that the procedure for two classes certifies."""
+        """Return the promise as a `ClassPromise`, which the two-class procedure certifies."""
         promised_quantity, _ = self.limits[0]
         return ClassPromise(
             quantity=promised_quantity,
@@ -70,7 +70,7 @@ class SidePromise(SubgroupPromise):
         )
 
     def procedure(self) -> TwoClassProcedure:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         return TwoClassProcedure(class_promises=(self.build_class_promise(),))
 
     def _make_threshold_rule(self) -> ThresholdRule:
@@ -78,7 +78,7 @@ class SidePromise(SubgroupPromise):
         return AcceptanceRateRule()
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
-        """Return the limit that a certificate about two classes states first."""
+        """Return the limit that a certificate for two classes states first."""
         return find_limit_of_second_class(certificate)
 
 
@@ -246,7 +246,7 @@ class TwoSided(SubgroupPromise):
         check_fraction("delta", self.delta)
 
     def with_positive_class(self, positive: Name) -> Self:
-        """Return a copy in which a side that names no positive class is about this one."""
+        """Return a copy with this positive class on each side that names no class."""
         return replace(
             self,
             first=self.first.with_positive_class(positive),
@@ -264,13 +264,13 @@ class TwoSided(SubgroupPromise):
         return (*self.first.limits, *self.second.limits)
 
     def procedure(self) -> TwoClassProcedure:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the promise on calibration rows."""
         return TwoClassProcedure(
             class_promises=(self.first.build_class_promise(), self.second.build_class_promise())
         )
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
-        """Return the limit that a certificate about two classes states first."""
+        """Return the limit that a certificate for two classes states first."""
         return find_limit_of_second_class(certificate)
 
 

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from metacal.certificates.subgroups import Name
 
 
-# Advice to label more rows names at most this multiple of the rows.
+# The advice to label more rows states at most this multiple of the current rows.
 _MAX_ROW_MULTIPLE = 100
 
-# Advice to label more rows names at least this multiple of the rows.
+# The advice to label more rows states at least this multiple of the current rows.
 _MIN_ROW_MULTIPLE = 2
 
-# A value that differs by less than this from the target counts as equal to it.
+# A value within this distance of the target counts as equal to the target.
 _MIN_DIFFERENCE = 1e-12
 
-# Smallest number of printed decimals. More are printed if a value would look like the target.
+# Values have at least this many printed decimals, and more if they would look like the target.
 _MIN_DECIMALS = 4
 _MAX_DECIMALS = 16
 
@@ -204,13 +204,13 @@ class Verdict:
     def headline_verdicts(self) -> tuple[Self, ...]:
         """Verdicts to show first: one per quantity, or that of the worst subgroup."""
         if self.subgroup_verdicts:
-            worst_subgroup = replace(self, components=())
-            return (worst_subgroup,)
+            worst_verdict = replace(self, components=())
+            return (worst_verdict,)
         return self.tests
 
     @property
     def p_value(self) -> float:
-        """P-value of the hypothesis that the promise of these rows is kept."""
+        """P-value of the hypothesis that the promise is kept."""
         significance_level = 0.5 * (1.0 - self.level)
         return self.measurement.compute_p_value(significance_level)
 
@@ -256,19 +256,19 @@ class Verdict:
 
     @property
     def _rows_or_cases(self) -> str:
-        """The word "rows" or "cases", for what the quantity counts."""
+        """Unit that the quantity counts, "rows" or "cases"."""
         return "cases" if self.quantity.counts_cases else "rows"
 
     def _estimate_multiple_of_rows_needed(self) -> int:
-        """Estimate the multiple of these rows at which the interval excludes the target.
+        """Estimate how many times as many rows are needed for a decisive interval.
 
         The value is assumed to stay the same. Multiples above 100 are returned as 101.
         """
         assert self.value is not None
-        multiple_beyond_advice = _MAX_ROW_MULTIPLE + 1
+        max_row_multiple = _MAX_ROW_MULTIPLE + 1
         distance_from_target = self.value - self.target
         if abs(distance_from_target) < _MIN_DIFFERENCE:
-            return multiple_beyond_advice
+            return max_row_multiple
         if self.measurement.is_binomial:
             row_multiple = self._estimate_binomial_row_multiple(distance_from_target)
         else:
@@ -277,10 +277,10 @@ class Verdict:
             assert interval_end_near_target is not None
             distance_from_interval_end = self.value - interval_end_near_target
             row_multiple = (distance_from_interval_end / distance_from_target) ** 2
-        return max(_MIN_ROW_MULTIPLE, math.ceil(min(row_multiple, multiple_beyond_advice)))
+        return max(_MIN_ROW_MULTIPLE, math.ceil(min(row_multiple, max_row_multiple)))
 
     def _estimate_binomial_row_multiple(self, distance_from_target: float) -> float:
-        """Estimate the same multiple for a binomial count, by the normal approximation."""
+        """Estimate the factor of rows needed, by the normal approximation of a binomial."""
         measurement = self.measurement
         two_sided_quantile = float(ndtri(0.5 + 0.5 * self.level))
         bad_share = measurement.max_bad_share
@@ -343,7 +343,7 @@ class Verdict:
 
 
 def _describe_row_multiple(row_multiple: int) -> str:
-    """Describe how many times as many rows are needed.
+    """Describe the factor by which the number of rows must grow.
 
     >>> _describe_row_multiple(2), _describe_row_multiple(7)
     ('twice as many', 'about 7 times as many')

@@ -44,7 +44,7 @@ _TESTED_CLAIM_BY_GUARANTEE = {
     ),
 }
 
-# Text after the printed number of rows, which tells how dependent rows were tested.
+# Text that follows the number of rows and states how dependent rows were tested.
 _CLUSTER_TEXTS: dict[CountedBy | None, str] = {
     None: "",
     "unit": "; one row of each cluster",
@@ -137,7 +137,7 @@ class Verification:
         subgroups = self.certificate.subgroups
         if subgroups is None or subgroups.promises_hold_jointly or guarantee != "certified":
             return _TESTED_CLAIM_BY_GUARANTEE[guarantee].format(delta=delta_percent)
-        # Each promise fails with its own probability, so delta limits a share of the subgroups.
+        # Each subgroup has its own failure probability, so delta limits a share of the subgroups.
         return (
             f"the promise of each {subgroups.by}, which at most {delta_percent} of them break by bad"
             " luck"
@@ -331,12 +331,12 @@ class _LabelledRows:
 
     @property
     def seed_columns(self) -> tuple[Flags, Flags | None, NDArray[np.float64] | None]:
-        """Columns from which random draws are derived."""
+        """Columns from which the seed of random draws is derived."""
         row_losses = None if self.losses is None else self.losses.if_accepted
         return self.accept, self.correct, row_losses
 
     def take(self, index: Codes) -> _LabelledRows:
-        """Return the rows at some positions."""
+        """Return the rows at the given positions."""
         return _LabelledRows(
             accept=self.accept[index],
             correct=None if self.correct is None else self.correct[index],
@@ -438,7 +438,7 @@ def verify_decisions(
 
 
 def _draw_one_row_of_each_cluster(rows: _LabelledRows, units: Units) -> _LabelledRows:
-    """Draw one row of each cluster at random, so that the drawn rows are independent."""
+    """Draw one random row of each cluster, so that the drawn rows are independent."""
     n_rows = len(rows.accept)
     cluster_codes = units.encode_names(n_rows)
     selection = build_row_selection(n_rows, cluster_codes)
@@ -449,7 +449,7 @@ def _draw_one_row_of_each_cluster(rows: _LabelledRows, units: Units) -> _Labelle
 def _group_into_clusters(
     rows: _LabelledRows, units: Units, *, declared_cluster_size: int, counts_cluster_means: bool
 ) -> _LabelledRows:
-    """Add the cluster of each row, so that bets are on whole clusters in random order.
+    """Return the rows with their clusters, numbered in random order for betting tests.
 
     Parameters
     ----------
@@ -468,7 +468,7 @@ def _group_into_clusters(
     """
     cluster_of_row = units.encode_names(len(rows.accept))
     draws = RowDraws(rows.seed_columns, cluster_codes=cluster_of_row)
-    # Bets are on clusters in the order of their numbers, so these are drawn at random.
+    # Clusters are tested in the order of their numbers, so the numbers are drawn at random.
     random_cluster_of_row = draws.draw_cluster_numbers(purpose="whole units")
     largest_observed_size = int(np.bincount(cluster_of_row).max())
     clusters = Clusters.from_codes(
