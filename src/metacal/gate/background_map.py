@@ -11,7 +11,7 @@ from metacal.maps.map import FitMap, Map
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
 
-# With fewer rows than this, starting a thread takes longer than the task that it would run.
+# For fewer rows than this number, starting a thread takes longer than the task it would run.
 MIN_ROWS_FOR_THREAD = 1 << 15
 
 
@@ -29,7 +29,7 @@ class BackgroundMap:
     _future: Future[Map] = field(default_factory=Future)
 
     def fit_and_keep_result(self, rows: Rows) -> None:
-        """Fit the map on all rows, and store the map or the exception.
+        """Fit the calibration map on all rows, and store the map or the exception.
 
         An exception is not raised here, because an error of the promise must be raised first.
         """
@@ -40,11 +40,11 @@ class BackgroundMap:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the fit of the map has ended, with a map or an exception."""
+        """Whether the fit has finished, either successfully or with an exception."""
         return self._future.done()
 
     def get_result(self) -> Map:
-        """Return the fitted map, or raise the exception of the fit."""
+        """Return the fitted map, or raise the exception that the fit raised."""
         return self._future.result()
 
 
@@ -55,7 +55,7 @@ def plan_background_map(
     labels: Codes | None,
     weights: Float | None,
 ) -> BackgroundMap | None:
-    """Prepare to fit the calibration map while another thread ranks or hashes the rows.
+    """Prepare to fit the calibration map while another thread processes the rows.
 
     Parameters
     ----------
@@ -86,15 +86,15 @@ def plan_background_map(
     can_fit_while_ranking = has_thread_pool or rows.is_on_device
     if not can_fit_while_ranking:
         return None
-    # A map on a device is fitted on all rows, including those whose label is none of the classes.
-    excludes_row_without_class = not rows.is_on_device and bool((labels < 0).any())
-    if excludes_row_without_class or _may_exclude_training_rows(promise):
+    # On a device, the map is fitted on all rows, including rows whose label is not a class.
+    excludes_unknown_labels = not rows.is_on_device and bool((labels < 0).any())
+    if excludes_unknown_labels or _may_exclude_training_rows(promise):
         return None
     return BackgroundMap(lambda validated_rows: fit_map(validated_rows, labels, weights))
 
 
 def _may_exclude_training_rows(promise: Promise) -> bool:
-    """Check whether a promise may forbid to fit the calibration map on some rows.
+    """Check whether a promise may exclude rows from fitting the calibration map.
 
     By default, a promise allows all rows. A subclass excludes rows by overriding a method.
     """

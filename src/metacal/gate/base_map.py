@@ -32,10 +32,10 @@ from metacal.rows.strips import copy_rows_to_buffer
 # Seed of the random sample of rows whose confidences are summarized in a profile.
 _PROFILE_SAMPLE_SEED = 0
 
-# A profile has the confidences of a sample of rows with at most this many logits in total.
+# Maximum number of logits in the sample of rows whose confidences form a profile.
 _MAX_PROFILE_LOGITS = 1 << 20
-#: Number of logits that are copied at once to compute confidences. This number of logits and
-#: probabilities fits into the cache of a core.
+#: Maximum number of logits that are copied at once to compute confidences. The logits and their
+#: probabilities then fit into the cache of a processor core.
 _MAX_COPIED_LOGITS = 1 << 17
 
 
@@ -58,7 +58,7 @@ class FittedMap:
 
 @dataclass(frozen=True, eq=False)
 class MapTrainingRows:
-    """Rows that a calibration map is fitted on.
+    """Rows on which a calibration map is fitted.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class CalibrationMapFitter:
         """Return the map that was fitted in the background, or fit it now."""
         background_map = table.background_map
         has_background_map = background_map is not None and background_map.is_fitted
-        # The background map was fitted on all rows of the table.
+        # The background map was fitted on the whole table, so it cannot replace a fit on fewer rows.
         if background_map is None or not has_background_map or not training_rows.is_whole_table:
             return self._fit_map(training_rows)
         return background_map.get_result()
@@ -202,7 +202,7 @@ class CalibrationMapFitter:
     def _choose_between_map_and_softmax(
         self, fitted_map: Map, training_rows: MapTrainingRows
     ) -> FittedMap:
-        """Choose between the map and the softmax by cross-fitting on accepted rows.
+        """Choose the map or the softmax by cross-validation on accepted rows.
 
         Return the softmax if the map has a larger log loss and `allow_softmax_fallback` is set.
         """
@@ -230,7 +230,7 @@ class CalibrationMapFitter:
 
 
 def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) -> Flags:
-    """Find the rows on which the promise allows to fit the calibration map.
+    """Find the rows on which the calibration map may be fitted.
 
     Returns
     -------
@@ -247,7 +247,8 @@ def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) 
     scores = columns.scores
     has_several_thresholds = table.certificate.subgroups is not None
     if has_several_thresholds:
-        # The promise compares all scores with one threshold, which separates -inf from +inf.
+        # With scores of -inf and +inf, any single threshold accepts the same rows as the subgroups'
+        # own thresholds.
         scores = np.where(columns.is_accepted, -np.inf, np.inf)
     return promise.select_map_training_rows(
         is_available_for_map,
@@ -260,13 +261,13 @@ def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) 
 def _list_notes_on_changed_predictions(
     calibration_map: Map, table: CertifiedTable
 ) -> tuple[Note, ...]:
-    """Return a note on changed predictions if the map may change predictions of a promise.
+    """Return a note on predictions that the map changes, if a promise needs them.
 
     A promise that limits only rejections does not depend on the accepted predictions.
     """
-    never_changes_predictions = calibration_map.preserves_accuracy
+    map_preserves_predictions = calibration_map.preserves_accuracy
     promise_ignores_predictions = table.certificate.quantity.limits_only_rejections
-    if never_changes_predictions or promise_ignores_predictions:
+    if map_preserves_predictions or promise_ignores_predictions:
         return ()
     from metacal.gate.learned_decision import build_note_on_changed_predictions
 
@@ -283,13 +284,13 @@ def _build_comparison_notes(comparison: SoftmaxComparison, *, uses_softmax: bool
         comparison_notes.append(comparison.build_note(uses_softmax=uses_softmax))
     check_by_class = comparison.check_by_predicted_class
     if check_by_class is not None and check_by_class.fails:
-        measured_gap = check_by_class.get_note_arguments()
-        comparison_notes.append(note_miscalibrated_by_class(**measured_gap))
+        gap_arguments = check_by_class.get_note_arguments()
+        comparison_notes.append(note_miscalibrated_by_class(**gap_arguments))
     return comparison_notes
 
 
 def draw_profile_rows(table: CertifiedTable) -> Codes:
-    """Draw accepted rows at random, whose confidence becomes part of the profile.
+    """Draw a random sample of accepted rows for the monitoring profile.
 
     Returns
     -------
@@ -297,9 +298,9 @@ def draw_profile_rows(table: CertifiedTable) -> Codes:
         Indices of the drawn rows, in increasing order. They are empty for a table on a device,
         whose profile has no confidences.
     """
-    no_rows = np.empty(0, dtype=np.intp)
+    empty_indices = np.empty(0, dtype=np.intp)
     if table.rows.is_on_device:
-        return no_rows
+        return empty_indices
     is_accepted = table.columns.is_accepted
     if table.selected_rows is not None:
         is_selected = table.selected_rows.to_mask(len(table.rows))
@@ -312,7 +313,7 @@ def draw_profile_rows(table: CertifiedTable) -> Codes:
 def build_monitoring_profile(
     calibration_map: Map, table: CertifiedTable, profile_row_indices: Codes
 ) -> Profile:
-    """Build the profile of the calibration rows, which monitors compare new rows with.
+    """Build the profile of calibration rows, which monitors compare with new rows.
 
     Parameters
     ----------
@@ -331,7 +332,7 @@ def build_monitoring_profile(
     """
     ranking = table.columns.ranking
     if len(profile_row_indices) == 0:
-        # Such a profile has the scores only, because there are no confidences to sample.
+        # Without sampled rows, the profile contains scores but no confidences.
         return build_profile(ranking)
     profile_rows = table.rows.take(profile_row_indices)
     offset_by_row = np.broadcast_to(table.decision_offset, len(table.rows))
@@ -344,7 +345,7 @@ def build_monitoring_profile(
 
 
 def _draw_at_most(row_indices: Codes, max_rows: int) -> Codes:
-    """Return row indices, or a random sample of `max_rows` of them if there are more."""
+    """Return the row indices, or a random sample of `max_rows` if there are more."""
     if len(row_indices) <= max_rows:
         return row_indices
     generator = make_generator(_PROFILE_SAMPLE_SEED)
@@ -369,26 +370,28 @@ class _ConfidenceOfPrediction:
 
     @property
     def takes_whole_blocks(self) -> bool:
-        """Whether it takes blocks of any size."""
+        """Whether the function accepts blocks of any size."""
         return kernels.uses_c_kernels and self.calibration_map.allows_any_block_size
 
     def __call__(
         self, block: NDArray[Any], decision_offsets: NDArray[np.float64], rows: Codes | None = None
     ) -> NDArray[Any]:
-        """Compute the confidences of a block, or of the rows with some indices."""
+        """Compute the confidence of each row of a block, or of its selected rows."""
         if not decision_offsets.any():
             confidences = self.calibration_map.try_computing_confidences(block, rows)
             if confidences is not None:
                 return confidences
         if rows is None:
             return self._compute_confidences(block, decision_offsets)
-        pieces = []
+        confidence_pieces = []
         n_piece_rows = max(1, _MAX_COPIED_LOGITS // block.shape[1])
         for start in range(0, len(rows), n_piece_rows):
-            piece = slice(start, start + n_piece_rows)
-            logits = copy_rows_to_buffer(block, rows[piece])
-            pieces.append(self._compute_confidences(logits, decision_offsets[piece]))
-        return np.concatenate(pieces)
+            piece_slice = slice(start, start + n_piece_rows)
+            logits = copy_rows_to_buffer(block, rows[piece_slice])
+            confidence_pieces.append(
+                self._compute_confidences(logits, decision_offsets[piece_slice])
+            )
+        return np.concatenate(confidence_pieces)
 
     def _compute_confidences(
         self, logits: NDArray[Any], decision_offsets: NDArray[np.float64]

@@ -53,7 +53,7 @@ def calibrate(data: CalibrationData[CertifiedDataT], promise: Promise) -> Gate:
     >>> print(gate.condition)
     rating >= 0.4...
     """
-    # A fit allocates and frees columns of many rows, which is faster if the memory is kept.
+    # Keeping freed memory makes a fit faster, because a fit allocates many large columns.
     make_allocator_keep_freed_memory()
     certified_data = data.certify(promise)
     fitted_sources = data.fit_sources(certified_data, promise)

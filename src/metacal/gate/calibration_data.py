@@ -29,7 +29,7 @@ class CertifiedData(Protocol):
         """Certificate of the promise, with its thresholds and notes on the data."""
 
     def get_fingerprint(self) -> Fingerprint:
-        """Return the fingerprint by which the calibration rows are recognised later."""
+        """Return the fingerprint that identifies the calibration rows later."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,7 +71,7 @@ class CalibrationTable:
         return self.subgroups.codes
 
     def draw_selected_rows(self, *columns: ArrayLike | None) -> SelectedRows | None:
-        """Draw the rows to certify, or return None if all rows count.
+        """Draw the rows to certify, or return None if all rows are used.
 
         The seed of the draw is derived from the columns.
         """
@@ -162,7 +162,7 @@ class CertifiedTable:
 
     @property
     def predicts_largest_logit(self) -> bool:
-        """Whether no decision offset changes which class is predicted."""
+        """Whether the predicted class is always the class of the largest logit."""
         return not np.any(self.decision_offset)
 
     def get_fingerprint(self) -> Fingerprint:
@@ -173,7 +173,7 @@ class CertifiedTable:
 
 
 def check_two_classes(n_classes: int, option_name: str) -> None:
-    """Raise InputError unless an option for two classes is used with two classes."""
+    """Raise InputError if an option for two classes is used with another number."""
     if n_classes != 2:
         raise UnsupportedPromiseError(
             f"{option_name} requires two classes, but the table has {n_classes} columns. Leave"

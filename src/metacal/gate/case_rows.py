@@ -47,7 +47,7 @@ class _ItemColumns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UsableItems:
-    """Items of the usable cases.
+    """Items of the cases whose outcome is known.
 
     Attributes
     ----------
@@ -188,10 +188,10 @@ def _read_item_columns(
 
 
 def _find_unusable_cases(columns: _ItemColumns, case_codes: Codes, quantity: Quantity) -> Flags:
-    """Return whether each case has an unlabelled item that may decide its outcome."""
+    """Find the cases whose outcome may depend on an item without a label."""
     lacks_needed_label = ~columns.has_label
     if quantity.limits_accepted_errors_of_cases:
-        # An item without a score is never accepted, so it is no accepted error.
+        # An item without a score is never accepted, so it cannot be an accepted error.
         is_never_accepted = np.isnan(columns.scores)
         lacks_needed_label &= ~is_never_accepted
     n_cases = int(case_codes.max()) + 1
@@ -206,7 +206,7 @@ def _find_unusable_cases(columns: _ItemColumns, case_codes: Codes, quantity: Qua
 
 
 def check_and_select_groups(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDArray[Any]:
-    """Return the groups of some of the rows. Raise InputError unless each row has one."""
+    """Check that each row has a group, and return the groups of selected rows."""
     group_array = check_groups(groups)
     if group_array.shape != (n_rows,):
         raise ShapeError(
@@ -217,7 +217,7 @@ def check_and_select_groups(groups: ArrayLike, n_rows: int, row_indices: Codes) 
 
 
 def encode_cases(cases: ArrayLike | None, n_rows: int) -> Codes:
-    """Encode the name of the case of each row as an integer from 0.
+    """Encode the case name of each row as an integer, starting at 0.
 
     Raises
     ------

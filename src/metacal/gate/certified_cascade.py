@@ -31,12 +31,12 @@ class CertifiedCascade:
     is_first_model_correct_or_agrees: Flags
 
     def get_fingerprint(self) -> Fingerprint:
-        """Compute the fingerprint of the rows from the column of the first model."""
+        """Compute the fingerprint of the rows from the scores of the first model."""
         return fingerprint_rows(self.first_model_scores, self.is_first_model_correct_or_agrees)
 
 
 def name_stage_scores(certificate: Certificate, score_names: Sequence[str]) -> Certificate:
-    """Return a certificate that names the ranking score of each stage."""
+    """Add the name of the ranking score of each stage to a certificate."""
     stages = certificate.stages
     assert stages is not None
     named_stages = tuple(

@@ -58,7 +58,7 @@ class _Phase(NamedTuple):
 
 
 class _AssessedPhase(NamedTuple):
-    """Phase, and the thresholds that its labels certify now and can still certify."""
+    """Phase with its certified threshold and the highest threshold within reach."""
 
     phase: _Phase
     progress: LabellingProgress
@@ -138,7 +138,7 @@ class Certifier:
         self.random_state = check_random_state(self.random_state)
         self._rows_in_draw_order = self.unlabelled_pool.draw_all_rows(self.random_state)
         n_drawable_rows = len(self._rows_in_draw_order)
-        # A row without a score is never drawn. Its draw position is larger than every other one.
+        # A row without a score is never drawn, so its draw position is larger than all others.
         self._draw_position_of_row = np.full(self.n_pool, self.n_pool, dtype=np.intp)
         self._draw_position_of_row[self._rows_in_draw_order] = np.arange(n_drawable_rows)
         self._n_rows_by_phase = choose_sample_sizes(
@@ -163,7 +163,7 @@ class Certifier:
 
     @property
     def reads_logits(self) -> bool:
-        """Whether the pool consists of logits. If not, it consists of scores."""
+        """Whether the pool consists of logits instead of scores."""
         return self.unlabelled_pool.predictions is not None
 
     @property
@@ -178,12 +178,14 @@ class Certifier:
         return UnlabelledPool.from_logits(pool, self.score, self.input, self.classes)
 
     def _withhold_pilot_rows(self) -> None:
-        """Choose pilot rows among the rows that are never drawn, then among drawn rows."""
+        """Choose pilot rows, first among rows that are never drawn, then among drawn rows."""
         n_rows_of_last_phase = self._n_rows_by_phase[-1]
         scores_in_draw_order = self.unlabelled_pool.uncertainty_scores[self._rows_in_draw_order]
         self.pilot = choose_pilot_rows_of_pool(scores_in_draw_order, n_rows_of_last_phase)
-        n_available = n_rows_of_last_phase - self.pilot.n_withheld
-        self._n_rows_by_phase = tuple(min(n_rows, n_available) for n_rows in self._n_rows_by_phase)
+        n_rows_without_pilots = n_rows_of_last_phase - self.pilot.n_withheld
+        self._n_rows_by_phase = tuple(
+            min(n_rows, n_rows_without_pilots) for n_rows in self._n_rows_by_phase
+        )
 
     @property
     def n_drawn(self) -> int:
@@ -234,8 +236,8 @@ class Certifier:
         if needs_every_label:
             return rows_of_phase
         scores = self.unlabelled_pool.uncertainty_scores[rows_of_phase]
-        most_certain_first = np.argsort(scores, kind="stable")
-        return rows_of_phase[most_certain_first[: progress.n_rows_whose_labels_matter]]
+        order_by_uncertainty = np.argsort(scores, kind="stable")
+        return rows_of_phase[order_by_uncertainty[: progress.n_rows_whose_labels_matter]]
 
     def update(
         self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None
@@ -264,7 +266,7 @@ class Certifier:
         return self
 
     def add_answers(self, row_indices: Codes, is_correct: Flags, true_codes: Codes) -> None:
-        """Check encoded answers, and store those that are not stored yet.
+        """Check encoded answers, and store the new ones.
 
         Parameters
         ----------
@@ -306,7 +308,7 @@ class Certifier:
         self.answers.check_consistent(row_indices, is_correct)
 
     def extend(self) -> Self:
-        """Draw the further rows of a declared extension. Existing answers remain valid.
+        """Draw the additional rows of an extension. Existing answers remain valid.
 
         Raise InputError if the extension was not declared by `may_extend=True`.
         """
@@ -324,7 +326,7 @@ class Certifier:
         return self
 
     def _record_event(self, event: dict[str, Any]) -> None:
-        """Pass an answer or an extension to `record`, before it takes effect."""
+        """Call `record` with an answer or an extension before it takes effect."""
         if self.record is not None:
             self.record(event)
 
@@ -335,7 +337,7 @@ class Certifier:
 
     @property
     def finished(self) -> bool:
-        """Whether further labels cannot change the result."""
+        """Whether the result is final, so that further labels cannot change it."""
         return not any(self._can_raise_threshold(progress) for _, progress in self._assess_phases())
 
     @property
@@ -351,19 +353,19 @@ class Certifier:
 
     @property
     def within_reach(self) -> float | None:
-        """Coverage if all further predictions turn out correct, None if none is possible."""
+        """Coverage if all remaining predictions are correct, None if none is possible."""
         thresholds = [progress.reachable_threshold for _, progress in self._assess_phases()]
         return self._compute_coverage(_find_largest_or_none(thresholds))
 
     def _compute_coverage(self, threshold: float | None) -> float | None:
-        """Return the fraction of the drawn rows up to a threshold, None without one."""
+        """Return the fraction of drawn rows up to a threshold, or None if it is None."""
         if threshold is None:
             return None
         drawn_scores = self.unlabelled_pool.uncertainty_scores[self.drawn_rows]
         return float(accept_up_to_threshold(drawn_scores, threshold).mean())
 
     def _list_started_phases(self) -> list[_Phase]:
-        """Return the first phase and, after an extension, the second one."""
+        """Return the first phase and, after an extension, also the second phase."""
         delta_fractions = DELTA_FRACTIONS_WITH_EXTENSION if self.may_extend else (1.0,)
         phases = [
             _Phase(promise=self.promise.with_delta_fraction(fraction), n_rows=n_rows)
@@ -373,7 +375,7 @@ class Certifier:
         return phases[:n_started_phases]
 
     def _get_labels_of_phase(self, phase: _Phase) -> PartialLabels:
-        """Return the scores and the labels known so far of the rows of a phase."""
+        """Return the scores and the known labels of the rows of a phase."""
         rows_of_phase = self._rows_in_draw_order[: phase.n_rows]
         return PartialLabels(
             scores=self.unlabelled_pool.uncertainty_scores[rows_of_phase],
@@ -398,7 +400,7 @@ class Certifier:
         return self._assessed_phases
 
     def _can_raise_threshold(self, progress: LabellingProgress) -> bool:
-        """Check whether further labels of a phase may certify a higher threshold than now."""
+        """Check whether further labels may certify a higher threshold for a phase."""
         if progress.reachable_threshold is None:
             return False
         current_threshold = self.threshold
@@ -412,8 +414,8 @@ class Certifier:
             outlook_text = "nothing can be certified"
             if reachable_coverage is not None:
                 outlook_text = f"a coverage of {reachable_coverage:.0%} is within reach"
-            nothing_text = "nothing" if self.finished else "nothing yet"
-            return f"{label_count} certify {nothing_text}; {outlook_text}."
+            uncertified_text = "nothing" if self.finished else "nothing yet"
+            return f"{label_count} certify {uncertified_text}; {outlook_text}."
         if self.finished:
             return (
                 f"{label_count} certify a coverage of {coverage:.0%}, and more would change"
@@ -434,7 +436,7 @@ class Certifier:
         )
         if not self.reads_logits:
             return replace(certificate, score=self._score_source.score_name)
-        # A score of logits may be rounded to a coarser grid than the thresholds of certificates.
+        # Scores computed from logits may have a coarser rounding grid than certified thresholds.
         return name_score_and_make_thresholds_robust(
             certificate,
             grid=get_rounding_grid(self.score),
@@ -467,13 +469,15 @@ class Certifier:
     def _list_notes(self) -> tuple[Note, ...]:
         """Return the notes on the pool and on a declared extension, for the certificate."""
         notes = [*self._pool_notes]
-        n_without_score = self.n_pool - len(self._rows_in_draw_order)
-        if n_without_score > 0:
-            notes.append(note_pool_without_score(missing=n_without_score, rows=self.n_pool))
+        n_rows_without_score = self.n_pool - len(self._rows_in_draw_order)
+        if n_rows_without_score > 0:
+            notes.append(note_pool_without_score(missing=n_rows_without_score, rows=self.n_pool))
         if self.may_extend:
-            n_rows_at_first, n_rows_in_all = self._n_rows_by_phase
+            n_initial_rows, n_rows_with_extension = self._n_rows_by_phase
             extension_note = note_declared_extension(
-                rows=n_rows_at_first, extended=n_rows_in_all, shares=DELTA_FRACTIONS_WITH_EXTENSION
+                rows=n_initial_rows,
+                extended=n_rows_with_extension,
+                shares=DELTA_FRACTIONS_WITH_EXTENSION,
             )
             notes.append(extension_note)
         return tuple(notes)
@@ -495,6 +499,6 @@ def _get_threshold_or_minus_infinity(assessed_phase: _AssessedPhase) -> float:
 
 
 def _find_largest_or_none(optional_values: Iterable[float | None]) -> float | None:
-    """Return the largest value, ignoring None, or None if there is no other value."""
-    present_values = [value for value in optional_values if value is not None]
-    return max(present_values, default=None)
+    """Return the maximum of the values that are not None, or None if all are None."""
+    known_values = [value for value in optional_values if value is not None]
+    return max(known_values, default=None)

@@ -132,14 +132,14 @@ def certify_selected_rows(
 def _withhold_pilot_rows(
     tested_rows: CalibrationRows, pilot_policy: PilotPolicy, *, are_logits: bool
 ) -> CalibrationRows:
-    """Return the rows that remain to be tested if pilot rows are withheld from logits or scores."""
+    """Set pilot rows aside, and return the rows that remain to be tested."""
     if are_logits:
         return pilot_policy.withhold_pilot_rows_of_logits(tested_rows)
     return pilot_policy.withhold_pilot_rows(tested_rows)
 
 
 def get_index_of_selected_or_all_rows(selected_rows: SelectedRows | None) -> slice | Codes:
-    """Return an index of the selected rows, or of all rows if none are selected."""
+    """Return an index of the selected rows, or of all rows if there is no selection."""
     if selected_rows is None:
         return slice(None)
     return selected_rows.indices
@@ -148,10 +148,10 @@ def get_index_of_selected_or_all_rows(selected_rows: SelectedRows | None) -> sli
 def _accept_by_certificate(
     certificate: Certificate, scores: Float, subgroups: Subgroups | None
 ) -> Flags:
-    """Return whether the thresholds of a certificate accept each row."""
+    """Return a mask of the rows that a certificate accepts."""
     if subgroups is None:
         return accept_up_to_threshold(scores, certificate.threshold)
-    # The names are used only if the subgroups are classes.
+    # The subgroup names serve as class names only if the subgroups are classes.
     thresholds = get_certified_thresholds(certificate, class_names=np.array(subgroups.names))
     row_thresholds = thresholds.get_row_thresholds(subgroups.codes)
     return accept_up_to_threshold(scores, row_thresholds)
@@ -160,7 +160,7 @@ def _accept_by_certificate(
 def _record_pilot_rows(
     certificate: Certificate, pilot_policy: PilotPolicy, tested_rows: CalibrationRows
 ) -> Certificate:
-    """Record how pilot rows were used, and the number of tested rows per score value."""
+    """Add the use of pilot rows to a certificate, with row counts per score value."""
     assert tested_rows.pilot_rows is not None
     pilot_design = pilot_policy.build_design(tested_rows.pilot_rows, certificate)
     certificate = record_design(certificate, pilot_design)
@@ -207,7 +207,7 @@ def name_score_and_make_thresholds_robust(
 def encode_groups_as_subgroups(
     promise: Promise, n_rows: int, groups: ArrayLike | None
 ) -> Subgroups | None:
-    """Encode groups of rows that have thresholds of their own, or return None without groups.
+    """Encode groups as subgroups with their own thresholds, or return None.
 
     Parameters
     ----------

@@ -100,9 +100,9 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     certified_tables: list[CertifiedTable] = []
     errors: list[InfeasibleTargetError] = []
     for score_name, fraction in delta_fractions.items():
-        score_promise = promise.with_delta_fraction(fraction)
+        promise_for_score = promise.with_delta_fraction(fraction)
         try:
-            certified_table = certify_table(validated_table, score_promise, score=score_name)
+            certified_table = certify_table(validated_table, promise_for_score, score=score_name)
             certified_tables.append(certified_table)
         except InfeasibleTargetError as error:
             errors.append(error)
@@ -130,7 +130,7 @@ def _get_best_certifiable_target(error: InfeasibleTargetError) -> float:
 
 
 def _make_comparison_key(certified_table: CertifiedTable) -> tuple[float, int]:
-    """Make the key that compares certificates of several scores. Higher is better.
+    """Return the sort key of a certified score. A higher key is better.
 
     A lower certified cost comes first, then a larger number of accepted rows. If the promise limits
     only rejections, every score accepts about as many rows, and fewer accepted errors are better.

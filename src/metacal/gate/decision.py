@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Probabilities of rejected rows: calibrated, or 1/K for each of K classes ("uniform").
 Rejected = Literal["calibrated", "uniform"]
 
-#: Columns of the decision of a cascade that each stage overwrites in the rows that it decides.
+#: Columns that each stage of a cascade overwrites in the rows that it decides.
 _COLUMNS_SET_BY_LAST_STAGE = (
     "accept",
     "predicted_codes",
@@ -169,7 +169,7 @@ class Decision:
         return display.make_column_frame(self.columns)
 
     def without_rows(self) -> Decision:
-        """Return a decision on no rows, with the same columns and types."""
+        """Return an empty decision with the same columns and types."""
         empty_arrays: dict[str, Any] = {
             name: value[:0] for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
@@ -246,7 +246,7 @@ def merge_stage_decisions(
 def _overwrite_rows(
     column: NDArray[Any], row_indices: Codes, new_values: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return a copy of a column with new values in some rows, in a common type."""
+    """Return a copy of a column in which some rows have new values."""
     common_dtype = np.result_type(column.dtype, new_values.dtype)
     merged_column = column.astype(common_dtype)
     merged_column[row_indices] = new_values

@@ -52,7 +52,7 @@ def accept_rows_on_device(rows: Rows, score: str | Score, thresholds: Thresholds
         threshold=_get_threshold_of_unrounded_scores(thresholds, score),
     )
     if rows.is_unvalidated:
-        # A row that is valid has a score. If every row has one, no row needs to be validated.
+        # If every row has a score, every row is valid and needs no further validation.
         acceptance_codes = rows.compute_column(
             partial(compute_acceptance_codes, is_unvalidated=True)
         )
@@ -73,7 +73,7 @@ def decide_rows_in_one_pass(
     *,
     rejected_are_uniform: bool,
 ) -> DecisionBuffers | None:
-    """Write the probabilities of rows on a device, and decide on each row, in one pass.
+    """Decide on rows on a device, and write their probabilities, in one pass.
 
     Parameters
     ----------
@@ -119,5 +119,5 @@ def _get_score_formula(score: str | Score) -> Callable[..., Any] | None:
 
 
 def _get_threshold_of_unrounded_scores(thresholds: Thresholds, score: str | Score) -> float:
-    """Return the threshold that accepts the same rows before their scores are rounded."""
+    """Return the equivalent threshold for scores that are not rounded."""
     return thresholds.for_unrounded_scores(get_rounding_grid(score)).threshold

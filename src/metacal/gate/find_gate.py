@@ -34,12 +34,12 @@ def find_gate(
         return find_gate(last_step, needs)
     fitted_class = type(fitted)
     if not _can_have_gate(fitted):
-        received_name = fitted.__name__ if isinstance(fitted, type) else fitted_class.__name__
-        raise UnfittedError(f"{needs}, but got {received_name}.")
+        received_type_name = fitted.__name__ if isinstance(fitted, type) else fitted_class.__name__
+        raise UnfittedError(f"{needs}, but got {received_type_name}.")
     try:
         return find_gate(fitted.gate_, needs)
     except MissingGateError:
-        # The estimator raised this error, because it was fitted without a promise.
+        # An estimator that was fitted without a promise raises this error itself.
         raise
     except AttributeError as error:
         # scikit-learn's NotFittedError is an AttributeError and a ValueError at the same time.
@@ -59,5 +59,5 @@ def _can_have_gate(estimator: Any) -> bool:
     `gate_` of a fitted object. Properties of the class exist before `fit`.
     """
     estimator_class = type(estimator)
-    class_has_property = hasattr(estimator_class, "gate_") or hasattr(estimator_class, "map_")
-    return class_has_property or hasattr(estimator, "gate_")
+    has_gate_or_map_property = hasattr(estimator_class, "gate_") or hasattr(estimator_class, "map_")
+    return has_gate_or_map_property or hasattr(estimator, "gate_")

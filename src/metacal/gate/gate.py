@@ -212,7 +212,7 @@ class Gate(GateMethods):
 
     @property
     def file_layout(self) -> FileLayout:
-        """Names of the columns of the calibration file that differ from the defaults."""
+        """Column names of the calibration file that differ from the default names."""
         return self.source.file_layout or FileLayout()
 
     @property
@@ -227,7 +227,7 @@ class Gate(GateMethods):
 
     @property
     def subgroup_thresholds(self) -> SubgroupThresholds | None:
-        """Thresholds of classes or groups at the first stage, None if there is only one."""
+        """Thresholds of classes or groups at the first stage, None without subgroups."""
         if isinstance(self.thresholds, SubgroupThresholds):
             return self.thresholds
         return None
@@ -268,7 +268,7 @@ class Gate(GateMethods):
         return "calibrated"
 
     def choose_rejected(self, rejected: Rejected | None) -> Rejected:
-        """Check the argument `rejected` of a caller, and replace None by the default."""
+        """Check the argument `rejected`, and replace None by the default."""
         if rejected is None:
             return self.default_rejected
         check_choice("rejected", rejected, "calibrated", "uniform")
@@ -292,11 +292,11 @@ class Gate(GateMethods):
         return "it can be read"
 
     def stage(self, number: int) -> Gate:
-        """Return a gate with one stage of a cascade, and the certificate of the cascade."""
+        """Return a gate with one stage of the cascade and the cascade's certificate."""
         return replace(self, stages=(self.stages[number],))
 
     def with_source(self, **changes: Any) -> Gate:
-        """Return a copy with changed fields of the source of the first stage."""
+        """Return a copy of the gate with changed fields of its first source."""
         first_stage, *later_stages = self.stages
         changed_source = replace(first_stage.source, **changes)
         changed_stage = replace(first_stage, source=changed_source)
@@ -342,7 +342,7 @@ class Gate(GateMethods):
         answer_codes : ndarray of int, shape (n_rows,)
             Code of the answer of each row.
         """
-        # Importing promises about costs takes longer than most fits, which do not need them.
+        # Promises about costs are imported when needed, because the import is slower than most fits.
         from metacal.promises.max_risk import CostPromise
 
         if not isinstance(self.promise, CostPromise):
@@ -352,7 +352,7 @@ class Gate(GateMethods):
         if not self.reads_losses:
             is_correct = true_codes == answer_codes
             return self.promise.losses_from_correctness(is_correct)
-        # The truth of a gate that reads losses is a grade, which is encoded as itself.
+        # For a gate that reads losses, the code of a row is the grade 1 - loss.
         grade_per_row = true_codes
         losses = Losses.from_graded(1.0 - grade_per_row)
         every_loss_is_0_or_1 = bool(np.isin(grade_per_row, (0, 1)).all())
@@ -365,7 +365,7 @@ class Gate(GateMethods):
         return replace(losses, is_all_or_nothing=certificate_counts_errors)
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> OverlapWithFit | None:
-        """Find calibration rows of the gate among the rows of a test set.
+        """Find the rows of a test set that the gate was calibrated on.
 
         Parameters
         ----------
@@ -453,7 +453,7 @@ class Gate(GateMethods):
             decision = decide_later_stages(self.stages, decision, later_tables, options)
         answers = decision.answer
         if answers is None:
-            # Without classes, there are no labels.
+            # A gate without classes returns no labels, so no label is replaced.
             return decision
         row_labels = answers
         if not self.is_calibrator:
@@ -491,7 +491,7 @@ class Gate(GateMethods):
         calibrates_rejected_rows = self.choose_rejected(rejected) == "calibrated"
         group_codes = None
         if groups is not None or not calibrates_rejected_rows:
-            # This call also raises InputError for groups that are missing or wrong.
+            # `encode_groups` also raises InputError for groups that are missing or wrong.
             group_codes = self.encode_groups(groups, len(rows))
         if calibrates_rejected_rows:
             return source.map(logits, rows=rows, out=out)

@@ -27,7 +27,7 @@ from metacal.spelling import choose_spelling
 if TYPE_CHECKING:
     from metacal.gate.certifier import Certifier
 
-#: A temperature is fitted only if at least this many labels are known.
+#: Minimum number of known labels for fitting a temperature.
 _MIN_LABELS_FOR_TEMPERATURE = 30
 
 

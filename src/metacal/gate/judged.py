@@ -194,7 +194,7 @@ def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
 
 
 def is_group_table(gate: Gate | None, X: Any) -> bool:
-    """Check whether a gate has a threshold for each group, and X a column for each of them."""
+    """Check whether a gate on scores has group thresholds, and X several columns."""
     if gate is None or not gate.is_score_gate:
         return False
     return gate.has_group_thresholds and has_several_columns(X)
@@ -253,7 +253,7 @@ def judge_rows_of_one_stage(
     *,
     probabilities: bool = False,
 ) -> JudgedRows:
-    """Decide on rows by a gate with one stage, and compare with the truth."""
+    """Decide on rows with a one-stage gate, and compare the result with the truth."""
     rows = gate.source.to_rows(stage_inputs[0])
     has_truth = truth is not None
     true_codes = None
@@ -352,9 +352,9 @@ def _judge_cascade_rows(
     _check_needed_labels(gate, has_label, differs_from_last_model)
     is_correct = decision.predicted_codes == true_codes
     is_last_model_correct = last_model_codes == true_codes
-    is_worse = ~is_correct & is_last_model_correct
-    is_better = is_correct & ~is_last_model_correct
-    loss_differences = is_worse.astype(np.float64) - is_better
+    is_worse_than_last_model = ~is_correct & is_last_model_correct
+    is_better_than_last_model = is_correct & ~is_last_model_correct
+    loss_differences = is_worse_than_last_model.astype(np.float64) - is_better_than_last_model
     models_agree = np.asarray(first_model_codes == last_model_codes)
     return JudgedRows(
         decision=decision,
@@ -379,7 +379,7 @@ def _check_same_number_of_rows(tables: Sequence[Any]) -> None:
 
 
 def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: Flags) -> None:
-    """Raise InputError if labels that the promise of a cascade needs are missing.
+    """Raise InputError if a label that the promise of a cascade needs is missing.
 
     A paired difference needs labels only where the answer differs from that of the last model.
     """

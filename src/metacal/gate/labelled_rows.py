@@ -15,7 +15,7 @@ from metacal.gate.traffic import PendingRow
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Decisions on labelled rows, and their truth.
+    """Decisions on labelled rows, with their labels and correctness.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class LabelledRows:
 
     @property
     def flags_by_count_name(self) -> dict[str, Flags]:
-        """Flags to add to the `Counts` of a watch, by the name of the count."""
+        """Boolean flags of each row, by the name of the count that they increase."""
         is_labelled = np.ones_like(self.is_accepted)
         return {
             "labelled": is_labelled,

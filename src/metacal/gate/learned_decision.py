@@ -30,13 +30,13 @@ from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import RowDraws
 
-# One in this many rows (or clusters) is a pilot row, from which the decision is learned.
+# The decision is learned from one in this many rows (or clusters), called pilot rows.
 _ROWS_PER_PILOT = 10
 
-# There are at least this many pilot rows (or clusters), but at most half of all.
+# Minimum number of pilot rows (or clusters), unless half of all rows is a smaller number.
 _MIN_PILOTS = 40
 
-# Stands for the position of a row among selected rows, if the row is not selected.
+# Code of an unselected row, in place of its position among the selected rows.
 _NOT_SELECTED = -1
 
 
@@ -62,7 +62,7 @@ class LearnedDecision:
 
 
 def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) -> LearnedDecision:
-    """Learn where two classes are equally likely, from a random tenth of the rows.
+    """Learn from pilot rows at which log-odds two classes are equally likely.
 
     The pilot rows are drawn at random, so the others are still a random sample, and the decision is
     fixed before any of them is read. It would be invalid to learn the decision from the rows to
@@ -138,7 +138,7 @@ def _draw_pilot_rows(row_log_odds: Float, labels: Codes) -> Flags:
 
 
 def _select_rows_of_pilot_clusters(clusters: Clusters) -> Flags:
-    """Return a mask of the rows of the first clusters, which are in random order.
+    """Return a mask of the rows of randomly ordered pilot clusters.
 
     It is not valid to draw rows of all clusters, because certifying rows of the same clusters depend
     on them.
@@ -148,7 +148,7 @@ def _select_rows_of_pilot_clusters(clusters: Clusters) -> Flags:
 
 
 def _choose_n_pilots(n_independent: int) -> int:
-    """Choose how many independent rows or clusters the decision is learned from."""
+    """Choose the number of rows or clusters from which the decision is learned."""
     max_pilots = n_independent // 2
     n_pilots = max(_MIN_PILOTS, n_independent // _ROWS_PER_PILOT)
     return min(n_pilots, max_pilots)
@@ -188,9 +188,9 @@ def build_note_on_changed_predictions(rows: Rows, calibration_map: Map, is_accep
     largest_logit_codes = accepted_rows.compute_column(kernels.predict_classes)
     probabilities = Rows(calibration_map(accepted_rows.to_array()))
     most_probable_codes = probabilities.compute_column(kernels.predict_classes)
-    n_different = int((largest_logit_codes != most_probable_codes).sum())
-    if n_different == 0:
+    n_changed_predictions = int((largest_logit_codes != most_probable_codes).sum())
+    if n_changed_predictions == 0:
         return note_about_largest_logit()
     return note_changed_predictions(
-        rows=len(largest_logit_codes), differ=n_different
+        rows=len(largest_logit_codes), differ=n_changed_predictions
     ).issue_warning()

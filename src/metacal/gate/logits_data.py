@@ -172,7 +172,7 @@ class LogitsData:
             check_positive_class(promise, self._classes.tolist())
 
     def _prefetch_sample_for_map(self) -> None:
-        """Start to draw the sample on which the calibration map will be compared.
+        """Start to draw the sample of rows on which calibration maps are compared.
 
         Without labels no map is fitted, and for few rows a thread is not worth its start.
         """
@@ -226,7 +226,7 @@ class LogitsData:
 
     @property
     def _classes(self) -> NDArray[Any]:
-        """Class of each column, which is its number if the columns have no names."""
+        """Class of each column, or the column number if the classes have no names."""
         if self.class_names is None:
             return np.arange(self.rows.n_classes)
         return self.class_names
@@ -268,7 +268,7 @@ class LogitsData:
         certified_shifted_table = certify_table(shifted_table, promise, self.score)
         decision_offset = learned_decision.decision_offset
         certificate = replace(certified_shifted_table.certificate, decision_at=decision_offset)
-        # The calibration map is fitted on the rows before the shift.
+        # The calibration map is fitted on the original logits, without the decision offset.
         return replace(
             certified_shifted_table,
             rows=validated_rows,

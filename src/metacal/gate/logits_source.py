@@ -154,7 +154,7 @@ class LogitsSource(BaseSource[Rows]):
 
     @property
     def allows_any_block_size(self) -> bool:
-        """Whether map and score compute the same bits however rows are split into blocks."""
+        """Whether the results are bitwise equal for any split of the rows into blocks."""
         score_kernel = resolve_score(self.score).compute_unrounded
         return self.map.allows_any_block_size and getattr(score_kernel, "takes_whole_blocks", False)
 
@@ -232,7 +232,7 @@ class LogitsSource(BaseSource[Rows]):
         return block
 
     def accepts(self, rows: Rows, thresholds: Thresholds, group_codes: Codes | None) -> Flags:
-        """Compare the score of each row with its threshold.
+        """Return a mask of the rows whose score is at most their threshold.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class LogitsSource(BaseSource[Rows]):
         unrounded_scores = np.empty(n_rows)
         predicted_codes = np.empty(n_rows, dtype=np.intp)
         answer_codes = np.empty(n_rows, dtype=np.intp)
-        # The order is that of the parameters of `_decide_block`, which gets a part of each column.
+        # The columns are in the order in which `_decide_block` expects its parameters.
         columns_to_fill: list[NDArray[Any]] = [unrounded_scores, predicted_codes, answer_codes]
         probabilities = None
         confidence = None
@@ -423,7 +423,7 @@ class LogitsSource(BaseSource[Rows]):
         return decision
 
     def _decide_in_one_pass(self, rows: Rows, options: DecisionOptions) -> Decision | None:
-        """Decide on a table in GPU memory in one pass. Return None if one does not suffice."""
+        """Decide on a table in GPU memory in one pass, or return None if impossible."""
         if not options.with_probabilities or self.has_decision_offset:
             return None
         probabilities = get_probability_buffer(rows.table)
@@ -480,7 +480,7 @@ class LogitsSource(BaseSource[Rows]):
         )
         return Decision(
             accept=accept_up_to_threshold(uncertainties, row_thresholds),
-            # A higher score of logits is always less certain.
+            # For a score computed from logits, a higher value always means less certainty.
             score=uncertainties,
             uncertainty=uncertainties,
             predicted_codes=predicted_codes,

@@ -32,17 +32,17 @@ from metacal.scores import Score, ScoreAndCorrectness, get_rounding_grid, score_
 
 # Tables with more rows than this are counted in passes, because sorting needs much memory.
 MAX_SORTED_ROWS = 10_000_000
-# The checks for equal scores and repeated rows read a sample of at most this many rows.
+# Maximum number of sampled rows in the checks for equal scores and repeated rows.
 _MAX_SAMPLE_ROWS = 1 << 16
-# The checks for equal scores and repeated rows read a sample of at most this many logits.
+# Maximum number of sampled logits in the checks for equal scores and repeated rows.
 _MAX_SAMPLE_LOGITS = 1 << 23
-# The sample consists of this many runs of consecutive rows, spread evenly over the table.
+# Number of runs of consecutive rows in the sample, spread evenly over the table.
 _N_SAMPLE_RUNS = 16
-# In the byte that encodes the decision on a row, this bit is set if the row is accepted.
+# Bit that is set in the decision byte of an accepted row.
 _ACCEPTED_BIT = 1
-# Position of the bit that is set if the prediction is correct.
+# Position of the bit for a correct prediction in the decision byte of a row.
 _CORRECT_BIT_POSITION = 1
-# In the byte that encodes the decision on a row, this bit is set if the prediction is correct.
+# Bit that is set in the decision byte of a row with a correct prediction.
 _CORRECT_BIT = 1 << _CORRECT_BIT_POSITION
 # Column of `ScoreAndCorrectness` with the unrounded score of each row.
 _SCORE_COLUMN = 0
@@ -124,7 +124,7 @@ class TableRowCounter:
             grid=get_rounding_grid(self.score),
             needs_fingerprint=needs_fingerprint,
         )
-        # The counts of each range of rows are added as they arrive, so that few are in memory.
+        # Adding the counts of each range of rows as they arrive keeps few counts in memory.
         results_of_row_ranges: Iterator[tuple[CellCounts, Fingerprint | None]] = (
             self.rows.accumulate_blocks(
                 compute_score_and_correctness, make_accumulator, self.labels
@@ -298,7 +298,7 @@ def check_sample_of_long_table(
 
 
 def explains_repeated_rows(input_suspicion: Suspicion | None) -> bool:
-    """Check whether a suspicion about the input explains equal rows."""
+    """Check whether an implausible input explains repeated rows."""
     if input_suspicion is None:
         return False
     return input_suspicion.kind in ("alike", "one-hot")
@@ -310,10 +310,10 @@ def _draw_runs_of_rows(rows: Rows) -> Rows:
     max_rows = min(n_rows, _MAX_SAMPLE_ROWS, _MAX_SAMPLE_LOGITS // rows.n_classes)
     run_length = max(1, max_rows // _N_SAMPLE_RUNS)
     last_run_start = n_rows - run_length
-    n_gaps = _N_SAMPLE_RUNS - 1
+    n_gaps_between_runs = _N_SAMPLE_RUNS - 1
     sampled_runs = []
     for run_number in range(_N_SAMPLE_RUNS):
-        run_start = run_number * last_run_start // n_gaps
+        run_start = run_number * last_run_start // n_gaps_between_runs
         run = rows.table[run_start : run_start + run_length]
         sampled_runs.append(np.asarray(run))
     return Rows(np.concatenate(sampled_runs))

@@ -88,12 +88,12 @@ def select_label_of_answering_model(gate: Gate, X: NDArray[Any], y: Any) -> Any:
         return y
     has_one_entry_per_row = len(y) == len(X)
     # If `y` does not have one entry for each row, it has one column for each model.
-    entry_of_each_row = y if has_one_entry_per_row else zip(*y)
-    scores_of_each_model = np.moveaxis(X, 1, 0)
-    decision = gate.decide(*scores_of_each_model)
+    entry_by_row = y if has_one_entry_per_row else zip(*y)
+    scores_by_model = np.moveaxis(X, 1, 0)
+    decision = gate.decide(*scores_by_model)
     answering_stages = np.asarray(decision.by).tolist()
     selected_labels: list[Any] = []
-    for entry, answering_stage in zip(entry_of_each_row, answering_stages, strict=True):
+    for entry, answering_stage in zip(entry_by_row, answering_stages, strict=True):
         label_is_for_all_models = np.ndim(entry) == 0
         if label_is_for_all_models:
             selected_labels.append(entry)
@@ -106,7 +106,7 @@ def _select_label_of_stage(model_labels: Sequence[Any], answering_stage: int) ->
     """Return the label of the stage that answered a row, None if it is not known."""
     if answering_stage < len(model_labels):
         return model_labels[answering_stage]
-    # The last model or a reviewer answered the row. This answer is correct by definition.
+    # An answer of the last model or of a reviewer is correct by definition.
     row_is_labelled = any(_is_known_label(label) for label in model_labels)
     return True if row_is_labelled else None
 

@@ -30,7 +30,7 @@ from metacal.promises.staged_cascade import CascadeScores
 from metacal.rows.model_flags import read_model_flags
 from metacal.rows.score_columns import check_scores
 
-# If the caller gives no costs, each model costs this many times as much as the one before.
+# Default ratio between the cost of a model and the cost of the previous model.
 _DEFAULT_COST_RATIO = 10.0
 
 
@@ -110,7 +110,7 @@ class ScoreCascadeData:
     joint_risk: bool = False
 
     def certify(self, promise: Promise) -> CertifiedScoreCascade:
-        """Certify the thresholds of the gated models.
+        """Certify a threshold for each model that has a gate.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class ScoreCascadeData:
         return score_columns
 
     def _get_flag_name(self, promise: Promise) -> Literal["agrees", "correct"]:
-        """Return which flags the promise is about: agreement or correctness."""
+        """Return the name of the flags that the promise needs, "agrees" or "correct"."""
         if isinstance(promise, MinAccuracy) or self.people:
             return "correct"
         return "agrees"
@@ -251,7 +251,7 @@ class ScoreCascadeData:
         return tuple(ScoreSource(name, self.higher_is) for name in score_names[:n_models])
 
     def _read_costs(self, n_gated_models: int) -> Float:
-        """Validate the costs of the models, and of people if they review, or return defaults."""
+        """Return the validated costs of models and human reviewers, or default costs."""
         n_costs = n_gated_models + 1
         if self.costs is None:
             return np.array([_DEFAULT_COST_RATIO**model_index for model_index in range(n_costs)])

@@ -285,7 +285,7 @@ class ScoreData:
         )
 
     def fit_sources(self, result: CertifiedScores, promise: Promise) -> FittedSources:
-        """Fit the curve from score to confidence."""
+        """Fit the curve that converts a score to a confidence."""
         may_fit_curve = result.is_available_for_map
         confidence_curve = fit_confidence(
             result.rows.uncertainties[may_fit_curve], result.rows.correct[may_fit_curve]
@@ -298,7 +298,7 @@ class ScoreData:
         )
 
     def _build_selection_of_usable_rows(self, is_usable: Flags) -> RowSelection | None:
-        """Plan how to draw the rows that count. Return None if every usable row counts."""
+        """Build the selection of usable rows. Return None if all of them are used."""
         usable_index = np.flatnonzero(is_usable)
         clusters_of_usable_rows = None
         if self.clusters is not None:
@@ -330,7 +330,7 @@ def _select_importance_of_usable_rows(
 
 
 def _rank_selected_rows(rows: ScoredRows, selected_rows: SelectedRows | None) -> Ranking:
-    """Rank the rows that count by rising uncertainty.
+    """Rank the selected rows in order of increasing uncertainty.
 
     Without losses, raise InputError if none of these rows is correct.
     """
@@ -398,7 +398,7 @@ def _warn_about_scores(
 
 
 def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags) -> float:
-    """Compute how many standard errors a ranking is worse than a random one.
+    """Compute by how many standard errors a ranking is worse than chance.
 
     The ranking is measured by the probability that an incorrect row is more uncertain than a correct
     one. It is U / (n_correct * n_incorrect), where U is the Mann-Whitney statistic, and it is 1/2 by
@@ -422,8 +422,8 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
     n_pairs = n_correct * n_incorrect
     probability_incorrect_is_higher = mann_whitney_u / n_pairs
     standard_error = math.sqrt((n_correct + n_incorrect + 1) / (12.0 * n_correct * n_incorrect))
-    probability_without_skill = 0.5
-    return (probability_without_skill - probability_incorrect_is_higher) / standard_error
+    chance_probability = 0.5
+    return (chance_probability - probability_incorrect_is_higher) / standard_error
 
 
 def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:

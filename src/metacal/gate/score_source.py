@@ -42,9 +42,9 @@ from metacal.rows.score_columns import (
 
 #: Meaning of a higher score: "surer" for a prediction that is more certain, "doubtful" for less.
 HigherIs = Literal["surer", "doubtful"]
-#: What callers pass as the truth of a row: whether it is correct, or its loss between 0 and 1.
+#: Kind of truth that callers pass for a row: its correctness, or its loss between 0 and 1.
 Truth = Literal["correct", "losses"]
-#: Certificates repeat the name of the score. Names longer than this are truncated.
+#: Maximum length of the name of a score. Longer names are truncated.
 _MAX_NAME_LENGTH = 80
 #: Name of a score whose given name is empty.
 _DEFAULT_SCORE_NAME = "score"
@@ -55,7 +55,7 @@ _CODE_BY_CORRECTNESS: dict[Any, int] = {False: _INCORRECT_CODE, True: _CORRECT_C
 
 
 class ThresholdNeighbours(NamedTuple):
-    """A threshold, and the calibration scores next to it on either side.
+    """Threshold with the nearest calibration score on either side.
 
     All are uncertainty scores. A neighbour is None if there is no calibration row on its side.
     """
@@ -118,7 +118,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
 
     def with_threshold_neighbours_of(self, certificate: Certificate) -> ScoreSource:
         """Return a copy that stores each threshold of a certificate and its neighbours."""
-        # The certificate of a gate has one threshold, or each of its subgroups has one.
+        # A certificate has either a single threshold, or one threshold for each subgroup.
         certificates_with_one_threshold: Sequence[Certificate | SubgroupCertificate] = (
             certificate,
         )
@@ -234,7 +234,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         """Compare each score with its threshold. A row without a score is rejected."""
         uncertainties = self._compute_unrounded_uncertainties(score)
         if isinstance(thresholds, SingleThreshold) or group_codes is None:
-            # If groups have thresholds, but the caller passes no groups, this threshold is -inf.
+            # The threshold is -inf if the caller passes no groups to thresholds of groups.
             threshold = self.adapt_threshold_to_dtype(score.dtype, thresholds.threshold)
             return accept_up_to_threshold(uncertainties, threshold)
         adapted_thresholds = np.array(
@@ -246,16 +246,17 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return accept_up_to_threshold(uncertainties, adapted_thresholds[group_codes])
 
     def decide(self, score: NDArray[np.floating[Any]], options: DecisionOptions) -> Decision:
-        """Accept or reject each row, and compute its confidence if the options ask for it."""
+        """Accept or reject each row, and compute its confidence if required."""
         confidence = None
         if options.with_probabilities:
             confidence = self.confidence(score)
-        predicts_every_row_to_be_correct = np.full(len(score), _CORRECT_CODE, dtype=np.intp)
+        # For given scores, the prediction is that every row is correct.
+        predicted_codes = np.full(len(score), _CORRECT_CODE, dtype=np.intp)
         return Decision(
             accept=self.accepts(score, options.thresholds, options.group_codes),
             score=score,
             uncertainty=self.uncertainty_scores(score),
-            predicted_codes=predicts_every_row_to_be_correct,
+            predicted_codes=predicted_codes,
             confidence=confidence,
         )
 

@@ -40,7 +40,7 @@ from metacal.rows.score_columns import (
 )
 from metacal.rows.score_tables import LabelledEntries, build_all_unlabelled_error
 
-# An error message lists at most this many marks, the possible values of a score.
+# Maximum number of possible score values that an error message lists.
 _MAX_LISTED_SCORES = 10
 
 
@@ -138,7 +138,7 @@ class ScoredRows:
         return self.graded_losses <= self.graded_losses.mean()
 
     def to_calibration_rows(self) -> CalibrationRows:
-        """Return the rows in the form in which promises are certified."""
+        """Convert the rows to `CalibrationRows`, the input of certification."""
         return CalibrationRows(
             scores=self.uncertainties,
             correct=self.correct,
@@ -148,7 +148,7 @@ class ScoredRows:
         )
 
     def draw_selected_rows(self, selection: RowSelection | None) -> SelectedRows | None:
-        """Draw the rows that count. Return None if all rows count."""
+        """Draw the rows to certify, or return None if all rows are used."""
         if selection is None:
             return None
         return selection.draw(
@@ -229,12 +229,12 @@ def read_columns(
 def _read_correctness(
     score: ArrayLike, correct: ArrayLike | None, *, allows_missing_labels: bool
 ) -> tuple[Any, Flags, Flags]:
-    """Return the score of each row, whether it is correct, and whether this is known."""
+    """Return the scores, the correctness, and a mask of the rows with a label."""
     if not allows_missing_labels:
         scores, is_correct = check_scores_and_correctness(score, correct)
         return scores, is_correct, np.ones(len(scores), dtype=bool)
     is_correct, has_label = check_known_correctness(correct)
-    # The shapes are compared here. Rows without a label count as incorrect until they are left out.
+    # Rows without a label count as incorrect here, and are left out later.
     scores, is_correct = check_scores_and_correctness(score, is_correct)
     return scores, is_correct, has_label
 
@@ -384,7 +384,7 @@ def warn_about_unlabelled_table_rows(entries: LabelledEntries) -> tuple[Note, ..
 
 
 def warn_about_unlabelled_entries(has_score: Flags, has_label: Flags) -> tuple[Note, ...]:
-    """Warn about entries with a score and no label, which are left out, and return the note.
+    """Warn about entries left out for lack of a label, and return the note.
 
     Raises
     ------

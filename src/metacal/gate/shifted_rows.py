@@ -43,13 +43,13 @@ def shift_second_logit(rows: Rows, offset_in_log_odds: float | Float) -> Rows:
     own offset, the result is a new table.
     """
     # Most gates have the offset 0.0, for which the first test is faster than `np.any`.
-    is_one_zero_offset = isinstance(offset_in_log_odds, float) and offset_in_log_odds == 0.0
-    if is_one_zero_offset or not np.any(offset_in_log_odds):
+    is_scalar_zero_offset = isinstance(offset_in_log_odds, float) and offset_in_log_odds == 0.0
+    if is_scalar_zero_offset or not np.any(offset_in_log_odds):
         return rows
     host_rows = rows.to_host()
     if isinstance(offset_in_log_odds, np.ndarray):
         shifted_table = shift_second_class(host_rows.to_array(), offset_in_log_odds)
         return Rows(shifted_table, executor=host_rows.executor)
-    shift_block_when_read = partial(shift_second_class, decision_offset=offset_in_log_odds)
-    table_shifted_when_read = ConvertedTable(host_rows.table, shift_block_when_read, np.float64)
-    return host_rows.copy_with(table=table_shifted_when_read)
+    shift_block = partial(shift_second_class, decision_offset=offset_in_log_odds)
+    lazily_shifted_table = ConvertedTable(host_rows.table, shift_block, np.float64)
+    return host_rows.copy_with(table=lazily_shifted_table)

@@ -21,7 +21,7 @@ from metacal.metrics.marginal import MarginalCheck, check_predicted_classes
 from metacal.rows import Rows
 from metacal.rows.draws import make_generator
 
-# A map is compared with the softmax only on at least this many accepted rows.
+# Minimum number of accepted rows for comparing a map with the softmax.
 _MIN_ACCEPTED_ROWS = 50
 # Number of bootstrap samples for the standard error of a difference in ECE.
 _N_BOOTSTRAP_SAMPLES = 25
@@ -240,8 +240,8 @@ def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bo
     ece_decrease = uncalibrated_bins.compute_ece() - calibrated_bins.compute_ece()
     max_overfitting_of_log_loss = _MIN_LOSS_GAIN_PER_PARAMETER * _N_MAP_PARAMETERS / n_fit_rows
     log_odds_error = math.sqrt(4.0 * _N_MAP_PARAMETERS / n_fit_rows)
-    largest_slope_of_logistic_function = 0.25
-    max_overfitting_of_ece = largest_slope_of_logistic_function * log_odds_error
+    max_logistic_slope = 0.25
+    max_overfitting_of_ece = max_logistic_slope * log_odds_error
     is_log_loss_clearly_smaller = mean_log_loss_decrease > max_overfitting_of_log_loss
     is_ece_clearly_smaller = ece_decrease > max_overfitting_of_ece
     return is_log_loss_clearly_smaller and is_ece_clearly_smaller
@@ -286,7 +286,7 @@ class _ConfidenceBins:
 
     def __init__(self, confidence: Float, correct: Float) -> None:
         inner_edges = equal_width(confidence, _N_BINS)[1:-1]
-        # Comparing with all of these few edges is faster than a binary search for each row.
+        # For few edges, comparing each row with all edges is faster than a binary search.
         is_at_most_edge = confidence <= inner_edges[:, None]
         self.bin_of_row = (~is_at_most_edge).sum(axis=0)
         self.residuals = correct - confidence

@@ -46,11 +46,11 @@ class BaseSource(ABC, Generic[CheckedRows]):
     def accepts(
         self, rows: CheckedRows, thresholds: Thresholds, group_codes: Codes | None
     ) -> Flags:
-        """Compare the score of each row with its threshold."""
+        """Return a mask of the rows whose score is at most their threshold."""
 
     @abstractmethod
     def decide(self, rows: CheckedRows, options: DecisionOptions) -> Decision:
-        """Accept or reject each row, and compute its confidence if the options ask for it."""
+        """Accept or reject each row, and compute its confidence if required."""
 
     def score_table(self, table: Any) -> Float:
         """Read a table and compute the uncertainty score of each row."""

@@ -29,7 +29,7 @@ Source = LogitsSource | ScoreSource
 
 @dataclass(frozen=True)
 class Stage:
-    """Source and thresholds of a stage, which accepts rows up to their threshold."""
+    """Stage of a gate, with a source of scores and the thresholds for acceptance."""
 
     source: Source
     thresholds: Thresholds = field(default_factory=SingleThreshold)

@@ -86,7 +86,7 @@ class ScoredTable:
 
 @dataclass(frozen=True, eq=False)
 class CountedTable:
-    """Certificate of rows that were counted by score, with what the passes over them found.
+    """Certificate of rows that were counted by score, with results of the passes.
 
     Attributes
     ----------
@@ -235,7 +235,7 @@ class SortingCertifier:
         def rank_rows_and_store_digest() -> Ranking:
             ranking = _rank_selected_rows(scored_table, selected_rows, self.score)
             if stores_digest_of_ranking:
-                # Reading the digest computes it, and the ranking stores it.
+                # Reading the attribute makes the ranking compute and store its digest.
                 _digest_stored_by_ranking = ranking.digest
             return ranking
 
@@ -274,8 +274,8 @@ class LogOddsSortingCertifier:
         assert labels is not None
         row_log_odds = validated_rows.to_host().compute_column(log_odds)
         selected_rows = table.draw_selected_rows(row_log_odds, labels, table.subgroup_codes)
-        # The tests ask at which log-odds the second class can be predicted, so a row is correct if
-        # this is its true class.
+        # The tests find the log-odds at which the second class can be predicted, so a row counts as
+        # correct if its true class is the second class.
         is_of_second_class = labels == 1
         tested_rows = CalibrationRows(
             scores=row_log_odds,
@@ -402,8 +402,8 @@ class CountingCertifier:
         is_accepted, correct = decide_counted_rows(
             counted_table.rows, labels, self.score, threshold
         )
-        # No row has a stored score. Scores of -inf for accepted rows and +inf for rejected rows give
-        # the same decisions, and float16 saves memory.
+        # Scores of -inf for accepted rows and +inf for rejected rows give the same decisions as the
+        # scores, which were not stored. The type float16 saves memory.
         scores_with_same_decisions = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
         return CertifiedTable(
             certificate=certificate,
@@ -429,7 +429,7 @@ class CountingCertifier:
             count=row_counter, ranks=compute_bin_edge_ranks(len(self.table.rows))
         )
         certificate = promise.certify(counting_passes)
-        # `certify` has called the counter. The first pass validates rows and hashes them.
+        # `certify` has run the first counting pass, which validates and hashes the rows.
         assert row_counter.fingerprint is not None
         return CountedTable(
             certificate=certificate,
@@ -463,7 +463,7 @@ def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredT
 def _rank_selected_rows(
     scored_table: ScoredTable, selected_rows: SelectedRows | None, score: str | Score
 ) -> Ranking:
-    """Rank the selected rows. If all rows are selected, a device that has their scores sorts them."""
+    """Rank the selected rows, on a device if it scored exactly these rows."""
     if selected_rows is None and scored_table.scores_on_device is not None:
         return _rank_rows(scored_table.scores_on_device, scored_table.correct_on_device, score)
     selected_index = get_index_of_selected_or_all_rows(selected_rows)

@@ -29,7 +29,7 @@ from metacal.spelling import choose_spelling
 
 # Code of a group that has no threshold.
 _UNKNOWN_GROUP = -1
-# An error message lists at most this many names of groups.
+# Maximum number of group names that an error message lists.
 _MAX_LISTED_GROUPS = 5
 
 
@@ -135,10 +135,10 @@ class SubgroupThresholds:
         """
         n_subgroups = len(self.subgroup_names)
         known_thresholds = np.array(self.subgroup_thresholds, dtype=np.float64)
-        known_table = known_thresholds.reshape(n_subgroups, -1)
-        n_columns = known_table.shape[1]
-        unknown_row = np.full((1, n_columns), self.unknown_threshold)
-        return np.vstack([known_table, unknown_row])
+        known_threshold_table = known_thresholds.reshape(n_subgroups, -1)
+        n_columns = known_threshold_table.shape[1]
+        row_of_unknown_group = np.full((1, n_columns), self.unknown_threshold)
+        return np.vstack([known_threshold_table, row_of_unknown_group])
 
     @property
     def thresholds_with_unknown_last(self) -> Float:
@@ -168,17 +168,17 @@ class SubgroupThresholds:
     def for_unrounded_scores(self, grid: Grid) -> SubgroupThresholds:
         """Return equivalent thresholds for scores that are not rounded to a grid."""
         if grid not in self._moved_thresholds_by_grid:
-            moved_thresholds = tuple(
+            midpoint_thresholds = tuple(
                 _move_to_grid_midpoint(threshold, grid) for threshold in self.subgroup_thresholds
             )
             self._moved_thresholds_by_grid[grid] = replace(
-                self, subgroup_thresholds=moved_thresholds
+                self, subgroup_thresholds=midpoint_thresholds
             )
         return self._moved_thresholds_by_grid[grid]
 
     @cached_property
     def _moved_thresholds_by_grid(self) -> dict[Grid, SubgroupThresholds]:
-        """Cache of `for_unrounded_scores`."""
+        """Cached results of `for_unrounded_scores`, by rounding grid."""
         return {}
 
     def encode_groups(self, groups: Any) -> Codes:
@@ -238,7 +238,7 @@ def get_certified_thresholds(certificate: Certificate, class_names: NDArray[Any]
     threshold_of_unknown_groups = -math.inf
     promise_limits_missed_items = certificate.quantity.limits_missed_items_of_cases
     if promise_limits_missed_items:
-        # A rejected item of an unknown group could be missed, so every row is accepted.
+        # A rejected item of an unknown group could be missed, so all such items are accepted.
         threshold_of_unknown_groups = math.inf
     have_two_thresholds_per_group = any(
         subgroup.predicted_class is not None for subgroup in subgroups.items
@@ -271,7 +271,7 @@ def _build_thresholds_by_group_and_prediction(
                 certificate_of_first_class.threshold,
                 certificate_of_second_class.threshold,
             )
-            # Both sides of a group store the same decision offset.
+            # Both certificates of a group store the same decision offset.
             decision_log_odds_by_group[group_name] = certificate_of_second_class.decision_log_odds
     group_names = tuple(sorted(threshold_pair_by_group))
     return SubgroupThresholds(

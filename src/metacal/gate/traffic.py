@@ -53,7 +53,7 @@ class LateLabel(NamedTuple):
 
 
 class BatchLines(NamedTuple):
-    """Lines of text that a batch of rows was read from.
+    """Lines of text from which a batch of rows was read.
 
     Attributes
     ----------
@@ -361,7 +361,7 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
 def split_rows_by_arrival(
     rows: Sequence[PendingRow], *, first_late_position: int
 ) -> tuple[list[PendingRow], list[PendingRow]]:
-    """Split rows into those that arrived early in the stream, and those that arrived late.
+    """Split rows into early and late ones by their position in the stream.
 
     All rows of a cluster that began early are early rows, because they depend on each other.
 

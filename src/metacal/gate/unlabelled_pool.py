@@ -63,8 +63,8 @@ class PoolPredictions:
     def are_correct(self, row_indices: Codes, true_codes: Codes) -> Flags:
         """Compare predictions with true classes. Indices outside of the pool are clipped."""
         last_index = len(self.predicted_codes) - 1
-        valid_indices = np.clip(row_indices, 0, last_index)
-        return true_codes == self.predicted_codes[valid_indices]
+        clipped_indices = np.clip(row_indices, 0, last_index)
+        return true_codes == self.predicted_codes[clipped_indices]
 
 
 class EncodedAnswers(NamedTuple):
@@ -303,10 +303,10 @@ class PoolAnswers:
         new_states = np.where(is_correct, CORRECT, INCORRECT)
         contradicts_stored_answer = (stored_states != UNKNOWN) & (stored_states != new_states)
         # Several new answers may be about the same row. Each is compared with the first of them.
-        _, first_answers, answered_row_codes = np.unique(
+        _, first_answer_positions, answered_row_codes = np.unique(
             row_indices, return_index=True, return_inverse=True
         )
-        first_new_states = new_states[first_answers][answered_row_codes]
+        first_new_states = new_states[first_answer_positions][answered_row_codes]
         contradicts_first_new_answer = new_states != first_new_states
         is_contradiction = contradicts_stored_answer | contradicts_first_new_answer
         if is_contradiction.any():

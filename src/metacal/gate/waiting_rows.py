@@ -24,9 +24,9 @@ from typing import NamedTuple
 from metacal.errors import InputError
 from metacal.gate.traffic import Id, PendingRow, make_stored_id
 
-#: At most this many rows wait, and at most this many ids of complete clusters are stored.
+#: Maximum number of waiting rows, and of stored ids of complete clusters.
 MAX_WAITING_ROWS = 40_000
-#: An alarm bets on each cluster. It could lose its whole capital on a cluster with this many times
+#: A bet on a cluster could lose the whole capital of an alarm if the cluster has this many times
 #: as many rows as the largest cluster at calibration.
 _UNSAFE_SIZE_RATIO = 2
 
@@ -54,7 +54,7 @@ class EncodedLabel(NamedTuple):
 
 @dataclass
 class CompleteClusters:
-    """Complete clusters, and the number of stray rows.
+    """Ids of the latest complete clusters, with counts of clusters and stray rows.
 
     Attributes
     ----------
@@ -218,7 +218,7 @@ class WaitingRows:
             self._forget_oldest_row()
 
     def _forget_oldest_row(self) -> None:
-        """Drop the oldest waiting row. The rest of a case is of no use without it."""
+        """Drop the oldest waiting row and, for cases, all other rows of its case."""
         oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
         cluster_id = oldest_row.cluster_id
         ids_to_forget = [oldest_id]
@@ -374,7 +374,7 @@ class WaitingRows:
         The weights of the rows are divided by the largest size at calibration, and a stake risks at
         most half of the capital per unit of weight. If no size is declared, any size is possible.
         """
-        # The size is None unless whole clusters were counted, and a file may state the size 0.
+        # The largest size is None unless whole clusters were counted, and a file may state 0.
         if not self.largest_cluster_size:
             return False
         return n_cluster_rows >= _UNSAFE_SIZE_RATIO * self.largest_cluster_size

@@ -196,12 +196,12 @@ class Watch:
 
     @property
     def n_acknowledged_rows(self) -> int:
-        """Number of rows before the last acknowledgement, which are no evidence after it."""
+        """Number of rows before the last acknowledgement of alarms."""
         return count_acknowledged_rows(self.acknowledgements)
 
     @property
     def line_counts(self) -> LineCounts:
-        """Numbers of lines of text, and of unreadable ones, in all armed periods."""
+        """Numbers of text lines and of unreadable lines since the start of the watch."""
         acknowledged_lines = count_acknowledged_lines(self.acknowledgements)
         return acknowledged_lines.plus_monitors(self.alarms.unreadable)
 
@@ -388,7 +388,7 @@ class Watch:
         return self
 
     def _add_labels(self, labels: Sequence[EncodedLabel] | deque[EncodedLabel]) -> None:
-        """Evaluate the waiting rows that these labels complete."""
+        """Assign labels to waiting rows, and evaluate the rows that stop waiting."""
         ready_rows: list[PendingRow] = []
         for label in labels:
             ready_rows += self.waiting.add_label(label)
@@ -406,10 +406,10 @@ class Watch:
                 row_subgroups=self.gate.get_row_subgroups(decision.predicted_codes, groups),
             )
         first_position = self.counts.rows
-        counts_every_row = np.ones_like(decision.accept)
+        is_counted = np.ones_like(decision.accept)
         self._increase_counts(
             decision.predicted_codes,
-            flags_by_count_name={"rows": counts_every_row, "accepted": decision.accept},
+            flags_by_count_name={"rows": is_counted, "accepted": decision.accept},
         )
         self._record_raised_alarms()
         confidences = get_confidences_without_nan(decision)
@@ -481,7 +481,7 @@ class Watch:
         return columns
 
     def _get_subgroups(self, rows: list[PendingRow]) -> NDArray[Any] | None:
-        """Return the class or group that each row's threshold depends on, or None if none does."""
+        """Return the class or group of each row, or None if all rows have one threshold."""
         predicted_codes = np.array([row.predicted_code for row in rows])
         row_groups = [row.group for row in rows]
         return self.gate.get_row_subgroups(predicted_codes, row_groups)

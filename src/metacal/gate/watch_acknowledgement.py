@@ -28,7 +28,7 @@ from metacal.errors import MonitoringError
 from metacal.promises.sequential.alarms import Alarm
 from metacal.promises.sequential.drift import UnreadableMonitor
 
-#: The reason of an acknowledgement has at most this many characters.
+#: Maximum number of characters in the reason of an acknowledgement.
 MAX_REASON_LENGTH = 1000
 
 
@@ -66,13 +66,13 @@ class AcknowledgedAlarm:
 
 @dataclass(frozen=True)
 class LineCounts:
-    """Numbers of lines of text, and of unreadable ones."""
+    """Numbers of text lines and of unreadable lines."""
 
     n_lines: int = 0
     n_unreadable: int = 0
 
     def plus_monitors(self, monitors: Iterable[UnreadableMonitor]) -> LineCounts:
-        """Return the line counts with those of some monitors added."""
+        """Return the sum of the line counts and the counts of some monitors."""
         n_lines = self.n_lines
         n_unreadable = self.n_unreadable
         for monitor in monitors:
@@ -83,7 +83,7 @@ class LineCounts:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """End of an armed period of a watch.
+    """Acknowledgement of raised alarms, which starts a new period of a watch.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ def check_reason(reason: str) -> str:
 
 
 def format_time(time: datetime | None) -> str:
-    """Format a time in UTC to the second. None stands for now.
+    """Format a time, by default the current time, in UTC with whole seconds.
 
     Examples
     --------

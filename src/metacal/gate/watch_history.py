@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from metacal.gate.traffic import Point
 
-#: A history starts with this many rows between two points. The number doubles if it is full.
+#: Initial number of rows between two points. The number doubles if the history is full.
 INITIAL_ROWS_BETWEEN_POINTS = 250
-#: A history has at most this many points.
+#: Maximum number of points in a history.
 MAX_POINTS = 400
 
 

@@ -75,7 +75,7 @@ def _encode_label(gate: Gate, label: Any) -> float:
 
 
 def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[EncodedLabel]:
-    """Encode the labels of earlier rows, except missing ones.
+    """Encode the labels of earlier rows, and leave out missing labels.
 
     A missing label is None or NaN.
     """

@@ -164,8 +164,8 @@ def _compute_full_weight_sums(cluster_sizes: Codes, design: CertificationDesign)
     size_of_largest_cluster = design.largest_cluster_size
     counts_cluster_means = design.cluster_counting == "mean"
     # A file may state the size 0, which cannot be a divisor. Weights are then not divided.
-    states_no_usable_size = size_of_largest_cluster == 0
-    if counts_cluster_means or states_no_usable_size:
+    largest_size_is_zero = size_of_largest_cluster == 0
+    if counts_cluster_means or largest_size_is_zero:
         return None
     if size_of_largest_cluster is None:
         # Only a certificate that counts one row of each cluster has no largest size.
