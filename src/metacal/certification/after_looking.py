@@ -145,7 +145,7 @@ class SimultaneousThreshold:
         return rows.ranking.largest_threshold_accepting_exactly(n_accepted)
 
     def _find_threshold_for_miscoverage(self, rows: CalibrationRows, delta: float) -> float:
-        """Find the smallest threshold that is certified to keep the miscoverage.
+        """Find the smallest threshold with a certified miscoverage within the limit.
 
         The threshold accepts every row if the miscoverage is certified at no score.
         """

@@ -151,8 +151,7 @@ def _find_contradiction_in_subgroup(
         if accepts_rows and must_reject_untested_rows:
             return "it accepts rows, but was never tested"
         significance_level = significance_level_if_untested
-    # A procedure for two classes states the promise and the number of required rows of each class
-    # even if it rejects all rows, so these two are checked.
+    # A two-class procedure states the promise about a class even if it rejects all of its rows.
     is_two_class_procedure = isinstance(procedure, TwoClassProcedure)
     if not accepts_rows and not is_two_class_procedure:
         return None
@@ -186,7 +185,7 @@ def _compute_highest_possible_level(
 def _select_tested_subgroups(
     all_certificates: SubgroupCertificates,
 ) -> list[tuple[SubgroupCertificate, ...]]:
-    """Return the certificates of each subgroup that was tested."""
+    """Return the certificates of the tested subgroups."""
     return [
         subgroup_certificates
         for subgroup_certificates in all_certificates.sides_by_group

@@ -67,7 +67,7 @@ class CandidateRule(Protocol[Pilot, Rows, Candidate]):
     def passes(
         self, rows: Rows, candidate: Candidate, limit: float, significance_level: float
     ) -> bool:
-        """Test whether one candidate keeps the limit."""
+        """Test whether one candidate satisfies the limit of the plan."""
 
 
 def find_last_passing_candidate(

@@ -277,8 +277,8 @@ class _LoweredCutoffs:
         )
         log_correction_by_type = self._compute_log_correction_by_type(expected_harmful_by_type)
         corrected_log_odds_by_type = harmless_log_odds - log_correction_by_type
-        has_no_harmful_item_left = np.isneginf(highest_safety_by_type)
-        corrected_log_odds_by_type[has_no_harmful_item_left] = -math.inf
+        has_no_harmful_item = np.isneginf(highest_safety_by_type)
+        corrected_log_odds_by_type[has_no_harmful_item] = -math.inf
         type_of_next_item = int(np.argmax(corrected_log_odds_by_type))
         new_cutoffs = harmlessness_model.convert_log_odds_to_safety(
             corrected_log_odds_by_type[type_of_next_item] + log_correction_by_type
@@ -297,7 +297,7 @@ class _LoweredCutoffs:
         self.n_removed_by_type[type_code] += 1
 
     def _find_highest_remaining_safety_by_type(self) -> Float:
-        """Return the highest safety of the remaining harmful items of each type."""
+        """Return the highest safety of the remaining harmful items per item type."""
         for queue in self.harmful_item_queues:
             queue.drop_safest_items_of_removed_cases(self.is_removed_case)
         return np.array([queue.highest_safety for queue in self.harmful_item_queues])
@@ -384,7 +384,7 @@ def _estimate_harmful_items_by_type(
     harmlessness_model: HarmlessnessModel,
     tested_cases_per_pilot_case: float,
 ) -> list[_ExpectedHarmfulItems]:
-    """Estimate the number of harmful items of each type above any cutoff."""
+    """Estimate the number of harmful items above any cutoff, per item type."""
     harmless_log_odds = harmlessness_model.compute_harmless_log_odds(
         pilot_items.safety, pilot_items.types
     )

@@ -14,7 +14,7 @@ from metacal.formulas import Flags
 
 @dataclass(frozen=True, eq=False)
 class CaseOutcomes:
-    """Outcome of each case, as a decision and a correctness that can be counted.
+    """Outcomes of cases, expressed as one decision and one correctness per case.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ def compute_case_outcomes(
 def _compute_recall_outcomes(
     cases: Cases, is_accepted_item: Flags, is_correct_item: Flags
 ) -> CaseOutcomes:
-    """Compute which cases have correct items, and which lose none of them."""
+    """Compute whether each case has correct items, and accepts all of them."""
     has_correct_item = cases.any_item(is_correct_item) | cases.has_correct_item_without_score
     has_rejected_correct_item = cases.any_item(is_correct_item & ~is_accepted_item)
     misses_correct_item = has_rejected_correct_item | cases.has_correct_item_without_score
@@ -91,7 +91,7 @@ def _compute_recall_outcomes(
 def _compute_error_outcomes(
     cases: Cases, is_accepted_item: Flags, is_correct_item: Flags, max_counted_errors: int | None
 ) -> CaseOutcomes:
-    """Compute which cases have accepted items, and count their errors."""
+    """Compute whether each case has accepted items, and count its errors."""
     has_accepted_item = cases.any_item(is_accepted_item)
     n_errors_per_case = cases.count_items(is_accepted_item & ~is_correct_item)
     has_no_error = n_errors_per_case == 0

@@ -202,7 +202,7 @@ class CaseCutoffProcedure(CaseProcedure):
         self, division: CaseDivision, max_broken_cases: int, *, has_several_types: bool
     ) -> Float:
         """Find the cutoff on the safety for each item type."""
-        # Cases that the quantity does not count have no harmful item, so no cutoff breaks them.
+        # Uncounted cases have no harmful item, so only the counted cases determine the cutoffs.
         counted_items = division.select_counted_items()
         breaks_at_every_cutoff = division.breaks_at_every_cutoff[division.is_counted_by_quantity]
         if not has_several_types:

@@ -146,7 +146,7 @@ def fit_harmlessness_model(items: CaseItems, *, same_scale: bool) -> Harmlessnes
     )
     rescaled_intercepts = rescaled_coefficients[:, 0]
     rescaled_slopes = rescaled_coefficients[:, 1]
-    # Convert the coefficients of the rescaled features to those of the features.
+    # Convert the coefficients from the rescaled features to the original features.
     slopes = rescaled_slopes * _TYPICAL_LOG_ODDS_STD / stds
     intercepts = rescaled_intercepts + rescaled_slopes * _TYPICAL_LOG_ODDS_MEAN - slopes * means
     n_items_by_type = np.bincount(items.types, minlength=items.n_types)
@@ -211,7 +211,7 @@ def _convert_safety_to_feature(safety: Float, safety_unit: SafetyUnit) -> Float:
 def _compute_mean_and_std_by_type(
     features: Float, items: CaseItems, *, same_scale: bool
 ) -> tuple[Float, Float]:
-    """Compute the mean and the standard deviation of the feature of each type.
+    """Compute the mean and standard deviation of the feature per item type.
 
     If all types have one scale, they share the mean and the standard deviation of all items.
     """
@@ -281,7 +281,7 @@ def _maximize_posterior(
         else:
             intercept_step = gradient[0] / negative_hessian[0, 0]
             newton_step = np.array([intercept_step, 0.0])
-        # A bounded step keeps the first iterations from overshooting.
+        # Large Newton steps are shortened, so that the first iterations do not overshoot.
         largest_change = max(np.abs(newton_step).max(), _TINY)
         newton_step *= min(1.0, _LARGEST_NEWTON_STEP / largest_change)
         coefficients += newton_step

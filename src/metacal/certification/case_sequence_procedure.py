@@ -195,7 +195,7 @@ class CaseSequenceProcedure(CaseProcedure):
     def _passes_exact_test(
         self, division: CaseDivision, cutoffs: Float, limit: float, delta: float
     ) -> bool:
-        """Test whether the share of automated cases with an error keeps the limit."""
+        """Test whether the share of automated cases with an error is within the limit."""
         tested_items = division.tested_items
         is_cleared = tested_items.find_cleared(cutoffs)
         n_automated = len(np.unique(tested_items.cases[is_cleared]))
@@ -205,7 +205,7 @@ class CaseSequenceProcedure(CaseProcedure):
     def _passes_bets(
         self, division: CaseDivision, cutoffs: Float, limit: float, delta: float
     ) -> bool:
-        """Test by bets whether the mean number of errors per case keeps the limit."""
+        """Test by bets whether the mean number of errors is within the limit."""
         assert self.max_counted_errors is not None
         tested_items = division.tested_items
         is_error = tested_items.find_cleared(cutoffs) & tested_items.is_harmful

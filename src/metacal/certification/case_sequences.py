@@ -1,4 +1,4 @@
-r"""Sequences of cutoffs, tested one after the other on cases.
+r"""Sequences of cutoffs that are tested one after the other on cases.
 
 The terms are those of `metacal.certification.case_items`. Pilot cases fix a model of harmless items and a sequence of
 cutoffs from strict to lax. Each is tested at delta on the other cases, and the sequence stops at the
@@ -150,7 +150,7 @@ def drop_cutoffs_before_likeliest_to_pass(
     limit: float,
     tested_cases_per_pilot_case: float,
 ) -> list[Float]:
-    """Drop the first cutoffs of a sequence, up to those most likely to pass.
+    """Drop the cutoffs that come before the cutoffs most likely to pass.
 
     The sequence stops at its first failure, and the strictest cutoffs automate few cases, so a single
     error there could end it.
@@ -213,7 +213,7 @@ def find_last_passing(sequence: list[Float], passes: Callable[[Float], bool]) ->
 def passes_automated_error_test(
     n_automated: int, n_broken: int, limit: float, delta: float
 ) -> bool:
-    """Test whether the share of broken cases among automated ones keeps a limit.
+    """Test whether the error rate of the automated cases is within a limit.
 
     >>> passes_automated_error_test(22, 0, 0.1, 0.1), passes_automated_error_test(21, 0, 0.1, 0.1)
     (True, False)
@@ -227,7 +227,7 @@ def passes_automated_error_test(
 def passes_mean_error_test(
     n_errors_per_case: Codes, max_counted_errors: int, limit: float, delta: float
 ) -> bool:
-    """Test by bets whether the mean number of errors per case keeps a limit.
+    """Test by bets whether the mean number of errors per case is within a limit.
 
     More errors of a case than `max_counted_errors` count as this many.
 

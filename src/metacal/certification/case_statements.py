@@ -97,15 +97,15 @@ def build_uncovered_items_error(
     """
     if delta is None:
         max_uncovered_rate = _bound_rate_in_expectation(n_uncovered, n_cases)
-        delta_of_bound = _DEFAULT_DELTA
+        bound_delta = _DEFAULT_DELTA
     else:
         max_uncovered_rate = bounds.clopper_pearson_upper(n_uncovered, n_cases, delta)
-        delta_of_bound = delta
+        bound_delta = delta
     best_target = _convert_to_target(quantity, max_uncovered_rate)
-    min_uncovered_rate = bounds.clopper_pearson_lower(n_uncovered, n_cases, delta_of_bound)
+    min_uncovered_rate = bounds.clopper_pearson_lower(n_uncovered, n_cases, bound_delta)
     observed_percent = format_percent(round(n_uncovered / n_cases, 3))
     min_percent = format_percent(math.floor(1e3 * min_uncovered_rate) / 1e3)
-    confidence_level = format_percent_floor(1.0 - delta_of_bound)
+    confidence_level = format_percent_floor(1.0 - bound_delta)
     message = (
         f"Cannot certify a target of {target:g} for the {quantity}: {n_uncovered:,} of"
         f" {n_cases:,} cases ({observed_percent}, at least {min_percent} with {confidence_level}"

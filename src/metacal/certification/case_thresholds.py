@@ -194,7 +194,7 @@ def build_case_certificate(
 def _build_type_certificates(
     tested_rows: CalibrationRows, type_names: tuple[Name, ...], thresholds: Float
 ) -> SubgroupCertificates:
-    """Build the certificate of each type from its tested items."""
+    """Build the certificate of each item type from its tested items."""
     assert tested_rows.subgroups is not None
     type_certificates = []
     for type_code, type_name in enumerate(type_names):

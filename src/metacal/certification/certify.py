@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class CertifiablePromise(Protocol):
-    """Attributes of a promise that certification reads."""
+    """Interface of a promise that can be certified."""
 
     @property
     def delta(self) -> float | None:
@@ -51,7 +51,7 @@ class CertifiablePromise(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Promised quantities with their limits."""
+        """Promised quantities, with the limit of each quantity."""
 
     @property
     def needs_labels(self) -> bool:

@@ -215,8 +215,8 @@ class CheapestThreshold:
                 highest_accepted_score, delta_per_side
             )
         (coverage_bound,) = coverage_bounds
-        added_cost_if_accepted = accepted_cost_bound - self.review_cost
-        return float(self.review_cost + coverage_bound * added_cost_if_accepted)
+        extra_cost_if_accepted = accepted_cost_bound - self.review_cost
+        return float(self.review_cost + coverage_bound * extra_cost_if_accepted)
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object

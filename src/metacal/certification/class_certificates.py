@@ -234,7 +234,7 @@ def count_members_of_class(
 def sum_counts_of_classes(
     class_certificates: tuple[SubgroupCertificate, ...],
 ) -> ThresholdOutcome:
-    """Sum the counts of rows in the certificates of both classes."""
+    """Sum the row counts in the certificates of both classes."""
     return ThresholdOutcome(
         n_rows=sum(certificate.n_rows for certificate in class_certificates),
         n_correct=sum(certificate.n_correct for certificate in class_certificates),

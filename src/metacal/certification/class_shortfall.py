@@ -134,10 +134,12 @@ def find_class_shortfall(
         class_code=class_code,
         class_share=class_share,
     )
-    ruled_out = None
+    ruled_out_thresholds = None
     if class_promise.is_precision:
         class_ranking = rows.rank_for_class(class_code)
-        ruled_out = find_ruled_out_thresholds(class_ranking, class_promise.limit, level_of_promise)
+        ruled_out_thresholds = find_ruled_out_thresholds(
+            class_ranking, class_promise.limit, level_of_promise
+        )
     return ClassShortfall(
         class_promise=class_promise,
         predicted_class=rows.class_names[class_code],
@@ -150,7 +152,7 @@ def find_class_shortfall(
         best_target=best_target,
         n_required_rows=class_promise.compute_required_rows(significance_level),
         rows_needed=rows_needed,
-        ruled_out=ruled_out,
+        ruled_out=ruled_out_thresholds,
     )
 
 

@@ -118,7 +118,7 @@ class ClusterCounter:
         self.clusters = rows.clusters
 
     def count(self, threshold: float) -> ClusterCounts:
-        """Count the violations and reference rows of each cluster.
+        """Count the violations and reference rows per cluster.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class ClusterCounter:
 def count_violations_per_cluster(
     quantity: Quantity, clusters: Clusters, is_accepted: Flags, correct: Flags | None
 ) -> ClusterCounts:
-    """Count the violations and reference rows of each cluster.
+    """Count the violations and reference rows per cluster.
 
     The clusters are in the order of their codes, which is random. A betting test depends on the
     order, and the order of the input may follow the labels.

@@ -52,8 +52,8 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     # The highest scores are accepted as the second class, so they must lie above the point.
     highest_decision_point = np.inf
     if n_accepted_as_second > 0:
-        n_lower_scores = len(rows) - n_accepted_as_second
-        highest_decision_point = separating_scores[n_lower_scores]
+        n_rows_below_point = len(rows) - n_accepted_as_second
+        highest_decision_point = separating_scores[n_rows_below_point]
     return float(np.clip(rows.even_odds_score, lowest_decision_point, highest_decision_point))
 
 

@@ -213,21 +213,21 @@ def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> Weighted
         np.append(0, ranking.cumulative_errors),
     )
     # Measured curves have only one error rate, so the first axis has length 1.
-    plausible_rate_indices = slice(None)
+    plausible_rate_slice = slice(None)
     has_several_error_rates = len(error_curves.cumulative_error_shares) > 1
     if has_several_error_rates:
         n_errors = n_errors_up_to_share[-1]
-        plausible_rate_indices = _select_plausible_error_rates(n_errors, n_rows)
+        plausible_rate_slice = _select_plausible_error_rates(n_errors, n_rows)
 
     n_errors_of_steps = np.diff(n_errors_up_to_share)
     log_likelihoods = (
-        error_curves.log_odds_of_error[plausible_rate_indices] @ n_errors_of_steps
-        + n_rows * error_curves.mean_log_probability_of_correct[plausible_rate_indices]
+        error_curves.log_odds_of_error[plausible_rate_slice] @ n_errors_of_steps
+        + n_rows * error_curves.mean_log_probability_of_correct[plausible_rate_slice]
     )
     relative_likelihoods = np.exp(log_likelihoods - log_likelihoods.max())
     posterior_weights = relative_likelihoods * error_curves.prior_weights
     is_likely = posterior_weights > _MIN_RELATIVE_WEIGHT * posterior_weights.max()
-    plausible_curves = error_curves.cumulative_error_shares[plausible_rate_indices]
+    plausible_curves = error_curves.cumulative_error_shares[plausible_rate_slice]
     return WeightedErrorCurves(
         cumulative_error_shares=np.ascontiguousarray(plausible_curves[is_likely].T),
         weights=posterior_weights[is_likely],

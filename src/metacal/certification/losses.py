@@ -340,7 +340,7 @@ class MeanLossLimit:
         return bool(min_p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta)
 
     def _keeps_limit_in_expectation(self, n_accepted: int, mean_loss: float) -> bool:
-        """Check whether the accepted rows keep the limit in expectation."""
+        """Check whether the mean loss is within the limit in expectation."""
         # The loss of the next row is unknown, so the largest loss is assumed.
         total_loss_with_next_row = mean_loss * n_accepted + self.max_loss
         n_rows_with_next = n_accepted + 1
@@ -424,7 +424,7 @@ class _LossTests:
         return threshold_result.design
 
     def certifies_limit(self, relative_limit: float) -> bool:
-        """Check whether the tests certify a limit by accepting any row."""
+        """Check whether the tests certify a limit on the mean loss."""
         return self.count_acceptable_rows(relative_limit) > 0
 
     def resample(self, increasing_row_indices: Codes) -> _LossTests:
