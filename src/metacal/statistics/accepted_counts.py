@@ -1,4 +1,4 @@
-"""Numbers of rows that thresholds accept, and the thresholds worth considering."""
+"""Numbers of rows that thresholds accept, and the candidates for the best threshold."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from metacal.formulas import Codes, Flags, Float
 
 
 def find_candidate_thresholds(scores: Float, correct: Flags) -> Float:
-    """Find the scores that can be the best threshold.
+    """Find the scores that are candidates for the best threshold.
 
     Accepting further correct rows without an incorrect one improves both bounds. So the candidates
     are the largest score, and each score whose next larger score has an incorrect row.
     """
     distinct_scores, score_codes = np.unique(scores, return_inverse=True)
-    has_incorrect_row = np.bincount(score_codes.reshape(-1), ~correct) > 0
-    next_score_has_incorrect_row = has_incorrect_row[1:]
+    score_has_incorrect_row = np.bincount(score_codes.reshape(-1), ~correct) > 0
+    next_score_has_incorrect_row = score_has_incorrect_row[1:]
     is_candidate = np.append(next_score_has_incorrect_row, True)
     return np.asarray(distinct_scores[is_candidate])
 

@@ -19,7 +19,7 @@ from metacal.statistics.selective_accuracy import bound_selective_accuracy
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Curve over thresholds, with bounds that hold at all thresholds at once.
+    """Estimated curve over thresholds, with bounds that hold simultaneously.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Band:
 
 
 def resolve_thresholds(thresholds: ArrayLike | None, *, default_scores: Float) -> Float:
-    """Return the given thresholds, or all distinct scores if none are given."""
+    """Return the thresholds as an array, or all distinct scores by default."""
     if thresholds is None:
         return np.unique(default_scores)
     return np.asarray(thresholds, dtype=np.float64)
@@ -55,7 +55,7 @@ def compute_band_on_share_above(
     lower_delta: float,
     upper_delta: float,
 ) -> Band:
-    """Compute a band on the share P(X > s) of draws above each threshold s.
+    """Compute a confidence band on P(X > s) for all thresholds s.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def compute_band_on_accuracy(
     lower_delta: float,
     upper_delta: float,
 ) -> Band:
-    """Compute a band on the selective accuracy from counts.
+    """Compute a confidence band on the selective accuracy from counts.
 
     The upper side is a lower bound on the share of incorrect rows.
 
@@ -119,7 +119,7 @@ def compute_band_on_accuracy(
     min_accuracy = bound_selective_accuracy(
         n_correct=n_correct, n_incorrect=n_incorrect, n_rows=n_rows, delta=lower_delta
     )
-    # Correct and incorrect rows change places, so that the bound is on the error rate.
+    # A lower bound on the error rate follows if correct and incorrect rows are swapped.
     min_error_rate = bound_selective_accuracy(
         n_correct=n_incorrect, n_incorrect=n_correct, n_rows=n_rows, delta=upper_delta
     )

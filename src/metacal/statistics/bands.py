@@ -44,7 +44,7 @@ from metacal.statistics.selective_accuracy import (
 def miscoverage_band(
     right_scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
 ) -> Band:
-    """Compute a band on the miscoverage, from the scores of the correct rows.
+    """Compute a confidence band on the miscoverage from the scores of correct rows.
 
     The band consists of two one-sided bands on the distribution of the scores, at delta/2 each.
 
@@ -77,7 +77,7 @@ def miscoverage_band(
 def accuracy_band(
     scores: ArrayLike, correct: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
 ) -> Band:
-    """Compute a band on the selective accuracy P(correct | score <= t).
+    """Compute a confidence band on the accuracy P(correct | score <= t).
 
     Both sides are proved for independent rows from one source (`selective_accuracy`). The accuracy
     may rise and fall with the score in any way, and scores may tie. Each side has delta/2.
@@ -114,7 +114,7 @@ def accuracy_band(
 def coverage_band(
     scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
 ) -> Band:
-    """Compute a band on the coverage P(score <= t).
+    """Compute a confidence band on the coverage P(score <= t).
 
     It consists of two one-sided bands, at delta/2 each.
 
@@ -195,7 +195,7 @@ def certified_accuracy(
 def largest_supporting_threshold(
     scores: ArrayLike, correct: ArrayLike, accuracy: float, delta: float
 ) -> float | None:
-    """Find the largest score that is certified as a threshold for an accuracy.
+    """Find the largest threshold that is certified to have an accuracy.
 
     `certified_accuracy` is then at least `accuracy`. Returns None if there is no such score. The
     bounds hold at every threshold at once with probability 1 - delta.
@@ -252,7 +252,7 @@ def certified_accuracy_from_counts(
 
 @dataclass(frozen=True, eq=False)
 class OperatingBands:
-    """Bands on miscoverage, selective accuracy and coverage that hold together.
+    """Jointly valid bands on miscoverage, selective accuracy and coverage.
 
     Attributes
     ----------
@@ -271,7 +271,7 @@ class OperatingBands:
 def operating_bands(
     scores: ArrayLike, correct: ArrayLike, delta: float, thresholds: ArrayLike
 ) -> OperatingBands:
-    """Compute bands on miscoverage, accuracy and coverage that are jointly valid.
+    """Compute jointly valid bands on miscoverage, accuracy and coverage.
 
     Half of delta is spent on the sides that a promise uses (miscoverage from above, accuracy from
     below), and half on the others.
@@ -301,7 +301,7 @@ def operating_bands(
     score_array = check_scores(scores)
     is_correct = check_correct(correct)
     band_thresholds = np.asarray(thresholds, dtype=np.float64)
-    # The two bounds that promises use get delta/4 each, and all other bounds delta/8 each.
+    # The two bounds that promises use have level delta/4 each, and all other bounds delta/8 each.
     promised_side_delta = delta / 4
     other_side_delta = delta / 8
     accepted_counts = count_accepted(score_array, is_correct, band_thresholds)
@@ -320,8 +320,8 @@ def operating_bands(
         lower_delta=other_side_delta,
         upper_delta=promised_side_delta,
     )
-    both_sides_delta = delta / 4
-    coverage_bounds = coverage_band(score_array, delta=both_sides_delta, thresholds=band_thresholds)
+    coverage_delta = delta / 4
+    coverage_bounds = coverage_band(score_array, delta=coverage_delta, thresholds=band_thresholds)
     return OperatingBands(
         miscoverage=miscoverage_bounds,
         accuracy=accuracy_bounds,
@@ -352,13 +352,13 @@ class CertifiedFrontier:
     delta: float
 
     def best_accuracy(self, alpha: float) -> float:
-        """Return the largest accuracy that is certified with a miscoverage, or 0."""
+        """Return the largest accuracy that is certified at a miscoverage, 0 if none is."""
         n_allowed_pairs = int(np.searchsorted(self.alpha, alpha, side="right"))
         if n_allowed_pairs == 0:
             return 0.0
-        # Both limits rise along the frontier, so the last allowed pair has the largest accuracy.
-        last_allowed_pair = n_allowed_pairs - 1
-        return float(self.beta[last_allowed_pair])
+        # Accuracy and miscoverage rise along the frontier, so the last allowed pair is the best.
+        last_allowed_index = n_allowed_pairs - 1
+        return float(self.beta[last_allowed_index])
 
 
 def certified_frontier(
@@ -415,7 +415,7 @@ def certified_frontier(
     min_accuracies = certified_accuracy(
         score_array, is_correct, falling_thresholds, delta_per_bound
     )
-    # As the threshold falls, the miscoverage rises. A useful pair has a higher accuracy too.
+    # A lower threshold is on the frontier only if its accuracy exceeds that of all higher ones.
     highest_accuracies_so_far = np.maximum.accumulate(min_accuracies)
     highest_accuracies_before = np.append(0.0, highest_accuracies_so_far[:-1])
     is_on_frontier = min_accuracies > highest_accuracies_before

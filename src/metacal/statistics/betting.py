@@ -34,7 +34,7 @@ from metacal.formulas import Float
 
 
 class VariancePrior(NamedTuple):
-    """Prior guess of the variance of the values.
+    """Prior guess of a variance.
 
     Attributes
     ----------
@@ -48,22 +48,22 @@ class VariancePrior(NamedTuple):
     variance_fraction: float
 
     def guess_variance(self, mean: float) -> float:
-        """Return the guessed variance of values with this mean."""
+        """Guess the variance of values in [0, 1] from their mean."""
         return self.variance_fraction * mean * (1.0 - mean)
 
 
-#: Largest stake, as a fraction of the stake at which a single number could take all the capital.
+#: Largest stake, as a fraction of the stake at which a single value could cost all the capital.
 MAX_STAKE_FRACTION = 0.9
 #: Prior guess of the variance for values of any kind.
 DEFAULT_VARIANCE_PRIOR = VariancePrior(n_pseudo_values=5.0, variance_fraction=0.5)
-#: Number of bisection steps on [0, 1]. The result has more digits than are ever reported.
+#: Number of bisection steps on [0, 1], so that more digits are found than are reported.
 _N_BISECTION_STEPS = 40
 #: Smallest divisor of the largest stake, to avoid a division by zero.
 _SMALLEST_DIVISOR = 1e-300
 
 
 def compute_stakes(values: Float, significance_level: float, guessed_mean: float) -> Float:
-    """Compute the stake on each value from the values before it.
+    """Compute the stake on each value from the preceding values.
 
     The stake is λ_t = √(2 log(1/δ) / (n σ̂²_{t-1})), where σ̂²_{t-1} is the variance of the values
     before x_t, together with pseudo values that have the guessed mean and the prior variance.
@@ -88,14 +88,14 @@ def compute_stakes(values: Float, significance_level: float, guessed_mean: float
     array([3.79, 3.96, 4.15, 2.77])
     """
     prior = DEFAULT_VARIANCE_PRIOR
-    # The value itself is subtracted from each cumulative sum, so that its stake is predictable.
-    n_values_and_pseudo_values = np.arange(len(values)) + prior.n_pseudo_values
+    # The stake on a value may depend only on earlier values, so each sum leaves out its last value.
+    n_values_with_prior = np.arange(len(values)) + prior.n_pseudo_values
     sums_before = np.cumsum(values) - values
-    means_before = (sums_before + prior.n_pseudo_values * guessed_mean) / n_values_and_pseudo_values
+    means_before = (sums_before + prior.n_pseudo_values * guessed_mean) / n_values_with_prior
     squared_deviations = (values - means_before) ** 2
     sums_of_squares_before = np.cumsum(squared_deviations) - squared_deviations
     prior_sum_of_squares = prior.n_pseudo_values * prior.guess_variance(guessed_mean)
-    variances_before = (sums_of_squares_before + prior_sum_of_squares) / n_values_and_pseudo_values
+    variances_before = (sums_of_squares_before + prior_sum_of_squares) / n_values_with_prior
     squared_stakes = -2.0 * math.log(significance_level) / (len(values) * variances_before)
     return np.asarray(np.sqrt(squared_stakes))
 
@@ -186,7 +186,7 @@ def mean_lower_bound(values: Float, significance_level: float, guessed_mean: flo
 
 
 class Bracket(NamedTuple):
-    """Interval in which a condition changes from false to true.
+    """Interval in which a monotone condition changes from false to true.
 
     Attributes
     ----------
@@ -230,9 +230,9 @@ def bracket_first_true(
     largest_false = lower_end
     smallest_true = upper_end
     for _ in range(n_steps):
-        middle_number = (largest_false + smallest_true) / 2
-        if condition(middle_number):
-            smallest_true = middle_number
+        midpoint = (largest_false + smallest_true) / 2
+        if condition(midpoint):
+            smallest_true = midpoint
         else:
-            largest_false = middle_number
+            largest_false = midpoint
     return Bracket(largest_false, smallest_true)

@@ -1,4 +1,4 @@
-"""Finite-sample bounds, one function per bound.
+"""Finite-sample bounds on error rates, accuracies and miscoverages.
 
 All functions are deterministic, and take counts, rates and confidence levels rather than logits.
 
@@ -26,12 +26,12 @@ from metacal.errors import InputError
 from metacal.formulas import Float
 
 #: Factor by which a recomputed tail probability may exceed delta.
-#: The version of SciPy that computed a certificate in a file may round differently.
+#: Saved certificates may come from a version of SciPy that rounds differently.
 ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
 
 
 def to_exact_fraction(value: float) -> Fraction:
-    """Convert a float to the fraction that its shortest decimal form denotes.
+    """Convert a float to an exact fraction, from its shortest decimal form.
 
     The value 0.05 becomes 1/20, and not the binary fraction that is nearest to 1/20.
 
@@ -81,7 +81,7 @@ def clopper_pearson_lower(successes: int, n: int, delta: float) -> float:
 
 
 def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
-    """Return the threshold rank whose expected miscoverage is at most alpha.
+    """Return the smallest threshold rank with an expected miscoverage of at most alpha.
 
     The threshold is the k-th smallest score r_(k) of n correct rows. Its expected miscoverage is
     E[P(h > r_(k))] = (n + 1 - k) / (n + 1), and the smallest k for which this is at most alpha is
@@ -93,12 +93,12 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
     >>> expected_miscoverage_rank(99, 0.05)
     95
     """
-    max_rejected_in_expectation = math.floor((n_correct + 1) * to_exact_fraction(alpha))
-    return n_correct + 1 - max_rejected_in_expectation
+    max_n_rejected = math.floor((n_correct + 1) * to_exact_fraction(alpha))
+    return n_correct + 1 - max_n_rejected
 
 
 def smallest_rank_keeping_miscoverage(n_correct: int, alpha: float, delta: float | None) -> int:
-    """Return how many of n correct rows must be accepted to keep a miscoverage.
+    """Return the number of correct rows to accept for a miscoverage of at most alpha.
 
     The limit is certified at confidence level 1 - delta, or holds in expectation if `delta` is
     None. The value n + 1 means "accept everything".
@@ -111,7 +111,7 @@ def smallest_rank_keeping_miscoverage(n_correct: int, alpha: float, delta: float
 def certifies_violation_rate(
     n_rows: int, n_without_violation: int, max_rate: float, delta: float | None
 ) -> bool:
-    """Check whether some rows certify that the rate of violations is at most a limit.
+    """Check whether a count certifies that the rate of violations is at most a limit.
 
     For the miscoverage, the rows are correct, and a violation is a rejected row. For n rows, k of
     them without a violation, the condition is P(Bin(n, 1 - max_rate) >= k) <= delta, or
@@ -180,20 +180,20 @@ def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float 
 
 
 def _is_accurate_in_expectation(n_incorrect: int, n_rows: int, accuracy: float) -> bool:
-    """Check whether the errors among accepted rows keep an accuracy in expectation."""
+    """Check whether accepted rows have an expected accuracy of at least a limit."""
     allowed_error_rate = 1 - to_exact_fraction(accuracy)
     return n_incorrect + 1 <= allowed_error_rate * (n_rows + 1)
 
 
 def format_confidence_suffix(delta: float | None) -> str:
-    """Format the confidence level of a guarantee, as a suffix for error messages."""
+    """Format the confidence level of a guarantee as a suffix for error messages."""
     if delta is None:
         return " in expectation"
     return f" (delta {delta:g})"
 
 
 def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> int:
-    """Return the threshold rank that certifies a miscoverage of at most alpha.
+    """Return the smallest threshold rank that certifies a miscoverage of at most alpha.
 
     The rank is the smallest k with P(Bin(n, 1 - alpha) >= k) <= delta, or n + 1 ("accept
     everything") if no k satisfies this. It is the rank of the umbrella algorithm of Tong, Feng & Li
@@ -256,7 +256,7 @@ def smallest_certifiable_miscoverage(n_correct: int, delta: float | None) -> flo
 
 
 def correct_rows_needed(alpha: float, delta: float | None) -> int:
-    """Return how many correct rows are needed before any row can be rejected.
+    """Return the number of correct rows that are needed to reject any row.
 
     The miscoverage is limited to alpha, at confidence level 1 - delta.
 
@@ -269,7 +269,7 @@ def correct_rows_needed(alpha: float, delta: float | None) -> int:
 
 
 def largest_certifiable_accuracy(n: int, delta: float | None) -> float:
-    """Return the largest accuracy that n rows can certify, which takes n correct rows.
+    """Return the largest accuracy that n rows can certify if all n are correct.
 
     It is delta^(1/n), or n / (n + 1) in expectation (`delta` is None).
 
@@ -282,7 +282,7 @@ def largest_certifiable_accuracy(n: int, delta: float | None) -> float:
 
 
 def error_free_rows_needed(beta: float, level: float) -> int:
-    """Return how many rows without an error certify an accuracy of beta at `level`.
+    """Return the number of error-free rows that certify an accuracy of beta at `level`.
 
     The number is m_min(level) = ceil(log level / log beta).
 

@@ -1,4 +1,4 @@
-"""Confidence bands on a distribution function that hold at every value at once.
+"""Simultaneous confidence bands on a distribution function.
 
 The bands rest on a property of n independent draws. The uniform order
 statistics U_(1) <= … <= U_(n) have the distributions Beta(i, n+1-i). Let L_i be the quantile of
@@ -41,7 +41,7 @@ class DistributionBand:
 
     @classmethod
     def from_draws(cls, draws: ArrayLike) -> DistributionBand:
-        """Build the band from independent draws, in any order."""
+        """Build the band from independent draws in any order."""
         return cls(np.sort(np.asarray(draws, dtype=np.float64)))
 
     @property
@@ -50,7 +50,7 @@ class DistributionBand:
         return len(self.sorted_draws)
 
     def count_draws_at_most(self, thresholds: Float) -> Codes:
-        """Count the draws that are at most each threshold."""
+        """Count the draws that are less than or equal to each threshold."""
         return np.searchsorted(self.sorted_draws, thresholds, side="right")
 
     def lower_bound_on_cdf(self, thresholds: Float, delta: float) -> Float:
@@ -66,11 +66,11 @@ class DistributionBand:
 
         All bounds hold together with probability 1 - delta, because F(s) <= F(X_(i+1)-) <= U_(i+1).
         """
-        n_above = self.n_draws - self.count_draws_at_most(thresholds)
-        return 1.0 - self._compute_order_statistic_bounds(n_above, delta)
+        n_draws_above = self.n_draws - self.count_draws_at_most(thresholds)
+        return 1.0 - self._compute_order_statistic_bounds(n_draws_above, delta)
 
     def _compute_order_statistic_bounds(self, ranks: Codes, delta: float) -> Float:
-        """Compute the quantiles L_i of uniform order statistics at the given ranks."""
+        """Compute quantiles of uniform order statistics at the given ranks."""
         if self.n_draws == 0:
             return np.zeros(len(ranks))
         level_per_rank = local_level(self.n_draws, delta)

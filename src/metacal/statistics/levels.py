@@ -31,11 +31,11 @@ _TABLE = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
 TABLE_LEVELS: Float = _TABLE[0]
 #: Hazard -log(1 - p(n, η)) divided by η. Row k is for n = 2**k draws, from 1 to 65,536, and each
 #: column is for one of `TABLE_LEVELS`. `benchmarks/bands.py` computes the table.
-#: For n >= 4,096, the entries of a column grow linearly in log n.
+#: For n >= 4,096, hazards at a fixed level grow linearly in log n.
 HAZARD_PER_LEVEL_BY_LOG2_N: Float = _TABLE[1:]
-#: Factor that raises interpolated hazards by more than the interpolation error.
+#: Safety factor of interpolated hazards, which exceeds the interpolation error.
 _INTERPOLATION_MARGIN = 1.006
-#: Factor that raises extrapolated entries, because their slope in log n still grows slightly.
+#: Safety factor of extrapolated hazards, whose slope in log n still grows slightly.
 _EXTRAPOLATION_MARGIN = 1.002
 #: Number of grid points at which the interpolated function is inverted.
 _N_GRID_POINTS = 4001
@@ -43,7 +43,7 @@ _N_GRID_POINTS = 4001
 
 @lru_cache(maxsize=1024)
 def local_level(n: int, delta: float) -> float:
-    """Compute the level of n order-statistic bounds that fail with probability delta.
+    """Compute the level per bound at which any of n bounds fails with probability delta.
 
     The level is the same for each bound, and delta is the probability that any of them fails.
 
@@ -58,7 +58,7 @@ def local_level(n: int, delta: float) -> float:
     """
     check_fraction("delta", delta)
     hazard_per_level = _interpolate_hazard_per_level(n)
-    # The hazard rises with the level, so it can be inverted on a grid of levels.
+    # The hazard increases with the level, so it can be inverted on a grid of levels.
     log10_table_levels = np.log10(TABLE_LEVELS)
     log10_levels = np.linspace(log10_table_levels[0], log10_table_levels[-1], _N_GRID_POINTS)
     hazards = (
@@ -67,7 +67,7 @@ def local_level(n: int, delta: float) -> float:
         * _INTERPOLATION_MARGIN
     )
     allowed_hazard = -math.log1p(-delta)
-    # The union bound is always valid, also if delta is smaller than every entry of the table.
+    # The union bound is valid even if delta is smaller than every entry of the table.
     union_bound_level = delta / max(n, 1)
     if allowed_hazard < hazards[0]:
         return union_bound_level

@@ -57,26 +57,26 @@ from metacal.statistics import bounds
 #: Tail of the distribution of the statistic T.
 Tail: TypeAlias = Literal["lower", "upper"]
 
-#: Largest number of times that an interval of q is halved.
+#: Largest number of times that an interval of the nuisance parameter q is split.
 _MAX_SPLITS = 200
-#: Fraction of a significance level that is spent on the confidence limit U of q.
+#: Fraction of the significance level for the upper confidence limit of the nuisance parameter.
 NUISANCE_LEVEL_FRACTION = 0.05
-#: Step between the margins that `difference_interval` distinguishes.
+#: Step of the grid of margins that `difference_interval` searches.
 _MARGIN_STEP = 1e-4
 #: Smallest margin at which `difference_interval` uses `p_value_of_noninferiority`, which is loose
 #: at smaller margins.
 _MIN_MARGIN_OF_P_VALUE = 1e-3
-#: Largest relative error of the computed p-value, as a factor. The absolute error is added.
+#: Factor for the largest relative error of the computed p-value.
 _MAX_RELATIVE_ERROR_FACTOR = 1.01
 #: Largest absolute error of the computed p-value.
 _MAX_ABSOLUTE_ERROR = 1e-4
-#: Largest deviation of a count from its mean in a sum, in standard deviations of a Poisson count.
+#: Largest deviation of a summed count from its mean, in standard deviations of a Poisson count.
 _MAX_DEVIATION_IN_STDS = 9.0
-#: Number that is added to the largest deviation of a count from its mean.
+#: Constant that is added to the largest deviation of a count from its mean.
 _ADDED_MAX_DEVIATION = 25.0
 #: Bound on the probability of the counts that a sum omits, by Bernstein's inequality.
 _OMITTED_PROBABILITY = 1e-15
-#: Tolerance that keeps the observed counts inside the region {T <= observed} despite rounding.
+#: Rounding tolerance with which the observed counts satisfy T <= observed.
 _ROUNDING_TOLERANCE = 1e-9
 
 
@@ -215,7 +215,7 @@ def difference_interval(
 def _bound_difference_from_above(
     n_only_first_incorrect: int, n_only_second_incorrect: int, n: int, level: float
 ) -> float:
-    """Find the smallest margin at which the test certifies noninferiority at a level."""
+    """Find the smallest margin at which noninferiority is certified."""
     nuisance_level = NUISANCE_LEVEL_FRACTION * level
 
     def certifies_margin(margin: float) -> bool:
@@ -234,7 +234,7 @@ def _bound_difference_from_above(
 def _bound_difference_from_below(
     n_only_first_incorrect: int, n_only_second_incorrect: int, n: int, level: float
 ) -> float:
-    """Find a lower confidence bound on the difference of two error rates at a level.
+    """Compute a lower confidence bound on the difference of two error rates.
 
     The bound is positive if the p-value of noninferiority at a small positive margin is at most the
     level. Otherwise it is an upper bound on the opposite difference, with a negative sign.
@@ -254,14 +254,14 @@ def _bound_difference_from_below(
             n=n,
             level=level,
         )
-    smallest_possible_margin = _find_smallest_margin(
+    smallest_possible_difference = _find_smallest_margin(
         is_possible_difference, min_margin=_MIN_MARGIN_OF_P_VALUE
     )
-    return smallest_possible_margin - _MARGIN_STEP
+    return smallest_possible_difference - _MARGIN_STEP
 
 
 def _find_smallest_margin(is_satisfied: Callable[[float], bool], min_margin: float = 0.0) -> float:
-    """Find the smallest margin above a minimum that satisfies a monotone condition.
+    """Find the smallest margin that satisfies a monotone condition.
 
     The condition is taken to be false at the minimum and true at a margin of 1.
     """
@@ -277,7 +277,7 @@ def _find_smallest_margin(is_satisfied: Callable[[float], bool], min_margin: flo
 
 
 class _QInterval(NamedTuple):
-    """Interval of the nuisance parameter q, with a bound on its p-values.
+    """Interval of the nuisance parameter, with an upper bound on the p-values in it.
 
     A heap of these intervals returns the one with the largest bound first, because bounds are stored
     with a negative sign.
@@ -305,7 +305,7 @@ def _bound_p_value(
     tail: Tail,
     stop_when_decided_at: float | None,
 ) -> float:
-    """Compute an upper bound on the p-value by branch and bound over intervals of q.
+    """Compute an upper bound on the p-value by branch and bound.
 
     The interval with the largest bound is halved, until this bound is close to the largest
     probability at a single q.
@@ -341,8 +341,8 @@ def _bound_p_value(
         return compute_p_value(p_better=q, p_worse=q + margin)
 
     def bound_p_value_between(low_q: float, high_q: float) -> _QInterval:
-        # The tail probability is monotone in each rate, in opposite directions (step 2 of the
-        # proof). So it is largest with one rate at the lower end and the other at the upper end.
+        # The tail probability rises with one rate and falls with the other (step 2 of the proof),
+        # so it is largest with one rate at its lower end and the other at its upper end.
         if tail == "upper":
             p_value_bound = compute_p_value(p_better=low_q, p_worse=high_q + margin)
         else:
@@ -353,20 +353,20 @@ def _bound_p_value(
     largest_p_value = max(compute_p_value_at(max_q), compute_p_value_at(0.0))
     interval_heap = [_QInterval(negative_bound=-1.0, low_q=0.0, high_q=max_q)]
     for _ in range(_MAX_SPLITS):
-        # The interval with the largest bound decides about the p-value.
-        decisive_interval = interval_heap[0]
-        largest_bound = -decisive_interval.negative_bound
+        # The largest bound of all intervals is an upper bound on the p-value.
+        interval_with_largest_bound = interval_heap[0]
+        largest_bound = -interval_with_largest_bound.negative_bound
         if stop_when_decided_at is None:
             max_bound = _MAX_RELATIVE_ERROR_FACTOR * largest_p_value + _MAX_ABSOLUTE_ERROR
-            is_decided = largest_bound <= max_bound
+            can_stop = largest_bound <= max_bound
         else:
-            is_decided = (
+            can_stop = (
                 largest_p_value > stop_when_decided_at or largest_bound <= stop_when_decided_at
             )
-        if is_decided:
+        if can_stop:
             break
-        low_q, high_q = decisive_interval.low_q, decisive_interval.high_q
-        # On a square-root scale of q, the standard deviation of a count is constant.
+        low_q, high_q = interval_with_largest_bound.low_q, interval_with_largest_bound.high_q
+        # Intervals are split on a square-root scale, where the variance of a count is constant.
         middle_q = ((math.sqrt(low_q) + math.sqrt(high_q)) / 2.0) ** 2
         largest_p_value = max(largest_p_value, compute_p_value_at(middle_q))
         heapq.heapreplace(interval_heap, bound_p_value_between(low_q, middle_q))
@@ -406,7 +406,7 @@ def _compute_tail_probability(
     float
     """
     n_better, probabilities_of_n_better = _compute_likely_binomial_counts(n, p_better)
-    # The statistic T solved for the number of "worse" rows.
+    # The equation T = observed is solved for the number of "worse" rows.
     n_worse_with_observed_t = (
         n_better + n * margin + observed_t * np.sqrt(n * margin + 2.0 * n_better)
     )
@@ -422,7 +422,7 @@ def _compute_tail_probability(
 
 
 def _compute_likely_binomial_counts(n: int, p: float) -> tuple[Float, Float]:
-    """Return the counts near the mean of a binomial law, and their probabilities.
+    """Return the counts near the mean of a binomial distribution, with probabilities.
 
     The probability of all other counts is at most `_OMITTED_PROBABILITY`.
     """

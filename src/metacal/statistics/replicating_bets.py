@@ -1,4 +1,4 @@
-r"""Betting tests of a mean, with stakes that replicate an option.
+r"""Betting tests of a mean, with stakes that replicate a binary option.
 
 A bettor claims that the mean of n numbers is below a limit m, and stakes a fraction of their capital
 on each number in turn: K_t = K_{t-1} (1 + λ_t (m - x_t)). The test passes at level l if the capital
@@ -55,9 +55,9 @@ from scipy.special import erfcx, ndtri
 from metacal.formulas import Flags, Float
 from metacal.statistics.betting import DEFAULT_VARIANCE_PRIOR, MAX_STAKE_FRACTION, VariancePrior
 
-#: Prior guess of the variance if most losses are 0. The first losses then show little about it.
+#: Prior guess of the variance if most losses are 0, as the first losses then show little.
 _RARE_LOSS_PRIOR = VariancePrior(n_pseudo_values=30.0, variance_fraction=1.0)
-#: Capital that the bettor aims at, as a multiple of the capital with which the test passes.
+#: Target of the capital, as a multiple of the capital with which the test passes.
 _TARGET_FACTOR = 1.05
 #: Price, per unit of its payoff, of the option whose price is the capital with which the test passes.
 _MAX_PRICE = 1.0 / _TARGET_FACTOR
@@ -67,13 +67,13 @@ _MAX_QUANTILE = float(ndtri(_MAX_PRICE))
 _MIN_PRICE = 1e-300
 #: Smallest variance, to avoid a division by zero.
 _MIN_VARIANCE = 1e-12
-#: Ratio of the numbers of stakes that are left at two consecutive updates of the capital.
+#: Ratio of the numbers of remaining stakes at two consecutive updates of the capital.
 _RATIO_OF_STAKES_LEFT = 1.5
-#: Number of stakes that a long sequence has at least. One stake then serves several values.
+#: Smallest number of stakes on a long sequence, where several values share a stake.
 _MIN_STAKES = 512
-#: Largest number of stakes that are processed together, so that they stay in the processor's cache.
+#: Largest number of stakes in one batch, so that the batch fits into the processor's cache.
 _MAX_STAKES_PER_BATCH = 2**14
-#: Largest number of values that are processed together.
+#: Largest number of values that are processed in one batch.
 _MAX_VALUES_PER_BATCH = 2**16
 
 
@@ -162,7 +162,7 @@ def find_means_below(
 
 
 def _split_into_batches(lengths: Sequence[int]) -> Iterable[tuple[list[int], int]]:
-    """Split sequences into batches whose sequences have equally many values per stake.
+    """Split sequences into batches with the same number of values per stake.
 
     Parameters
     ----------
@@ -241,12 +241,12 @@ class _PaddedGains:
 
     @property
     def n_gains_left_at_stake(self) -> Float:
-        """Number of gains from each stake to the end, of shape (n_sequences, n_stakes)."""
-        n_left_without_padding = self.n_values_per_stake * np.arange(self.n_stakes, 0, -1.0)
-        return np.minimum(n_left_without_padding, self.n_gains)
+        """Number of gains from each stake to the end of its sequence."""
+        n_left_with_padding = self.n_values_per_stake * np.arange(self.n_stakes, 0, -1.0)
+        return np.minimum(n_left_with_padding, self.n_gains)
 
     def sum_before_each_stake(self, gains: Float) -> Float:
-        """Return for each stake the sum of the gains before it.
+        """Compute the sum of the gains before each stake.
 
         Parameters
         ----------
@@ -313,7 +313,7 @@ class _Bettor:
         sqrt_n_left: Float,
         inverse_stds_of_sum_left: Float,
     ) -> Float:
-        """Compute the stakes λ = φ(d) / (Φ(d) s) that follow the option until the next update.
+        """Compute the stakes λ = φ(d) / (Φ(d) s) until the next update of the capital.
 
         At the first stake, Φ(d) is the price of the option, which the capital determines. The
         quantile d at later stakes follows from the sum of the gains since then.
@@ -348,18 +348,18 @@ class _Bettor:
         return np.minimum(stakes, max_stake)
 
     def _estimate_variances(self, padded: _PaddedGains, sums_before: Float) -> Float:
-        """Estimate the variance of the gains at each stake from the gains before it.
+        """Estimate the variance of the gains at each stake from the preceding gains.
 
         Pseudo gains with mean 0 and the prior variance are added to these gains. Their mean is 0,
         because the prior mean of a value is the limit.
         """
         prior = _RARE_LOSS_PRIOR if self.losses_are_rare else DEFAULT_VARIANCE_PRIOR
         n_gains_before = padded.n_gains - padded.n_gains_left_at_stake
-        n_gains_and_pseudo_gains = n_gains_before + prior.n_pseudo_values
+        n_gains_with_prior = n_gains_before + prior.n_pseudo_values
         sums_of_squares_before = padded.sum_before_each_stake(padded.gains * padded.gains)
         prior_sum_of_squares = prior.n_pseudo_values * prior.guess_variance(self.limit)
-        mean_squares = (sums_of_squares_before + prior_sum_of_squares) / n_gains_and_pseudo_gains
-        means = sums_before / n_gains_and_pseudo_gains
+        mean_squares = (sums_of_squares_before + prior_sum_of_squares) / n_gains_with_prior
+        means = sums_before / n_gains_with_prior
         return np.maximum(mean_squares - means * means, _MIN_VARIANCE)
 
 
@@ -399,7 +399,7 @@ def _compute_normal_pdf_over_cdf(d: Float) -> Float:
 
 
 def _split_stakes_by_updates_of_capital(n_stakes: int) -> list[slice]:
-    """Split the stakes into intervals, at whose starts the bettor reads the capital.
+    """Split the stakes into intervals between updates of the capital.
 
     The starts depend on the number of stakes that are left, not on `n_stakes`.
 
@@ -409,7 +409,7 @@ def _split_stakes_by_updates_of_capital(n_stakes: int) -> list[slice]:
     >>> [(interval.start, interval.stop) for interval in intervals]
     [(0, 2), (2, 5), (5, 7), (7, 8), (8, 9), (9, 10)]
     """
-    # The last interval is found first, because its start depends only on the stakes left.
+    # Intervals are built from the end, because a start depends only on the stakes left after it.
     interval_starts = []
     n_stakes_left = 1
     while n_stakes_left < n_stakes:

@@ -1,4 +1,4 @@
-"""Brackets around the roots of many functions, and Chandrupatla's next step in each of them."""
+"""Brackets around the roots of many functions, and Chandrupatla's root search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BISECTION_STEP = 0.5
 
 
 class RatesWithSurplus(NamedTuple):
-    """Error rates at one end of each bracket around a root, with their evidence.
+    """Error rates at one end of each bracket, with the values of the function there.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class RatesWithSurplus(NamedTuple):
     surplus: Float
 
     def copy(self) -> RatesWithSurplus:
-        """Return a copy that can be changed in place."""
+        """Return a copy whose arrays can be changed in place."""
         return RatesWithSurplus(self.rate.copy(), self.surplus.copy())
 
     def select(self, brackets: Codes) -> RatesWithSurplus:
@@ -48,7 +48,7 @@ class RatesWithSurplus(NamedTuple):
 def choose_ends(
     condition: Flags, if_true: RatesWithSurplus, if_false: RatesWithSurplus
 ) -> RatesWithSurplus:
-    """Choose between two ends of each bracket."""
+    """Choose one of two ends for each bracket."""
     return RatesWithSurplus(
         rate=np.where(condition, if_true.rate, if_false.rate),
         surplus=np.where(condition, if_true.surplus, if_false.surplus),
@@ -58,7 +58,7 @@ def choose_ends(
 def choose_chandrupatla_step(
     newest: RatesWithSurplus, opposite: RatesWithSurplus, replaced: RatesWithSurplus
 ) -> Float:
-    """Choose the next step of Chandrupatla's root search.
+    """Compute the next step of Chandrupatla's root search in each bracket.
 
     It is a fraction of the way from the newest to the opposite end of the bracket.
 

@@ -86,7 +86,7 @@ from metacal.statistics.root_brackets import (
     choose_ends,
 )
 
-#: Fraction c of delta that is spent on the interval around the coverage F(t) (step 7).
+#: Fraction c of delta for the confidence interval of the coverage F(t) (step 7).
 COVERAGE_DELTA_FRACTION = 0.02
 #: Smallest s of the mixture (step 3), as a multiple of log(1 / d) / n.
 MIN_S_FACTOR = 0.7
@@ -96,15 +96,15 @@ MAX_S_FACTOR = 0.4
 _CHUNK_SIZE = 2048
 #: Logarithm of the factor between the significance levels of the two ends of a bracket.
 _BRACKET_LOG_FACTOR = 6.0
-#: Largest rounding error of log Z. An error rate is ruled out if log Z misses log(1 / d) by less.
+#: Largest rounding error of log Z, which is allowed when log Z is compared with log(1 / d).
 _SURPLUS_TOLERANCE = 1e-9
 #: Factor that keeps x below the error rate R, because the likelihood ratio at x = R is 0.
 _ONE_MINUS_ROUNDING_ERROR = 1.0 - 1e-12
-#: Error rate at which the evidence is evaluated in place of 1, where it is infinite.
+#: Error rate that replaces 1, because the evidence against an error rate of 1 is infinite.
 _LARGEST_RATE_BELOW_1 = 1.0 - 1e-15
 #: Number of quadrature nodes for each panel of the window of log s.
 _NODES_PER_PANEL = 8
-#: Number of panels that is added to the number that the peak of the integrand requires.
+#: Number of panels in addition to those that the peak of the integrand requires.
 _MIN_PANELS = 2.0
 #: Width of a panel, as a multiple of the width of the peak of the integrand.
 _PEAK_WIDTHS_PER_PANEL = 3.0
@@ -139,7 +139,7 @@ def bound_selective_accuracy(
     >>> bound_selective_accuracy(np.array([0, 500, 980]), np.array([0, 0, 20]), 1000, 0.1).round(4)
     array([0.    , 0.9905, 0.9662])
     """
-    # Many thresholds accept the same numbers of rows, and their bound is computed once.
+    # Each bound is computed once, because many thresholds accept the same numbers of rows.
     count_pairs = np.stack([n_correct, n_incorrect]).astype(np.int64)
     distinct_pairs, pair_of_threshold = np.unique(count_pairs, axis=1, return_inverse=True)
     distinct_correct, distinct_incorrect = distinct_pairs
@@ -160,7 +160,7 @@ def bound_selective_accuracy(
 def certifies_selective_accuracy(
     n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float
 ) -> Flags:
-    """Check which thresholds are certified to have at least this selective accuracy.
+    """Check which thresholds are certified to have a selective accuracy.
 
     The result is that of `bound_selective_accuracy(...) >= accuracy`. No root is searched, so this
     function is faster.
@@ -171,7 +171,7 @@ def certifies_selective_accuracy(
     array([ True, False])
     """
     is_certified = np.zeros(len(n_correct), dtype=bool)
-    # Other thresholds are not certified, because no bound exceeds the observed accuracy.
+    # Lower bounds never exceed the observed accuracy, so thresholds of low accuracy are skipped.
     exceeds_accuracy = n_correct > accuracy * (n_correct + n_incorrect)
     threshold_indices = np.flatnonzero(exceeds_accuracy)
     for start in range(0, len(threshold_indices), _CHUNK_SIZE):
@@ -186,7 +186,7 @@ def certifies_selective_accuracy(
 
 @dataclass(frozen=True, eq=False)
 class _EvidenceAgainstErrorRates:
-    """Evidence against error rates at thresholds: Z of the module's proof.
+    """Evidence Z against error rates at several thresholds.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class _EvidenceAgainstErrorRates:
         """Build the evidence from the numbers of rows that each threshold accepts."""
         coverage_delta = COVERAGE_DELTA_FRACTION * delta
         evidence_delta = (1.0 - COVERAGE_DELTA_FRACTION) * delta
-        # The lower and the upper ends of the interval around the coverage get half each.
+        # The lower and upper confidence limits of the coverage each use half of `coverage_delta`.
         delta_per_end = coverage_delta / 2.0
         level_per_threshold = local_level(n_rows, delta_per_end)
         n_accepted = n_correct + n_incorrect
@@ -237,7 +237,7 @@ class _EvidenceAgainstErrorRates:
         )
 
     def rules_out(self, error_rate: Float) -> Flags:
-        """Check at each threshold whether an error rate is ruled out."""
+        """Check whether an error rate is ruled out at each threshold."""
         return self.compute_surplus(error_rate) >= -_SURPLUS_TOLERANCE
 
     def select_thresholds(self, index: Codes) -> _EvidenceAgainstErrorRates:
@@ -250,7 +250,7 @@ class _EvidenceAgainstErrorRates:
         )
 
     def at_coverage_end(self, end_index: Codes) -> _EvidenceAgainstErrorRates:
-        """Return the evidence at one end of the interval around the coverage per threshold.
+        """Return the evidence at one end of the coverage interval of each threshold.
 
         Index 0 is the lower end, and 1 the upper end.
         """
@@ -258,7 +258,7 @@ class _EvidenceAgainstErrorRates:
         return replace(self, log_coverage=self.log_coverage[end_index, thresholds][None, :])
 
     def compute_log_evidence(self, error_rate: Float) -> Float:
-        """Compute log Z at one error rate per threshold, for both ends of the coverage.
+        """Compute log Z at each threshold, for both ends of the coverage interval.
 
         Z is the mean of the likelihood ratio g(x) over log s, with x = s / F (steps 5 and 6). So it
         is the integral of g over a window of log x, divided by the length of the interval of log s.
@@ -271,7 +271,7 @@ class _EvidenceAgainstErrorRates:
         log_min_x = self.log_min_s - self.log_coverage
         log_max_x = np.minimum(self.log_max_s - self.log_coverage, np.log(error_rate))
         window_length = np.maximum(log_max_x - log_min_x, 0.0)
-        # An empty window has length 0, but the ratios at its nodes must be finite.
+        # The likelihood ratios must be finite even at the nodes of an empty window of length 0.
         log_min_x = np.minimum(log_min_x, log_max_x)
         x = np.exp(log_min_x[..., None] + window_length[..., None] * nodes)
         log_ratio = self._compute_log_likelihood_ratio(x, error_rate[:, None])
@@ -292,7 +292,7 @@ class _EvidenceAgainstErrorRates:
         return log_ratio
 
     def compute_surplus_by_coverage_end(self, error_rate: Float) -> Float:
-        """Compute how far log Z exceeds log(1 / d), for both ends of the coverage.
+        """Compute log Z - log(1 / d) for both ends of the coverage interval.
 
         The result has shape (2, m), and is clipped to a finite range.
         """
@@ -303,7 +303,7 @@ class _EvidenceAgainstErrorRates:
         )
 
     def compute_surplus(self, error_rate: Float) -> Float:
-        """Compute how far log Z exceeds log(1 / d), at the less favourable coverage.
+        """Compute log Z - log(1 / d) at the end of the coverage interval with less evidence.
 
         An error rate is ruled out if its surplus is at least 0.
         """
@@ -325,7 +325,7 @@ class _EvidenceAgainstErrorRates:
 @lru_cache(maxsize=64)
 def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
     """Compute Gauss-Legendre nodes and weights on [0, 1]."""
-    # NumPy returns them for the interval [-1, 1].
+    # NumPy returns nodes and weights for the interval [-1, 1].
     nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
     return (1.0 + nodes) / 2.0, weights / 2.0
 
@@ -353,7 +353,7 @@ def _find_largest_possible_error_rate(evidence: _EvidenceAgainstErrorRates) -> F
     The rates are rounded up, to the safe side.
     """
     brackets = _bracket_largest_possible_error_rate(evidence)
-    # The coverage that decides at the high end usually decides at the root as well.
+    # At the root, usually the same end of the coverage interval decides as at the high error rate.
     error_rate = _find_root_by_chandrupatla(
         evidence.at_coverage_end(brackets.coverage_end_with_smaller_surplus),
         low_ends=brackets.low_ends,
@@ -362,7 +362,7 @@ def _find_largest_possible_error_rate(evidence: _EvidenceAgainstErrorRates) -> F
     surplus = evidence.compute_surplus(np.minimum(error_rate, _LARGEST_RATE_BELOW_1))
     # An error rate of 1 cannot be raised further.
     surplus = np.where(error_rate < 1.0, surplus, 0.0)
-    # Where the other coverage decides, the rate found is too low, and the search is continued.
+    # The search continues where the other end of the coverage interval has less evidence.
     thresholds_to_continue = np.flatnonzero(surplus < -_SURPLUS_TOLERANCE)
     if len(thresholds_to_continue) > 0:
         error_rate[thresholds_to_continue] = _find_root_by_chandrupatla(
