@@ -259,7 +259,7 @@ class FileApplier:
         """Return the settings that determine the results, apart from their sources."""
         non_default_options = {}
         for name, value in sorted(self.read_options.items()):
-            # Unlike that of other options, the empty value of `keep` is not the default.
+            # An empty `keep` is not the default, because it means that no column is kept.
             is_default = value is None or (value == () and name != "keep")
             if not is_default:
                 non_default_options[name] = repr(value)
@@ -438,7 +438,7 @@ def _summarize_records(
 
 
 def _get_source(source_and_target: SourceAndTarget) -> str:
-    """Return the source of a result, for messages."""
+    """Return the path of a source file, for error messages."""
     return str(source_and_target[0])
 
 

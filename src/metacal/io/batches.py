@@ -226,7 +226,7 @@ class BatchGate:
         return self(empty_batch).schema
 
     def _read_content(self) -> bytes:
-        """Return the content of the artifact of the gate."""
+        """Return the content of the saved file of the gate."""
         from metacal.io.artifact.wrapping import read_file
 
         if self.path is None:

@@ -247,7 +247,7 @@ def record_class_columns(
     inspection.add_finding(
         f"classes: {format_names(group.class_names)}", group.reason, reader_options=reader_options
     )
-    # A key, given by the user or recorded above, is evidence enough.
+    # If `logits_key` is set, the class columns are known and need no test.
     has_key = "logits_key" in inspection.options
     if label_name in inspection.facts and not has_key:
         _check_agreement_exceeds_chance(group, inspection.facts[label_name], table)
@@ -256,7 +256,7 @@ def record_class_columns(
 
 
 def _stack_columns(columns: Sequence[ColumnFacts]) -> Float:
-    """Return the columns as a table."""
+    """Stack columns of numbers into a table with one column per class."""
     return np.stack([facts.values.astype(np.float64) for facts in columns], axis=1)
 
 

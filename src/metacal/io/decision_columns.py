@@ -45,9 +45,9 @@ def build_decision_columns(
     """
     predictions = decision.label
     if predictions is not None and predictions.dtype.kind == "O":
-        # Boolean predictions with a reject label are objects, and are written as integers.
+        # An array of objects holds booleans and a reject label, which are written as integers.
         predictions = predictions.astype(np.int64)
-    # Among the columns are "answer", "confidence", "accept", "score" and "label".
+    # The columns of a decision include "answer", "confidence", "accept", "score" and "label".
     columns_of_decision = decision.columns
     all_columns = {
         "id": ids,
@@ -55,7 +55,7 @@ def build_decision_columns(
         **columns_of_decision,
         "probs": decision.probabilities,
     }
-    # The column "prediction" replaces "label". A calibrator rejects nothing.
+    # The column "label" is omitted because "prediction" has the same values.
     omitted_names = {"label"}
     if gate.is_calibrator:
         omitted_names.update(("answer", "accept", "score"))

@@ -56,8 +56,8 @@ from metacal.spelling import format_option
 VERSION = 1
 #: Maximum size of a journal in bytes. Tools rewrite a journal long before it grows so large.
 MAX_BYTES = 1 << 30
-#: Minimum number of zero bytes that a crash leaves in a line, because it leaves whole disk sectors
-#: of zeros.
+#: Minimum number of zero bytes in a line that a crash has damaged.
+#: A crash leaves whole disk sectors of zeros.
 _MIN_ZEROS_AFTER_CRASH = 16
 
 

@@ -43,8 +43,8 @@ DEFAULT_AGREEMENT_NAMES = ("agrees",)
 DEFAULT_ID_NAMES = ("id", "ids")
 #: Default names of an array of class names.
 DEFAULT_CLASS_LIST_NAMES = ("classes", "class_names")
-#: Field of a `Request` with the name of the column of each role. `read_predictions` has parameters of
-#: the same names.
+#: Field of a `Request` that names the column of each role.
+#: `read_predictions` has parameters of the same names as these fields.
 REQUEST_FIELD_OF_ROLE = {
     "labels": "label_key",
     "predictions": "prediction_key",
@@ -239,7 +239,7 @@ class Request:
 
     @property
     def _parameter_of_score_labels(self) -> str:
-        """Parameter with which the user names the labels of scored rows."""
+        """Parameter in which the user names the column of labels of scored rows."""
         if self.labels_are_losses:
             return "loss_key"
         if self.labels_are_agreement:

@@ -57,8 +57,7 @@ _MIN_REPRODUCED_FRACTION = 0.98
 _MIN_DIRECTION_ROWS = 50
 #: Area under the ROC curve of a score without relation to the outcome.
 _AREA_OF_RANDOM_SCORE = 0.5
-#: A score is reversed if its area is smaller than that of a random score by more than this number
-#: of standard errors.
+#: Number of standard errors below the area of a random score at which a score counts as reversed.
 _N_STANDARD_ERRORS = 3.0
 #: Smallest rank correlation of two columns that order the rows in the same way.
 _MIN_RANK_CORRELATION = 0.999
@@ -300,7 +299,7 @@ def _check_correctness_values(facts: ColumnFacts) -> None:
 def _record_compared_predictions(
     inspection: Inspection, truth: TruthColumns, score_name: str
 ) -> None:
-    """Record a confidence in predictions that are compared with the labels."""
+    """Record a confidence score and its columns of predictions and labels."""
     assert truth.label_name is not None
     assert truth.prediction_name is not None
     inspection.column_of_role["predictions"] = truth.prediction_name

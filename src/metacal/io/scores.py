@@ -287,7 +287,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         convert_labels: Callable[..., NDArray[Any]] = check_correctness
         if request.labels_are_losses:
             convert_labels = check_losses
-        # Rows of groups, clusters or cases are the entries of a table. Some may have no label.
+        # In a table of groups, clusters or cases, some rows may have no label.
         entry_keys = (request.case_key, request.group_key, request.unit_key)
         if any(key is not None for key in entry_keys):
             convert_labels = _check_partly_labelled

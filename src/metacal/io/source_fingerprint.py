@@ -162,7 +162,7 @@ def _build_fingerprint(
             return stamp_fields
         return {**stamp_fields, "checksum": disk.checksum(source)}
     except OSError:
-        # Reading the source, which follows, reports the error.
+        # The error is reported when the source is read.
         return None
 
 

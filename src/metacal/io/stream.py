@@ -228,7 +228,7 @@ class StreamReader:
         return self._parse_delimited_line(line_number, self._split_cells(content))
 
     def _parse_json_line(self, line_number: int, content: bytes) -> dict[str, Any]:
-        """Return the entries of a JSON object, and the nested ones by their dotted key."""
+        """Parse a line of JSON, and add its requested nested entries."""
         content = strip_line_start(line_number, content)
         json_object = parse_json_line(self.request.path, line_number, content)
         return add_requested_entries(self.request, line_number, json_object, self.probability_key)

@@ -14,7 +14,7 @@ def has_same_classes(
     previous_column_names: Sequence[str],
     class_names: Sequence[str | int],
 ) -> bool:
-    """Check whether the columns of a row are the same as before, or one column per class.
+    """Check whether the columns of a row match earlier columns or the classes.
 
     A header without such columns belongs to a file of late labels and is accepted.
     """
@@ -36,14 +36,14 @@ def map_names_to_cells(header: list[str], cells: list[str]) -> dict[str, Any]:
 
 
 def optional_cell(cells: Mapping[str, Any], name: str | None) -> Any:
-    """Return a cell, or None if it has no name or is missing."""
+    """Return the cell of a column, or None if the column or its name is missing."""
     if name is None:
         return None
     return cells.get(name)
 
 
 def strip_line_start(line_number: int, content: bytes) -> bytes:
-    """Remove the byte order mark of a file, and leading zeros.
+    """Remove the byte order mark and leading zero bytes from a line.
 
     Leading zeros occur if a writer keeps its old offset in a file that was truncated.
     """

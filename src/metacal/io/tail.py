@@ -238,7 +238,7 @@ class Tail:
         self._last_note = note
 
     def _add_gap(self, reason: str) -> None:
-        """Count and report a gap."""
+        """Count and report a gap in the lines that were read."""
         self.n_gaps += 1
         self.notes.append(
             f"{self.path}: {reason}; what had been written to it since cannot be seen."

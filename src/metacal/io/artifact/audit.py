@@ -125,7 +125,7 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
 
 
 def _check_notes(notes: Sequence[Note], n_folds: int | None) -> None:
-    """Raise ArtifactError if there are too many notes, or one has another number of folds."""
+    """Raise ArtifactError if there are too many notes, or one has other folds."""
     require(len(notes) <= MAX_NOTES, f"{len(notes):,} notes are too many")
     for note in notes:
         if note.kind == "cross_fitted":

@@ -312,7 +312,7 @@ def _check_subgroup(subgroup: SubgroupCertificate, location: str) -> None:
     _check_threshold(subgroup, relative_tolerance=0.0, location=location)
     delta = subgroup.delta
     require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not between 0 and 1", location)
-    # The best promise that the rows support, if they do not support the requested one.
+    # A certificate can record the best target that the rows support.
     supported_target = subgroup.best_supported_target
     require(
         supported_target is None or 0.0 <= supported_target <= 1.0,

@@ -227,7 +227,7 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
         and _has_json_type(annotation, data)
     ):
         return data
-    # The JSON value has another type, which a registered function converts back.
+    # A registered stored form converts the JSON value back to its original type.
     stored_form = STORED_FORM_OF_TYPE.get(annotation)
     if stored_form is not None:
         stored_value = decode(stored_form.stored_type, data, location, depth)

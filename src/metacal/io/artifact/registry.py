@@ -54,14 +54,14 @@ class StoredForm:
 
 
 #: For each base class, a function that returns its storable subclasses by their name in a file.
-#: It is a function because users can register more subclasses at run time.
+#: Each value is a function because users can register more subclasses at run time.
 STORABLE_SUBCLASS_LISTERS: dict[Any, Callable[[], Mapping[str, type]]] = {
     Map: get_map_classes,
     Promise: load_promise_classes,
 }
 
 #: For each type of text that must be one of several names, a function that lists these names.
-#: It is a function because users can register more names at run time.
+#: Each value is a function because users can register more names at run time.
 ALLOWED_NAME_LISTERS: dict[Any, Callable[[], Iterable[str]]] = {}
 
 #: Types of the stored entries of each class whose entries differ from its fields.

@@ -92,7 +92,7 @@ class Key(Seal):
 
     @property
     def can_sign(self) -> bool:
-        """Whether the key can sign. Others must then not be able to read it."""
+        """Whether the key can sign, so that only its owner should read it."""
         return self.algorithm == "hmac-sha256" or self.private_key is not None
 
     def compute(self, content: bytes) -> str:

@@ -31,7 +31,7 @@ _MAX_OPERATIONS_PER_ROW = 2_000_000
 
 
 def check_map_cost(fitted: Any, n_classes: int) -> None:
-    """Check that applying a map does not take far more time or memory than its size.
+    """Raise ArtifactError if applying a map would take too much time or memory.
 
     Parameters
     ----------

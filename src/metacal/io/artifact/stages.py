@@ -59,7 +59,7 @@ class SavedStage:
 
 @dataclass(frozen=True)
 class _CertifiedStage:
-    """What a certificate requires of a stage.
+    """Requirements of a certificate for a stage.
 
     Attributes
     ----------

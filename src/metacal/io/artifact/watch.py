@@ -378,7 +378,7 @@ def _check_evidence(stored_monitor: Any, new_monitor: Any) -> None:
 
 
 def _list_initial_guesses(monitor: Any) -> list[tuple[Any, Any]]:
-    """Return the imaginary rows and payoffs with which the wagers of a monitor began."""
+    """Return the initial imaginary rows and payoffs of the wagers of a monitor."""
     return [
         (wager.n_imaginary_rows, wager.imaginary_payoff_sum) for wager in monitor.capital.wagers
     ]

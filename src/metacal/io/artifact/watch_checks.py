@@ -38,7 +38,7 @@ def check_watch_state(watch: Watch) -> None:
 
 
 def _check_all_counts(counts: Counts, counts_by_class: Sequence[Counts]) -> None:
-    """Raise ArtifactError if counts are inconsistent, or do not add up over the classes."""
+    """Raise ArtifactError if the counts of a watch are inconsistent."""
     for checked_counts in (counts, *counts_by_class):
         _check_counts(checked_counts)
     n_rows_of_classes = sum(class_counts.rows for class_counts in counts_by_class)

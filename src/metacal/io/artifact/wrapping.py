@@ -275,7 +275,7 @@ def checksum(document: dict[str, Any]) -> str:
 
 
 def _sha256(content: bytes) -> str:
-    """Return the SHA-256 of some bytes, with its prefix."""
+    """Return the SHA-256 checksum of some bytes, with the prefix "sha256:"."""
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 

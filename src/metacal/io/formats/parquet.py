@@ -73,7 +73,7 @@ class ParquetTable(StoredTable):
 
     @property
     def cursor_key(self) -> tuple[Any, ...]:
-        """Key of the table in the cursors of a thread."""
+        """Key under which each thread stores its cursor of the table."""
         return self.path, self.layout.columns, self.file_status
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -293,8 +293,8 @@ def _iterate_batches(
         raise
     except Exception as error:
         # pyarrow raises exceptions of many types for a damaged file.
-        # ArrowInvalid is a ValueError.
-        # ArrowInvalid is not imported, because pyarrow may be unloaded before the interpreter exits.
+        # ArrowInvalid is caught as its base class ValueError, because an import of pyarrow may fail
+        # while the interpreter exits.
         if isinstance(error, ValueError):
             _raise_for_null_list(error, file, columns[0], path=path, first_row_of_batch=next_row)
         group = _find_damaged_group(file, columns, batch_rows, next_row)
