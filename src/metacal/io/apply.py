@@ -362,8 +362,8 @@ def make_missing_results(
     """
     results.remove_leftovers(source_of_result)
     records = _find_current_records(results, source_of_result)
-    kept_names = [name for name, record in records.items() if record["n_rows"]]
-    for name in kept_names:
+    names_with_rows = [name for name, record in records.items() if record["n_rows"]]
+    for name in names_with_rows:
         notify(f"{name} is finished; it is kept.")
 
     missing_names = [name for name in source_of_result if name not in records]
@@ -391,7 +391,7 @@ def make_missing_results(
         results.prune(orphans.unchanged)
     return replace(
         counts,
-        n_kept=len(kept_names),
+        n_kept=len(names_with_rows),
         orphans=tuple(orphans.unchanged),
         pruned=prune,
         edited=tuple(orphans.edited),
@@ -453,9 +453,9 @@ def _write_temporary_results(
         yield from zip(sources_and_targets, starmap(applier, sources_and_targets))
         return
     worker_applier = replace(applier, n_jobs=1)
-    finished_calls = run_as_completed(
+    completed_calls = run_as_completed(
         pool, worker_applier, sources_and_targets, _MAX_PENDING_FILES, describe_piece=_get_source
     )
-    for (source, target), written_result in finished_calls:
+    for (source, target), written_result in completed_calls:
         report_finished_rows(written_result.n_rows)
         yield (source, target), written_result

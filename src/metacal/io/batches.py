@@ -240,8 +240,8 @@ class BatchGate:
         decision = self._decide(batch, batch_table)
 
         class_names: Sequence[str | int] | None = batch_table.class_names
-        has_class_names_in_gate = gate.source.classes_given
-        if has_class_names_in_gate:
+        gate_has_class_names = gate.source.classes_given
+        if gate_has_class_names:
             class_names = gate.classes.tolist()
         result_batch = build_record_batch(pa, build_decision_columns(gate, decision), class_names)
         result_columns = dict(zip(result_batch.schema.names, result_batch.columns, strict=True))

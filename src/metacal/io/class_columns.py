@@ -43,8 +43,8 @@ def find_list_column(
             return request.logits_key
         return None
 
-    distinct_list_names = set(list_column_names)
-    list_columns_in_order = [name for name in header if name in distinct_list_names]
+    list_name_set = set(list_column_names)
+    list_columns_in_order = [name for name in header if name in list_name_set]
     table_column_name = find_requested_column(
         request,
         list_columns_in_order,
@@ -159,8 +159,8 @@ def find_columns_of_known_classes(
             f"{request.path}: the file has no columns for the classes"
             f" {format_names(missing_names)}. Its columns are {format_names(header)}."
         )
-    has_classes_of_gate_only = request.classes is None
-    if has_classes_of_gate_only:
+    uses_gate_classes = request.classes is None
+    if uses_gate_classes:
         _warn_of_new_classes(request, header, patterns, class_names)
     return [column_of_class[name] for name in class_names]
 

@@ -123,10 +123,10 @@ def guess_positive_class(values: Sequence[str]) -> str | None:
     """
     if all(_is_number_text(value) for value in values):
         return max(values, key=float)
-    meanings = [_is_positive_label(value) for value in values]
-    if set(meanings) != {True, False}:
+    positive_flags = [_is_positive_label(value) for value in values]
+    if set(positive_flags) != {True, False}:
         return None
-    return values[meanings.index(True)]
+    return values[positive_flags.index(True)]
 
 
 def _is_number_text(text: str) -> bool:

@@ -48,11 +48,11 @@ def build_decision_columns(
         # An array of objects holds booleans and a reject label, which are written as integers.
         predictions = predictions.astype(np.int64)
     # The columns of a decision include "answer", "confidence", "accept", "score" and "label".
-    columns_of_decision = decision.columns
+    decision_columns = decision.columns
     all_columns = {
         "id": ids,
         "prediction": predictions,
-        **columns_of_decision,
+        **decision_columns,
         "probs": decision.probabilities,
     }
     # The column "label" is omitted because "prediction" has the same values.

@@ -250,8 +250,8 @@ def find_required_column_order(
     """
     if table_classes is None or table_classes == gate_classes:
         return None
-    only_one_has_numbers_for_names = type(table_classes[0]) is not type(gate_classes[0])
-    if only_one_has_numbers_for_names:
+    has_different_name_types = type(table_classes[0]) is not type(gate_classes[0])
+    if has_different_name_types:
         return None
     if sorted(map(str, table_classes)) != sorted(map(str, gate_classes)):
         raise ClassMismatchError(

@@ -326,8 +326,8 @@ class Journal:
             return
         has_more_lines = len(first_line) + 1 < len(tail)
         has_gap_of_zeros = tail.count(b"\0") >= _MIN_ZEROS_AFTER_CRASH
-        was_written_completely = tail.endswith(b"\n") and not has_gap_of_zeros
-        if was_written_completely or has_more_lines:
+        is_complete_line = tail.endswith(b"\n") and not has_gap_of_zeros
+        if is_complete_line or has_more_lines:
             raise ArtifactError(
                 f"{self.path}:{line_number}: this record is damaged, was edited, or was signed"
                 f" with another key. Restore the file from a copy. The {line_number - 1:,} lines"

@@ -180,15 +180,15 @@ def _apply_reduction(reduction: str, key: str, values: Any) -> float | None:
 
     Return None for an empty list.
     """
-    takes_answers = reduction in _REDUCTIONS_OF_ANSWERS
+    requires_answers = reduction in _REDUCTIONS_OF_ANSWERS
     is_suitable = False
     present_values: list[Any] = []
     if isinstance(values, list):
         present_values = [value for value in values if value is not None]
-        is_suitable = takes_answers or all(map(_is_number, present_values))
+        is_suitable = requires_answers or all(map(_is_number, present_values))
     if not is_suitable:
         path = key.removeprefix(f"{reduction}(").removesuffix(")")
-        required_type = "answers" if takes_answers else "numbers"
+        required_type = "answers" if requires_answers else "numbers"
         raise NumberError(
             f"{reduction}(...) requires a list of {required_type}, but {path!r} is"
             f" {repr(values)[:40]}."

@@ -166,11 +166,11 @@ def check_first_bytes(
     third_byte = first_bytes[2:3]
     could_be_safetensors = magic_bytes is None and third_byte == b"\x00"
     if file_kind == "a pickle" and not could_be_safetensors:
-        old_torch = ""
+        torch_hint = ""
         if path.endswith((".pt", ".pth")):
-            old_torch = " (or a torch file from before torch 1.6)"
+            torch_hint = " (or a torch file from before torch 1.6)"
         raise FileContentError(
-            f"{file_name}: the file is a pickle{old_torch}, which metacal does not read because a"
+            f"{file_name}: the file is a pickle{torch_hint}, which metacal does not read because a"
             f" pickle can run any code; {SAVE_AS_NPZ_ADVICE}."
         )
 
@@ -340,13 +340,13 @@ def build_kept_column(values: Sequence[Any]) -> NDArray[Any]:
     """
     value_types = {type(value) for value in values}
     # Integers become int64, or float64 if there are other numbers.
-    are_all_integers = value_types == {int}
-    n_exact_bits = _N_EXACT_BITS_OF_INT64 if are_all_integers else _N_EXACT_BITS_OF_FLOAT64
+    has_only_integers = value_types == {int}
+    n_exact_bits = _N_EXACT_BITS_OF_INT64 if has_only_integers else _N_EXACT_BITS_OF_FLOAT64
     integer_bound = 1 << n_exact_bits
-    are_integers_exact = all(abs(value) < integer_bound for value in values if type(value) is int)
-    are_booleans = value_types == {bool}
-    are_numbers_or_none = value_types <= {int, float, NoneType}
-    if are_integers_exact and (are_booleans or are_numbers_or_none):
+    has_exact_integers = all(abs(value) < integer_bound for value in values if type(value) is int)
+    has_only_booleans = value_types == {bool}
+    has_only_numbers_or_none = value_types <= {int, float, NoneType}
+    if has_exact_integers and (has_only_booleans or has_only_numbers_or_none):
         return np.array([math.nan if value is None else value for value in values])
     return np.array([_format_value(value) for value in values], dtype=object)
 

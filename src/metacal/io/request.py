@@ -244,8 +244,8 @@ class Request:
             return "loss_key"
         if self.labels_are_agreement:
             return "agree_key"
-        labels_are_compared_with_predictions = self.prediction_key is not None
-        if labels_are_compared_with_predictions:
+        has_prediction_column = self.prediction_key is not None
+        if has_prediction_column:
             return "label_key"
         return "correct_key"
 
@@ -267,8 +267,8 @@ class Request:
         -------
         bool
         """
-        survives_deletion = reader_holds_file_open and os.name != "nt"
-        can_stay = self.copy_path is None or self.copy_is_permanent or survives_deletion
+        is_readable_after_deletion = reader_holds_file_open and os.name != "nt"
+        can_stay = self.copy_path is None or self.copy_is_permanent or is_readable_after_deletion
         if not can_stay:
             return False
         if self.stream is None:

@@ -277,8 +277,8 @@ class ResultFolder:
             if result_name is None:
                 result_name = build_short_result_name(source, suffix)
                 folded_name = result_name.casefold()
-                is_ambiguous = n_sources_of_name[folded_name] > 1
-                if is_ambiguous or folded_name in reused_names:
+                is_shared_name = n_sources_of_name[folded_name] > 1
+                if is_shared_name or folded_name in reused_names:
                     result_name = build_distinct_result_name(source, suffix)
                 else:
                     self._check_name_is_free(result_name, source)
@@ -459,8 +459,8 @@ class ResultFolder:
         self.records[result_name] = RecordedResult(
             record=record, settings=self._last_recorded_settings
         )
-        has_file = "bytes" in record
-        if has_file:
+        has_result_file = "bytes" in record
+        if has_result_file:
             size_and_time = (record["bytes"], record["written_ns"])
             self._known_sizes_and_times.setdefault(result_name, set()).add(size_and_time)
             self._known_checksums.setdefault(result_name, set()).add(record["checksum"])

@@ -209,8 +209,8 @@ def get_rotation_rank(name: str, base_name: str) -> RotationRank | None:
     # The number or date is at the end of the name, or precedes the suffix.
     naming_schemes = ((base_name, ""), (stem, suffix))
     for naming_scheme, (beginning, ending) in enumerate(naming_schemes):
-        is_longer = len(name) > len(beginning) + len(ending)
-        if not (is_longer and name.startswith(beginning) and name.endswith(ending)):
+        has_added_part = len(name) > len(beginning) + len(ending)
+        if not (has_added_part and name.startswith(beginning) and name.endswith(ending)):
             continue
         match = _ROTATION_PATTERN.fullmatch(name, len(beginning), len(name) - len(ending))
         if match is None:

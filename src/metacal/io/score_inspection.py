@@ -168,7 +168,7 @@ def inspect_single_score(inspection: Inspection, truth: TruthColumns, score_name
     label_name = truth.label_name
     assert label_name is not None
     facts = inspection.facts[label_name]
-    user_wants_score = "score_key" in options or "prediction_key" in options
+    has_score_option = "score_key" in options or "prediction_key" in options
     has_two_labels = len(facts.distinct_texts) == 2
     has_one_label = len(facts.distinct_texts) < 2
     if has_one_label:
@@ -179,7 +179,7 @@ def inspect_single_score(inspection: Inspection, truth: TruthColumns, score_name
         )
     if truth.prediction_name is not None:
         positive = None
-        if has_two_labels and not user_wants_score:
+        if has_two_labels and not has_score_option:
             positive = _find_predicted_class(inspection, truth, score_name)
         if positive is None:
             _record_compared_predictions(inspection, truth, score_name)
@@ -418,17 +418,15 @@ def _ask_if_score_is_reversed(
     """
     scores = inspection.facts[score_name].numbers
     assert scores is not None
-    has_score_and_outcome = np.isfinite(scores)
+    is_usable_row = np.isfinite(scores)
     if is_known is not None:
-        has_score_and_outcome &= is_known
-    user_named_direction = "higher_is" in inspection.options
-    if has_score_and_outcome.sum() < _MIN_DIRECTION_ROWS or user_named_direction:
+        is_usable_row &= is_known
+    has_direction_option = "higher_is" in inspection.options
+    if is_usable_row.sum() < _MIN_DIRECTION_ROWS or has_direction_option:
         return
     if "positive" in inspection.options and inspection.options.get("label_key") is None:
         return
-    area, standard_error = _compute_roc_area(
-        scores[has_score_and_outcome], is_favoured[has_score_and_outcome]
-    )
+    area, standard_error = _compute_roc_area(scores[is_usable_row], is_favoured[is_usable_row])
     is_reversed = area + _N_STANDARD_ERRORS * standard_error < _AREA_OF_RANDOM_SCORE
     if not is_reversed:
         return

@@ -86,16 +86,16 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
     >>> find_stray_columns(("cat", "dog"), labels, table[:, :2])
     StrayColumns(excluded_indices=[], warnings=[])
     """
-    labels_are_numbers = isinstance(class_names[0], str) and labels.dtype.kind in "iubf"
+    has_number_labels = isinstance(class_names[0], str) and labels.dtype.kind in "iubf"
     label_values = set(np.unique(labels).tolist())
     unlabelled_indices = set()
     for index, name in enumerate(class_names):
-        label = index if labels_are_numbers else name
+        label = index if has_number_labels else name
         if label not in label_values:
             unlabelled_indices.add(index)
 
     candidates = unlabelled_indices
-    if labels_are_numbers:
+    if has_number_labels:
         # A stray column shifts the numbers of the classes after it, so its own number may be a label.
         candidates = set(range(len(class_names)))
     indices_with_other_name = {
@@ -106,7 +106,7 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
         indices_with_whole_numbers = _find_whole_number_columns(table)
 
     stray_index_set = unlabelled_indices & (indices_with_other_name | indices_with_whole_numbers)
-    if labels_are_numbers:
+    if has_number_labels:
         stray_index_set |= indices_with_other_name & indices_with_whole_numbers
     if unlabelled_indices:
         stray_index_set |= indices_with_other_name
@@ -115,7 +115,7 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
         return StrayColumns(excluded_indices=[], warnings=[])
 
     stray_indices = sorted(stray_index_set)
-    if labels_are_numbers:
+    if has_number_labels:
         warning = _describe_doubtful_columns(class_names, stray_indices, unlabelled_indices)
         return StrayColumns(excluded_indices=[], warnings=[warning])
     warning = _describe_excluded_columns(class_names, stray_indices)
@@ -138,8 +138,8 @@ def _find_whole_number_columns(table: Any) -> set[int]:
     is_varying_column = np.ptp(sample_rows, axis=0) > 0
     is_whole_number_column = has_only_whole_numbers & is_varying_column
     # If most columns hold whole numbers, the scores themselves are whole.
-    are_most_columns_whole = is_whole_number_column.mean() > 0.5
-    if are_most_columns_whole:
+    has_mostly_whole_columns = is_whole_number_column.mean() > 0.5
+    if has_mostly_whole_columns:
         return set()
     return set(np.flatnonzero(is_whole_number_column).tolist())
 

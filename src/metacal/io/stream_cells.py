@@ -45,10 +45,10 @@ def convert_cells_to_floats(
         If a value is missing or is not a number.
     """
     value_types = set(map(type, values))
-    are_numbers = value_types <= {float, int}
+    has_only_numbers = value_types <= {float, int}
     # Python accepts "1_000" as a number, but a file should not contain it.
-    are_texts_without_underscore = value_types == {str} and "_" not in "".join(values)
-    if are_numbers or are_texts_without_underscore:
+    has_only_plain_texts = value_types == {str} and "_" not in "".join(values)
+    if has_only_numbers or has_only_plain_texts:
         with suppress(ValueError, OverflowError):
             return tuple(map(float, values))
     return tuple(

@@ -90,10 +90,10 @@ def _check_needed_labels_exist(certificate: Certificate) -> None:
     # A cascade can be certified without labels, from how often its models agree with its last
     # model. This suffices for the difference between the error rates of both, for example.
     is_cascade = certificate.stages is not None
-    limits_agreement = (
+    is_agreement_sufficient = (
         certificate.quantity.is_paired_difference or certificate.quantity.uses_agreement_only
     )
-    needs_labels = depends_on_labels and not (is_cascade and limits_agreement)
+    needs_labels = depends_on_labels and not (is_cascade and is_agreement_sufficient)
     require(
         certificate.has_labels or not needs_labels,
         "what is promised cannot be certified without labels",
@@ -266,8 +266,8 @@ def _check_subgroup_names(subgroups: SubgroupCertificates, location: str) -> Non
     names_with_predicted_class: list[tuple[Name, Name | None]] = []
     for subgroup in subgroups.items:
         names_with_predicted_class.extend(subgroup.names_with_predicted_class)
-    are_distinct = len(set(names_with_predicted_class)) == len(names_with_predicted_class)
-    require(are_distinct, "two parts bear the same name", location)
+    has_distinct_names = len(set(names_with_predicted_class)) == len(names_with_predicted_class)
+    require(has_distinct_names, "two parts bear the same name", location)
     _check_predicted_classes_of_groups(subgroups, location)
     names = subgroups.names
     n_texts = sum(isinstance(name, str) for name in names)

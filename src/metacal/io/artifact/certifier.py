@@ -239,8 +239,8 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
         )
     classes = decode(Labels | None, settings["classes"], "classes")
     try:
-        are_classes_given = decode(bool, settings["classes_given"], "classes_given")
-        if not are_classes_given:
+        has_given_classes = decode(bool, settings["classes_given"], "classes_given")
+        if not has_given_classes:
             classes = None
         promise = decode(Promise, settings["promise"], "promise")
         parameters = {parameter: settings[parameter] for parameter in _ATTRIBUTE_OF_PARAMETER}
@@ -317,8 +317,8 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
         row_indices = _decode_integers(record, "rows")
         correctness = _decode_integers(record, "right")
         class_codes = _decode_integers(record, "classes")
-        have_equal_length = len(row_indices) == len(correctness) == len(class_codes)
-        if not have_equal_length or not np.isin(correctness, (0, 1)).all():
+        has_equal_lengths = len(row_indices) == len(correctness) == len(class_codes)
+        if not has_equal_lengths or not np.isin(correctness, (0, 1)).all():
             raise ArtifactError(
                 "rows, right and classes must have the same length, and right must hold only 0"
                 " and 1."

@@ -153,8 +153,8 @@ def encode_document(content: SavedContent) -> Document:
     gate = content.gate
     has_promise = gate.certificate is not None
     # A calibrator is stored as a gate that accepts every row.
-    is_only_calibrator = gate.is_logits_gate and gate.threshold == math.inf
-    if not has_promise and not is_only_calibrator:
+    accepts_all_rows = gate.is_logits_gate and gate.threshold == math.inf
+    if not has_promise and not accepts_all_rows:
         raise SavingError(
             "This gate has a threshold without a certificate, so it cannot be saved. Fit the"
             " gate with a promise, for example MetaCal(MaxMiscoverage(0.05))."

@@ -198,10 +198,10 @@ def find_storable_subclasses(annotation: Any) -> Mapping[str, type] | None:
 
 def find_allowed_names(annotation: Any) -> Iterable[str] | None:
     """Return the allowed names of a type, or None if its values are not names."""
-    list_names = ALLOWED_NAME_LISTERS.get(annotation)
-    if list_names is None:
+    name_lister = ALLOWED_NAME_LISTERS.get(annotation)
+    if name_lister is None:
         return None
-    return list_names()
+    return name_lister()
 
 
 def find_sibling_classes(cls: type) -> Mapping[str, type] | None:
@@ -260,8 +260,8 @@ def get_union_members(annotation: Any) -> tuple[Any, ...]:
     is_union = get_origin(annotation) in (Union, types.UnionType)
     if not is_union or annotation in STORABLE_SUBCLASS_LISTERS:
         return (annotation,)
-    members = map(resolve_alias, get_args(annotation))
-    return tuple(member for member in members if _is_storable(member))
+    resolved_members = map(resolve_alias, get_args(annotation))
+    return tuple(member for member in resolved_members if _is_storable(member))
 
 
 def _is_storable(annotation: Any) -> bool:

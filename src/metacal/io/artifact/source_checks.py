@@ -128,16 +128,16 @@ def _list_threshold_scores(
     certificate: Certificate, threshold: float
 ) -> list[tuple[str, float | None]]:
     """Return the names and values of all thresholds and of the scores next to them."""
-    values = [
+    named_values = [
         ("threshold", threshold),
         ("highest_accepted", certificate.highest_accepted),
         ("lowest_rejected", certificate.lowest_rejected),
     ]
     for subgroup in _list_subgroups(certificate):
-        values.append(("threshold", subgroup.threshold))
-        values.append(("highest_accepted", subgroup.highest_accepted))
-        values.append(("lowest_rejected", subgroup.lowest_rejected))
-    return values
+        named_values.append(("threshold", subgroup.threshold))
+        named_values.append(("highest_accepted", subgroup.highest_accepted))
+        named_values.append(("lowest_rejected", subgroup.lowest_rejected))
+    return named_values
 
 
 def check_thresholds_between_scores(certificate: Certificate, grid: Grid, threshold: float) -> None:

@@ -286,8 +286,8 @@ def _check_decision_offset(
     certified_decision_at = 0.0
     if certificate is not None:
         certified_decision_at = certificate.decision_at
-    is_for_two_classes = source.decision_at != 0.0
-    has_wrong_number_of_classes = is_for_two_classes and source.n_classes != 2
+    has_decision_offset = source.decision_at != 0.0
+    has_wrong_number_of_classes = has_decision_offset and source.n_classes != 2
     if source.decision_at != certified_decision_at or has_wrong_number_of_classes:
         raise ArtifactError(
             f"{location}.source.decision_at must be the value in the certificate, but it is"

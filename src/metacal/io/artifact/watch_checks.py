@@ -74,8 +74,8 @@ def _check_history(watch: Watch) -> None:
     n_alarms = len(list(watch.alarms))
     points = watch.history.points
     has_valid_size = watch.history.stride >= 1 and len(points) <= MAX_POINTS
-    has_other_alarms = any(len(point.evidence) != n_alarms for point in points)
-    if not has_valid_size or has_other_alarms:
+    has_wrong_alarm_count = any(len(point.evidence) != n_alarms for point in points)
+    if not has_valid_size or has_wrong_alarm_count:
         raise ArtifactError("the history contradicts the quantities that the monitor watches.")
 
 
@@ -107,8 +107,8 @@ def _check_clusters(
     complete_cluster_ids = complete_clusters.recent_ids.keys()
     has_clusters = bool(waiting_cluster_ids or complete_cluster_ids)
     has_unexpected_clusters = has_clusters and not expects_clusters
-    is_any_waiting_and_complete = bool(waiting_cluster_ids & complete_cluster_ids)
-    if has_unexpected_clusters or (is_any_waiting_and_complete and not complete_clusters_can_wait):
+    has_overlapping_clusters = bool(waiting_cluster_ids & complete_cluster_ids)
+    if has_unexpected_clusters or (has_overlapping_clusters and not complete_clusters_can_wait):
         raise ArtifactError("the stored clusters contradict each other, or contradict the gate.")
     has_negative_count = min(complete_clusters.n_complete, complete_clusters.n_stray_rows) < 0
     if has_negative_count or len(complete_cluster_ids) > MAX_WAITING_ROWS:

@@ -461,10 +461,10 @@ def restore_state(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Mo
         check_keys(first_record, ["watch", "sources", "n"], "the first record")
         n_batches = decode(int, first_record["n"], "n")
         source_positions = first_record["sources"]
-        are_positions_valid = isinstance(source_positions, dict) and all(
+        has_valid_positions = isinstance(source_positions, dict) and all(
             isinstance(position, dict) for position in source_positions.values()
         )
-        if not are_positions_valid:
+        if not has_valid_positions:
             raise ArtifactError("sources must contain the position in each source.")
         watch = decode_watch(first_record["watch"], gate)
         state = MonitorState(watch=watch, source_positions=source_positions, n_batches=n_batches)

@@ -128,21 +128,21 @@ def _convert_to_arrow_array(pa: Any, values: NDArray[Any]) -> Any:
     dtype_kind = values.dtype.kind
     n_values = len(values)
     # Without a validity bitmap, no value is null.
-    no_bitmap = None
+    validity_bitmap = None
     if dtype_kind in "UO":
         encoded_texts = [text.encode("utf-8") for text in values.tolist()]
         joined_texts = b"".join(encoded_texts)
         if len(joined_texts) < _MAX_STRING_BYTES:
             offsets = np.cumsum([0, *map(len, encoded_texts)], dtype=np.int32)
-            text_buffers = [no_bitmap, pa.py_buffer(offsets), pa.py_buffer(joined_texts)]
+            text_buffers = [validity_bitmap, pa.py_buffer(offsets), pa.py_buffer(joined_texts)]
             return pa.Array.from_buffers(pa.string(), n_values, text_buffers)
     if dtype_kind == "b":
         packed_bits = np.packbits(values, bitorder="little")
-        bit_buffers = [no_bitmap, pa.py_buffer(packed_bits)]
+        bit_buffers = [validity_bitmap, pa.py_buffer(packed_bits)]
         return pa.Array.from_buffers(pa.bool_(), n_values, bit_buffers)
     has_arrow_layout = values.dtype.isnative and values.itemsize <= 8
     if dtype_kind in "iuf" and has_arrow_layout:
         arrow_type = pa.from_numpy_dtype(values.dtype)
-        number_buffers = [no_bitmap, pa.py_buffer(values)]
+        number_buffers = [validity_bitmap, pa.py_buffer(values)]
         return pa.Array.from_buffers(arrow_type, n_values, number_buffers)
     return pa.array(values)

@@ -285,8 +285,8 @@ def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
 
 def _read_uint32(file: RawFile, offset: int) -> int:
     """Read a little-endian unsigned 32-bit integer."""
-    (value,) = struct.unpack("<I", file.read_bytes(offset, 4))
-    return int(value)
+    (integer,) = struct.unpack("<I", file.read_bytes(offset, 4))
+    return int(integer)
 
 
 def _compute_unpacked_bytes(

@@ -68,8 +68,8 @@ def cells_to_array(cells: list[Any]) -> NDArray[Any]:
         with suppress(ValueError, TypeError, OverflowError):
             return np.array(numbers, dtype=number_type)
     texts = ["" if value is None else str(value) for value in parsed_cells]
-    are_texts = all(isinstance(value, str) for value in parsed_cells if value is not None)
-    if are_texts:
+    has_only_texts = all(isinstance(value, str) for value in parsed_cells if value is not None)
+    if has_only_texts:
         localized_numbers = parse_localized_numbers(texts)
         if localized_numbers is not None:
             return localized_numbers

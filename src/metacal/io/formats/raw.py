@@ -261,10 +261,10 @@ class RawTable(StoredTable):
             return False
         first_row = int(row_indices.min())
         last_row = int(row_indices.max())
-        are_valid = first_row >= 0 and last_row < len(self)
+        has_valid_indices = first_row >= 0 and last_row < len(self)
         spread_bytes = (last_row - first_row) * self.row_bytes
         min_spread_bytes = _MIN_MEAN_DISTANCE_BYTES * len(row_indices)
-        return are_valid and spread_bytes >= min_spread_bytes
+        return has_valid_indices and spread_bytes >= min_spread_bytes
 
     def _to_native(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Convert rows to native byte order if necessary."""

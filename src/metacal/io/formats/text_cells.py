@@ -226,13 +226,13 @@ def parse_labels(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> N
     with contextlib.suppress(ValueError, OverflowError):
         integers = texts.astype(np.int64)
         # Texts such as 007 or +7 differ from the integer that they denote, so they stay texts.
-        are_plain_integers = np.array_equal(integers.astype(np.str_), texts)
-        if are_plain_integers:
+        has_plain_integers = np.array_equal(integers.astype(np.str_), texts)
+        if has_plain_integers:
             return integers
-    are_integers_saved_as_floats = np.char.endswith(texts, ".0").all() and all(
+    has_integers_saved_as_floats = np.char.endswith(texts, ".0").all() and all(
         map(is_number, texts)
     )
-    if are_integers_saved_as_floats:
+    if has_integers_saved_as_floats:
         return texts.astype(np.float64)
     return texts
 
