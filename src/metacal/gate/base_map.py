@@ -151,8 +151,7 @@ class CalibrationMapFitter:
         """
         training_rows = self._select_training_rows(table, labels, promise)
         calibration_map = self._get_background_map_or_fit(table, training_rows)
-        # The comparison with the softmax, and the note on changed predictions, assume that the class
-        # of the largest logit is predicted.
+        # The checks below assume that the predicted class is the class of the largest logit.
         if not table.predicts_largest_logit:
             return FittedMap(calibration_map)
         # A promise of the paper prescribes its calibrator, so no other map may replace it.
@@ -238,8 +237,8 @@ def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) 
     """
     columns = table.columns
     is_available_for_map = columns.is_available_for_map
-    # On a device, labels are a tensor, which cannot be combined with a NumPy mask. Rows whose label
-    # is none of the classes are then not excluded.
+    # Labels on a device are a tensor, which cannot be combined with a NumPy mask.
+    # Rows on a device are therefore not excluded, even if their label is not a class.
     labels_are_in_main_memory = not table.rows.is_on_device
     if labels_are_in_main_memory:
         label_is_a_class = labels >= 0
@@ -247,8 +246,7 @@ def _find_training_rows(table: CertifiedTable, labels: Codes, promise: Promise) 
     scores = columns.scores
     has_several_thresholds = table.certificate.subgroups is not None
     if has_several_thresholds:
-        # With scores of -inf and +inf, any single threshold accepts the same rows as the subgroups'
-        # own thresholds.
+        # With scores of -inf and +inf, any single threshold accepts the rows that were accepted.
         scores = np.where(columns.is_accepted, -np.inf, np.inf)
     return promise.select_map_training_rows(
         is_available_for_map,
@@ -355,7 +353,7 @@ def _draw_at_most(row_indices: Codes, max_rows: int) -> Codes:
 
 @dataclass(frozen=True)
 class _ConfidenceOfPrediction:
-    """Function that computes the calibrated probability of the predicted class of each row.
+    """Function that computes the calibrated probability of each predicted class.
 
     The predicted class has the largest logit after the second of two classes is shifted by the
     decision offset.

@@ -428,7 +428,7 @@ class Certifier:
 
     @property
     def certificate(self) -> Certificate:
-        """Certificate from the labels known so far. Raises an error if they certify nothing."""
+        """Certificate from the known labels. Raises an error if they certify nothing."""
         certificate = replace(
             self._certify_best_phase().with_notes(*self._list_notes()),
             delta=self.promise.delta,

@@ -173,7 +173,7 @@ def _record_pilot_rows(
 def name_score_and_make_thresholds_robust(
     certificate: Certificate, *, grid: Grid, score_name: str
 ) -> Certificate:
-    """Name the score of a certificate, and make its thresholds robust to rounding of scores.
+    """Name the score of a certificate, and make its thresholds robust to rounding.
 
     Parameters
     ----------

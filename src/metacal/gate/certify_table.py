@@ -75,7 +75,7 @@ def _is_too_long_to_sort(table: CalibrationTable) -> bool:
 
 
 def _supports_counting(table: CalibrationTable, promise: Promise) -> bool:
-    """Check whether a promise can be certified by counting rows instead of sorting them.
+    """Check whether a promise can be certified by counting rows without sorting.
 
     Counts are made for all rows of a labelled table in main memory, and for a single threshold.
     """

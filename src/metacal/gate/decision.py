@@ -132,7 +132,7 @@ class Decision:
 
     @property
     def is_accepted_by_first_stage(self) -> Flags:
-        """Whether the first stage accepts each row. Without a cascade, it is the only stage."""
+        """Whether the first stage, or the only stage, accepts each row."""
         if self.by is None:
             return self.accept
         return self.by == 0

@@ -113,7 +113,7 @@ def decide_rows_in_one_pass(
 
 
 def _get_score_formula(score: str | Score) -> Callable[..., Any] | None:
-    """Return the formula that computes a score on a device, or None if it has no formula."""
+    """Return the formula of a score on a device, or None if it has no formula."""
     score_kernel = resolve_score(score).compute_unrounded
     return score_kernel.formula if isinstance(score_kernel, kernels.FormulaKernel) else None
 

@@ -132,12 +132,12 @@ def _is_cascade_estimator(fitted: Any) -> bool:
 
 
 def _is_classifier_with_gate(fitted: Any) -> bool:
-    """Check whether an object computes logits from features, and has a gate on these logits."""
+    """Check whether an object computes logits from features and has a gate on them."""
     return hasattr(fitted, "logits")
 
 
 def _collect_model_tables(X: Any, large: Any, *, n_models: int) -> tuple[Any, ...]:
-    """Return one table for each model. Raise InputError if a table is missing or superfluous."""
+    """Return one table for each model. Raise InputError for a wrong number of tables."""
     tables = (X,) if large is None else (X, large)
     if len(tables) < n_models:
         raise CascadeError(

@@ -125,7 +125,7 @@ class LogitsCascadeData:
     reject_label: Any = None
 
     def certify(self, promise: Promise) -> CertifiedLogitsCascade:
-        """Certify the thresholds of a small and a large model by their labelled predictions."""
+        """Certify the thresholds of a small and a large model from labelled rows."""
         cascade_promise = check_cascade_promise(promise)
         classes = check_classes(self.class_names, self.small_rows.n_classes)
         check_reject_label(self.reject_label, classes)

@@ -250,7 +250,7 @@ class LogitsData:
         return certify_table(table, promise, self.score, background_map=background_map)
 
     def _certify_learned_decision(self, labels: Codes, promise: Promise) -> CertifiedTable:
-        """Learn the decision offset of two classes from pilot rows, and certify the other rows."""
+        """Learn a decision offset from pilot rows, and certify the remaining rows."""
         from metacal.gate.learned_decision import learn_decision
 
         validated_rows = self.rows.as_validated()

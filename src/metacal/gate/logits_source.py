@@ -438,8 +438,8 @@ class LogitsSource(BaseSource[Rows]):
         if columns_on_device is None:
             return None
         predicted_codes = to_numpy(columns_on_device.predictions)
-        # A map that can be computed in one pass never changes the most probable class, so the
-        # prediction is the answer of a gate that only calibrates, too.
+        # A map that can be computed in one pass never changes the most probable class.
+        # A gate that only calibrates therefore answers with the predicted class, too.
         return self._build_decision(
             options,
             unrounded_scores=to_numpy(columns_on_device.scores),

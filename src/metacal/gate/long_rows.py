@@ -30,7 +30,7 @@ from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Score, ScoreAndCorrectness, get_rounding_grid, score_rows
 
-# Tables with more rows than this are counted in passes, because sorting needs much memory.
+# Maximum number of rows to sort. Longer tables are counted in passes to save memory.
 MAX_SORTED_ROWS = 10_000_000
 # Maximum number of sampled rows in the checks for equal scores and repeated rows.
 _MAX_SAMPLE_ROWS = 1 << 16
@@ -103,7 +103,7 @@ class TableRowCounter:
     def _count_rows_in_each_cell(
         self, compute_score_and_correctness: Callable[..., Float], score_partition: KeyPartition
     ) -> CellCounts:
-        """Count the rows in each cell of scores, and compute their fingerprint in the first pass.
+        """Count the rows in each interval of scores, and hash rows in the first pass.
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ def check_sample_of_long_table(
     certificate: Certificate,
     input_suspicion: Suspicion | None,
 ) -> list[Note]:
-    """Collect notes on a small number of errors, and on equal rows or scores of a sample.
+    """Collect notes on few errors, and on equal rows or scores in a sample.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ def _compute_on_device(
     group_codes: Codes | None,
     probabilities_out: Any,
 ) -> Any:
-    """Compute the probabilities of rows in GPU memory, in one pass over them if possible.
+    """Compute the probabilities of rows in GPU memory, in one pass if possible.
 
     The arguments are those of `compute_probabilities_uniform_if_rejected`. The result is
     written to `probabilities_out`, a tensor of shape (n_rows, n_classes).

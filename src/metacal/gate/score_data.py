@@ -69,7 +69,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows.arrays import as_plain_array
 
-# A ranking counts as reversed if it is worse than chance by more standard errors than this.
+# Number of standard errors below chance beyond which a ranking counts as reversed.
 _MAX_STANDARD_ERRORS_BELOW_CHANCE = 4.0
 
 
@@ -233,8 +233,7 @@ class ScoreData:
 
         The `cases` are those of the items that have a score.
         """
-        # Rows with groups or clusters may come from a table with several entries in a row, of which
-        # only some have a label.
+        # Rows with groups or clusters may be entries of a table in which some labels are missing.
         input_columns = read_columns(
             self.scores,
             self.correct,

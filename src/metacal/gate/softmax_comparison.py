@@ -29,8 +29,8 @@ _N_BOOTSTRAP_SAMPLES = 25
 _BOOTSTRAP_SEED = 0
 # Number of parameters of the default map. With more parameters, a map can overfit more.
 _N_MAP_PARAMETERS = 10.0
-# A gain in log loss counts only if it exceeds this factor times n_parameters / n_rows, which is more
-# than overfitting explains.
+# A gain in log loss counts only above this factor times n_parameters / n_rows.
+# Overfitting alone cannot explain such a gain.
 _MIN_LOSS_GAIN_PER_PARAMETER = 4.0
 # Number of confidence bins of the expected calibration error (ECE).
 _N_BINS = 15

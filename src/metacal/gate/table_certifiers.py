@@ -213,7 +213,7 @@ class SortingCertifier:
         *,
         stores_digest_of_ranking: bool,
     ) -> Ranking:
-        """Rank the selected rows in another thread, while this thread fits a calibration map.
+        """Rank the selected rows in another thread while this thread fits the map.
 
         Parameters
         ----------
@@ -274,8 +274,7 @@ class LogOddsSortingCertifier:
         assert labels is not None
         row_log_odds = validated_rows.to_host().compute_column(log_odds)
         selected_rows = table.draw_selected_rows(row_log_odds, labels, table.subgroup_codes)
-        # The tests find the log-odds at which the second class can be predicted, so a row counts as
-        # correct if its true class is the second class.
+        # The tests concern predictions of the second class, so its rows count as correct.
         is_of_second_class = labels == 1
         tested_rows = CalibrationRows(
             scores=row_log_odds,
@@ -402,8 +401,7 @@ class CountingCertifier:
         is_accepted, correct = decide_counted_rows(
             counted_table.rows, labels, self.score, threshold
         )
-        # Scores of -inf for accepted rows and +inf for rejected rows give the same decisions as the
-        # scores, which were not stored. The type float16 saves memory.
+        # Scores were not stored. Infinite scores give the same decisions, and float16 saves memory.
         scores_with_same_decisions = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
         return CertifiedTable(
             certificate=certificate,
@@ -421,7 +419,7 @@ class CountingCertifier:
         )
 
     def _count_and_certify(self, promise: Promise, labels: Codes) -> CountedTable:
-        """Count the rows by score in several passes, until the counts determine the certificate."""
+        """Count rows by score, in passes, until the counts determine the certificate."""
         from metacal.certification.passes import Passes
 
         row_counter = TableRowCounter(self.table.rows, labels, self.score)

@@ -118,7 +118,7 @@ class SubgroupThresholds:
 
     @property
     def has_two_thresholds_per_group(self) -> bool:
-        """Whether each group has a decision offset, and a threshold for each predicted class."""
+        """Whether each group has a decision offset and a threshold for each class."""
         return len(self.group_decision_offsets) > 0
 
     @property

@@ -315,8 +315,7 @@ def build_pending_rows(
         uncertainty_column = to_list_without_nan(decision.uncertainty)
     cluster_column = column_of_nones
     position_column = range(first_position, first_position + n_rows)
-    # The columns are in the order of the fields of `PendingRow`, because keyword arguments would
-    # be slower.
+    # The order is that of the fields of `PendingRow`, because keyword arguments are slower.
     columns_in_field_order = (
         decision.accept.tolist(),
         decision.predicted_codes.tolist(),

@@ -45,7 +45,7 @@ class History:
 
 
 def split_at_history_points(n_earlier_rows: int, n_rows: int) -> list[slice]:
-    """Split a batch into blocks, so that each possible point of the history ends a block.
+    """Split a batch into blocks that end at the possible points of the history.
 
     The history is then the same, however the rows are divided into batches.
 

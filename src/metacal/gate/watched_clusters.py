@@ -29,8 +29,8 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.monitored_rows import ClusterMembership
 from metacal.promises.sequential.profile import generate_uniform_numbers
 
-# Scores of rows also use random numbers, at the positions of the rows in the stream. Draws from
-# clusters use positions from here on, which no stream reaches, so both draws are independent.
+# Random numbers for clusters start at this position, which the rows of a stream never reach.
+# The numbers are therefore independent of those for the scores of rows.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
 
 
@@ -42,7 +42,7 @@ def get_certificate_design(gate: Gate) -> CertificationDesign:
 
 
 def get_largest_loss(gate: Gate) -> float | None:
-    """Return the largest loss of a row or case, or None if the promise is not about losses."""
+    """Return the largest loss of a row or case, or None if there are no losses."""
     if isinstance(gate.promise, CasePromise):
         return gate.promise.largest_number_of_errors
     return get_largest_cost(gate.promise)
@@ -84,8 +84,7 @@ def add_case_outcomes(
     n_items_by_case = _count_rows_by_cluster(rows)
     n_cases = len(n_items_by_case)
     case_of_item = np.repeat(np.arange(n_cases), n_items_by_case)
-    # Calibration leaves out items without a score, and records which cases have a correct one.
-    # Here no item is left out, because items without a score are rows that the gate rejects.
+    # No item is left out here, because an item without a score is a row that the gate rejects.
     has_correct_item_without_score = np.zeros(n_cases, dtype=bool)
     case_outcomes = compute_case_outcomes(
         gate.certificate.quantity,
