@@ -167,9 +167,9 @@ class LossTest(CascadeTest):
         smallest_loss = self._find_smallest_certifiable_loss(
             counts, n_tested=n_tested, significance_level=significance_level
         )
-        smallest_loss_text = "these rows support no larger loss either"
+        loss_text = "these rows support no larger loss either"
         if smallest_loss is not None:
-            smallest_loss_text = (
+            loss_text = (
                 f"the smallest these rows support {self.promise.confidence_phrase} is"
                 f" {smallest_loss:.4f}"
             )
@@ -185,7 +185,7 @@ class LossTest(CascadeTest):
             advice = f"use at least {n_needed_if_never_worse:,} rows"
             rows_needed = n_needed_if_never_worse
         message = (
-            f"Cannot certify a loss of {max_loss:g} for this cascade; {smallest_loss_text} (the small model"
+            f"Cannot certify a loss of {max_loss:g} for this cascade; {loss_text} (the small model"
             f" answers {counts.n_small:,} of {n_tested:,} rows, {counts.n_worse:,} worse than the"
             f" large model and {counts.n_better:,} better). Raise the limit, or {advice}."
         )

@@ -146,7 +146,7 @@ class Alarms:
         is_calibrated: bool = True,
         max_unreadable_share: float | None = None,
     ) -> Self:
-        """Build all monitors that a gate supports, at a false-alarm probability of delta.
+        """Build all monitors of a gate, with a false-alarm probability of at most delta.
 
         Parameters
         ----------
@@ -184,13 +184,13 @@ class Alarms:
                 "This gate has neither a promise nor a calibrated confidence, so it cannot be"
                 " monitored. Fit the gate with a promise."
             )
-        is_drift_monitored = [
+        drift_alarm_flags = [
             monitors_abstention,
             monitors_scores,
             monitors_calibration,
             monitors_unreadable_lines,
         ]
-        n_drift_alarms = is_drift_monitored.count(True)
+        n_drift_alarms = drift_alarm_flags.count(True)
         drift_delta = _compute_drift_delta(
             delta, has_promise=has_promise, has_drift_alarms=n_drift_alarms > 0
         )
@@ -253,11 +253,11 @@ class Alarms:
             abstention_monitor.update(
                 accepted[independent_rows], row_subgroups=independent_subgroups
             )
-        # All calibration scores are finite, so only finite scores can be compared with them.
+        # Calibration scores are finite, so the score monitors observe only finite scores.
         independent_scores = scores[independent_rows]
-        present_scores = independent_scores[np.isfinite(independent_scores)]
+        finite_scores = independent_scores[np.isfinite(independent_scores)]
         for score_monitor in self.score:
-            score_monitor.update(present_scores)
+            score_monitor.update(finite_scores)
         for promise_monitor in self.promise:
             if not promise_monitor.monitored_quantity.needs_labels:
                 promise_monitor.update(accepted, row_subgroups=row_subgroups, clusters=clusters)
@@ -307,22 +307,22 @@ class Alarms:
                 )
         if confidence is None:
             return
-        is_independent_accepted_row = accepted
+        is_betting_row = accepted
         if clusters is not None:
             # Bets on the confidence need independent rows, so one random row of each cluster is used.
-            is_independent_accepted_row = accepted & clusters.is_cluster_representative
-        probability_of_accepted_rows = None
+            is_betting_row = accepted & clusters.is_cluster_representative
+        betting_row_probability = None
         if probability is not None:
-            probability_of_accepted_rows = probability[is_independent_accepted_row]
+            betting_row_probability = probability[is_betting_row]
         for calibration_monitor in self.calibration:
             calibration_monitor.update(
-                confidence[is_independent_accepted_row],
-                correct[is_independent_accepted_row],
-                probability=probability_of_accepted_rows,
+                confidence[is_betting_row],
+                correct[is_betting_row],
+                probability=betting_row_probability,
             )
 
     def restart(self) -> Self:
-        """Return alarms for the same hypotheses without evidence, for later rows."""
+        """Return a copy of the alarms with their evidence reset, for later rows."""
         return replace(
             self,
             promise=_restart_each(self.promise),
@@ -367,7 +367,7 @@ class Alarms:
 
 
 def explain_incomparable_rows(certificate: Certificate | None) -> str:
-    """Explain why new rows are not comparable with calibration rows, "" if they are."""
+    """Return why new rows cannot be compared with calibration rows, or ""."""
     if certificate is None:
         return ""
     if certificate.design.n_folds > 0:
@@ -388,7 +388,7 @@ def explain_incomparable_rows(certificate: Certificate | None) -> str:
 
 
 def _compute_drift_delta(delta: float, *, has_promise: bool, has_drift_alarms: bool) -> float:
-    """Return the part of delta that is not spent on the promise."""
+    """Return the part of delta that is available for drift alarms."""
     if not has_promise:
         return delta
     if has_drift_alarms:
@@ -397,16 +397,16 @@ def _compute_drift_delta(delta: float, *, has_promise: bool, has_drift_alarms: b
 
 
 def _restart_each(monitors: tuple[MonitorType, ...]) -> tuple[MonitorType, ...]:
-    """Return monitors of the same hypotheses without evidence."""
+    """Return copies of the monitors with their evidence reset."""
     return tuple(monitor.restart() for monitor in monitors)
 
 
 def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
     """Summarize monitors as one alarm, with the evidence closest to its threshold."""
-    nearest_to_alarm = max(
+    closest_monitor = max(
         monitors, key=lambda monitor: monitor.log_evidence - monitor.log_evidence_for_alarm
     )
-    # Monitors need different amounts of evidence, so peaks are compared relative to the amount.
+    # Each monitor needs its own amount of evidence, so each peak is compared with that amount.
     highest_log_excess = max(
         monitor.log_highest_evidence - monitor.log_evidence_for_alarm for monitor in monitors
     )
@@ -414,9 +414,9 @@ def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
         name=name,
         raised=any(monitor.alarm for monitor in monitors),
         delta=sum(monitor.delta for monitor in monitors),
-        log_evidence=nearest_to_alarm.log_evidence,
-        log_highest_evidence=nearest_to_alarm.log_evidence_for_alarm + highest_log_excess,
-        log_evidence_for_alarm=nearest_to_alarm.log_evidence_for_alarm,
+        log_evidence=closest_monitor.log_evidence,
+        log_highest_evidence=closest_monitor.log_evidence_for_alarm + highest_log_excess,
+        log_evidence_for_alarm=closest_monitor.log_evidence_for_alarm,
         descriptions=tuple(monitor.summary for monitor in monitors),
     )
 

@@ -40,11 +40,11 @@ from metacal.promises.sequential.profile import (
 from metacal.promises.sequential.wager import MAX_LOST_CAPITAL_SHARE, Bets, Capital, Wager
 from metacal.rows.arrays import check_fraction
 
-#: Default tolerance. After a fit on a few thousand rows, a calibration gap of this size is usual.
+#: Default tolerance. Calibration gaps of this size are usual after a fit on a few thousand rows.
 DEFAULT_TOLERANCE = 0.02
-#: Allowances are clipped to this gap, which no row can exceed.
+#: Allowed calibration gaps are clipped to this value, which no row can exceed.
 _MAX_GAP = 2.0
-#: Variances are computed for at least this confidence, because high variances lower the stakes.
+#: Bets assume at least this confidence, because the variance of a lower one shrinks the stakes.
 _MIN_CONFIDENCE_FOR_VARIANCE = 0.9
 
 _N_CONFIDENCE_BINS = len(CONFIDENCE_BIN_STARTS)
@@ -53,7 +53,7 @@ _ALL_ROWS_CAPITAL_SHARES = [0.25, 0.25]
 #: Two shares of the capital, for bets on overconfidence and on underconfidence in one bin.
 _BIN_CAPITAL_SHARES = [0.5 / _N_CONFIDENCE_BINS / 2.0] * 2
 _CAPITAL_SHARE_OF_EACH_WAGER = _ALL_ROWS_CAPITAL_SHARES + _BIN_CAPITAL_SHARES * _N_CONFIDENCE_BINS
-# Number of wagers: two on the gaps of all rows, and two for each bin of the confidence.
+# Two wagers bet on the calibration gaps of all rows, and two on those of each confidence bin.
 _N_WAGERS = len(_CAPITAL_SHARE_OF_EACH_WAGER)
 
 
@@ -116,16 +116,16 @@ class CalibrationMonitor(Monitor):
 
     def __post_init__(self) -> None:
         check_fraction("tolerance", self.tolerance)
-        n_allowances = 1 + _N_CONFIDENCE_BINS
+        n_allowed_gaps = 1 + _N_CONFIDENCE_BINS
         if self.allowances:
-            # Saved files contain each pair of allowed gaps as a list.
+            # Pairs of allowed gaps are lists in saved files, so they are converted to tuples.
             self.allowances = tuple((over, under) for over, under in self.allowances)
         else:
-            self.allowances = ((self.tolerance, self.tolerance),) * n_allowances
+            self.allowances = ((self.tolerance, self.tolerance),) * n_allowed_gaps
         are_in_range = all(
             0.0 < min(allowance) <= max(allowance) <= _MAX_GAP for allowance in self.allowances
         )
-        if len(self.allowances) != n_allowances or not are_in_range:
+        if len(self.allowances) != n_allowed_gaps or not are_in_range:
             raise InputError(
                 "The allowed gaps must be two numbers for all rows, and two numbers for each"
                 " confidence bin."
@@ -139,14 +139,14 @@ class CalibrationMonitor(Monitor):
 
     @property
     def allowed_gaps(self) -> tuple[CalibrationGaps, ...]:
-        """Gaps that raise no alarm: those of all rows, then those of each bin of confidence."""
+        """Tolerated calibration gaps of all rows, followed by those of each bin."""
         return tuple(CalibrationGaps(*allowance) for allowance in self.allowances)
 
     @classmethod
     def from_profile(
         cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0
     ) -> Self:
-        """Build a monitor that allows the calibration gaps of the calibration rows.
+        """Build a monitor that tolerates the calibration gaps of the calibration rows.
 
         Parameters
         ----------
@@ -165,23 +165,23 @@ class CalibrationMonitor(Monitor):
         """
         if profile is None or not profile.confidence_bin_counts:
             return cls(tolerance=tolerance, delta=delta, least_probability=least_probability)
-        # There is one bound for each wager. They share their part of delta equally (Bonferroni).
+        # The bounds, one for each wager, share their part of delta equally (Bonferroni).
         log_inverse_level = math.log(_N_WAGERS / (INTERVAL_DELTA_FRACTION * delta))
         all_bins = profile.confidence_bins
         single_bins = [(confidence_bin,) for confidence_bin in all_bins]
-        allowances = []
+        tolerated_gaps = []
         for confidence_bins in [all_bins, *single_bins]:
             gap_bounds = _bound_calibration_gaps(confidence_bins, log_inverse_level)
             allowed_gaps = CalibrationGaps(
                 overconfidence=max(tolerance, gap_bounds.overconfidence),
                 underconfidence=max(tolerance, gap_bounds.underconfidence),
             )
-            allowances.append(allowed_gaps)
+            tolerated_gaps.append(allowed_gaps)
         return cls(
             tolerance=tolerance,
             delta=delta,
             least_probability=least_probability,
-            allowances=tuple(allowances),
+            allowances=tuple(tolerated_gaps),
         )
 
     def update(
@@ -230,7 +230,7 @@ class CalibrationMonitor(Monitor):
         return self
 
     def restart(self) -> Self:
-        """Return a monitor with the same allowances and without evidence, for later rows."""
+        """Return a copy of the monitor with its evidence reset, for later rows."""
         return replace(self, n_rows=0, n_correct=0, confidence_sum=0.0, capital=None)
 
     def __str__(self) -> str:
@@ -248,7 +248,7 @@ class CalibrationMonitor(Monitor):
 def _bound_calibration_gaps(
     confidence_bins: tuple[ConfidenceBin, ...], log_inverse_level: float
 ) -> CalibrationGaps:
-    """Compute upper bounds of the overconfidence and the underconfidence in some bins.
+    """Compute upper bounds on overconfidence and underconfidence in the given bins.
 
     The bounds are ĝ + t and t - ĝ of the module docstring, where `log_inverse_level` is L.
     """
@@ -272,7 +272,7 @@ def _bound_calibration_gaps(
 def _build_bets_on_gaps(
     gaps: Float, weights: Float, *, bin_start: float, allowed_gaps: CalibrationGaps
 ) -> list[Bets]:
-    """Build two bets: on overconfidence and on underconfidence in a bin.
+    """Build the bets that a confidence bin is overconfident and underconfident.
 
     Parameters
     ----------
@@ -289,10 +289,10 @@ def _build_bets_on_gaps(
     -------
     list of Bets
     """
-    # The variance only scales the stakes, which may have any size. So it may be approximate: it is
+    # The variance may be approximate, because it only scales the stakes. The variance used here is
     # that of a correctness flag with the confidence in the middle of the bin.
-    middle_confidence = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
-    approximate_variance = middle_confidence * (1.0 - middle_confidence)
+    mid_bin_confidence = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
+    approximate_variance = mid_bin_confidence * (1.0 - mid_bin_confidence)
     # A bet on overconfidence loses most if a row with the confidence `bin_start` is correct.
     largest_loss_of_overconfidence_bet = 1.0 - bin_start + allowed_gaps.overconfidence
     largest_loss_of_underconfidence_bet = 1.0 + allowed_gaps.underconfidence

@@ -53,15 +53,15 @@ from metacal.statistics.levels import local_level, uniform_order_statistic_quant
 DEFAULT_UNREADABLE_LIMIT = 0.01
 #: A wager on scores begins as if this many rows without a drift had arrived.
 _N_IMAGINARY_SCORES = 50.0
-#: A wager begins with one imaginary event among 1/rate rows. Lower rates than this one are raised
-#: to it, so that at most 100 rows are imaginary.
+#: Event rates are raised to at least this rate for the imaginary rows of a wager. The wager begins
+#: with one imaginary event among 1/rate rows, so at most 100 rows are imaginary.
 _MIN_IMAGINARY_EVENT_RATE = 0.01
 #: Smallest variance of a payoff. A stake is divided by it, so it must not be 0.
 _MIN_PAYOFF_VARIANCE = 1e-12
 
 
 def _count_rows_without_score(certificate: Certificate) -> int:
-    """Return how many calibration rows had no score, and are therefore rejected."""
+    """Return the number of calibration rows without a score, which are rejected."""
     n_missing = 0
     for note in certificate.notes:
         if note.kind == "rows_without_score":
@@ -122,19 +122,19 @@ class AbstentionMonitor(Monitor):
                 f" {self.n_accepted_calibration_rows} of {self.n_calibration_rows}."
             )
         lowest_rate, highest_rate = self.expected_rejection_rates
-        more_rejections = Wager(
+        wager_on_more_rejections = Wager(
             n_imaginary_rows=1.0 / max(highest_rate, _MIN_IMAGINARY_EVENT_RATE),
             imaginary_payoff_sum=1.0,
         )
-        fewer_rejections = Wager(
+        wager_on_fewer_rejections = Wager(
             n_imaginary_rows=1.0 / max(1.0 - lowest_rate, _MIN_IMAGINARY_EVENT_RATE),
             imaginary_payoff_sum=1.0,
         )
-        self.initialize_capital(more_rejections, fewer_rejections)
+        self.initialize_capital(wager_on_more_rejections, wager_on_fewer_rejections)
 
     @classmethod
     def from_certificate(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
-        """Build a monitor of the rejection rate of each threshold that a certificate has.
+        """Build a rejection-rate monitor for each threshold of a certificate.
 
         The monitors share delta equally. For a cascade, a rejected row is one that the first model
         does not answer, because the interval is about the thresholds of one score.
@@ -186,13 +186,11 @@ class AbstentionMonitor(Monitor):
         n_accepted = self.n_accepted_calibration_rows
         n_rejected = self.n_calibration_rows - n_accepted
         error_probability_per_bound = INTERVAL_DELTA_FRACTION * self.delta / 2.0
-        level_at_each_threshold = local_level(
-            n=self.n_calibration_rows, delta=error_probability_per_bound
-        )
+        pointwise_level = local_level(n=self.n_calibration_rows, delta=error_probability_per_bound)
         lower_bounds = uniform_order_statistic_quantiles(
             ranks=np.array([n_accepted, n_rejected]),
             n=self.n_calibration_rows,
-            level=level_at_each_threshold,
+            level=pointwise_level,
         )
         lowest_acceptance_rate, lowest_rejection_rate = lower_bounds.tolist()
         highest_rejection_rate = 1.0 - lowest_acceptance_rate
@@ -227,7 +225,7 @@ class AbstentionMonitor(Monitor):
         return self
 
     def restart(self) -> Self:
-        """Return a monitor of the same interval without evidence, for later rows."""
+        """Return a copy of the monitor with its evidence reset, for later rows."""
         return replace(self, n_rows=0, n_rejected=0, capital=None)
 
     def __str__(self) -> str:
@@ -291,8 +289,8 @@ class ScoreMonitor(Monitor):
             )
         n_bins = n_edges + 1
         self.bin_counts = tuple(int(count) for count in self.bin_counts)
-        has_no_rows_yet = len(self.bin_counts) == 0
-        if has_no_rows_yet:
+        has_no_bin_counts = len(self.bin_counts) == 0
+        if has_no_bin_counts:
             self.bin_counts = (0,) * n_bins
         if len(self.bin_counts) != n_bins or min(self.bin_counts) < 0:
             raise InputError("The monitor of the score must have one count for each bin.")
@@ -313,9 +311,9 @@ class ScoreMonitor(Monitor):
     def update(self, scores: ArrayLike) -> Self:
         """Update the evidence with the scores of new rows, in the order of their arrival."""
         new_scores = np.atleast_1d(np.asarray(scores, dtype=np.float64))
-        position_in_stream = self.n_rows_before_restart + self.n_rows
+        first_position = self.n_rows_before_restart + self.n_rows
         tie_breakers = generate_uniform_numbers(
-            first_position=position_in_stream, n_positions=len(new_scores)
+            first_position=first_position, n_positions=len(new_scores)
         )
         bin_of_row = self.profile.assign_bins(new_scores, tie_breakers)
         old_bin_counts = np.array(self.bin_counts)
@@ -323,7 +321,7 @@ class ScoreMonitor(Monitor):
         bin_probabilities = _compute_polya_urn_probabilities(
             bin_of_row, urn_counts=self.profile.initial_urn_counts + old_bin_counts
         )
-        # The mean position shows a shift of the scores, the mean square a change of their spread.
+        # The mean position reveals a shift of the scores, and the mean square a change of spread.
         position_of_bin = self._signed_bin_positions
         extremeness_of_bin = 2.0 * position_of_bin**2 - 1.0
         bets_on_shift = _build_bets_on_bin_values(position_of_bin, bin_of_row, bin_probabilities)
@@ -346,7 +344,7 @@ class ScoreMonitor(Monitor):
         return float(self._signed_bin_positions @ (new_shares - calibration_shares))
 
     def restart(self) -> Self:
-        """Return a monitor of the same profile without evidence, for later rows.
+        """Return a copy of the monitor with its evidence reset, for later rows.
 
         Its ties are broken by other random numbers than those of this monitor.
         """
@@ -405,7 +403,7 @@ class UnreadableMonitor(Monitor):
         self.initialize_capital(Wager(n_imaginary_rows=1.0 / self.limit, imaginary_payoff_sum=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
-        """Update the evidence with new lines and whether each is unreadable."""
+        """Update the evidence with a flag for each new line, true if it is unreadable."""
         is_unreadable = np.atleast_1d(np.asarray(unreadable, dtype=bool))
         bets = build_bets_on_mean_above(is_unreadable.astype(np.float64), limit=self.limit)
         self.current_capital.bet([bets])
@@ -414,7 +412,7 @@ class UnreadableMonitor(Monitor):
         return self
 
     def restart(self) -> Self:
-        """Return a monitor of the same share without evidence, for later lines."""
+        """Return a copy of the monitor with its evidence reset, for later lines."""
         return replace(self, n_lines=0, n_unreadable=0, capital=None)
 
     def __str__(self) -> str:
@@ -428,7 +426,7 @@ class UnreadableMonitor(Monitor):
 
 
 def _compute_polya_urn_probabilities(bin_of_row: Codes, *, urn_counts: Codes) -> Float:
-    """Compute the probability of each bin before each row is drawn from a Pólya urn.
+    """Compute the bin probabilities of a Pólya urn before each draw.
 
     The bin of a row is that of a random ball. The ball is then put back, with another one of the
     same bin.
@@ -451,9 +449,9 @@ def _compute_polya_urn_probabilities(bin_of_row: Codes, *, urn_counts: Codes) ->
            [0.33, 0.67]])
     """
     all_bins = np.arange(len(urn_counts))
-    is_drawn_from_bin = (bin_of_row[:, None] == all_bins).astype(np.int64)
-    n_added_before_row = np.cumsum(is_drawn_from_bin, axis=0) - is_drawn_from_bin
-    urn_counts_before_row = urn_counts + n_added_before_row
+    bin_indicators = (bin_of_row[:, None] == all_bins).astype(np.int64)
+    n_drawn_before_row = np.cumsum(bin_indicators, axis=0) - bin_indicators
+    urn_counts_before_row = urn_counts + n_drawn_before_row
     urn_size_before_row = urn_counts_before_row.sum(axis=1, keepdims=True)
     return np.asarray(urn_counts_before_row / urn_size_before_row)
 
@@ -461,7 +459,7 @@ def _compute_polya_urn_probabilities(bin_of_row: Codes, *, urn_counts: Codes) ->
 def _build_bets_on_bin_values(
     bin_values: Float, bin_of_row: Codes, bin_probabilities_by_row: Float
 ) -> Bets:
-    """Build bets that the bins of rows have a mean value above or below the expected one.
+    """Build bets that the mean bin value is above or below its expected value.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ class PromiseMonitor(Monitor):
                 "least_probability must be greater than 0 and at most 1, but got"
                 f" {self.least_probability!r}."
             )
-        # The wager starts as if 1/limit earlier rows had had events at twice the limit.
+        # The wager starts with 1/limit imaginary rows, whose event rate is twice the limit.
         self.initialize_capital(Wager(n_imaginary_rows=1.0 / self.limit, imaginary_payoff_sum=1.0))
 
     @classmethod
@@ -208,14 +208,14 @@ class PromiseMonitor(Monitor):
                 " largest=gate.promise.largest."
             )
         largest_cost = 1.0 if largest is None else largest
-        delta_of_each_monitor = delta / len(certificate.limits)
+        delta_per_monitor = delta / len(certificate.limits)
         monitors = []
         for quantity, target in certificate.limits:
-            max_rate_of_events = quantity.max_violation_rate(target) / largest_cost
+            max_event_rate = quantity.max_violation_rate(target) / largest_cost
             monitor = cls(
                 quantity,
-                limit=max_rate_of_events,
-                delta=delta_of_each_monitor,
+                limit=max_event_rate,
+                delta=delta_per_monitor,
                 largest_cost=largest_cost,
                 least_probability=least_probability,
             )
@@ -234,16 +234,16 @@ class PromiseMonitor(Monitor):
             for subgroup in certificate.subgroups.items:
                 if subgroup.status == accepting_status:
                     monitored_subgroups.append(subgroup)
-        delta_of_each_monitor = delta / max(1, len(monitored_subgroups))
+        delta_per_monitor = delta / max(1, len(monitored_subgroups))
         monitors = []
         for subgroup in monitored_subgroups:
             quantity = subgroup.quantity or certificate.quantity
             target = subgroup.target or certificate.target
-            max_rate_of_events = quantity.max_violation_rate(target)
+            max_event_rate = quantity.max_violation_rate(target)
             monitor = cls(
                 quantity,
-                limit=max_rate_of_events,
-                delta=delta_of_each_monitor,
+                limit=max_event_rate,
+                delta=delta_per_monitor,
                 subgroup_names=subgroup.names,
                 least_probability=least_probability,
                 predicted_class=subgroup.predicted_class,
@@ -325,14 +325,14 @@ class PromiseMonitor(Monitor):
         is_predicted_as_class[self.select_monitored_rows(n_rows, row_subgroups)] = True
         # Rows of another predicted class stay, because their true class may be the monitored one.
         rows_about_class = rows.make_flags_about_class(is_predicted_as_class)
-        monitors_all_groups = not self.monitors_predicted_class_in_groups
-        if monitors_all_groups:
+        includes_all_groups = not self.monitors_predicted_class_in_groups
+        if includes_all_groups:
             return rows_about_class
         is_in_monitored_group = self.select_rows_of_either_predicted_class(n_rows, row_subgroups)
         return rows_about_class.select_rows(is_in_monitored_group)
 
     def _bet_on_rows(self, rows: MonitoredRows, losses: Losses | None) -> None:
-        """Bet on the rows that count, and add their events to the counts of the monitor."""
+        """Bet on the counted rows, and add their events to the total."""
         quantity = self.monitored_quantity
         if quantity.is_mean_cost:
             # Whether the cost of a row counts depends on its acceptance, not on its correctness.
@@ -372,14 +372,14 @@ class PromiseMonitor(Monitor):
 
     @property
     def rate(self) -> float | None:
-        """Rate of events since the last merge, weighted by sampling. None without rows."""
+        """Weighted rate of events since the last merge, or None without rows."""
         (wager,) = self.current_capital.wagers
         if wager.weight_sum <= 0.0:
             return None
         return self.limit + wager.payoff_sum / wager.weight_sum
 
     def merged(self, other: Self) -> Self:
-        """Combine two monitors of the same promise that observed different rows.
+        """Merge two monitors of the same promise that observed different rows.
 
         The new evidence is the product of both, and its peak is its current value. The proof is in
         `Capital.multiply_with`. You may merge as often as you like, but only original monitors: if you
@@ -408,7 +408,7 @@ class PromiseMonitor(Monitor):
         )
 
     def restart(self) -> Self:
-        """Return a monitor of the same promise without evidence, for later rows."""
+        """Return a copy of the monitor with its evidence reset, for later rows."""
         return replace(self, n_rows=0, event_sum=0, capital=None)
 
     @property

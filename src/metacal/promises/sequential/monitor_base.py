@@ -19,9 +19,9 @@ from metacal.rows.arrays import check_fraction
 #: Fraction of δ for confidence intervals of calibration rates. Wagers have the rest of δ.
 INTERVAL_DELTA_FRACTION = 0.25
 
-#: Logarithms are clipped to this before `math.exp`, which would overflow at 709.8.
+#: Logarithms are clipped to this value before `math.exp`, which would overflow at 709.8.
 MAX_LOG_OF_FINITE_NUMBER = 700.0
-# Columns of an array with the group and the predicted class of each row.
+# Column indices in the array that contains the group and the predicted class of each row.
 _GROUP_COLUMN = 0
 _PREDICTED_CLASS_COLUMN = 1
 # A text about a monitor lists at most this many classes or groups.
@@ -47,7 +47,7 @@ class Monitor:
     predicted_class: Name | None = None
 
     def initialize_capital(self, *initial_wagers: Wager) -> None:
-        """Start with the given wagers, unless the monitor continues from a saved capital."""
+        """Set the capital from the given wagers, or restore a saved capital."""
         check_fraction("delta", self.delta)
         self.subgroup_names = tuple(self.subgroup_names)
         saved_capital: Any = self.capital
@@ -64,7 +64,7 @@ class Monitor:
 
     @property
     def log_evidence(self) -> float:
-        """Logarithm of the evidence now."""
+        """Logarithm of the current evidence."""
         return self.current_capital.log_evidence
 
     @property
@@ -86,7 +86,7 @@ class Monitor:
         return self.log_highest_evidence >= self.log_evidence_for_alarm
 
     def restart(self) -> Self:
-        """Return a monitor of the same hypothesis without evidence, for later rows.
+        """Return a copy of the monitor with its evidence reset, for later rows.
 
         The new monitor has a delta of its own: it raises a false alarm with probability at most
         `delta`. Do not call `update` of it with labels of rows that this monitor has counted.
@@ -144,7 +144,7 @@ class Monitor:
     def select_rows_of_either_predicted_class(
         self, n_rows: int, row_subgroups: ArrayLike | None
     ) -> Flags:
-        """Return a mask of the rows of the monitored groups, of either predicted class.
+        """Return a mask of the rows in the monitored groups, for any predicted class.
 
         Without groups, the mask is that of the rows of the monitored classes.
         """
@@ -159,8 +159,8 @@ class Monitor:
         subgroup_of_row = subgroup_columns
         if self.monitors_predicted_class_in_groups:
             subgroup_of_row = subgroup_columns[:, _GROUP_COLUMN]
-        names_of_monitored_subgroups = np.array(self.subgroup_names)
-        return np.isin(subgroup_of_row.astype(str), names_of_monitored_subgroups.astype(str))
+        monitored_names = np.array(self.subgroup_names)
+        return np.isin(subgroup_of_row.astype(str), monitored_names.astype(str))
 
 
 def check_flags(values: ArrayLike, name: str) -> Flags:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def compute_sampling_weights(
     probability: ArrayLike | None, n_rows: int, least_probability: float
 ) -> Float:
-    """Compute the weight of each row from the probability with which it was labelled.
+    """Compute the sampling weight of each row from its labelling probability.
 
     The weight is `least_probability` divided by the probability of the row, so it is at most 1.
 
@@ -127,7 +127,7 @@ class MonitoredRows(NamedTuple):
     clusters: ClusterMembership | None
 
     def make_flags_about_class(self, is_predicted_as_class: Flags) -> MonitoredRows:
-        """Return rows whose flags are about one of two classes.
+        """Return the same rows with flags that refer to one of two classes.
 
         In the result, `is_accepted` means that a row is predicted and accepted as the class, and
         `is_correct` means that the class is the true one.
@@ -141,7 +141,7 @@ class MonitoredRows(NamedTuple):
         )
 
     def select_rows(self, rows: Flags | slice) -> MonitoredRows:
-        """Return all columns of the rows that a mask or slice selects."""
+        """Select rows by a mask or slice, in all columns."""
         is_correct = self.is_correct
         if is_correct is not None:
             is_correct = is_correct[rows]

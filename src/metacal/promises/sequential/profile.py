@@ -38,7 +38,7 @@ MAX_SCORE_BINS = 20
 _MIN_ROWS_PER_BIN = 10
 #: Lowest confidence in each bin. A bin ends where the next one begins.
 CONFIDENCE_BIN_STARTS = (0.0, 0.8, 0.95, 0.99)
-#: For more tied rows than this, order statistics are drawn without drawing every number.
+#: For more tied rows than this, order statistics are drawn directly, without a sort.
 _MAX_DRAWN_NUMBERS = 1 << 20
 #: A sum of confidences in a file may be off by this factor, because of rounding.
 _ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
@@ -97,9 +97,9 @@ class Profile:
         has_all_edges = len(self.bin_edges) == len(self.edge_tie_breakers) == n_edges
         if self.n_rows < 1 or not has_all_edges:
             raise InputError(f"A profile of {self.n_rows} rows cannot have {n_edges} bin edges.")
-        edge_positions = list(zip(self.bin_edges, self.edge_tie_breakers))
-        has_valid_shares = all(0.0 <= share <= 1.0 for share in self.edge_tie_breakers)
-        if edge_positions != sorted(edge_positions) or not has_valid_shares:
+        edge_sort_keys = list(zip(self.bin_edges, self.edge_tie_breakers))
+        has_valid_tie_breakers = all(0.0 <= share <= 1.0 for share in self.edge_tie_breakers)
+        if edge_sort_keys != sorted(edge_sort_keys) or not has_valid_tie_breakers:
             raise InputError(
                 "The bin edges of a profile must increase, and their tie breakers must lie"
                 " between 0 and 1."
@@ -118,12 +118,12 @@ class Profile:
 
     @property
     def initial_urn_counts(self) -> NDArray[np.int64]:
-        """Parameters α_b of the urn: its content for each bin before any new row."""
+        """Initial content α_b of the Pólya urn for each score bin."""
         ranks = np.array(compute_bin_edge_ranks(self.n_rows), dtype=np.int64)
         return np.diff(ranks, prepend=0, append=self.n_rows + 1)
 
     def assign_bins(self, scores: Float, tie_breakers: Float) -> Codes:
-        """Return the bin of each score.
+        """Return the bin index of each score.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ def build_profile(
 def _draw_edge_tie_breakers(
     edge_ranks: Codes, *, edge_tie_blocks: Codes, tie_block_end_ranks: Codes
 ) -> Float:
-    """Draw a random number for each bin edge, which orders it among rows with its score.
+    """Draw a random number for each bin edge to break ties with equal scores.
 
     Parameters
     ----------
@@ -226,14 +226,12 @@ def _draw_edge_tie_breakers(
     array
     """
     rng = make_generator(_TIE_BREAKER_SEED)
-    n_rows_below_block_of_edge = np.where(
-        edge_tie_blocks > 0, tie_block_end_ranks[edge_tie_blocks - 1], 0
-    )
-    block_size_of_edge = tie_block_end_ranks[edge_tie_blocks] - n_rows_below_block_of_edge
-    no_edge_is_tied = (block_size_of_edge == 1).all()
-    if no_edge_is_tied:
+    n_rows_below_block = np.where(edge_tie_blocks > 0, tie_block_end_ranks[edge_tie_blocks - 1], 0)
+    tie_block_sizes = tie_block_end_ranks[edge_tie_blocks] - n_rows_below_block
+    has_no_ties = (tie_block_sizes == 1).all()
+    if has_no_ties:
         return rng.random(len(edge_ranks))
-    rank_of_edge_in_block = edge_ranks - n_rows_below_block_of_edge
+    ranks_in_block = edge_ranks - n_rows_below_block
     tie_breakers = np.empty(len(edge_ranks))
     for block in sorted(set(edge_tie_blocks.tolist())):
         edges_in_block = np.flatnonzero(edge_tie_blocks == block)
@@ -241,8 +239,8 @@ def _draw_edge_tie_breakers(
         # The row with rank k among the tied rows has the k-th smallest of their random numbers.
         tie_breakers[edges_in_block] = _draw_uniform_order_statistics(
             rng,
-            n_numbers=int(block_size_of_edge[first_edge]),
-            ranks=rank_of_edge_in_block[edges_in_block],
+            n_numbers=int(tie_block_sizes[first_edge]),
+            ranks=ranks_in_block[edges_in_block],
         )
     return tie_breakers
 
@@ -250,7 +248,7 @@ def _draw_edge_tie_breakers(
 def _draw_uniform_order_statistics(
     rng: np.random.Generator, *, n_numbers: int, ranks: Codes
 ) -> Float:
-    """Draw the order statistics of uniform numbers at some ranks.
+    """Draw the order statistics of uniform random numbers at the given ranks.
 
     For many numbers they are cumulative sums of gamma variables, divided by the total (Rényi).
     """

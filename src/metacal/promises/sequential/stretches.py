@@ -48,13 +48,13 @@ def split_into_stretches(
     part_start = 0
     while part_start < n_rows:
         n_rows_before_part = n_earlier_rows + part_start
-        stretch_number, n_stretch_rows_before_part = divmod(n_rows_before_part, stretch_length)
-        n_stretch_rows_left = stretch_length - n_stretch_rows_before_part
-        part_stop = min(n_rows, part_start + n_stretch_rows_left)
+        stretch_number, n_earlier_stretch_rows = divmod(n_rows_before_part, stretch_length)
+        n_remaining_stretch_rows = stretch_length - n_earlier_stretch_rows
+        part_stop = min(n_rows, part_start + n_remaining_stretch_rows)
         part = PartOfStretch(
             rows=slice(part_start, part_stop),
             stretch_number=stretch_number,
-            contains_start_of_stretch=n_stretch_rows_before_part == 0,
+            contains_start_of_stretch=n_earlier_stretch_rows == 0,
         )
         parts.append(part)
         part_start = part_stop

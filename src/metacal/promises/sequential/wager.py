@@ -60,7 +60,7 @@ from metacal.promises.sequential.stretches import (
 #: Length of the window of each gambler, in rows. None stands for all rows.
 WINDOW_LENGTHS = (None, 3000, 600, 120)
 
-# Logarithm of a capital of zero. It is finite, because JSON has no infinity.
+# This finite number stands for the logarithm of zero capital, because JSON has no infinity.
 _LOG_OF_ZERO_CAPITAL = -1e99
 
 
@@ -149,7 +149,7 @@ class Bets(NamedTuple):
     max_stake: Float | float
 
     def expand_to_rows(self) -> _RowBets:
-        """Replace each number by an array with one entry per row."""
+        """Broadcast each scalar to an array with one entry per row."""
         n_rows = len(self.payoffs)
         return _RowBets(
             *(np.full(n_rows, column) if isinstance(column, float) else column for column in self)
@@ -166,7 +166,7 @@ class _RowBets(NamedTuple):
     max_stake: Float
 
     def select_rows(self, rows: slice) -> _RowBets:
-        """Return the bets of consecutive rows."""
+        """Return the bets on a slice of consecutive rows."""
         selects_all_rows = rows.start == 0 and rows.stop == len(self.payoffs)
         if selects_all_rows:
             return self
@@ -261,7 +261,7 @@ class Wager:
         return _GamblerState(*self.gambler_states[0]).stretch_payoff_sum
 
     def restart(self) -> Wager:
-        """Return a wager with the same first guess that has not bet on any row."""
+        """Return a wager with the same imaginary rows and no observed rows."""
         return Wager(
             n_imaginary_rows=self.n_imaginary_rows,
             imaginary_payoff_sum=self.imaginary_payoff_sum,
@@ -334,7 +334,7 @@ class Wager:
         log_invested_capital = np.empty(n_rows)
         uninvested_capital = np.zeros(n_rows)
         has_window = window_length is not None
-        # A stretch has as many rows as the window. At its start, the gambler invests more capital.
+        # A gambler invests more capital at the start of each stretch, which is as long as a window.
         for part in split_into_stretches(
             n_rows, n_earlier_rows=self.n_rows, stretch_length=window_length
         ):
@@ -375,12 +375,12 @@ class Wager:
         log_invested_capital : array
             Logarithm of the invested capital after each row.
         """
-        # Each array of sums has one more entry than there are rows: the sum before the first row.
+        # Each array of running sums has one extra entry, the sum before the first row.
         payoff_sums = _compute_running_sums(bets.payoffs, initial_sum=state.stretch_payoff_sum)
         weight_sums = _compute_running_sums(bets.weights, initial_sum=state.stretch_weight_sum)
         payoff_sums_before_row = payoff_sums[:-1]
         weight_sums_before_row = weight_sums[:-1]
-        # The mean is over imaginary rows, the previous stretch, and earlier rows of this stretch.
+        # The mean payoff is over imaginary rows, the previous stretch, and this stretch so far.
         mean_payoffs_before_row = (
             state.previous_stretch_payoff_sum + payoff_sums_before_row + self.imaginary_payoff_sum
         ) / (state.previous_stretch_weight_sum + weight_sums_before_row + self.n_imaginary_rows)
@@ -401,7 +401,7 @@ class Wager:
 
 
 def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:
-    """Return the initial sum, followed by the sum after each value."""
+    """Return the cumulative sums of the values, starting with the initial sum."""
     return np.cumsum(np.concatenate(([initial_sum], values)))
 
 
