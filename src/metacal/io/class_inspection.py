@@ -51,7 +51,7 @@ class ClassColumnGroup:
 
     @property
     def logits_key(self) -> str | None:
-        """Value of the option `logits_key` for the columns, or None if not needed."""
+        """Option `logits_key` that selects the columns, or None if not required."""
         if self.pattern == _BARE_PATTERN:
             return None
         if self.pattern.prefix.endswith("_") and not self.pattern.suffix:

@@ -398,7 +398,7 @@ def _decide_with_available_tables(
     first_model, reviewer = 0, 1
     return replace(
         first_decision,
-        # `by` counts the models in `stage_names` from 0, and the reviewer comes after them.
+        # In `by`, models have their index in `stage_names`, and the reviewer has the next number.
         by=np.where(first_decision.accept, first_model, reviewer),
         stage_names=(gate.stages[0].name,),
         reviewer_name="nobody",

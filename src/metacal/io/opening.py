@@ -161,8 +161,8 @@ def check_first_bytes(
         raise FileContentError(message)
 
     file_kind = detect_file_kind(first_bytes)
-    # A safetensors file begins with the length of its header, which may look like the first bytes of a
-    # pickle. The third byte of such a length is zero, whereas a pickle has an opcode there.
+    # The header length at the start of a safetensors file may look like the start of a pickle.
+    # The third byte of such a length is zero, whereas a pickle has an opcode there.
     third_byte = first_bytes[2:3]
     could_be_safetensors = magic_bytes is None and third_byte == b"\x00"
     if file_kind == "a pickle" and not could_be_safetensors:

@@ -82,7 +82,7 @@ def read_columns(
         If a file cannot be read, or if the files do not fit together.
     """
     if not isinstance(path, str | os.PathLike):
-        # A file of another format does not need the reader of Arrow tables.
+        # The Arrow reader is imported here, because files of other formats do not need it.
         from metacal.io.formats.arrow import InMemoryBatches, is_table_in_memory, read_batches
 
         if is_table_in_memory(path):

@@ -204,7 +204,7 @@ def compute_remote_fingerprint(url: str) -> dict[str, Any] | None:
         file_system, path = _open_file_system(url)
         file_info = file_system.info(path)
     except Exception:
-        # The download that comes next raises the same error with a message for the user.
+        # The subsequent download raises the same error with a message for the user.
         return None
     found_versions = {}
     for key in _VERSION_KEYS:

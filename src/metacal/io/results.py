@@ -123,16 +123,16 @@ class ResultFolder:
     def __init__(self, folder: str, settings: dict[str, Any], *, disk: Disk = DISK) -> None:
         self.folder = folder.rstrip("/" + os.sep) or os.sep
         self.disk = disk
-        # The journal returns settings as JSON values, for example lists instead of tuples, so the
-        # given settings are converted in the same way before they are compared.
+        # The given settings are converted to JSON values before they are compared.
+        # The journal returns settings as JSON values, for example lists instead of tuples.
         self.settings = json.loads(json.dumps(settings))
         self.journal = Journal(self._path_of_result(JOURNAL), "apply", disk=disk)
         #: Last record of each result, keyed by the name of the result.
         self.records: dict[str, RecordedResult] = {}
         #: Size and modification time of every file that was written, keyed by the name of the result.
         self._known_sizes_and_times: dict[str, set[_SizeAndTime]] = {}
-        #: Checksum of every file that was written, keyed by the name of the result. It identifies the
-        #: file in a copy of the directory, where the modification time may be another.
+        #: Checksum of every file that was written, keyed by the name of the result.
+        #: The checksum identifies the file in a copied directory, where modification times differ.
         self._known_checksums: dict[str, set[str]] = {}
         self._last_recorded_settings: Any = None
 

@@ -180,7 +180,7 @@ def _find_next_of_missing_file(
 
 
 def get_rotation_rank(name: str, base_name: str) -> RotationRank | None:
-    """Return the rank of a rotated file, in order from oldest to newest.
+    """Return the age rank of a rotated log file, or None for other files.
 
     Return None for any other name.
 

@@ -146,7 +146,7 @@ def _drop_missing_keys(request: Request, column_names: list[str]) -> Request:
 
 
 def _find_required_number_of_columns(request: Request, selection: ColumnSelection) -> int | None:
-    """Return the number of class columns that the gate requires, or None for any number."""
+    """Return the number of class columns that the gate requires, or None if any."""
     if not selection.has_column_per_class:
         return None
     if request.accepts_as_single_score(selection.table_column_names):

@@ -195,8 +195,7 @@ class Tail:
             max_line_bytes=self._max_line_length,
         )
         self._read_offset = offset
-        #: Last bytes before `_read_offset`. If the file no longer has them there, it was truncated or
-        #: rewritten.
+        #: Last bytes before `_read_offset`, which change if the file is truncated or rewritten.
         self._last_read_bytes = bytes_before
         #: Bytes just before the end of the last line that was returned, which identify `position`.
         self._last_returned_bytes = bytes_before
@@ -204,7 +203,7 @@ class Tail:
     def _split_lines(self, new_bytes: bytes) -> list[Line]:
         """Return the lines that end in new bytes of the file."""
         lines = self._splitter.feed(new_bytes)
-        # The incomplete last line, which the splitter keeps, may have begun before the new bytes.
+        # The buffered incomplete line may have begun before the new bytes.
         n_incomplete_line_bytes = min(self._splitter.n_buffered_bytes, len(new_bytes))
         bytes_of_complete_lines = new_bytes[: len(new_bytes) - n_incomplete_line_bytes]
         if bytes_of_complete_lines or lines:
@@ -406,7 +405,7 @@ class Tail:
         return next_rotated
 
     def _go_to_next_file(self, next_file: LogFile) -> None:
-        """Continue with the next file.
+        """Continue reading in the next log file.
 
         Reading continues at the same offset if the next file has the same bytes before it, and
         otherwise at the beginning.

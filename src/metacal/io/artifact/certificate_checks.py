@@ -87,8 +87,8 @@ def _check_needed_labels_exist(certificate: Certificate) -> None:
     depends_on_labels = any(
         quantity.needs_labels for quantity in _list_limited_quantities(certificate)
     )
-    # A cascade can be certified without labels, from how often its models agree with its last
-    # model. This suffices for the difference between the error rates of both, for example.
+    # A cascade can be certified without labels if its promise needs only the agreement of models.
+    # For example, the agreement bounds the difference between the error rates of two models.
     is_cascade = certificate.stages is not None
     is_agreement_sufficient = (
         certificate.quantity.is_paired_difference or certificate.quantity.uses_agreement_only

@@ -158,7 +158,7 @@ def certifier_from_journal(
     sheet_settings: dict[str, Any] | None = None,
     **options: Any,
 ) -> Certifier:
-    """Create a certifier that records its labels in a journal, or restore it from there.
+    """Create a certifier that records labels in a journal, or restore it from one.
 
     Parameters
     ----------

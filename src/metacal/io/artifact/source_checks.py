@@ -22,8 +22,8 @@ from metacal.scores import named as scores
 # Attribute of each map that holds the points of a curve.
 _POINTS_ATTRIBUTE_OF_MAP = {"SplineMap": "knots", "GaussianProcessMap": "inducing"}
 
-# Maximum number of points of a curve, whose cost per logit is the number of points. A fit produces
-# at most 200 points.
+# Maximum number of points of a curve, which is the cost of applying the curve to a logit.
+# A fit produces at most 200 points.
 _MAX_POINTS = 1000
 
 # Maximum number of points times classes, which is the cost of applying the map to a row.
@@ -69,7 +69,7 @@ def check_map_cost(fitted: Any, n_classes: int) -> None:
 
 
 def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
-    """Raise ArtifactError unless the subgroups by class are the classes of the gate."""
+    """Raise ArtifactError unless subgroups by class match the classes of the gate."""
     subgroups = certificate.subgroups
     if subgroups is None or subgroups.by != "class":
         return

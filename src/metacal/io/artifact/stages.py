@@ -219,7 +219,7 @@ def _build_stage(saved_stage: SavedStage, certificate: Certificate | None, locat
         # Given scores belong to no classes.
         classes = np.empty(0)
 
-    # A calibrator and the stages of a cascade have one threshold. Other gates can have one per
+    # Calibrators and the stages of a cascade have one threshold. Other gates can have one per
     # class or group, which the certificate contains.
     thresholds: Thresholds = SingleThreshold(saved_stage.threshold)
     if certificate is not None:

@@ -116,7 +116,7 @@ def _check_clusters(
 
 
 def _check_acknowledgements(acknowledgements: Sequence[Acknowledgement], n_rows: int) -> None:
-    """Raise ArtifactError if acknowledgements contradict each other or the number of rows.
+    """Raise ArtifactError if acknowledgements have inconsistent counts or names.
 
     Parameters
     ----------

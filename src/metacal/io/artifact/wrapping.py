@@ -337,7 +337,7 @@ def _check_size(content: bytes, max_bytes: int) -> None:
 
 
 def _is_plain_ascii(content: bytes) -> bool:
-    """Check whether JSON text has only ASCII characters, also after escapes are replaced."""
+    """Check whether JSON text has only ASCII characters, also after unescaping."""
     return b"\\" not in content and content.isascii()
 
 

@@ -182,7 +182,7 @@ def _decode_dictionary(arrow_array: Any, name: str, path: str, file_size: int) -
         unused_value = "" if is_type(dictionary_entries.type, TEXT_TYPES) else 0
         dictionary_entries = dictionary_entries.fill_null(unused_value)
     decoded_entries = column_to_array(dictionary_entries, name, path, file_size)
-    # A few long entries that many rows refer to could exhaust the memory.
+    # Check the decoded size, because many references to a few long entries could exhaust memory.
     check_unpacked_size(path, len(entry_indices) * decoded_entries.itemsize, file_size)
     return decoded_entries[entry_indices]
 

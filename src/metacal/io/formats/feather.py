@@ -110,7 +110,7 @@ class ArrowFile(BatchSource):
         field_numbers = {name: number for number, name in enumerate(self.schema.names)}
         included_fields = sorted({field_numbers[name] for name in names})
         for record_batch in self._open_stream(included_fields):
-            # A full validation also checks offsets, dictionary indices and UTF-8.
+            # Only a full validation checks offsets, dictionary indices and UTF-8.
             record_batch.validate(full=True)
             yield record_batch
 
@@ -238,7 +238,7 @@ def _scan_messages(file: RawFile, offset: int) -> _StreamTotals:
 
 
 def _find_batch_header(message: _Message, message_type: int) -> _FlatbuffersTable | None:
-    """Return the `RecordBatch` table of a message, or None if the message has no batch.
+    """Return the `RecordBatch` table of a message, or None if there is no batch.
 
     A dictionary batch contains a record batch with the entries of the dictionary.
     """

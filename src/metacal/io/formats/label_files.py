@@ -16,7 +16,7 @@ from metacal.spelling import format_option
 
 
 def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
-    """Read labels from lines, or from the label column of a table.
+    """Read labels from lines of text, or from the label column of a table.
 
     Parameters
     ----------

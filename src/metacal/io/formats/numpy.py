@@ -276,7 +276,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
         )
     record_dtype = location.dtype
     field_types = {name: str(record_dtype[name]) for name in record_dtype.names or ()}
-    # A field has one entry per row, so it cannot be the list of class names.
+    # A field has one entry per row, so no field can be the list of class names.
     selection = select_arrays(request, field_types).without_class_list()
     records = location.read_array(partial(file.fill, offset=location.offset))
 

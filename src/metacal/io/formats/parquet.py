@@ -293,8 +293,8 @@ def _iterate_batches(
         raise
     except Exception as error:
         # pyarrow raises exceptions of many types for a damaged file.
-        # ArrowInvalid is caught as its base class ValueError, because an import of pyarrow may fail
-        # while the interpreter exits.
+        # ArrowInvalid is caught as its base class ValueError, because the import would fail if
+        # pyarrow is unloaded before the interpreter exits.
         if isinstance(error, ValueError):
             _raise_for_null_list(error, file, columns[0], path=path, first_row_of_batch=next_row)
         group = _find_damaged_group(file, columns, batch_rows, next_row)

@@ -31,8 +31,8 @@ _FORMULA_CHARACTERS = "=+-@\t\r\n＝＋－＠"
 #: Delimiters of text in columns, and their names.
 DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
-# Pattern of a number such as 1,234, whose comma may separate thousands or decimals. The group
-# before the comma cannot begin with 0, because 0,123 has no thousands.
+# Pattern of a number such as 1,234, whose comma may separate thousands or decimals.
+# The group before the comma cannot begin with 0, because 0,123 has no thousands.
 _GROUPED_NUMBER = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 
 # Number of characters of a cell that an error message quotes.
