@@ -266,16 +266,16 @@ def log_probabilities_and_complements(xp: Operations, x: Any) -> tuple[Any, Any]
         Their entries are at most 700 in size.
     """
     exponentials = exponentiate_gaps(xp, x)
-    others_sum = exponentials.others_sum
-    log_total = xp.log1p(others_sum)
+    exp_sum_of_others = exponentials.others_sum
+    log_total = xp.log1p(exp_sum_of_others)
     # The tables are temporary results of `exponentiate_gaps`, so they may be overwritten.
     log_p = exponentials.gaps
     log_p -= log_total
     p_of_others = exponentials.other_exponentials
-    p_of_others /= 1.0 + others_sum
+    p_of_others /= 1.0 + exp_sum_of_others
     minus_log_complement = -xp.log1p(-p_of_others)
     # The complement of the confidence is S / (1 + S), because 1 - p loses digits.
-    predicted_entry = xp.minimum(log_total - xp.log(others_sum), MAX_LOG_ODDS)
+    predicted_entry = xp.minimum(log_total - xp.log(exp_sum_of_others), MAX_LOG_ODDS)
     log_p = xp.maximum(log_p, -MAX_LOG_ODDS)
     minus_log_complement = xp.replace_class_entry(
         minus_log_complement, exponentials.predicted_class, predicted_entry

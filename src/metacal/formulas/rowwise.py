@@ -84,15 +84,15 @@ def entropy(xp: Operations, x: Any) -> Any:
     exponentials = exponentiate_gaps(xp, x)
     finite_gaps = xp.maximum(exponentials.gaps, MIN_GAP)
     weighted_gap_sum = xp.sum(exponentials.other_exponentials * finite_gaps)
-    others_sum = exponentials.others_sum
-    return xp.log1p(others_sum) - weighted_gap_sum / (1.0 + others_sum)
+    exp_sum_of_others = exponentials.others_sum
+    return xp.log1p(exp_sum_of_others) - weighted_gap_sum / (1.0 + exp_sum_of_others)
 
 
 @formula
 def one_minus_max_probability(xp: Operations, x: Any) -> Any:
     """Compute 1 - max p = S / (1 + S), where p = softmax(x)."""
-    others_sum = exponentiate_gaps(xp, x).others_sum
-    return others_sum / (1.0 + others_sum)
+    exp_sum_of_others = exponentiate_gaps(xp, x).others_sum
+    return exp_sum_of_others / (1.0 + exp_sum_of_others)
 
 
 @formula

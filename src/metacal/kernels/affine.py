@@ -1,4 +1,4 @@
-"""Kernels of affine maps: loss, gradient and curvature of softmax(A u + c) in float64.
+"""Kernels of affine maps softmax(A u + c): loss, gradient and curvature.
 
 The parameters θ are one table whose last row is the intercept c. If θ has two rows (2 × K), A is
 diagonal and the first row is its diagonal. If θ has K + 1 rows, A is a full matrix and is stored
@@ -21,8 +21,7 @@ import numpy as np
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.formulas.logits import limit_logits
 
-#: Function from a block of logits to features and the mask of -inf entries (None if there are
-#: none).
+#: Type of functions from a block of logits to features and an optional mask of -inf entries.
 ComputeFeatures = Callable[[Array], tuple[Float, Flags | None]]
 
 

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Indices of the columns of `temperature_statistics`. With the gaps d = x - max x, they are the sum of
-#: e^{bd} over all classes but the predicted one, the first four cumulants of d under softmax(b·x), d
-#: of the true class, the number of possible classes, and whether the prediction is correct.
+#: Indices of the columns of `temperature_statistics`, where d = x - max x are the gaps of a row.
+#: `OTHERS_SUM` is the sum of e^{bd} over all classes but the predicted class.
+#: The next four columns are the cumulants of d under softmax(b·x).
+#: `LABEL_GAP` is d of the true class, and `N_POSSIBLE` the number of unmasked classes.
 (
     OTHERS_SUM,
     MEAN_GAP,
@@ -58,9 +59,11 @@ def cumulants(m1: Any, m2: Any, m3: Any, m4: Any) -> tuple[Any, Any, Any, Any]:
     """
     squared_mean = m1 * m1
     variance = m2 - squared_mean
-    third = m3 - m1 * (3.0 * m2 - 2.0 * squared_mean)
-    fourth = m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * squared_mean * (2.0 * m2 - squared_mean)
-    return m1, variance, third, fourth
+    third_cumulant = m3 - m1 * (3.0 * m2 - 2.0 * squared_mean)
+    fourth_cumulant = (
+        m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * squared_mean * (2.0 * m2 - squared_mean)
+    )
+    return m1, variance, third_cumulant, fourth_cumulant
 
 
 def log_partition(library: Any, row_statistics: Any, b_change: Any) -> tuple[Any, Any, Any]:
@@ -210,7 +213,7 @@ def confidence_log_odds(
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Quadratic spline s: its slope is linear between knots and constant beyond the outer knots.
+    """Quadratic spline s with a piecewise-linear slope, constant beyond the outer knots.
 
     Attributes
     ----------
@@ -339,29 +342,31 @@ def compute_curve_factors(
     -------
     scale, shift, prediction_p : arrays or tensors of shape (n_rows,)
     """
-    mixed_others = (1.0 - uniform_weight) * others_p + uniform_weight * (1.0 - uniform_probability)
-    mixed_prediction = (1.0 - uniform_weight) * (
+    mixed_complement = (1.0 - uniform_weight) * others_p + uniform_weight * (
+        1.0 - uniform_probability
+    )
+    mixed_prediction_p = (1.0 - uniform_weight) * (
         1.0 - others_p
     ) + uniform_weight * uniform_probability
-    log_odds = library.log(mixed_prediction) - library.log(mixed_others)
+    log_odds = library.log(mixed_prediction_p) - library.log(mixed_complement)
     new_log_odds = curve_value(log_odds)
     # The predicted class must have at least `min_odds` times the probability of all other classes
     # together, so that it has more than the second largest class.
-    mixed_second = (1.0 - uniform_weight) * second_p + uniform_weight * uniform_probability
-    min_odds = MIN_PREDICTION_RATIO * mixed_second / mixed_others
-    is_only_class = mixed_others == 0.0
-    max_others = 1.0 / (1.0 + min_odds)
+    mixed_second_p = (1.0 - uniform_weight) * second_p + uniform_weight * uniform_probability
+    min_odds = MIN_PREDICTION_RATIO * mixed_second_p / mixed_complement
+    is_only_class = mixed_complement == 0.0
+    max_complement = 1.0 / (1.0 + min_odds)
     exponent = library.clip(new_log_odds, -MAX_EXPONENT, MAX_EXPONENT)
-    new_others = 1.0 / (1.0 + library.exp(exponent))
+    new_complement = 1.0 / (1.0 + library.exp(exponent))
     negative_exponent = library.clip(-new_log_odds, -MAX_EXPONENT, MAX_EXPONENT)
     prediction_p = 1.0 / (1.0 + library.exp(negative_exponent))
-    is_too_large = new_others > max_others
-    prediction_p = library.where(is_too_large, min_odds * max_others, prediction_p)
-    new_others = library.where(is_too_large, max_others, new_others)
+    is_too_large = new_complement > max_complement
+    prediction_p = library.where(is_too_large, min_odds * max_complement, prediction_p)
+    new_complement = library.where(is_too_large, max_complement, new_complement)
     # The only possible class of a row keeps probability 1. In such a row `others_p` is 0, so that
     # 1 + others_p is an array of ones, and 0 · others_p an array of zeros, as `where` needs them.
-    divisor = library.where(is_only_class, 1.0 + others_p, mixed_others)
-    others_factor = library.where(is_only_class, 0.0 * others_p, new_others / divisor)
-    scale = (1.0 - uniform_weight) * others_factor
-    shift = uniform_weight * uniform_probability * others_factor
+    divisor = library.where(is_only_class, 1.0 + others_p, mixed_complement)
+    complement_factor = library.where(is_only_class, 0.0 * others_p, new_complement / divisor)
+    scale = (1.0 - uniform_weight) * complement_factor
+    shift = uniform_weight * uniform_probability * complement_factor
     return scale, shift, library.where(is_only_class, 1.0 + others_p, prediction_p)

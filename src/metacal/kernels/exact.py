@@ -1,4 +1,4 @@
-"""Exact sums of probabilities, independent of the order of addition and the number of machines.
+"""Exact sums of probabilities, independent of the order of addition.
 
 An entry is rounded to whole units of 2⁻⁶², which is finer than float64 near 1, and split into coarse
 units of 2⁻³⁰ and fine units of 2⁻⁶². Sums of either are whole numbers. They are exact in float64 for
@@ -21,8 +21,7 @@ UNITS = (2.0**-30, 2.0**-62)
 MAX_SUMMANDS = 1 << 31
 #: Upper limit to which entries are clipped, so that `MAX_SUMMANDS` of them fit into int64.
 _MAX_ENTRY = 2.0
-#: Numbers c for which (x + c) - c rounds x to whole units: a float64 of the size of c has no finer
-#: bits.
+#: Offsets c for which (x + c) - c rounds x to whole units in float64.
 _ROUNDING_OFFSETS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
@@ -90,8 +89,8 @@ def add_probabilities_in_units(
         # Sums of whole units are exact in any order, also in a matrix product.
         class_sums_of_unit += decision_indicators @ rounded_block
 
-    # A cell is one bin of one class. Most entries lie in the first bin of their class, whose sum the
-    # caller computes from the sum of the class and those of the other bins.
+    # Entries in the first bin of a class, which are most entries, are not added to its cell.
+    # The caller computes the sum of the first bin from the class sum and the other bins.
     flat_indices, entries = find_entries_above_first_bin(block, edges)
     entry_rows, entry_classes = np.divmod(flat_indices, n_classes)
     entry_bins = np.searchsorted(edges[1:-1], entries, side="left")
@@ -112,8 +111,7 @@ def find_entries_above_first_bin(block: Array, edges: Float) -> tuple[Codes, Flo
     """Return the flat indices and the values of the entries above the first bin."""
     flat_block = np.ascontiguousarray(block).reshape(-1)
     first_edge = edges[1] if len(edges) > 2 else np.inf
-    # The threshold is the largest number of the block's type that is not above the edge. Comparing
-    # with it is comparing with the edge.
+    # The edge is rounded down to the type of the block, which does not change any comparison.
     threshold = flat_block.dtype.type(first_edge)
     if float(threshold) > first_edge:
         threshold = np.nextafter(threshold, flat_block.dtype.type(0))

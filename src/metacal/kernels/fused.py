@@ -31,8 +31,7 @@ RowIndices = Codes | None
 _SCORE_NAMES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
 #: Lower and upper limit that leave every probability unchanged.
 _NO_LIMITS = (0.0, np.inf)
-#: Code that `_fused.first_bad_row` returns in place of a row if every row is valid, but a logit may
-#: stand for a mask.
+#: Return code of `_fused.first_bad_row` if all rows are valid and a logit may stand for a mask.
 _MAY_BE_MASKED = -2
 
 # The C extension has shorter names for these functions.
@@ -59,15 +58,17 @@ def softmax(
     block: Array, inverse_temperature: float, out: Array, *, rows: RowIndices = None
 ) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    write = partial(_fused.softmax, _as_readable(block), rows, inverse_temperature, *_NO_LIMITS)
-    _write_probabilities(write, out)
+    write_block = partial(
+        _fused.softmax, _as_readable(block), rows, inverse_temperature, *_NO_LIMITS
+    )
+    _write_probabilities(write_block, out)
 
 
 def softmax_with_curve(
     block: Array, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Array
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
-    write = partial(
+    write_block = partial(
         write_mixture_or_curve,
         _as_readable(block),
         inverse_temperature,
@@ -75,7 +76,7 @@ def softmax_with_curve(
         curve.knots_slopes_heights,
         *_NO_LIMITS,
     )
-    _write_probabilities(write, out)
+    _write_probabilities(write_block, out)
 
 
 def write_limited_probabilities(
@@ -110,10 +111,10 @@ def write_limited_probabilities(
     """
     table = _as_readable(block)
     if curve is None and uniform_weight == 0.0:
-        write = partial(_fused.softmax, table, None, inverse_temperature, *limits)
+        write_block = partial(_fused.softmax, table, None, inverse_temperature, *limits)
     else:
         packed_curve = None if curve is None else curve.knots_slopes_heights
-        write = partial(
+        write_block = partial(
             write_mixture_or_curve,
             table,
             inverse_temperature,
@@ -121,7 +122,7 @@ def write_limited_probabilities(
             packed_curve,
             *limits,
         )
-    _write_probabilities(write, out)
+    _write_probabilities(write_block, out)
 
 
 def compute_confidences(
@@ -255,7 +256,7 @@ def temperature_statistics(
     rows: RowIndices = None,
     out: Float | None = None,
 ) -> Float:
-    """Compute the columns of `kernels.columns` for a temperature with a uniform component.
+    """Compute the row statistics for a temperature with a uniform component.
 
     Parameters
     ----------
@@ -340,9 +341,9 @@ def add_probabilities_in_units(
 
 def round_to_grid(values: Float, grid: Grid) -> Float:
     """Round each value to the nearest grid point."""
-    result = np.empty(len(values))
-    _fused.rounded(as_column(values), grid.n_dropped_bits, grid.even_below, result)
-    return result
+    rounded_values = np.empty(len(values))
+    _fused.rounded(as_column(values), grid.n_dropped_bits, grid.even_below, rounded_values)
+    return rounded_values
 
 
 def confidence_log_odds(
@@ -367,7 +368,7 @@ def bin_linearly(
     first_index: int,
     n_points: int,
 ) -> Float:
-    """Distribute the weight of each row over the two neighbouring points of an even grid."""
+    """Distribute row weights linearly over the points of an even grid."""
     weight_pairs = np.empty((n_points, 2))
     write_grid_weights(
         as_column(values),
@@ -390,7 +391,7 @@ def mixture_loss_and_derivatives(
     start: int,
     stop: int,
 ) -> Float:
-    """Compute `kernels.columns.mixture_loss_and_derivatives` over the rows from `start` up to `stop`."""
+    """Compute the loss of a mixture and its derivatives for a range of rows."""
     sums = np.empty(6)
     step = b - b_of_statistics
     write_mixture_loss_and_derivatives(

@@ -1,4 +1,4 @@
-"""Kernels in C on columns of scores: sorting, counting and hashing, with the GIL released.
+"""C kernels that sort, count and hash columns of scores.
 
 They are part of the interface of `fused.py`.
 """

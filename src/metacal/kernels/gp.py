@@ -1,4 +1,4 @@
-"""Kernels of Gaussian-process calibration: tempered logits, basis functions, bound and gradients.
+"""Kernels of Gaussian-process calibration.
 
 All computations are in float64. A latent function of one variable is applied to every entry of the
 table, so a block of n × K logits is treated as n·K numbers. A masked class (-inf) keeps probability
@@ -30,13 +30,13 @@ def tempered_logits(block: Array, centre: str, inverse_temperature: float) -> Fl
 
 
 def basis_functions(values: Float, inducing: Float, lengthscale: float) -> Float:
-    """Compute exp(-½ ((t - z_m) / ℓ)²), one row per inducing input z_m and one column per t."""
+    """Compute exp(-½ ((t - z_m) / ℓ)²) for each inducing input z_m and each t."""
     distances = (values - inducing[:, None]) / lengthscale
     return np.asarray(np.exp(-0.5 * distances * distances))
 
 
 def add_latent_in_place(xp: Operations, fitted: Any, t: Float) -> Float:
-    """Evaluate the formula `latent`, t + Σ_m w_m exp(-½ ((t - z_m) / ℓ)²), in place of t."""
+    """Compute t + Σ_m w_m exp(-½ ((t - z_m) / ℓ)²) in the memory of t."""
     bump_radius = BUMP_RADIUS * fitted.lengthscale
     lowest_t = fitted.inducing[0] - bump_radius
     highest_t = fitted.inducing[-1] + bump_radius
@@ -59,7 +59,9 @@ NUMPY.kernels[latent] = add_latent_in_place
 
 @dataclass(frozen=True, eq=False)
 class TabulatedProcess:
-    """Sparse Gaussian process under q(v) = N(mean, covariance), tabulated on an even grid.
+    """Sparse Gaussian process, tabulated on an even grid.
+
+    The variational distribution is q(v) = N(mean, covariance).
 
     Between grid points the features a(t), and everything that depends on them, are interpolated
     linearly. The probability mass at each grid point is then all that is needed of a table.

@@ -1,4 +1,4 @@
-"""Grid of ranking scores: a score is a rounded number, and a threshold lies between two of them.
+"""Grid to which ranking scores are rounded, with thresholds between grid points.
 
 Scores that are equal in mathematics (votes of a forest, quantised logits) have different last bits
 in different kernels. A threshold at such a score would separate equal scores, in each kernel in
@@ -82,29 +82,29 @@ class Grid:
         bits rounds the value. For positive numbers one less than half is added, so that ties are
         rounded down.
         """
-        raw_values = np.asarray(values, dtype=np.float64)
-        result = raw_values.copy(order="C")
+        float_values = np.asarray(values, dtype=np.float64)
+        rounded_values = float_values.copy(order="C")
         # The bit patterns share the memory of the result.
-        bit_patterns = result.view(np.uint64)
+        bit_patterns = rounded_values.view(np.uint64)
         just_below_half_step = np.uint64((1 << (self.n_dropped_bits - 1)) - 1)
         sign_bits = bit_patterns >> _SIGN_BIT_INDEX
         bit_patterns += sign_bits + just_below_half_step
         kept_bits = np.uint64(-1 << self.n_dropped_bits & _ALL_BITS)
         bit_patterns &= kept_bits
-        magnitudes = np.abs(raw_values)
-        if not raw_values.size or (
+        magnitudes = np.abs(float_values)
+        if not float_values.size or (
             magnitudes.min() >= self.even_below and magnitudes.max() < _LARGEST_FLOAT / 2
         ):
-            return result
+            return rounded_values
         # A NaN makes these comparisons false, so it takes the slow path like small and large values.
         is_small = magnitudes < self.even_below
-        n_steps = raw_values[is_small] / self.step
+        n_steps = float_values[is_small] / self.step
         nearest = np.rint(n_steps)
         is_rounded_up_tie = nearest - n_steps == 0.5
-        result[is_small] = (nearest - is_rounded_up_tie) * self.step
+        rounded_values[is_small] = (nearest - is_rounded_up_tie) * self.step
         is_huge = magnitudes > _LARGEST_FLOAT / 2
-        result[is_huge] = np.clip(result[is_huge], -_LARGEST_FLOAT, _LARGEST_FLOAT)
-        return np.where(np.isfinite(raw_values), result, raw_values)
+        rounded_values[is_huge] = np.clip(rounded_values[is_huge], -_LARGEST_FLOAT, _LARGEST_FLOAT)
+        return np.where(np.isfinite(float_values), rounded_values, float_values)
 
     def make_robust_to_rounding(self, threshold: float) -> float:
         """Move a threshold to the midpoint between the two grid points around it.
@@ -129,9 +129,9 @@ class Grid:
         return self.make_robust_to_rounding(math.nextafter(score, -math.inf))
 
 
-#: Grid of scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each
-#: kernel in another way, and a row may have a million of them. Below 1e-289 the grid is therefore
-#: even, and e^-690 is rounded to 0.
+#: Grid of scores whose rounding error is relative to their size.
+#: The grid is even below 1e-289, because kernels differ in how exponentials underflow near 1e-308.
+#: On this grid, e^-690 is rounded to 0.
 RELATIVE_GRID = Grid(even_below=2.0**-960)
 #: Grid of scores that are sums of terms of either sign: the energy and learned scores.
 ABSOLUTE_GRID = Grid(even_below=1.0)

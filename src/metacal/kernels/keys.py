@@ -23,12 +23,12 @@ from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
 
 Keys = NDArray[np.int64]
-#: Result of `rank_scores`: distinct scores, ranks of their last rows, numbers of errors up to these
-#: ranks, and ranks of the errors.
+#: Result of `rank_scores`: distinct scores, ranks of their last rows,
+#: numbers of errors up to these ranks, and ranks of the errors.
 RankedScores = tuple[Float, Codes, Codes, Codes]
 
-#: Largest number of cells of one pass. Two counts of eight bytes per cell take 64 MiB. The operating
-#: system allocates only the pages of cells that are used.
+#: Largest number of cells of one pass, whose counts take 64 MiB.
+#: The operating system allocates only the pages of cells that are used.
 MAX_CELLS = 1 << 22
 #: Largest key, which is the largest int64.
 _MAX_KEY = int(np.iinfo(np.int64).max)
@@ -38,8 +38,7 @@ _LAST_BIT = np.int64(1)
 _ALL_BUT_SIGN = 0x7FFFFFFFFFFFFFFF
 #: Number of counts of a cell: its incorrect and its correct rows.
 _COUNTS_PER_CELL = 2
-#: Indices of the summary that a `CellCounter` keeps of all rows: lowest and highest cell with a row,
-#: bitwise or of all keys, and number of missing scores.
+#: Indices of the summary of all rows in a `CellCounter`.
 _LOWEST_CELL, _HIGHEST_CELL, _BITWISE_OR_OF_KEYS, _N_MISSING_SCORES = range(4)
 
 
@@ -161,7 +160,7 @@ def _unpack_keys(keys: Keys) -> tuple[Float, Flags]:
 
 @dataclass(frozen=True)
 class KeyPartition:
-    """Disjoint ranges of keys in increasing order, each divided into cells of 2^shift keys.
+    """Disjoint ranges of keys, each divided into cells of 2^shift keys.
 
     Attributes
     ----------
@@ -385,8 +384,8 @@ class CellCounter:
         cells = self._partition.find_cells(keys)
         is_inside = cells >= 0
         count_indices = _COUNTS_PER_CELL * cells[is_inside] + correct[is_inside]
-        used_indices, new_counts = np.unique(count_indices, return_counts=True)
-        self._counts[used_indices] += new_counts
+        used_indices, block_counts = np.unique(count_indices, return_counts=True)
+        self._counts[used_indices] += block_counts
         summary = self._summary
         if len(used_indices):
             summary[_LOWEST_CELL] = min(summary[_LOWEST_CELL], used_indices[0] // _COUNTS_PER_CELL)

@@ -51,7 +51,10 @@ def _work_type(block: Array) -> np.dtype[Any]:
 # Warnings are suppressed, because invalid rows give inf - inf and large gaps overflow to -inf.
 @np.errstate(invalid="ignore", over="ignore")
 def _gaps_and_largest(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return the gaps d = x - max x of each row in a buffer, and max x of shape (n_rows, 1)."""
+    """Compute the gaps d = x - max x of each row, and max x as a column.
+
+    The gaps are in a buffer that the next call overwrites.
+    """
     block = widen_float16(block)
     gaps = thread_buffers.get_array("gaps", block.shape, dtype)
     largest = block.max(axis=1, keepdims=True)
@@ -101,7 +104,10 @@ def _exp_in_buffer(exponents: Array) -> Array:
 
 
 def _gaps_without_prediction(block: Array) -> tuple[Float, Float, Float]:
-    """Return the gaps d, e^d with 0 for the predicted class, and the largest logits, in float64."""
+    """Compute gaps to the largest logits, their exponentials, and the largest logits.
+
+    The exponential of the predicted class is set to 0. All results are float64.
+    """
     gaps, largest = _gaps_and_largest(block, np.dtype(np.float64))
     exponentials = _exp_in_buffer(gaps)
     exponentials[np.arange(len(gaps)), predict_classes(block)] = 0.0
@@ -132,21 +138,23 @@ def entropy(block: Array) -> Float:
     rounding.
     """
     gaps, exponentials, largest = _gaps_without_prediction(block)
-    others_sum = exponentials.sum(axis=1)
+    exp_sum_of_others = exponentials.sum(axis=1)
     with np.errstate(invalid="ignore"):
-        others_moment = np.einsum("ij,ij->i", exponentials, gaps)
-    if np.isnan(others_moment).any():
+        exp_moment_of_others = np.einsum("ij,ij->i", exponentials, gaps)
+    if np.isnan(exp_moment_of_others).any():
         # The term of a masked class is 0, but 0 · (-inf) gives NaN.
         np.maximum(gaps, _UNDERFLOW_EXPONENT[gaps.dtype], out=gaps)
-        others_moment = np.einsum("ij,ij->i", exponentials, gaps)
-    return _nan_for_invalid_rows(np.log1p(others_sum) - others_moment / (1.0 + others_sum), largest)
+        exp_moment_of_others = np.einsum("ij,ij->i", exponentials, gaps)
+    return _nan_for_invalid_rows(
+        np.log1p(exp_sum_of_others) - exp_moment_of_others / (1.0 + exp_sum_of_others), largest
+    )
 
 
 def one_minus_max_probability(block: Array) -> Float:
     """Compute 1 - max p = S / (1 + S) of each row without cancellation."""
     _, exponentials, largest = _gaps_without_prediction(block)
-    others_sum = exponentials.sum(axis=1)
-    return _nan_for_invalid_rows(others_sum / (1.0 + others_sum), largest)
+    exp_sum_of_others = exponentials.sum(axis=1)
+    return _nan_for_invalid_rows(exp_sum_of_others / (1.0 + exp_sum_of_others), largest)
 
 
 @np.errstate(invalid="ignore", over="ignore")
@@ -221,12 +229,12 @@ def softmax_with_curve(
     predictions = predict_classes(block)
     softmax(block, inverse_temperature, out)
     out[rows, predictions] = 0.0
-    others_sum = out.sum(axis=1, dtype=np.float64)
+    exp_sum_of_others = out.sum(axis=1, dtype=np.float64)
     second_largest = out.max(axis=1).astype(np.float64)
     # Warnings are suppressed, because a row with one possible class leads to a division by 0.
     with np.errstate(divide="ignore", invalid="ignore"):
         scale, shift, prediction_p = compute_curve_factors(
-            np, others_sum, second_largest, 1.0 / n_possible, uniform_weight, curve.value
+            np, exp_sum_of_others, second_largest, 1.0 / n_possible, uniform_weight, curve.value
         )
     out *= scale[:, None].astype(out.dtype)
     out += shift[:, None].astype(out.dtype)
@@ -292,7 +300,7 @@ def tempered_loss_and_derivatives(
 
 
 def temperature_statistics(block: Array, labels: Codes, inverse_temperature: float) -> Float:
-    """Compute the columns of `kernels.columns` for a temperature with a uniform component.
+    """Compute the row statistics for a temperature with a uniform component.
 
     Parameters
     ----------
@@ -324,14 +332,14 @@ def temperature_statistics(block: Array, labels: Codes, inverse_temperature: flo
     is_largest = exponents == 0.0
     terms[is_largest] = 0.0
     n_other_largest = is_largest.sum(axis=class_axis) - 1
-    others_sum = terms.sum(axis=class_axis).astype(np.float64) + n_other_largest
+    exp_sum_of_others = terms.sum(axis=class_axis).astype(np.float64) + n_other_largest
     moments = []
     for power in (1, 2, 3, 4):
         # Each multiplication by b·d raises the power by one: terms = e^{bd}·(bd)^power.
         moment_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
-        moments.append(moment_sum / ((1.0 + others_sum) * inverse_temperature**power))
+        moments.append(moment_sum / ((1.0 + exp_sum_of_others) * inverse_temperature**power))
     is_correct = predict_classes(block) == labels
-    statistics = (others_sum, *cumulants(*moments), label_gaps, n_possible, is_correct)
+    statistics = (exp_sum_of_others, *cumulants(*moments), label_gaps, n_possible, is_correct)
     # The columns are stored contiguously for later passes.
     columns = np.empty((len(statistics), len(block)))
     for column, values in zip(columns, statistics):
@@ -340,7 +348,7 @@ def temperature_statistics(block: Array, labels: Codes, inverse_temperature: flo
 
 
 def ensemble_label_probabilities(block: Array, labels: Codes, inverse_temperature: float) -> Float:
-    """Compute the three probabilities of the true class that ensemble temperature scaling mixes.
+    """Compute the true-class probability of each member of the temperature ensemble.
 
     Parameters
     ----------

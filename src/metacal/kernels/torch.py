@@ -119,7 +119,7 @@ def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: f
 def mixture_loss_and_derivatives(
     columns: Tensor, weights: Tensor | None, b_of_statistics: float, b: float, uniform_weight: float
 ) -> Tensor:
-    """Compute `kernels.columns.mixture_loss_and_derivatives` over contiguous columns on a device.
+    """Compute the loss of a mixture and its derivatives on a device.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:
 
 
 def find_invalid_probability_row(table: Tensor, tolerance: float) -> int | None:
-    """Return the first row with an entry outside of [0, 1] or a sum other than 1, or None."""
+    """Return the index of the first row that is no probability vector, or None."""
     for rows in iterate_chunks(table):
         chunk = table[rows]
         sums = chunk.sum(dim=1, dtype=torch.float64)

@@ -65,7 +65,7 @@ def write_probabilities(block: Tensor, row_map: RowMap, out: Tensor) -> None:
 
 
 def write_probabilities_if_valid(block: Tensor, row_map: RowMap, out: Tensor) -> bool:
-    """Write the final probabilities of unvalidated logits, and validate them in the same pass.
+    """Validate logits and write their final probabilities in the same pass.
 
     Parameters
     ----------
@@ -182,9 +182,9 @@ def _map_chunk(chunk: Tensor, row_map: RowMap, *, with_limits: bool) -> Tensor:
     predictions = is_largest.to(torch.uint8).argmax(dim=1, keepdim=True)
     # The sum omits the predicted class to avoid cancellation in confident rows.
     other_exponentials.mul_(row_map.inverse_temperature).exp_().scatter_(1, predictions, 0.0)
-    others_sum = other_exponentials.sum(dim=1, keepdim=True, dtype=torch.float64)
-    others_sum = torch.where(torch.isfinite(largest), others_sum, math.nan)
-    factors = _row_factors(other_exponentials, others_sum, n_possible, row_map)
+    exp_sum_of_others = other_exponentials.sum(dim=1, keepdim=True, dtype=torch.float64)
+    exp_sum_of_others = torch.where(torch.isfinite(largest), exp_sum_of_others, math.nan)
+    factors = _row_factors(other_exponentials, exp_sum_of_others, n_possible, row_map)
     scale, shift, prediction_p = (factor.to(dtype) for factor in factors)
     p = other_exponentials.mul_(scale)
     if row_map.uniform_weight != 0.0:

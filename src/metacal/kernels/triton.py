@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
 # mypy: allow-incomplete-defs, allow-any-generics
 # mypy: implicit-reexport
-"""Launch of the fused kernels in Triton, which read each row from device memory once.
+"""Launch of the fused Triton kernels.
 
 The kernels are in the other modules named `triton_*`. Their functions return None or False if
 Triton cannot run. `torch.py` then uses its plain implementation.
@@ -39,8 +39,8 @@ except ImportError:
         return function
 
 
-#: Largest number of classes of a row whose sums are computed in registers. Longer rows are read
-#: two or three times, from the cache.
+#: Largest number of classes of a row whose sums are computed in registers.
+#: Longer rows are read from the cache two or three times.
 MAX_REGISTER_CLASSES = 8192
 #: Elements of a tile that contains whole rows. This is the fastest size on an H200.
 TILE_ELEMENTS = 1024
@@ -67,7 +67,7 @@ is_available = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy
 
 
 def can_fuse(block: Tensor) -> bool:
-    """Check whether Triton runs here and can read a block, whose rows must be contiguous."""
+    """Check whether Triton is available and can read a block."""
     has_contiguous_rows = block.stride(1) == 1 and block.stride(0) >= 0
     if not is_available or not has_contiguous_rows:
         return False
@@ -75,13 +75,16 @@ def can_fuse(block: Tensor) -> bool:
 
 
 def float_bits(value: float) -> int:
-    """Return the bits of a float64 as an integer, because Triton passes numbers as float32."""
+    """Return the bits of a float64 as an integer.
+
+    Triton would pass the number itself as float32.
+    """
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
     return int(bits)
 
 
 def limit_registers(n_tiles: int) -> dict[str, int]:
-    """Return the launch option that limits the registers of a thread, which only CUDA has."""
+    """Return the launch option that limits the registers of a thread on CUDA."""
     if torch.version.cuda is None:
         return {}
     return {"maxnreg": MAX_REGISTERS if n_tiles == 1 else LONG_MAX_REGISTERS}

@@ -175,7 +175,7 @@ def _launch_decision_kernel(
     largest_mask: float | None = None,
     needs_inspection: Tensor | None = None,
 ) -> bool:
-    """Start the kernel; return False if Triton cannot run. The parameters are those of its callers."""
+    """Launch the kernel, or return False if Triton cannot run."""
     is_double = block.dtype == torch.float64
     if not out.is_contiguous() or out.dtype != (torch.float64 if is_double else torch.float32):
         return False

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
 # mypy: allow-incomplete-defs, allow-any-generics
-"""Fused kernels in Triton of the loss of tempered logits, and of the statistics of their rows.
+"""Fused Triton kernels of the loss and the row statistics of tempered logits.
 
 As in `triton.py`, the functions return None or False if Triton cannot run. The functions of the
 same names in `torch.py` define the results.
@@ -76,7 +76,7 @@ def _launch_row_statistics_kernel(
     out: Tensor,
     b: float,
 ) -> bool:
-    """Start the kernel that computes statistics of rows; return False if Triton cannot run.
+    """Launch the kernel of row statistics, or return False if Triton cannot run.
 
     Parameters
     ----------

@@ -165,8 +165,8 @@ def fit_averaged_splines(
         compute_weighted_quantiles(sample.log_odds, sample.row_weights, n_knots)
         for sample in grouped_samples
     ]
-    numbers_of_knots = {len(knots) for knots in knots_of_samples}
-    if len(numbers_of_knots) > 1:
+    knot_counts = {len(knots) for knots in knots_of_samples}
+    if len(knot_counts) > 1:
         # Samples with ties can have fewer knots, and problems of different size cannot be stacked.
         return [
             fit_averaged_splines([sample], n_knots=n_knots, grid_spacing=grid_spacing)[0]

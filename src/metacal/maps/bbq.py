@@ -204,26 +204,26 @@ def build_equal_mass_binnings(weights: Float) -> Binnings:
     total_weight = cumulative_weight[-1]
     # Every array `..._of_bin` holds the bins of all binnings, one binning after another.
     n_bins_of_binning = _choose_numbers_of_bins(float(total_weight))
-    n_bins_of_own_binning = np.repeat(n_bins_of_binning, n_bins_of_binning)
+    binning_size_of_bin = np.repeat(n_bins_of_binning, n_bins_of_binning)
     first_bin_of_binning = np.cumsum(n_bins_of_binning) - n_bins_of_binning
-    bin_numbers_from_1 = np.arange(1, len(n_bins_of_own_binning) + 1)
-    rank_of_bin = bin_numbers_from_1 - np.repeat(first_bin_of_binning, n_bins_of_binning)
-    weight_up_to_bin = total_weight * rank_of_bin / n_bins_of_own_binning
-    last_point_of_bin = np.searchsorted(cumulative_weight, weight_up_to_bin, side="left")
+    bin_numbers = np.arange(1, len(binning_size_of_bin) + 1)
+    rank_of_bin = bin_numbers - np.repeat(first_bin_of_binning, n_bins_of_binning)
+    cumulative_weight_of_bin = total_weight * rank_of_bin / binning_size_of_bin
+    last_point_of_bin = np.searchsorted(cumulative_weight, cumulative_weight_of_bin, side="left")
     # The last bin must end at the last point in spite of rounding errors in the sum.
-    is_last_bin = rank_of_bin == n_bins_of_own_binning
+    is_last_bin = rank_of_bin == binning_size_of_bin
     last_point_of_bin[is_last_bin] = len(weights) - 1
 
     is_first_bin = rank_of_bin == 1
     ends_after_previous_bin = np.append(True, np.diff(last_point_of_bin) > 0)
-    is_not_empty = ends_after_previous_bin | is_first_bin
-    if is_not_empty.all():
+    is_nonempty_bin = ends_after_previous_bin | is_first_bin
+    if is_nonempty_bin.all():
         return Binnings(
             last_point_of_bin=last_point_of_bin, first_bin_of_binning=first_bin_of_binning
         )
-    n_nonempty_before_bin = np.cumsum(is_not_empty) - is_not_empty
-    later_binning_starts = n_nonempty_before_bin[first_bin_of_binning[1:]]
-    last_points_by_binning = np.split(last_point_of_bin[is_not_empty], later_binning_starts)
+    n_previous_nonempty_bins = np.cumsum(is_nonempty_bin) - is_nonempty_bin
+    split_indices = n_previous_nonempty_bins[first_bin_of_binning[1:]]
+    last_points_by_binning = np.split(last_point_of_bin[is_nonempty_bin], split_indices)
     return _drop_repeated_binnings(last_points_by_binning)
 
 

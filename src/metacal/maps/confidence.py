@@ -61,9 +61,9 @@ class ConfidenceCurve:
     values: Float
 
     def __post_init__(self) -> None:
-        is_flat = self.knots.ndim == 1 and len(self.knots) > 0
+        is_one_dimensional = self.knots.ndim == 1 and len(self.knots) > 0
         has_valid_knots = (
-            is_flat
+            is_one_dimensional
             and self.values.shape == self.knots.shape
             and np.isfinite(self.knots).all()
             and (np.diff(self.knots) > 0.0).all()
@@ -120,8 +120,8 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
     )
     # The spline is fitted to the log-odds of mean ranks, which are highest for certain rows.
     fraction_below = (np.cumsum(n_ties) - 0.5 * n_ties) / n_rows
-    rank_log_odds_of_distinct = np.log1p(-fraction_below) - np.log(fraction_below)
-    rank_log_odds = rank_log_odds_of_distinct[distinct_index.ravel()]
+    distinct_rank_log_odds = np.log1p(-fraction_below) - np.log(fraction_below)
+    rank_log_odds = distinct_rank_log_odds[distinct_index.ravel()]
 
     spline_knots = compute_weighted_quantiles(rank_log_odds, np.ones(n_rows), _N_SPLINE_KNOTS)
     slopes_and_intercept = fit_spline_slopes(
@@ -136,7 +136,7 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
     intercept = slopes_and_intercept[-1]
 
     knot_indices = _choose_knot_indices(n_ties)
-    design = build_spline_design(spline_knots, rank_log_odds_of_distinct[knot_indices])
+    design = build_spline_design(spline_knots, distinct_rank_log_odds[knot_indices])
     confidence = expit(intercept + design @ slopes)
     min_confidence = 0.5 / (n_rows + 1.0)
     confidence = np.clip(confidence, min_confidence, 1.0 - min_confidence)

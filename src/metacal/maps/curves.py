@@ -113,8 +113,8 @@ class CurvesMap(TemperedMap):
         knot = knots[later_indices]
         previous_knot = knots[later_indices - 1]
         # Two knots may be zero, because the first step may contain only the probability 0.
-        is_second_step_from_zero = (knot == 0.0) & (previous_knot == 0.0) & is_step
-        is_valid_successor = (knot > previous_knot) | is_second_step_from_zero
+        is_repeated_zero_knot = (knot == 0.0) & (previous_knot == 0.0) & is_step
+        is_valid_successor = (knot > previous_knot) | is_repeated_zero_knot
         are_knots_in_range = ((knots >= 0.0) & (knots <= 1.0)).all()
         if not are_knots_in_range or not is_valid_successor.all():
             raise InputError("The knots of a curve must lie in [0, 1] and increase strictly.")

@@ -270,9 +270,9 @@ def _find_piece_ends(rows: Rows, piece_starts: Float, inverse_temperature: float
     find_ends_in_block = partial(
         _find_largest_between_cuts, cuts=piece_starts[1:], inverse_temperature=inverse_temperature
     )
-    ends_by_block_and_piece = rows.compute_column(find_ends_in_block)
-    ends_by_block_and_piece = ends_by_block_and_piece.reshape(-1, len(piece_starts))
-    return np.maximum(ends_by_block_and_piece.max(axis=0), piece_starts)
+    piece_ends_by_block = rows.compute_column(find_ends_in_block)
+    piece_ends_by_block = piece_ends_by_block.reshape(-1, len(piece_starts))
+    return np.maximum(piece_ends_by_block.max(axis=0), piece_starts)
 
 
 def _make_curve_fitter(prior_rows: object) -> FitCurve:

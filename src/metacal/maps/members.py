@@ -240,8 +240,8 @@ class _MemberFitter:
         if member.input_member is not None:
             self.fit_member(member.input_member)
         input_sample = self._transform_by_input_member(member)
-        has_given_strength = "regularisation" in member.options
-        if member.method in _FIT_PATH_FUNCTIONS and has_given_strength:
+        has_fixed_strength = "regularisation" in member.options
+        if member.method in _FIT_PATH_FUNCTIONS and has_fixed_strength:
             maps_of_input = self._fit_all_strengths(name, member, input_sample)
         else:
             maps_of_input = {name: _fit_method(member, input_sample)}
@@ -267,8 +267,8 @@ class _MemberFitter:
         for other_name, other_member in candidate_members.items():
             has_same_method = other_member.method == member.method
             has_same_input = other_member.input_member == member.input_member
-            has_given_strength = "regularisation" in other_member.options
-            if has_same_method and has_same_input and has_given_strength:
+            has_fixed_strength = "regularisation" in other_member.options
+            if has_same_method and has_same_input and has_fixed_strength:
                 strength_by_name[other_name] = other_member.options["regularisation"]
         fit_path = _FIT_PATH_FUNCTIONS[member.method]
         map_by_strength = fit_path(input_sample, tuple(strength_by_name.values()), self.tolerance)

@@ -407,7 +407,7 @@ def _compute_out_of_fold_probabilities(
     n_used_folds = _count_used_folds(sample, n_splits)
     fold_of_row = draw_random_folds(len(sample.labels), n_splits, random_state)
     tables_of_folds = []
-    held_out_rows_of_folds = []
+    held_out_rows_by_fold = []
     for fold in range(n_used_folds):
         training_sample = _copy_if_small(sample.select(fold_of_row != fold))
         test_sample = _copy_if_small(sample.select(fold_of_row == fold))
@@ -418,10 +418,10 @@ def _compute_out_of_fold_probabilities(
                 training_sample.rows, training_sample.labels, training_sample.weights
             )
         tables_of_folds.append(_tabulate_true_class_probabilities(maps_by_name, test_sample))
-        held_out_rows_of_folds.append(np.flatnonzero(fold_of_row == fold))
+        held_out_rows_by_fold.append(np.flatnonzero(fold_of_row == fold))
     probability_table = np.concatenate(tables_of_folds)
     is_informative = probability_table.max(axis=1) > 0.0
-    informative_rows = np.concatenate(held_out_rows_of_folds)[is_informative]
+    informative_rows = np.concatenate(held_out_rows_by_fold)[is_informative]
     weights = None if sample.weights is None else sample.weights[informative_rows]
     return _OutOfFoldProbabilities(probability_table[is_informative], weights)
 

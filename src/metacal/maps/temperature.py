@@ -319,11 +319,11 @@ def _compute_median(values: Float) -> float:
     >>> _compute_median(np.array([3.0, 1.0, 2.0])), _compute_median(np.array([4.0, 1.0, 2.0, 3.0]))
     (2.0, 2.5)
     """
-    middle = len(values) // 2
+    middle_index = len(values) // 2
     if len(values) % 2 == 1:
-        return float(np.partition(values, middle)[middle])
-    partitioned = np.partition(values, [middle - 1, middle])
-    return float((partitioned[middle - 1] + partitioned[middle]) / 2.0)
+        return float(np.partition(values, middle_index)[middle_index])
+    partitioned = np.partition(values, [middle_index - 1, middle_index])
+    return float((partitioned[middle_index - 1] + partitioned[middle_index]) / 2.0)
 
 
 def _find_minimum(
@@ -357,9 +357,9 @@ def _find_minimum(
     low, high = bounds
     for _ in range(_MAX_PASSES):
         _, slope, curvature, third_derivative = compute_loss_derivatives(inverse_temperature)
-        minimum_is_above = inverse_temperature == upper_bound and slope < 0.0
-        minimum_is_below = inverse_temperature == lower_bound and slope > 0.0
-        if slope == 0.0 or minimum_is_above or minimum_is_below:
+        is_minimum_above_bounds = inverse_temperature == upper_bound and slope < 0.0
+        is_minimum_below_bounds = inverse_temperature == lower_bound and slope > 0.0
+        if slope == 0.0 or is_minimum_above_bounds or is_minimum_below_bounds:
             return inverse_temperature
         if slope > 0.0:
             high = inverse_temperature

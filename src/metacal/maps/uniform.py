@@ -165,8 +165,8 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     if margin == 0.0:
         # All logits of every row are equal, so no temperature changes anything.
         plain_map = UniformTemperatureMap(plain_inverse_temperature, uniform=0.0)
-        compute_statistics_of_all_rows = statistics_functions[-1]
-        return UniformFit(plain_map, compute_statistics_of_all_rows(plain_inverse_temperature))
+        compute_full_statistics = statistics_functions[-1]
+        return UniformFit(plain_map, compute_full_statistics(plain_inverse_temperature))
 
     box = _build_search_box(margin)
     search_result = search_on_growing_samples(

@@ -135,8 +135,7 @@ class ClassGaps:
         self.n_bins = check_n_bins(n_bins)
         self.n_rows = np.zeros(2, dtype=np.int64)
         self._edges = equal_width(confidence=np.empty(0), n_bins=self.n_bins)
-        # Gaps are counted in integer units. The first axis separates coarse and fine units, the
-        # second rejected and accepted rows.
+        # Gaps are counted in integer units, with axes (coarse or fine, rejected or accepted, class).
         self._class_gap_units = np.zeros((2, 2, n_classes), dtype=np.int64)
 
         # The cells of the first bin are ignored, because their gaps follow from the class totals.
@@ -262,16 +261,16 @@ def build_classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Stat
     compute_ece_of_resamples = _ResampledClasswiseEce(table, n_bins)
 
     def compute_classwise_ece(row_weights: Weights) -> Float:
-        is_sample_itself = len(row_weights) == 1 and (row_weights == 1).all()
-        if not is_sample_itself:
+        has_unit_weights = len(row_weights) == 1 and (row_weights == 1).all()
+        if not has_unit_weights:
             return compute_ece_of_resamples(row_weights)
         # The estimate is computed from integer sums, so the order of the rows has no effect.
         class_gaps = ClassGaps(table.n_classes, n_bins)
         class_gaps.add(table)
         return np.array([class_gaps.value()])
 
-    is_sum_of_many_cells = table.n_classes >= _MANY_CLASSES and len(table) >= _MANY_ROWS
-    if is_sum_of_many_cells:
+    is_large_table = table.n_classes >= _MANY_CLASSES and len(table) >= _MANY_ROWS
+    if is_large_table:
         return NearlyNormalStatistic(compute_classwise_ece)
     return compute_classwise_ece
 
@@ -310,8 +309,7 @@ class _ResampledClasswiseEce:
         """Compute the class-wise ECE of each resample."""
         n_resamples, n_rows = row_weights.shape
         class_probability_sums = compute_weighted_column_sums(self._table, row_weights)
-        # The gap of the first bin is the label count minus the probabilities of the class, minus the
-        # gaps of the other bins.
+        # The gap of the first bin is the gap of the class minus the gaps of the other bins.
         first_bin_gaps = -class_probability_sums
         absolute_sums = np.empty(n_resamples)
         start = 0

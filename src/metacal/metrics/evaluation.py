@@ -410,9 +410,9 @@ def _set_unknown_metrics_to_nan(
         " predictions of the model for these rows. Metrics that need the predictions are NaN."
         " Pass correct=(uncalibrated_logits.argmax(axis=1) == labels)."
     )
-    new_intervals = {}
+    updated_intervals = {}
     for name, interval in intervals.items():
-        new_intervals[name] = interval
+        updated_intervals[name] = interval
         if registry.METRICS[name].needs_rejected:
-            new_intervals[name] = resampling.make_point_estimate(nan)
-    return new_intervals
+            updated_intervals[name] = resampling.make_point_estimate(nan)
+    return updated_intervals

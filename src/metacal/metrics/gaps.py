@@ -32,8 +32,8 @@ from metacal.metrics.binning import (
 )
 from metacal.metrics.toplabel import TopLabel
 
-#: Function of (row_counts, mean_gaps, standard_errors), one entry per bin, that returns the
-#: contribution of each bin to a debiased calibration error.
+#: Type of functions that compute the contribution of each bin to a debiased calibration error.
+#: The arguments are row counts, mean gaps and standard errors of the bins.
 BinContributions = Callable[[Float, Float, Float], Float]
 
 

@@ -165,15 +165,13 @@ def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Float:
     array([0.2])
     """
     n_common_words = []
-    n_words_of_both_texts = []
+    word_counts = []
     for true_text, given_text in _pair_rows(truth, answer):
         true_words = Counter(true_text.casefold().split())
         given_words = Counter(given_text.casefold().split())
         n_common_words.append((true_words & given_words).total())
-        n_words_of_both_texts.append(true_words.total() + given_words.total())
-    return _compute_one_minus_f1(
-        n_common=np.array(n_common_words), n_total=np.array(n_words_of_both_texts)
-    )
+        word_counts.append(true_words.total() + given_words.total())
+    return _compute_one_minus_f1(n_common=np.array(n_common_words), n_total=np.array(word_counts))
 
 
 @loss

@@ -58,8 +58,8 @@ from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 
 #: Smallest variance of a class that is tested on its own. Smaller classes are pooled.
 _MIN_VARIANCE = 2.0
-#: Largest number of bins of the confidence, and smallest variance of the rows of one bin. Both limit
-#: how much of the gaps the bins can explain.
+#: Largest number of confidence bins, and smallest variance of the rows of a bin.
+#: Both constants limit how much of the gaps the bins can explain.
 _MAX_BINS = 10
 _MIN_BIN_VARIANCE = 5.0
 #: Replacement for a variance of 0 in a denominator.
@@ -331,7 +331,7 @@ def check_predicted_classes(
 
 
 def _decompose(covariance: Float) -> tuple[Float, Float]:
-    """Return the eigenvalues and eigenvectors of a covariance matrix, computed by one thread.
+    """Compute eigenvalues and eigenvectors of a covariance matrix in one thread.
 
     The threads of OpenBLAS wait for each other in a loop. On a busy machine, two of them take a
     hundred times as long as one for a matrix of a hundred cells.

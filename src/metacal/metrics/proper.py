@@ -253,8 +253,8 @@ class _CellSums:
         """
         n_rows = len(table)
         n_classes = table.n_classes
-        # Nearly all entries lie in the first bin, so only the others are listed. The sums of the
-        # first bin follow from the totals of each class.
+        # Only entries above the first bin are listed, because nearly all entries lie in the first bin.
+        # The sums of the first bin follow from the totals of each class.
         listed = list_entries_above_first_bin(table, n_bins)
         entry_count_of_class = np.full(n_classes, float(n_rows))
         unit_weights = np.ones((1, n_rows), dtype=np.intp)

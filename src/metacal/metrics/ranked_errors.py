@@ -48,10 +48,10 @@ class Ranking:
         next_block = np.searchsorted(error_block_ranks, score_ranks)
         is_in_block = _find_rows_in_blocks(score_ranks, error_block_ranks, next_block)
         # Groups alternate: gap 0, block 0, gap 1, block 1, …, last gap. A gap holds correct rows.
-        gap_or_block_of_row = 2 * next_block + is_in_block
+        group_of_row = 2 * next_block + is_in_block
         n_gaps_and_blocks = 2 * n_blocks + 1
         self._count_rows_in_gaps_and_blocks = GroupSums(
-            groups=gap_or_block_of_row, n_groups=n_gaps_and_blocks
+            groups=group_of_row, n_groups=n_gaps_and_blocks
         )
         self._count_errors_in_blocks = GroupSums(
             groups=next_block[is_incorrect],
@@ -80,11 +80,11 @@ class Ranking:
 
     def _count_error_blocks(self, row_weights: Weights) -> ErrorBlocks:
         """Count the errors in each error block, and the rows before and through it."""
-        n_rows_in_gaps_and_blocks = np.ascontiguousarray(
+        n_rows_of_groups = np.ascontiguousarray(
             self._count_rows_in_gaps_and_blocks(row_weights), np.int64
         )
         # A cumulative sum of integers is faster than one of floats.
-        cumulative_rows = np.cumsum(n_rows_in_gaps_and_blocks, axis=1).astype(np.float64)
+        cumulative_rows = np.cumsum(n_rows_of_groups, axis=1).astype(np.float64)
         # Columns alternate: gap 0, block 0, gap 1, block 1, …, last gap.
         rows_through_preceding_gap = cumulative_rows[:, 0:-1:2]
         rows_through_block = cumulative_rows[:, 1::2]

@@ -60,8 +60,8 @@ from metacal.rows.memory import make_allocator_keep_freed_memory
 
 RandomState = int | np.random.Generator | None
 
-#: Largest number of rows at which the process keeps the memory that it frees. Requesting it again
-#: would take longer than the computation.
+#: Largest number of rows at which the process keeps freed memory for later resamples.
+#: Requesting memory again would take longer than the computation.
 _FEW_ROWS = 1 << 14
 #: Smallest number of incorrect rows at which a metric with `needs_errors` has an interval.
 _MIN_ERRORS = 5

@@ -56,8 +56,8 @@ def build_smooth_ece_statistic(top_labels: TopLabel) -> Statistic:
     sum_on_coarse_mesh = _make_mesh_sum_function(top_labels, n_cells=n_coarse_cells)
 
     def compute_smooth_ece(row_weights: Weights) -> Float:
-        # The weights of a wild bootstrap are random signs. They can give a far smaller error, and
-        # therefore a smaller bandwidth, than the sample.
+        # The random signs of a wild bootstrap can give a far smaller error than the sample,
+        # and therefore a smaller bandwidth.
         first_resample = row_weights[0]
         are_weights_random_signs = first_resample.min() < 0
         is_one_resample = len(row_weights) == 1

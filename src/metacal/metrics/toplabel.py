@@ -425,8 +425,8 @@ def _compute_maxima_if_valid(table: Any) -> Array | None:
     if n_rows == 0 or n_classes < 2:
         return None
 
-    # Read as unsigned integers, floats in [0, 1] keep their order. Negative numbers, NaN and numbers
-    # above 1 are larger than all of them.
+    # The bits of floats in [0, 1], read as unsigned integers, have the order of the floats.
+    # The bits of NaN, negative numbers and numbers above 1 are larger integers.
     unsigned_type = np.dtype(f"u{item_size}")
     table_bits = table.view(unsigned_type)
     bits_of_one = np.ones(1, table.dtype).view(unsigned_type)[0]
@@ -438,8 +438,8 @@ def _compute_maxima_if_valid(table: Any) -> Array | None:
         block = table[start:stop]
         bits_of_block_maxima = bits_of_maxima[start:stop]
         table_bits[start:stop].max(axis=1, out=bits_of_block_maxima)
-        has_entry_outside_0_to_1 = bits_of_block_maxima.max() > bits_of_one
-        if has_entry_outside_0_to_1:
+        has_invalid_entry = bits_of_block_maxima.max() > bits_of_one
+        if has_invalid_entry:
             return None
         if table.dtype == np.float16:
             # NumPy has no fast matrix product for float16.

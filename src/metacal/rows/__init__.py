@@ -480,7 +480,7 @@ class Rows(Strips):
         spans: list[Span],
         max_running: int,
     ) -> Iterator[Any]:
-        """Send the rows and columns of each span to a worker, and yield the results in order."""
+        """Process each span of rows in a worker, and yield the results in order."""
         return run_in_order(
             executor,
             partial(Strips.run_on_all_strips, task=task),

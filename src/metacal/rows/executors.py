@@ -139,7 +139,7 @@ def start_in_thread_or_defer(
     *arguments: Any,
     may_use_helper_thread: bool = False,
 ) -> Callable[[], Any]:
-    """Start a task in a thread, or defer it, and return a function that returns its result.
+    """Start or defer a task, and return a function that returns its result.
 
     Without a thread, the task runs when the returned function is called. Other processes are not
     used, because the data of the task would have to be sent to them.

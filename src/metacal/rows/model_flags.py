@@ -44,8 +44,8 @@ def read_model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]
     if table.ndim == 1:
         table = table[:, None]
     else:
-        has_one_row_per_model = table.shape[0] != n_rows and table.shape[1] == n_rows
-        if has_one_row_per_model:
+        is_transposed = table.shape[0] != n_rows and table.shape[1] == n_rows
+        if is_transposed:
             table = table.T
     if table.ndim != 2 or len(table) != n_rows:
         raise ShapeError(

@@ -238,8 +238,8 @@ def _detect_clipped_log_probabilities(sample: Float) -> Suspicion | None:
     smallest = float(sample.min(where=is_finite, initial=0.0))
     row_sums = np.exp(sample).sum(axis=1)
     # Clipping raises each of the probabilities by at most the smallest one.
-    max_sum_added_by_clipping = sample.shape[1] * np.exp(smallest)
-    max_row_sum = 1.0 + _SUM_TOLERANCE + max_sum_added_by_clipping
+    max_clipping_excess = sample.shape[1] * np.exp(smallest)
+    max_row_sum = 1.0 + _SUM_TOLERANCE + max_clipping_excess
     if not ((row_sums >= 1.0 - _SUM_TOLERANCE) & (row_sums <= max_row_sum)).all():
         return None
     is_at_floor = is_finite & (sample <= smallest + _FLOOR_TOLERANCE)

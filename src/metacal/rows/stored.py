@@ -62,8 +62,8 @@ class StoredTable:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype.name})"
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        has_row_and_column_index = isinstance(index, tuple)
-        if has_row_and_column_index:
+        has_column_index = isinstance(index, tuple)
+        if has_column_index:
             return self._read_cells(*index)
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))

@@ -103,7 +103,7 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
 
 
 def _check_logits_on_device(tensor: Any) -> Any:
-    """Validate a tensor of logits on its device, and return it with masked logits as -inf."""
+    """Validate a tensor of logits, and replace masked logits by -inf."""
     invalid_row, may_hold_finite_masks = kernels.inspect_logits(tensor)
     if invalid_row is not None:
         _raise_invalid_logit(tensor, invalid_row)
