@@ -167,9 +167,9 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     max_bad_share = promise.epsilon
     test = BadAnswerTest(max_bad_share, significance_level=promise.delta)
     # About c N^(2/3) labels minimize the cost of labels plus that of an inaccurate threshold.
-    cheapest_label_count = _CHEAPEST_LABEL_COUNT_COEFFICIENT * n_rows ** (2 / 3)
+    cost_minimizing_label_count = _CHEAPEST_LABEL_COUNT_COEFFICIENT * n_rows ** (2 / 3)
     min_label_count = _MIN_EXPECTED_BAD_ANSWERS / max_bad_share
-    n_labels = min(n_rows, math.ceil(max(cheapest_label_count, min_label_count)))
+    n_labels = min(n_rows, math.ceil(max(cost_minimizing_label_count, min_label_count)))
     max_passing_bad_count = test.find_max_passing_bad_count(n_labels)
     if max_passing_bad_count is None:
         return n_labels

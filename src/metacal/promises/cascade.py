@@ -56,7 +56,7 @@ def _register_agreement_rule(*, has_pool: bool, has_one_threshold: bool) -> str:
     return register_rule(rule_name, rule_description, assumption_about_rows)
 
 
-# If several models have a threshold, this many paths of thresholds are tested and share delta.
+# If several models have a threshold, delta is divided among this many threshold paths.
 N_THRESHOLD_PATHS = 2
 
 # Map from (has_pool, has_one_threshold) to the name of a rule that needs no labels.
@@ -144,7 +144,7 @@ class MaxLoss(Promise):
         return ((limited_quantity, float(self.epsilon)),)
 
     def procedure(self) -> CascadeLoss:
-        """Return a procedure that checks certificates but cannot certify rows."""
+        """Return a procedure that can check certificates but cannot issue them."""
         return CascadeLoss(self.epsilon)
 
 

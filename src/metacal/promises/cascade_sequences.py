@@ -296,17 +296,17 @@ def _sum_over_answered_rows(
     # If the model never accepts the row, the first index equals the number of thresholds.
     first_small_index = np.searchsorted(small_thresholds, rows.small_score)
     first_large_index = np.searchsorted(large_thresholds, rows.large_score)
-    small_sum_by_first_index = np.bincount(
+    small_sums_by_index = np.bincount(
         first_small_index, weights=value_if_small_answers, minlength=n_small_thresholds + 1
     )
-    small_sums = small_sum_by_first_index[:-1].cumsum()
+    small_sums = small_sums_by_index[:-1].cumsum()
 
     small_axis, large_axis = 0, 1
-    sum_by_first_index_pair = np.zeros((n_small_thresholds + 1, n_large_thresholds + 1))
+    large_sums_by_index_pair = np.zeros((n_small_thresholds + 1, n_large_thresholds + 1))
     np.add.at(
-        sum_by_first_index_pair, (first_small_index, first_large_index), value_if_large_answers
+        large_sums_by_index_pair, (first_small_index, first_large_index), value_if_large_answers
     )
-    sums_if_large_accepts = sum_by_first_index_pair.cumsum(axis=large_axis)
+    sums_if_large_accepts = large_sums_by_index_pair.cumsum(axis=large_axis)
     reverse_cumulative_sums = np.flip(
         np.flip(sums_if_large_accepts, small_axis).cumsum(axis=small_axis), small_axis
     )

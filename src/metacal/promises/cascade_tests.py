@@ -175,15 +175,15 @@ class LossTest(CascadeTest):
             )
         # The test spends a part of delta on its nuisance parameter, the rate of better rows. If no
         # row is worse or better, the rest of delta must exceed the binomial p-value.
-        level_without_nuisance = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
-        n_needed_if_never_worse = compute_rows_needed_without_bad_answer(
-            max_bad_share=max_loss, significance_level=level_without_nuisance
+        p_value_level = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
+        min_rows_needed = compute_rows_needed_without_bad_answer(
+            max_bad_share=max_loss, significance_level=p_value_level
         )
         advice = "use more rows or a better small model"
         rows_needed = None
-        if n_needed_if_never_worse > n_tested:
-            advice = f"use at least {n_needed_if_never_worse:,} rows"
-            rows_needed = n_needed_if_never_worse
+        if min_rows_needed > n_tested:
+            advice = f"use at least {min_rows_needed:,} rows"
+            rows_needed = min_rows_needed
         message = (
             f"Cannot certify a loss of {max_loss:g} for this cascade; {loss_text} (the small model"
             f" answers {counts.n_small:,} of {n_tested:,} rows, {counts.n_worse:,} worse than the"
@@ -196,7 +196,7 @@ class LossTest(CascadeTest):
     def _find_smallest_certifiable_loss(
         self, counts: OutcomeCounts, *, n_tested: int, significance_level: float
     ) -> float | None:
-        """Find the smallest loss, to four decimals, that the counts certify, or None."""
+        """Return the smallest certifiable loss, to four decimals, or None."""
 
         def is_certifiable(loss_step: int) -> bool:
             return self._certifies_max_loss(
@@ -206,7 +206,7 @@ class LossTest(CascadeTest):
                 significance_level=significance_level,
             )
 
-        # Every loss above a certifiable loss is certifiable too, so the failing losses come first.
+        # The failing losses come first, because any loss above a certifiable loss is certifiable.
         candidate_steps = range(1, _N_LOSS_STEPS)
         n_failing_steps = bisect_left(candidate_steps, True, key=is_certifiable)
         if n_failing_steps == len(candidate_steps):
@@ -227,7 +227,7 @@ class AccuracyTest(CascadeTest):
         plan: CascadePlan,
         score_grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
-        """Build the sequences of candidates, after a check that no label is missing."""
+        """Build the sequences of candidate thresholds, and raise if a label is missing."""
         n_missing_labels = int((~tested_rows.has_label).sum())
         if plan.has_human_review:
             n_missing_labels += int((~pilot_rows.has_label).sum())

@@ -237,8 +237,8 @@ class MaxErrorsPerCase(CasePromise):
                 " can count. Pass, for example, the number of fields: MaxErrorsPerCase(0.1,"
                 " largest=4)."
             )
-        is_whole_number = isinstance(self.largest, int) and not isinstance(self.largest, bool)
-        if not is_whole_number or not 1 <= self.largest <= _MAX_LARGEST:
+        is_integer = isinstance(self.largest, int) and not isinstance(self.largest, bool)
+        if not is_integer or not 1 <= self.largest <= _MAX_LARGEST:
             raise InputError(
                 f"largest must be an integer between 1 and {_MAX_LARGEST:,}, but got"
                 f" {self.largest!r}."

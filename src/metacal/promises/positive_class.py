@@ -58,11 +58,11 @@ def apply_positive_class(
         return promise
     promise_with_class = promise.with_positive_class(positive)
     promised_classes = promise_with_class.positive_classes
-    promise_is_about_positive = positive in promised_classes
-    if promise_is_about_positive or positive_is_class_of_high_scores:
+    is_about_positive_class = positive in promised_classes
+    if is_about_positive_class or positive_is_class_of_high_scores:
         return promise_with_class
-    promise_is_about_another_class = len(promised_classes) > 0
-    if promise_is_about_another_class:
+    is_about_another_class = len(promised_classes) > 0
+    if is_about_another_class:
         reason = f"{promise!r} has its own positive class"
     else:
         reason = f"{type(promise).__name__} covers both classes"
@@ -103,10 +103,10 @@ def _build_missing_class_error(promise: Promise, class_names: Sequence[Name]) ->
     first_option = format_option("positive", str(first_class))
     second_option = format_option("positive", str(second_class))
     # The command line has only one such option, so the message does not name its target.
-    where_to_pass = choose_spelling(
+    destination_text = choose_spelling(
         python_spelling=" to the promise or to the estimator", command_spelling=""
     )
     return PositiveClassError(
         f"{type(promise).__name__} requires a positive class, {first_class!r} or"
-        f" {second_class!r}. Pass {first_option} or {second_option}{where_to_pass}."
+        f" {second_class!r}. Pass {first_option} or {second_option}{destination_text}."
     )

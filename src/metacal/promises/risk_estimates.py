@@ -13,7 +13,7 @@ from scipy.special import betainc, expit
 
 from metacal.formulas import Flags, Float
 
-# With this many pilot rows, observed errors and fitted probabilities have the same weight.
+# Observed errors and fitted probabilities have equal weights at this number of pilot rows.
 _EQUAL_WEIGHT_ROWS = 500
 
 # Ridge penalties keep the slopes of the logistic regression finite if errors are rare.
@@ -40,7 +40,7 @@ def compute_expected_p_value(n_answered: Float, n_errors: Float, min_accuracy: f
 
 
 def estimate_error_probabilities(scores: Float, correct: Flags) -> Float:
-    """Average the observed error of each row with a fitted error probability."""
+    """Estimate the error probability of each row, and average it with its outcome."""
     n_rows = len(scores)
     weight_of_observed_error = n_rows / (n_rows + _EQUAL_WEIGHT_ROWS)
     fitted_probabilities = fit_error_probabilities(scores, correct)

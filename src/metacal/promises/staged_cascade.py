@@ -85,7 +85,7 @@ from metacal.statistics import bounds
 
 # This share of the labelled rows chooses the thresholds and is left out of the tests.
 _PILOT_SHARE = 0.2
-# Smallest number of pilot rows, whatever the number of labelled rows.
+# There are at least this many pilot rows, whatever the number of labelled rows.
 _MIN_PILOT_ROWS = 20
 
 
@@ -180,7 +180,7 @@ class CascadeScores(Evidence):
 
     @property
     def has_one_threshold(self) -> bool:
-        """Whether only one model may pass a row on."""
+        """Whether only the first model has a threshold and may pass rows on."""
         return self.n_gated_models == 1
 
     def certify(self, promise: Promise) -> Certificate:
@@ -356,7 +356,7 @@ class CascadeScores(Evidence):
         return _RowSplit(pilot_rows=row_order[:n_pilot], tested_rows=row_order[n_pilot:])
 
     def _select_pilot(self, pilot_rows: Codes) -> PilotScores:
-        """Select the scores and bad-answer flags of the pilot rows."""
+        """Return the scores and bad-answer flags of the pilot rows."""
         return PilotScores(
             uncertainty=self.uncertainty[pilot_rows],
             is_bad=self.select_bad_flags(pilot_rows),

@@ -132,14 +132,14 @@ def build_accuracy_certificate(
         answering_model_index[is_answer_wrong], minlength=cascade.n_gated_models + 1
     )
 
-    # The last model has a threshold of its own only if people answer after it.
+    # The last model has a threshold only if people review the rows that it rejects.
     last_model_index = cascade.n_gated_models
     if cascade.has_human_review:
         last_model_index = cascade.n_gated_models - 1
-    is_answered_earlier = answering_model_index < last_model_index
+    is_answered_before_last_model = answering_model_index < last_model_index
     is_last_model_wrong = is_model_wrong[:, last_model_index]
-    is_worse = is_answered_earlier & is_answer_wrong & ~is_last_model_wrong
-    is_better = is_answered_earlier & ~is_answer_wrong & is_last_model_wrong
+    is_worse = is_answered_before_last_model & is_answer_wrong & ~is_last_model_wrong
+    is_better = is_answered_before_last_model & ~is_answer_wrong & is_last_model_wrong
     stages = Stages(
         _build_stage_counts(
             thresholds,

@@ -124,23 +124,25 @@ class PilotScores:
         last_model_risk = float(is_last_answer_bad.mean())
 
         last_model_cost = self.costs[-1]
-        cost_of_asking_next_model = self.costs[1:]
+        next_model_costs = self.costs[1:]
         prices = _PRICES_IN_LAST_MODEL_CALLS * last_model_cost
         thresholds = np.full((len(prices), self.n_gated_models), -math.inf)
         for price_index, price_of_bad_answer in enumerate(prices):
-            mean_later_cost = price_of_bad_answer * last_model_risk
+            mean_cost_of_later_models = price_of_bad_answer * last_model_risk
             for model_index in reversed(range(self.n_gated_models)):
                 row_order = row_order_by_model[model_index]
-                cost_of_passing_on = cost_of_asking_next_model[model_index] + mean_later_cost
+                cost_of_passing_on = next_model_costs[model_index] + mean_cost_of_later_models
                 cost_of_answering = price_of_bad_answer * excess_risk_by_model[model_index]
-                is_worth_answering = cost_of_answering[row_order] <= cost_of_passing_on
-                n_answered = _count_leading_true(is_worth_answering)
+                is_answering_cheaper = cost_of_answering[row_order] <= cost_of_passing_on
+                n_answered = _count_leading_true(is_answering_cheaper)
                 if n_answered > 0:
                     last_answered_row = row_order[n_answered - 1]
                     thresholds[price_index, model_index] = self.uncertainty[
                         last_answered_row, model_index
                     ]
-                mean_later_cost = float(np.minimum(cost_of_answering, cost_of_passing_on).mean())
+                mean_cost_of_later_models = float(
+                    np.minimum(cost_of_answering, cost_of_passing_on).mean()
+                )
         return thresholds
 
     def _optimize_by_coordinate_descent(self, tolerated_bad_share: float) -> Float:
@@ -153,9 +155,9 @@ class PilotScores:
         ranks = np.argsort(row_order_by_model, axis=0, kind="stable")
         excess_risk_by_model = []
         for model_index in models:
-            scores_so_far = self.uncertainty[:, : model_index + 1]
+            available_scores = self.uncertainty[:, : model_index + 1]
             bad_probability = fit_error_probabilities(
-                scores_so_far, correct=~self.is_bad[:, model_index]
+                available_scores, correct=~self.is_bad[:, model_index]
             )
             excess_risk_by_model.append(bad_probability - tolerated_bad_share)
         is_last_answer_bad = self.is_bad[:, -1]
@@ -214,7 +216,7 @@ class PilotScores:
 
         expected_n_answered = []
         expected_n_errors = []
-        every_pilot_row = np.arange(self.n_rows)
+        pilot_row_index = np.arange(self.n_rows)
         for thresholds in path:
             answering_model_index = find_answering_model(self.uncertainty, thresholds)
             n_pilot_answered = self.n_rows
@@ -222,7 +224,7 @@ class PilotScores:
                 is_answered_by_model = answering_model_index < self.n_gated_models
                 n_pilot_answered = int(np.count_nonzero(is_answered_by_model))
             expected_n_pilot_errors = error_probability_by_model[
-                every_pilot_row, answering_model_index
+                pilot_row_index, answering_model_index
             ].sum()
             expected_n_answered.append(n_tested_per_pilot_row * n_pilot_answered)
             expected_n_errors.append(n_tested_per_pilot_row * expected_n_pilot_errors)
@@ -280,13 +282,13 @@ def _find_cheapest_accepted_count(
     cost_if_passed_on = cost_by_answering_model[np.arange(n_rows), next_accepting_model]
     cost_if_answered = cost_by_answering_model[:, model_index]
     is_answered_earlier = is_accepted_by_model[:, :model_index].any(axis=1)
-    saving_of_row = np.where(is_answered_earlier, 0.0, cost_if_passed_on - cost_if_answered)
-    savings_by_rising_score = saving_of_row[rows_by_rising_score]
-    total_saving_of_first_n = np.concatenate(([0.0], savings_by_rising_score.cumsum()))
-    return int(np.argmax(total_saving_of_first_n))
+    row_savings = np.where(is_answered_earlier, 0.0, cost_if_passed_on - cost_if_answered)
+    savings_by_rising_score = row_savings[rows_by_rising_score]
+    cumulative_savings = np.concatenate(([0.0], savings_by_rising_score.cumsum()))
+    return int(np.argmax(cumulative_savings))
 
 
 def _snap_distinct_thresholds(path: Float) -> list[Float]:
-    """Remove repeated points, and move thresholds between representable scores."""
-    snap_each_to_midpoint = np.vectorize(RELATIVE_GRID.make_robust_to_rounding, otypes=[np.float64])
-    return list(snap_each_to_midpoint(np.unique(path, axis=0)))
+    """Remove duplicate threshold vectors, and round thresholds to grid midpoints."""
+    snap_to_midpoints = np.vectorize(RELATIVE_GRID.make_robust_to_rounding, otypes=[np.float64])
+    return list(snap_to_midpoints(np.unique(path, axis=0)))

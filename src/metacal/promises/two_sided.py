@@ -43,9 +43,9 @@ class SidePromise(SubgroupPromise):
         # No rule certifies such a promise in expectation, so delta must not be None.
         check_fraction("delta", self.delta)
         # A NumPy scalar is converted, because saved files hold only Python scalars.
-        convert_to_python = getattr(self.positive, "item", None)
-        if convert_to_python is not None:
-            object.__setattr__(self, "positive", convert_to_python())
+        item_method = getattr(self.positive, "item", None)
+        if item_method is not None:
+            object.__setattr__(self, "positive", item_method())
 
     @property
     def positive_classes(self) -> tuple[Name | None, ...]:

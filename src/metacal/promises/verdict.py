@@ -157,8 +157,8 @@ class Verdict:
     def combine(cls, verdicts: list[Self]) -> Self:
         """Combine verdicts: kept if all are kept, refuted if any is refuted."""
         first_verdict = verdicts[0]
-        is_single_limit_on_all_rows = len(verdicts) == 1 and first_verdict.subgroup is None
-        if is_single_limit_on_all_rows:
+        is_single_verdict_on_all_rows = len(verdicts) == 1 and first_verdict.subgroup is None
+        if is_single_verdict_on_all_rows:
             return first_verdict
         return replace(
             first_verdict,
@@ -275,8 +275,8 @@ class Verdict:
             # The width of an interval shrinks with the square root of the number of rows.
             interval_end_near_target = self.low if distance_from_target > 0.0 else self.high
             assert interval_end_near_target is not None
-            distance_from_interval_end = self.value - interval_end_near_target
-            row_multiple = (distance_from_interval_end / distance_from_target) ** 2
+            half_width = self.value - interval_end_near_target
+            row_multiple = (half_width / distance_from_target) ** 2
         return max(_MIN_ROW_MULTIPLE, math.ceil(min(row_multiple, max_row_multiple)))
 
     def _estimate_binomial_row_multiple(self, distance_from_target: float) -> float:

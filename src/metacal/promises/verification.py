@@ -105,7 +105,7 @@ class Verification:
 
     @property
     def tests(self) -> tuple[Verdict, ...]:
-        """Verdict on each promised limit, or on each subgroup, the worst one first.
+        """Verdicts on the promised limits or on the subgroups, the worst verdict first.
 
         The tuple is empty if some of the rows were part of the fit.
         """
@@ -298,7 +298,7 @@ def _format_counts(test: Verdict) -> str:
 
 
 def _describe_p_value(test: Verdict) -> str:
-    """Describe the event whose probability is the p-value of a test."""
+    """Describe in words what the p-value of a test measures."""
     measurement = test.measurement
     if measurement.relative_costs is not None or measurement.cluster_counts is not None:
         return "at most the chance of such bets to win so much"

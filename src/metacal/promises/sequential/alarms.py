@@ -429,7 +429,7 @@ def describe_delta_shares(alarms: Alarms) -> str:
     """
     share_texts = []
     for alarm in alarms:
-        rounded_up_delta = math.ceil(1e4 * round(alarm.delta, 12)) / 1e4
-        share_texts.append(f"{alarm.name} {format_percent_ceil(rounded_up_delta)}")
+        delta_ceiling = math.ceil(1e4 * round(alarm.delta, 12)) / 1e4
+        share_texts.append(f"{alarm.name} {format_percent_ceil(delta_ceiling)}")
     total_text = format_percent_ceil(alarms.delta)
     return f"at most {total_text} false alarms in all, ever: {', '.join(share_texts)}"

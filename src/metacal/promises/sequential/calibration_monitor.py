@@ -122,10 +122,10 @@ class CalibrationMonitor(Monitor):
             self.allowances = tuple((over, under) for over, under in self.allowances)
         else:
             self.allowances = ((self.tolerance, self.tolerance),) * n_allowed_gaps
-        are_in_range = all(
+        are_gaps_in_range = all(
             0.0 < min(allowance) <= max(allowance) <= _MAX_GAP for allowance in self.allowances
         )
-        if len(self.allowances) != n_allowed_gaps or not are_in_range:
+        if len(self.allowances) != n_allowed_gaps or not are_gaps_in_range:
             raise InputError(
                 "The allowed gaps must be two numbers for all rows, and two numbers for each"
                 " confidence bin."
@@ -209,9 +209,9 @@ class CalibrationMonitor(Monitor):
         sampling_weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         gaps = confidences - is_correct
         bin_of_row = assign_confidence_bins(confidences)
-        allowed_gaps_of_all_rows, *allowed_gaps_by_bin = self.allowed_gaps
+        overall_allowed_gaps, *allowed_gaps_by_bin = self.allowed_gaps
         bets = _build_bets_on_gaps(
-            gaps, sampling_weights, bin_start=0.0, allowed_gaps=allowed_gaps_of_all_rows
+            gaps, sampling_weights, bin_start=0.0, allowed_gaps=overall_allowed_gaps
         )
         for bin_index, bin_start in enumerate(CONFIDENCE_BIN_STARTS):
             is_in_bin = bin_of_row == bin_index
@@ -294,20 +294,20 @@ def _build_bets_on_gaps(
     mid_bin_confidence = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
     approximate_variance = mid_bin_confidence * (1.0 - mid_bin_confidence)
     # A bet on overconfidence loses most if a row with the confidence `bin_start` is correct.
-    largest_loss_of_overconfidence_bet = 1.0 - bin_start + allowed_gaps.overconfidence
-    largest_loss_of_underconfidence_bet = 1.0 + allowed_gaps.underconfidence
+    max_overconfidence_loss = 1.0 - bin_start + allowed_gaps.overconfidence
+    max_underconfidence_loss = 1.0 + allowed_gaps.underconfidence
     overconfidence_bets = Bets(
         payoffs=weights * (gaps - allowed_gaps.overconfidence),
         weights=weights,
         variance=approximate_variance,
         min_stake=0.0,
-        max_stake=MAX_LOST_CAPITAL_SHARE / largest_loss_of_overconfidence_bet,
+        max_stake=MAX_LOST_CAPITAL_SHARE / max_overconfidence_loss,
     )
     underconfidence_bets = Bets(
         payoffs=weights * (-gaps - allowed_gaps.underconfidence),
         weights=weights,
         variance=approximate_variance,
         min_stake=0.0,
-        max_stake=MAX_LOST_CAPITAL_SHARE / largest_loss_of_underconfidence_bet,
+        max_stake=MAX_LOST_CAPITAL_SHARE / max_underconfidence_loss,
     )
     return [overconfidence_bets, underconfidence_bets]

@@ -335,7 +335,7 @@ class PromiseMonitor(Monitor):
         """Bet on the counted rows, and add their events to the total."""
         quantity = self.monitored_quantity
         if quantity.is_mean_cost:
-            # Whether the cost of a row counts depends on its acceptance, not on its correctness.
+            # Correctness is not needed here, because only acceptance decides whether a cost counts.
             unused_correctness = np.zeros_like(rows.is_accepted)
             _, is_counted = quantity.compute_numerator_and_denominator_masks(
                 rows.is_accepted, unused_correctness

@@ -99,7 +99,7 @@ class ClusterMembership(NamedTuple):
         has_weight = weight_sums > 0.0
         cluster_means = weighted_value_sums[has_weight] / weight_sums[has_weight]
         if self.full_weight_sums is None:
-            # Each cluster counts once, by its mean, whatever the number of its rows.
+            # Each cluster has the same weight, whatever the number of its rows.
             cluster_weights = np.ones(self.n_clusters)
         else:
             cluster_weights = weight_sums / self.full_weight_sums

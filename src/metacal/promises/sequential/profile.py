@@ -147,10 +147,10 @@ class Profile:
 def _check_confidence_bin(bin_start: float, confidence_bin: ConfidenceBin) -> None:
     """Raise InputError if the counts of a confidence bin contradict each other."""
     n_rows, n_correct, confidence_sum = confidence_bin
-    is_sum_high_enough = bin_start * n_rows <= confidence_sum * _ONE_PLUS_ROUNDING_ERROR
-    is_sum_low_enough = confidence_sum <= n_rows * _ONE_PLUS_ROUNDING_ERROR
+    has_min_confidence_sum = bin_start * n_rows <= confidence_sum * _ONE_PLUS_ROUNDING_ERROR
+    has_max_confidence_sum = confidence_sum <= n_rows * _ONE_PLUS_ROUNDING_ERROR
     has_possible_count = 0 <= n_correct <= n_rows
-    if not (has_possible_count and is_sum_high_enough and is_sum_low_enough):
+    if not (has_possible_count and has_min_confidence_sum and has_max_confidence_sum):
         raise InputError(
             "A confidence bin must have at least as many rows as correct rows, and the mean"
             " confidence must lie in the bin."
@@ -236,7 +236,7 @@ def _draw_edge_tie_breakers(
     for block in sorted(set(edge_tie_blocks.tolist())):
         edges_in_block = np.flatnonzero(edge_tie_blocks == block)
         first_edge = edges_in_block[0]
-        # The row with rank k among the tied rows has the k-th smallest of their random numbers.
+        # Among tied rows, the row with rank k has the k-th smallest random number.
         tie_breakers[edges_in_block] = _draw_uniform_order_statistics(
             rng,
             n_numbers=int(tie_block_sizes[first_edge]),

@@ -357,7 +357,7 @@ class Wager:
     def _bet_within_stretch(
         self, state: _GamblerState, bets: _RowBets, variance_factors: Float
     ) -> tuple[_GamblerState, Float]:
-        """Bet on rows of one stretch, with Kelly's stake for the mean payoff so far.
+        """Bet on the rows of one stretch, with Kelly stakes for the mean payoff so far.
 
         Parameters
         ----------
@@ -387,7 +387,7 @@ class Wager:
         kelly_stakes = mean_payoffs_before_row / (bets.variance * variance_factors)
         stakes = np.clip(kelly_stakes, bets.min_stake, bets.max_stake)
         log_growth_factors = np.log1p(stakes * bets.payoffs)
-        log_invested_sums = _compute_running_sums(
+        log_invested_capital = _compute_running_sums(
             log_growth_factors, initial_sum=state.log_invested_capital
         )
         new_state = _GamblerState(
@@ -395,9 +395,9 @@ class Wager:
             previous_stretch_weight_sum=state.previous_stretch_weight_sum,
             stretch_payoff_sum=float(payoff_sums[-1]),
             stretch_weight_sum=float(weight_sums[-1]),
-            log_invested_capital=float(log_invested_sums[-1]),
+            log_invested_capital=float(log_invested_capital[-1]),
         )
-        return new_state, log_invested_sums[1:]
+        return new_state, log_invested_capital[1:]
 
 
 def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:
@@ -406,7 +406,7 @@ def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:
 
 
 def log_sum_exp(log_terms: Float, *, nonlogarithmic_term: Float | float = 0.0) -> Float:
-    """Compute log(Σ exp(log_terms) + nonlogarithmic_term) per column without overflow."""
+    """Compute log(Σ exp(log_terms) + nonlogarithmic_term) by column, stably."""
     offset = np.maximum(log_terms.max(axis=0), 0.0)
     scaled_sum = np.exp(log_terms - offset).sum(axis=0) + nonlogarithmic_term * np.exp(-offset)
     return np.asarray(offset + np.log(scaled_sum))
@@ -489,11 +489,11 @@ class Capital:
            reached alone counts for its own δ. ∎
         """
         log_product = self.log_evidence + other.log_evidence
-        wagers_without_rows = tuple(wager.restart() for wager in self.wagers)
+        restarted_wagers = tuple(wager.restart() for wager in self.wagers)
         # A capital starts at 1, so the logarithm of its peak is never below 0.
         log_highest_evidence = max(0.0, log_product)
         return type(self)(
-            wagers=wagers_without_rows,
+            wagers=restarted_wagers,
             log_merged_evidence=log_product,
             log_evidence=log_product,
             log_highest_evidence=log_highest_evidence,
