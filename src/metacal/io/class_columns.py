@@ -194,15 +194,15 @@ def _warn_of_new_classes(
 
     They may be classes that the classifier has learned since the gate was fitted.
     """
-    columns_of_new_classes = []
+    new_class_columns = []
     for name in header:
         possible_classes = {pattern.find_class_name(name) for pattern in patterns} - {None}
         is_excluded = name in request.excluded_columns or name in request.kept_names
         if possible_classes and not is_excluded and not possible_classes & set(gate_classes):
-            columns_of_new_classes.append(name)
-    if columns_of_new_classes and request.logits_key is not None:
+            new_class_columns.append(name)
+    if new_class_columns and request.logits_key is not None:
         warn_caller(
-            f"{request.path}: the columns {format_names(columns_of_new_classes)} look like classes, but"
+            f"{request.path}: the columns {format_names(new_class_columns)} look like classes, but"
             f" {request.gate_name or 'the gate'} does not have these classes. If the classifier"
             " has new classes, fit the gate again. Otherwise leave out the columns with"
             f" {format_option('drop')}."

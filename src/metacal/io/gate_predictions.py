@@ -149,8 +149,8 @@ def add_column_names_of_gate(
         "case_key": calibration_layout.case_key,
     }
     if request.table_is_score_column:
-        user_named_outcomes = request.label_key is not None or request.prediction_key is not None
-        if not user_named_outcomes:
+        has_outcome_option = request.label_key is not None or request.prediction_key is not None
+        if not has_outcome_option:
             column_name_of_field["label_key"] = calibration_layout.score_outcome_key
             column_name_of_field["prediction_key"] = calibration_layout.prediction_key
     else:

@@ -343,8 +343,8 @@ class Journal:
         is_incomplete_header = header_line.content.startswith(tail.rstrip(b"\0"))
         if is_incomplete_header:
             return
-        mentions_header_key = any(key.encode() in first_line for key in self._header)
-        if not mentions_header_key:
+        contains_header_key = any(key.encode() in first_line for key in self._header)
+        if not contains_header_key:
             raise ForeignFileError(
                 f"{self.path}: the file is not a journal of 'metacal {self.kind}'. Pass"
                 " another name."

@@ -105,23 +105,23 @@ def read_columns(
             "Expected as many files of labels as files of predictions, but got"
             f" {len(label_requests)} and {n_files}."
         )
-    user_chose_streaming = request.stream is not None
-    if n_files > 1 and not user_chose_streaming and _sum_sizes(table_requests) > STREAM_BYTES:
+    has_stream_option = request.stream is not None
+    if n_files > 1 and not has_stream_option and _sum_sizes(table_requests) > STREAM_BYTES:
         table_requests = [replace(table_request, stream=True) for table_request in table_requests]
 
-    label_request_of_files: Sequence[Request | None] = [None] * n_files
+    label_request_per_file: Sequence[Request | None] = [None] * n_files
     has_label_file_per_file = len(label_requests) == n_files
     if has_label_file_per_file:
-        label_request_of_files = label_requests
+        label_request_per_file = label_requests
     with limit_unpacked_size(unpack_limit):
-        columns_of_files = _read_files(table_requests, label_request_of_files, check_and_convert)
+        columns_of_files = _read_files(table_requests, label_request_per_file, check_and_convert)
         if not columns_of_files:
             raise NoRowsError(
                 f"{path}: none of the {n_files:,} files has rows. At least one row is required."
             )
         columns = _concatenate(str(path), columns_of_files)
-        has_one_label_file_for_all = len(label_requests) == 1 and n_files > 1
-        if has_one_label_file_for_all:
+        shares_one_label_file = len(label_requests) == 1 and n_files > 1
+        if shares_one_label_file:
             labelled_columns = replace(columns, labels=_read_label_file(label_requests[0]))
             columns = check_and_convert(replace(request, path=columns.path), labelled_columns)
     return columns
@@ -285,8 +285,8 @@ def _concatenate_tables(columns_of_files: Sequence[Columns]) -> Any:
 
 def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
     """Raise InputError if two files differ in their classes or roles."""
-    holds_scores = first_columns.table.ndim == 1
-    if not holds_scores and other_columns.table.shape[1] != first_columns.table.shape[1]:
+    is_score_file = first_columns.table.ndim == 1
+    if not is_score_file and other_columns.table.shape[1] != first_columns.table.shape[1]:
         raise ClassMismatchError(
             f"{other_columns.path} has {other_columns.table.shape[1]} classes, but"
             f" {first_columns.path} has {first_columns.table.shape[1]}. Files that are read"
@@ -307,7 +307,7 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
         if other_has_role:
             complete_path, incomplete_path = other_columns.path, first_columns.path
         role_name = role
-        if holds_scores and role == "labels":
+        if is_score_file and role == "labels":
             role_name = "column of correctness"
         raise ColumnError(
             f"{incomplete_path} has no {role_name}, but {complete_path} has one. Files that are"

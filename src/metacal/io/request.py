@@ -197,11 +197,11 @@ class Request:
 
     def find_missing_label_column(self, columns: Columns) -> str | None:
         """Return the column from which the gate reads labels, if the columns read lack it."""
-        is_label_named_by_gate = "label_key" in self.fields_set_by_gate
-        if is_label_named_by_gate and columns.labels is None:
+        gate_names_labels = "label_key" in self.fields_set_by_gate
+        if gate_names_labels and columns.labels is None:
             return self.label_key
-        is_prediction_named_by_gate = "prediction_key" in self.fields_set_by_gate
-        if is_prediction_named_by_gate and columns.predictions is None:
+        gate_names_predictions = "prediction_key" in self.fields_set_by_gate
+        if gate_names_predictions and columns.predictions is None:
             return self.prediction_key
         return None
 

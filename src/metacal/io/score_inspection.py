@@ -189,14 +189,14 @@ def inspect_single_score(inspection: Inspection, truth: TruthColumns, score_name
         return
     if not has_two_labels:
         _ask_for_table_or_predictions(inspection, label_name, score_name)
-    is_about_labels = (
+    is_class_score = (
         not facts.holds_true_or_false
         or inspection.facts[score_name].shares_word_with(label_name)
         or _names_probability(score_name)
         or PREDICTION_NAME_PATTERN.fullmatch(score_name)
         or {"logits_key", "positive"} & options.keys()
     )
-    if not is_about_labels:
+    if not is_class_score:
         raise AmbiguousFileError(
             f"{label_name!r} may hold true classes or correctness. For true classes, with"
             f" {score_name!r} as the score of one of two classes, pass --logits-key"

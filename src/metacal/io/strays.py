@@ -167,16 +167,16 @@ def _describe_doubtful_columns(
 ) -> str:
     """Build the warning about columns that stay in the table but may not be classes."""
     stray_names = [class_names[index] for index in stray_indices]
-    has_no_label = all(index in unlabelled_indices for index in stray_indices)
+    are_all_unlabelled = all(index in unlabelled_indices for index in stray_indices)
     if len(stray_names) > 1:
-        interpretation = f"Columns {format_names(stray_names)} are read as classes"
+        first_clause = f"Columns {format_names(stray_names)} are read as classes"
         reason_for_doubt = "they do not look like classes"
-        if has_no_label:
+        if are_all_unlabelled:
             reason_for_doubt = "no label names them"
     else:
-        interpretation = f"Column {format_names(stray_names)} is read as a class"
+        first_clause = f"Column {format_names(stray_names)} is read as a class"
         reason_for_doubt = "it does not look like a class"
-        if has_no_label:
+        if are_all_unlabelled:
             reason_for_doubt = "no label names it"
 
     label_advice = ""
@@ -192,7 +192,7 @@ def _describe_doubtful_columns(
     if len(other_names) <= _MAX_LISTED_CLASSES and not has_comma:
         classes_to_list = ",".join(other_names)
     return (
-        f"{interpretation}, but {reason_for_doubt}.{label_advice} To leave out other columns, list the classes with"
+        f"{first_clause}, but {reason_for_doubt}.{label_advice} To leave out other columns, list the classes with"
         f" {format_option('classes', metavar=classes_to_list)}. If the labels have another name, pass"
         f" {format_option('label_key')}."
     )

@@ -412,10 +412,10 @@ class Tail:
         """
         self._file = next_file
         self._was_rotated_at_last_end = False
-        contains_last_bytes = False
+        has_same_last_bytes = False
         if self._read_offset > 0:
             n_known_bytes = len(self._last_read_bytes)
             next_file_bytes = next_file.read(self._read_offset - n_known_bytes, n_known_bytes)
-            contains_last_bytes = next_file_bytes == self._last_read_bytes
-        if not contains_last_bytes:
+            has_same_last_bytes = next_file_bytes == self._last_read_bytes
+        if not has_same_last_bytes:
             self._go_to_offset(0)

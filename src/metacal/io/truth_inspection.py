@@ -80,11 +80,11 @@ def find_truth_columns(inspection: Inspection) -> TruthColumns:
     if correctness_name is not None:
         return TruthColumns(correctness_name=correctness_name, reason="you named it")
     prediction_names = _list_prediction_names(inspection)
-    named_label_column = options.get("label_key")
-    labels_are_in_other_file = options.get("labels") is not None
-    if named_label_column is not None:
-        label_name, reason = named_label_column, "you named it"
-    elif labels_are_in_other_file:
+    requested_label_name = options.get("label_key")
+    has_separate_label_file = options.get("labels") is not None
+    if requested_label_name is not None:
+        label_name, reason = requested_label_name, "you named it"
+    elif has_separate_label_file:
         return TruthColumns()
     else:
         correctness_name = _find_correctness_name(inspection)
@@ -233,14 +233,14 @@ def _list_evidence_for_labels(
     inspection: Inspection, prediction_names: Sequence[str]
 ) -> list[_Evidence]:
     """Return the tests that find the column of labels, the most reliable first."""
-    predicted_values = [set(inspection.facts[name].distinct_texts) for name in prediction_names]
+    predicted_value_sets = [set(inspection.facts[name].distinct_texts) for name in prediction_names]
     number_names = [facts.name for facts in inspection.facts.values() if facts.is_number]
 
     def shares_predicted_values(facts: ColumnFacts) -> bool:
         distinct_values = set(facts.distinct_texts)
         return any(
             len(distinct_values) >= 2 and distinct_values <= predicted
-            for predicted in predicted_values
+            for predicted in predicted_value_sets
         )
 
     def names_class_columns(facts: ColumnFacts) -> bool:

@@ -230,10 +230,10 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
     """
     settings = journal.records[0]
     check_keys(settings, ("promise", *_ATTRIBUTE_OF_PARAMETER, *_POOL_ENTRIES), f"{journal.path}:2")
-    was_started_with_logits = settings["classes"] is not None
-    is_pool_of_logits = np.ndim(pool) == 2
-    if was_started_with_logits != is_pool_of_logits:
-        pool_kind = "logits" if was_started_with_logits else "scores"
+    journal_has_logits = settings["classes"] is not None
+    pool_has_logits = np.ndim(pool) == 2
+    if journal_has_logits != pool_has_logits:
+        pool_kind = "logits" if journal_has_logits else "scores"
         raise LabellingError(
             f"{journal.path} was started with a pool of {pool_kind}. Pass the same {pool_kind}."
         )

@@ -259,9 +259,9 @@ def _check_promise_entries(saved_gate: SavedGate) -> None:
 def _check_fingerprint(saved_gate: SavedGate) -> None:
     """Raise ArtifactError unless the fingerprint of the calibration rows is valid."""
     data_hash = saved_gate.data_hash
-    entries_about_rows = (data_hash, saved_gate.sketch, saved_gate.profile)
-    describes_rows = any(entry is not None for entry in entries_about_rows)
-    if saved_gate.certificate is None and describes_rows:
+    row_entries = (data_hash, saved_gate.sketch, saved_gate.profile)
+    has_row_entries = any(entry is not None for entry in row_entries)
+    if saved_gate.certificate is None and has_row_entries:
         raise ArtifactError(
             "a file with a fingerprint or a profile of the calibration rows must also have a"
             " certificate."

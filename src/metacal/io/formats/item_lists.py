@@ -83,14 +83,14 @@ def iterate_items(
     item_prefix = f"{list_key}[*]"
     distinct_keys = dict.fromkeys(requested_keys)
     item_keys = [key for key in distinct_keys if key is not None and key.startswith(item_prefix)]
-    entries_of_all_items = {name: value for name, value in row.items() if name != list_key}
+    shared_entries = {name: value for name, value in row.items() if name != list_key}
     if LINE_NAME_KEY in distinct_keys:
-        entries_of_all_items.setdefault(LINE_NAME_KEY, line_name)
+        shared_entries.setdefault(LINE_NAME_KEY, line_name)
     for item in items:
         item_entries = {
             key: _get_item_entry(item, key.removeprefix(item_prefix)) for key in item_keys
         }
-        yield {**entries_of_all_items, **item_entries}
+        yield {**shared_entries, **item_entries}
 
 
 def _get_item_entry(item: Any, key_end: str) -> Any:
@@ -124,14 +124,14 @@ def expand_item_lists(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     >>> expand_item_lists([{"id": 7, "logits": [0.5, 1.5]}])
     [{'id': 7, 'logits': [0.5, 1.5]}]
     """
-    keys_of_scored_lists = set()
+    scored_list_keys = set()
     for json_object in objects:
         for name, entry in json_object.items():
             if _is_list_of_scored_items(name, entry):
-                keys_of_scored_lists.add(name)
-    if len(keys_of_scored_lists) != 1:
+                scored_list_keys.add(name)
+    if len(scored_list_keys) != 1:
         return [dict(json_object) for json_object in objects]
-    list_key = keys_of_scored_lists.pop()
+    list_key = scored_list_keys.pop()
     item_rows: list[dict[str, Any]] = []
     for json_object in objects:
         entry_names = _list_entry_names_of_items(json_object.get(list_key))

@@ -98,13 +98,13 @@ def _build_score_columns(entries: _Entries) -> Columns:
     """
     selection = entries.selection
     score_column_name = selection.table_column_names[0]
-    names_of_unconverted_columns = [
+    unconverted_names = [
         selection.column_of_role.get("labels"),
         selection.column_of_role.get("predictions"),
     ]
 
     def read_array(column_name: str) -> NDArray[Any]:
-        if column_name in names_of_unconverted_columns:
+        if column_name in unconverted_names:
             return _convert_to_object_array(entries.values_by_name[column_name])
         return entries.convert_label_column(column_name)
 
@@ -196,8 +196,8 @@ def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict
         list_key = find_item_list_key(score_key)
     for line_number, json_object in iterate_objects(request.path, file):
         row = add_requested_entries(request, line_number, json_object)
-        has_score_of_line = request.logits_key in json_object
-        if list_key is None or has_score_of_line:
+        has_line_score = request.logits_key in json_object
+        if list_key is None or has_line_score:
             yield line_number, row
             continue
         try:

@@ -81,11 +81,11 @@ def read_npz(request: Request) -> Columns:
             table_location = locations[selection.table_name]
             column_shape = table_location.shape[:1]
             used_names = (*selection.table_column_names, selection.class_list_name)
-            kept_names = []
+            row_array_names = []
             for name, location in locations.items():
                 if location.shape == column_shape and name not in used_names:
-                    kept_names.append(name)
-            selection = selection.with_kept_columns(kept_names)
+                    row_array_names.append(name)
+            selection = selection.with_kept_columns(row_array_names)
         array_names = list(selection.all_column_names)
         if selection.class_list_name is not None:
             array_names.append(selection.class_list_name)
