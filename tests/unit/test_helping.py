@@ -154,7 +154,7 @@ def test_no_fold_is_fitted_where_the_rows_themselves_leave_no_doubt(honest, fact
     assert is_clearly_better(own, 3000) is clear
     chances = fitted(logits)
     np.testing.assert_allclose(own.confidence, chances.max(axis=1), atol=1e-5)
-    np.testing.assert_allclose(own.loss, -np.log(chances[np.arange(3000), labels]), atol=1e-3)
+    np.testing.assert_allclose(own.log_losses, -np.log(chances[np.arange(3000), labels]), atol=1e-3)
     crossed = compare_metrics(
         compute_out_of_fold_quality(
             fitted, fit_composed, Rows(logits), labels, None, lambda own: False

@@ -35,7 +35,9 @@ def counted(monkeypatch):
 
     monkeypatch.setattr(kernels, "inspect_logits", counting("validated", kernels.inspect_logits, 0))
     for name, kind in (("mapped", UniformTemperatureMap), ("softmax", TemperatureMap)):
-        monkeypatch.setattr(kind, "fill", counting(name, kind.fill, 1))
+        write_probabilities = kind.write_clipped_probabilities
+        counting_method = counting(name, write_probabilities, 1)
+        monkeypatch.setattr(kind, "write_clipped_probabilities", counting_method)
     return rows
 
 

@@ -155,7 +155,7 @@ def flatten_labelled_table(score: Any, truth: Any, columns: Any = None) -> Label
     Examples
     --------
     >>> score, correct = [[0.9, 0.2], [0.4, 0.8]], [[True, None], [False, True]]
-    >>> flatten_labelled_table(score, correct).rows
+    >>> flatten_labelled_table(score, correct).row_of_entry
     array([0, 0, 1, 1])
     """
     if np.shape(truth) != np.shape(score):
