@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,6 +37,7 @@ from metacal.formulas import Codes, Flags
 from metacal.gate.certify_selected_rows import name_score_and_make_thresholds_robust
 from metacal.gate.gate import Gate
 from metacal.gate.gate_from_labels import build_gate_from_labels, check_promise_for_labelling
+from metacal.gate.labelling_phases import AssessedPhase, Phase
 from metacal.gate.score_source import HigherIs, ScoreSource, clean_score_name
 from metacal.gate.unlabelled_pool import PoolAnswers, UnlabelledPool
 from metacal.promises.promise import Promise
@@ -48,20 +49,6 @@ from metacal.spelling import choose_spelling
 _N_DEFAULT_BATCHES = 40
 #: By default, a batch has at least this many rows.
 _MIN_DEFAULT_BATCH_SIZE = 5
-
-
-class _Phase(NamedTuple):
-    """Test of a promise on the first `n_rows` drawn rows, at a fraction of its delta."""
-
-    promise: Promise
-    n_rows: int
-
-
-class _AssessedPhase(NamedTuple):
-    """Phase with its certified threshold and the highest threshold within reach."""
-
-    phase: _Phase
-    progress: LabellingProgress
 
 
 @dataclass(eq=False, repr=False)
@@ -148,7 +135,7 @@ class Certifier:
         self.n_requested = self._n_rows_by_phase[0]
         self.is_extended = False
         self.answers = PoolAnswers(self.n_pool)
-        self._assessed_phases: list[_AssessedPhase] = []
+        self._assessed_phases: list[AssessedPhase] = []
         self._n_labels_when_assessed: int | None = None
         self._was_extended_when_assessed = False
         self.pilot = PilotRows(scores=np.empty(0))
@@ -229,7 +216,7 @@ class Certifier:
                 return batch[draw_order_of_batch]
         return np.empty(0, dtype=np.intp)
 
-    def _find_useful_rows(self, phase: _Phase, progress: LabellingProgress) -> Codes:
+    def _find_useful_rows(self, phase: Phase, progress: LabellingProgress) -> Codes:
         """Return the rows of a phase whose labels may change the result."""
         rows_of_phase = self._rows_in_draw_order[: phase.n_rows]
         needs_every_label = get_procedure_for_partial_labels(self.promise) is None
@@ -364,17 +351,17 @@ class Certifier:
         drawn_scores = self.unlabelled_pool.uncertainty_scores[self.drawn_rows]
         return float(accept_up_to_threshold(drawn_scores, threshold).mean())
 
-    def _list_started_phases(self) -> list[_Phase]:
+    def _list_started_phases(self) -> list[Phase]:
         """Return the first phase and, after an extension, also the second phase."""
         delta_fractions = DELTA_FRACTIONS_WITH_EXTENSION if self.may_extend else (1.0,)
         phases = [
-            _Phase(promise=self.promise.with_delta_fraction(fraction), n_rows=n_rows)
+            Phase(promise=self.promise.with_delta_fraction(fraction), n_rows=n_rows)
             for fraction, n_rows in zip(delta_fractions, self._n_rows_by_phase, strict=True)
         ]
         n_started_phases = 2 if self.is_extended else 1
         return phases[:n_started_phases]
 
-    def _get_labels_of_phase(self, phase: _Phase) -> PartialLabels:
+    def _get_labels_of_phase(self, phase: Phase) -> PartialLabels:
         """Return the scores and the known labels of the rows of a phase."""
         rows_of_phase = self._rows_in_draw_order[: phase.n_rows]
         return PartialLabels(
@@ -383,7 +370,7 @@ class Certifier:
             pilot_rows=self.pilot,
         )
 
-    def _assess_phases(self) -> list[_AssessedPhase]:
+    def _assess_phases(self) -> list[AssessedPhase]:
         """Compute the progress of each started phase, or return the cached progress."""
         n_labels = self.n_labels
         is_cache_valid = (
@@ -394,7 +381,7 @@ class Certifier:
             self._assessed_phases = []
             for phase in self._list_started_phases():
                 progress = assess_progress(phase.promise, self._get_labels_of_phase(phase))
-                self._assessed_phases.append(_AssessedPhase(phase, progress))
+                self._assessed_phases.append(AssessedPhase(phase, progress))
             self._n_labels_when_assessed = n_labels
             self._was_extended_when_assessed = self.is_extended
         return self._assessed_phases
@@ -492,7 +479,7 @@ class Certifier:
         return build_gate_from_labels(self)
 
 
-def _get_threshold_or_minus_infinity(assessed_phase: _AssessedPhase) -> float:
+def _get_threshold_or_minus_infinity(assessed_phase: AssessedPhase) -> float:
     """Return the certified threshold of a phase, -inf if it certifies nothing yet."""
     threshold = assessed_phase.progress.threshold
     return -math.inf if threshold is None else threshold
